@@ -18,12 +18,15 @@ from berthmaster.bus.embedded import MAX_PAYLOAD_BYTES
 from berthmaster.bus.permissions import grants, inbox_prefix
 from berthmaster.client.client import ENVELOPE_BYTES
 from berthmaster.messages.api import (
+    JOB_ORDERS,
+    JOB_VERBS,
     OPERATOR_VERBS,
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
     USAGE_OPERATOR_VERBS,
     USAGE_VERBS,
     ChangeReply,
+    CordonsReply,
     DryRunReply,
     GetReply,
     HelloReply,
@@ -124,9 +127,11 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "report": UsageReport,
     "trends": Trends,
     **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
+    **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed"), ChangeReply),
+    "cordons": CordonsReply,
 }
 _SERVERS: Final = {
-    **dict.fromkeys(RESOLVER_VERBS, "resolver"),
+    **dict.fromkeys((*RESOLVER_VERBS, *RESOLVER_OPERATOR_VERBS), "resolver"),
     **dict.fromkeys(USAGE_VERBS, "usage"),
 }
 AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {

@@ -8,10 +8,15 @@ from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Checkpoint,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
+    Held,
+    HoldReleased,
+    MoveRequested,
     Placed,
     Recovered,
     Released,
@@ -56,6 +61,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         pass
     elif kind is Reprioritized:
         fields |= {"priority": 7}
+    elif kind in (Held, HoldReleased):
+        fields |= {"who": "tenant team-a"}
     elif kind is CancelRequested:
         fields |= {"cluster": cluster, "reason": "asked"}
     elif kind in ENDINGS:
@@ -93,6 +100,10 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"pods": PODS}
     elif kind is Evicted:
         fields |= {"reason": "node lost"}
+    elif kind is MoveRequested:
+        fields |= {"how": "move", "who": "tenant team-a"}
+    elif kind is Checkpointed:
+        fields |= {"checkpoint": Checkpoint(step=100, uri="s3://runs/train-1/100")}
     elif kind is EvictionRequested:
         fields |= {"reason": "room for another", "decision": 2}
     elif kind is ResizeRequested:

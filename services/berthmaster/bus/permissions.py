@@ -6,12 +6,12 @@ Rules of this file:
   the subjects of subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
   the system), "restorer" (the same, to restore a backup), "watcher" (who looks at all and asks for
-  nothing, such as a page or a program of another team), "steward" (who ends and reorders anybody's
-  jobs and cordons, and can do nothing else), "sentinel" (who has but a token, see login), or with a
-  part behind a dot: "tenant.acme" (a person or program of one tenant), "viewer.acme" (the same, who
-  only looks: in the tenant's account), "executor.berlin", "inventory.berlin",
-  "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that under one key): none
-  of those has any right on a stream. The part is one token.
+  nothing, such as a page or a program of another team), "steward" (who ends, moves, holds and
+  reorders anybody's jobs, cordons and drains, and can do nothing else), "sentinel" (who has but a
+  token, see login), or with a part behind a dot: "tenant.acme" (a person or program of one tenant),
+  "viewer.acme" (the same, who only looks: in the tenant's account), "executor.berlin",
+  "inventory.berlin", "telemetry.berlin" (what runs in one cluster), "agent.berlin" (all of that
+  under one key): none of those has any right on a stream. The part is one token.
 - Each user listens to answers under an inbox prefix of its own, so that no one hears another's.
 - JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
   durable's, by the filter where a consumer has exactly one.
@@ -56,6 +56,8 @@ from berthmaster.bus.subjects import (
     LOGIN,
 )
 from berthmaster.messages.api import (
+    JOB_ORDERS,
+    PLACE_VERBS,
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
     USAGE_OPERATOR_VERBS,
@@ -70,6 +72,7 @@ EXECUTOR_KINDS: Final = (
     "admitted",
     "running",
     "resized",
+    "checkpointed",
     "evicted",
     "succeeded",
     "failed",
@@ -168,8 +171,8 @@ def _gateway(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_events("-", "submitted", "released", "reprioritized"),
-            *_events("*", "cancel_requested", "cancelled"),
+            *_events("-", "submitted", "released", "reprioritized", "held", "hold_released"),
+            *_events("*", "cancel_requested", "move_requested", "checkpointed", "cancelled"),
             *_read(WORKLOADS, ARCHIVE),
             *_follow(WORKLOADS, ALL_WORKLOADS),
             ALL_CONTROL,
@@ -482,12 +485,12 @@ def _watcher(_: str) -> Grants:
 
 
 def _steward(_: str) -> Grants:
-    """Ends and reorders anybody's jobs, and cordons: what a page does for an operator, without the
-    rest of an operator's rights."""
+    """Ends, moves, holds and reorders anybody's jobs, cordons and drains: what a page does for an
+    operator, without the rest of an operator's rights."""
     return Grants(
         publish=(
             *(f"berth.api.*.{verb}" for verb in ("hello", "cancel", "reprioritize")),
-            *(f"berth.operator.{verb}" for verb in ("cordon", "uncordon")),
+            *(f"berth.operator.{verb}" for verb in (*PLACE_VERBS, *JOB_ORDERS, "cordons")),
         ),
         subscribe=(),
     )

@@ -35,12 +35,17 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Checkpoint,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
+    Held,
+    HoldReleased,
     HubObject,
     JobRequest,
+    MoveRequested,
     Placed,
     Recovered,
     Released,
@@ -62,6 +67,25 @@ _NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
 def key(tenant: str, workload_id: str) -> Key:
     """Names a workload in a map: ``<tenant>/<id>`` (neither holds a slash)."""
     return f"{tenant}/{workload_id}"  # type: ignore[return-value]  # Key() is a call, for each event
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Who holds a workload, since when and why."""
+
+    who: str
+    since_s: float
+    operator: bool = False
+    reason: str = ""
+
+
+class Wish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Who wants an attempt to leave its place, since when, and for where."""
+
+    how: str  # move, evict
+    who: str
+    since_s: float
+    to: str = ""
+    reason: str = ""
 
 
 class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -97,7 +121,13 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     executor: str = ""
     cancel_requested: bool = False  # a wish about the workload: it outlives the attempt
     leaving: str = ""  # why the open attempt is to make room for another; "" = it is not
+    leads_to: str = ""  # the cluster in which room is kept for it meanwhile; until it is placed
     moves: int = 0  # attempts that were ended to make room
+    hold: Hold | None = None
+    wish: Wish | None = None  # about the open attempt
+    checkpoint: Checkpoint | None = None  # the last that was told
+    checkpoint_at_s: float = 0.0  # server's time
+    ran_s: float = 0.0  # of attempts that are over, what max_run_s counts
     reason: str = ""  # of the last withdrawal, eviction or ending
 
     @property
@@ -279,7 +309,7 @@ def is_whole(events: Sequence[RecordedEvent]) -> bool:
 def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
     """Its number and cluster, where the event says them; a placement opens the next one."""
     match event:
-        case Submitted() | Reprioritized() | Released():
+        case Submitted() | Released() | Reprioritized() | Held() | HoldReleased():
             return True
         case Placed():
             return event.attempt == workload.attempt + 1
@@ -299,6 +329,11 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
         case Resized():
             same = event.attempt == workload.attempt and event.cluster == workload.cluster
             return same and bool(workload.resizing) and not without(event.pods, workload.pods)
+        case MoveRequested():
+            return event.attempt == workload.attempt and event.cluster == workload.cluster
+        case Checkpointed():  # once it waits again as well: it is the last attempt's
+            same = event.attempt == workload.attempt and event.cluster == workload.cluster
+            return same and workload.attempt > 0
         case CancelRequested():
             return event.cluster == workload.cluster
         case Succeeded() | Failed() | Cancelled():  # "" when it never was placed, or waits again
@@ -357,6 +392,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             _wait_again(workload)
             workload.evictions += not event.blameless
             workload.moves += bool(workload.leaving)
+            workload.ran_s += _counted_s(workload, stored_at_s, blameless=event.blameless)
             workload.reason = event.reason
         case Withdrawn():
             _wait_again(workload)
@@ -364,16 +400,69 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case Succeeded() | Failed() | Cancelled():
             workload.resizing = ()
             workload.reason = event.reason
+        case (
+            Released()
+            | Reprioritized()
+            | Held()
+            | HoldReleased()
+            | CancelRequested()
+            | MoveRequested()
+        ):
+            _wish(workload, event, stored_at_s)
+        case EvictionRequested():
+            workload.leaving = event.reason
+            workload.leads_to = event.to
+        case Checkpointed():
+            workload.checkpoint = event.checkpoint
+            workload.checkpoint_at_s = stored_at_s
+        case Admitted():
+            pass
+
+
+def _wish(
+    workload: Workload,
+    event: Released | Reprioritized | Held | HoldReleased | CancelRequested | MoveRequested,
+    stored_at_s: float,
+) -> None:
+    """What people want of it, and that it need not wait for other jobs any more."""
+    match event:
         case Released():
             workload.released = True
         case Reprioritized():
             workload.priority = event.priority
         case CancelRequested():
             workload.cancel_requested = True
-        case EvictionRequested():
-            workload.leaving = event.reason
-        case Admitted():
-            pass
+        case Held():
+            workload.hold = Hold(event.who, stored_at_s, event.operator, event.reason)
+        case HoldReleased():
+            workload.hold = None
+        case MoveRequested():
+            workload.wish = Wish(event.how, event.who, stored_at_s, event.to, event.reason)
+
+
+def _counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float:
+    """What max_run_s counts of an attempt that is over: all that it ran; of one that was ended
+    through no fault of its own, what was not lost, as far as that is known."""
+    if not workload.running_at_s:
+        return 0.0
+    ran_s = max(0.0, over_at_s - workload.running_at_s)
+    return ran_s - unsaved_s(workload, over_at_s) if blameless else ran_s
+
+
+def unsaved_s(workload: Workload, now_s: float) -> float:
+    """Of what its attempt has run, what is lost if it ends now: since the checkpoint that it told
+    last; if it told none, since the last that it should have written; without any, all of it.
+
+    For example, an attempt that began at 1,000 s, writes a checkpoint every 600 s and told one at
+    1,900 s loses 100 s at 2,000 s; one that never told any loses 400 s.
+    """
+    if not workload.running_at_s:
+        return 0.0
+    ran_s = max(0.0, now_s - workload.running_at_s)
+    if workload.checkpoint_at_s > workload.running_at_s:
+        return min(ran_s, max(0.0, now_s - workload.checkpoint_at_s))
+    every_s = workload.request.checkpoint_every_s if workload.request is not None else None
+    return ran_s if every_s is None else ran_s % every_s
 
 
 def _begin(workload: Workload, event: Placed, stored_at_s: float) -> None:
@@ -384,7 +473,8 @@ def _begin(workload: Workload, event: Placed, stored_at_s: float) -> None:
     workload.decision = event.decision
     workload.placed_at_s = stored_at_s
     workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
-    workload.executor = workload.leaving = ""
+    workload.executor = workload.leaving = workload.leads_to = ""
+    workload.wish = None
     _has(workload, event.pods)
 
 
@@ -395,7 +485,8 @@ def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s:
     workload.submitted_sequence = workload.submitted_sequence or sequence
     workload.claimed_at_s = stored_at_s
     workload.running_at_s = workload.resized_at_s = 0.0
-    workload.leaving = ""
+    workload.leaving = workload.leads_to = ""
+    workload.wish = None
     workload.wished, workload.resizing = None, ()
     _has(workload, event.pods)
 
@@ -412,6 +503,7 @@ def _has(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
 def _wait_again(workload: Workload) -> None:
     """It wishes again for what it asked for."""
     workload.resizing = ()
+    workload.wish = None
     if workload.wished is not None:
         workload.request, workload.wished = workload.wished, None
 

@@ -5,15 +5,19 @@ Rules of this file:
 - The table is the law. An event that has no row for the state changes nothing and is an error
   (``NoSuchTransition``); a reader decides whose fault that is.
 - Only three endings exist, and none has a row: after an ending nothing happens.
-- ``cancel_requested``, ``eviction_requested``, ``resize_requested``, ``resized``, ``released`` and
-  ``reprioritized`` change no state. They stand in the table all the same, so that a reader sees by
-  eye where they are legal.
+- ``cancel_requested``, ``move_requested``, ``eviction_requested``, ``resize_requested``,
+  ``resized``, ``held``, ``hold_released``, ``released``, ``checkpointed`` and ``reprioritized``
+  change no state. They stand in the table all the same, so that a reader sees by eye where they
+  are legal.
+  ``checkpointed`` may come when its attempt is over, as long as there is no other.
 - ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
   may follow on whatever is left, or on nothing; but never on an ending.
-- Who may write what: door ``recovered``; gateway ``submitted``, ``released``, ``reprioritized``,
-  ``cancel_requested``, and ``cancelled`` before the claim; resolver ``placed``, ``withdrawn``,
-  ``eviction_requested``, ``resize_requested`` and, when a person declared the cluster lost or the
-  job's own deadline has passed, ``evicted`` or ``failed``; the claimant all the rest.
+- Who may write what: door ``recovered``; gateway ``submitted``, ``released``,
+  ``reprioritized``, ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``,
+  ``checkpointed`` that a tenant tells, and
+  ``cancelled`` before the claim; resolver ``placed``, ``withdrawn``, ``eviction_requested``,
+  ``resize_requested`` and, when a person declared the cluster lost or the job's own deadline has
+  passed, ``evicted`` or ``failed``; the claimant all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
 that an event names must be those of the open attempt, and ``after`` must be the aggregate's
@@ -28,10 +32,14 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
+    Held,
+    HoldReleased,
+    MoveRequested,
     Placed,
     Recovered,
     Released,
@@ -80,6 +88,9 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Recovered: State.CLAIMED,
             Released: State.QUEUED,
             Reprioritized: State.QUEUED,
+            Held: State.QUEUED,
+            HoldReleased: State.QUEUED,
+            Checkpointed: State.QUEUED,
             Cancelled: State.CANCELLED,
             Failed: State.FAILED,
         },
@@ -88,6 +99,9 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Claimed: State.CLAIMED,
             Recovered: State.CLAIMED,
             Reprioritized: State.PLACED,
+            Held: State.PLACED,
+            HoldReleased: State.PLACED,
+            MoveRequested: State.PLACED,
             Cancelled: State.CANCELLED,
         },
         State.CLAIMED: {
@@ -95,23 +109,35 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Running: State.RUNNING,
             Reprioritized: State.CLAIMED,
             CancelRequested: State.CLAIMED,
+            Held: State.CLAIMED,
+            HoldReleased: State.CLAIMED,
+            MoveRequested: State.CLAIMED,
             EvictionRequested: State.CLAIMED,
+            Checkpointed: State.CLAIMED,
             **_HELD_ROW,
         },
         State.ADMITTED: {
             Running: State.RUNNING,
             Reprioritized: State.ADMITTED,
             CancelRequested: State.ADMITTED,
+            Held: State.ADMITTED,
+            HoldReleased: State.ADMITTED,
+            MoveRequested: State.ADMITTED,
             EvictionRequested: State.ADMITTED,
+            Checkpointed: State.ADMITTED,
             **_HELD_ROW,
         },
         State.RUNNING: {
             Running: State.RUNNING,  # a pod moved: where they really are, again
             Reprioritized: State.RUNNING,
             CancelRequested: State.RUNNING,
+            Held: State.RUNNING,
+            HoldReleased: State.RUNNING,
+            MoveRequested: State.RUNNING,
             EvictionRequested: State.RUNNING,
             ResizeRequested: State.RUNNING,
             Resized: State.RUNNING,
+            Checkpointed: State.RUNNING,
             **_HELD_ROW,
         },
         State.SUCCEEDED: {},

@@ -11,7 +11,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.control import LogGap, QueueAllows, QueueAmounts, QueuePlace, QueueSetting
+from berthmaster.messages.control import (
+    JobDefaults,
+    LogGap,
+    QueueAllows,
+    QueueAmounts,
+    QueuePlace,
+    QueueSetting,
+)
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures
@@ -20,6 +27,7 @@ from berthmaster.messages.workload import (
     MAX_DEPENDENCIES,
     MAX_POD_SETS,
     MAX_TOLERATIONS,
+    Checkpoint,
     Dependency,
     JobRequest,
     LabelText,
@@ -34,6 +42,7 @@ from berthmaster.messages.workload import (
 )
 
 Reason = Annotated[str, Meta(max_length=1024)]
+Named = Annotated[str, Meta(min_length=1, max_length=253)]
 MOST_VOID = 1_000  # messages in one declaration, earlier ones included
 WorkloadStateName = Literal[
     "queued", "placed", "claimed", "admitted", "running", "succeeded", "failed", "cancelled"
@@ -159,6 +168,73 @@ class ChangeReply(
     note: str = ""  # for people, such as "its executor was asked to stop it"
 
 
+class HoldRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Hold one workload: it waits until it is released. One that runs is held only if it may be
+    ended for that. Repeating it is harmless."""
+
+    id: WorkloadId
+    reason: Reason = ""
+    evict: bool = False
+
+
+class ReleaseRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Hold a workload no more. What an operator holds, operators release."""
+
+    id: WorkloadId
+    reason: Reason = ""
+
+
+class EvictRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """End the attempt of a workload, which waits again; it counts against nobody."""
+
+    id: WorkloadId
+    reason: Reason = ""
+
+
+class MoveRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Have a workload go on in another cluster: its attempt is ended once room is kept there."""
+
+    id: WorkloadId
+    to: Annotated[str, Meta(max_length=253)] = ""  # "" = any other cluster
+    reason: Reason = ""
+
+
+class CheckpointedRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A workload has written a checkpoint, which its next attempt goes on from."""
+
+    id: WorkloadId
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]
+    uri: Annotated[str, Meta(min_length=1, max_length=1024)]
+    attempt: Annotated[int, Meta(ge=1)] | None = None  # None = the last one
+
+
+Who = Annotated[str, Meta(max_length=128)]
+
+
+class JobOrderRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What an operator wants of one workload of any tenant (verbs ``hold_job``, ``release_job``,
+    ``evict_job`` and ``move_job``)."""
+
+    tenant: Named
+    id: WorkloadId
+    reason: Reason = ""
+    who: Who = ""  # as he calls himself: kept in the log beside what was done
+    evict: bool = False  # of hold_job: also if it runs
+    to: Annotated[str, Meta(max_length=253)] = ""  # of move_job: the cluster; "" = any other
+
+
 class GetRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -186,6 +262,8 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     changed_at_s: float = 0.0  # server's time of its last event
     sequence: int = 0  # of its last event
     cancel_requested: bool = False
+    held_by: str = ""  # who holds it; "" = nobody
+    checkpoint: Checkpoint | None = None  # the last that was told
     reason: str = ""  # of the last eviction, withdrawal or ending
     set: str = ""
     array_index: int | None = None
@@ -298,9 +376,6 @@ class DryRunReply(
     choice: Choice | None = None
 
 
-Named = Annotated[str, Meta(min_length=1, max_length=253)]
-
-
 class CordonRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -309,6 +384,19 @@ class CordonRequest(
     cluster: Named
     node: Named | None = None
     reason: Reason = ""
+
+
+class DrainRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Cordon a cluster or one node of it (verb ``drain``) and move away what runs there. Undone by
+    ``undrain`` or ``uncordon``; ``cordon`` ends the drain and keeps the cordon."""
+
+    cluster: Named
+    node: Named | None = None
+    reason: Reason = ""
+    who: Who = ""
+    by_s: float | None = None  # seconds since 1970, in the future; None = as room can be had
 
 
 class AddedCluster(
@@ -339,6 +427,10 @@ class SupposedAllows(QueueAllows, frozen=True, kw_only=True, forbid_unknown_fiel
     """What requests of a queue may ask for as a person supposes it."""
 
 
+class SupposedDefaults(JobDefaults, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for a queue's jobs that do not say it, as a person supposes it."""
+
+
 class SupposedQueue(
     QueueSetting,
     frozen=True,
@@ -352,6 +444,7 @@ class SupposedQueue(
     resources: dict[str, SupposedAmounts] = {}  # type: ignore[assignment]  # noqa: RUF012
     places: dict[str, SupposedPlace] = {}  # type: ignore[assignment]  # noqa: RUF012
     allows: SupposedAllows = SupposedAllows()
+    defaults: SupposedDefaults = SupposedDefaults()
 
 
 class WhatifRequest(
@@ -364,6 +457,24 @@ class WhatifRequest(
     uncordon: CordonRequest | None = None
     add_cluster: AddedCluster | None = None
     queue: SupposedQueue | None = None
+    drain: DrainRequest | None = None
+    preempt: WorkloadId | None = None  # of the asker's tenant: who would be ended for it
+    preempt_for: SubmitRequest | None = None  # the same for a job that is not submitted
+    rebalance: bool | None = None
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt that would be ended."""
+
+    tenant: str
+    id: str
+    queue: str
+    cluster: str
+    gpus: float = 0.0
+    lost_gpu_s: float = 0.0  # what that would cost
+    why: str = ""
+    to: str = ""  # where room would be kept for it; "" = it would wait
+    for_id: str = ""  # who would begin, as <tenant>/<id>; "" = nobody but itself
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -395,6 +506,8 @@ class WhatifReply(
     hidden: int = 0  # workloads of other tenants in those counts
     capped: tuple[str, ...] = ()  # what was not looked at, for it would have taken too long
     job: WhyReply | None = None  # of the submitted one
+    ended: tuple[Ended, ...] = ()  # would be ended or moved, the cheapest first
+    lost_gpu_s: float = 0.0  # what that would cost in all
 
 
 class StrictLogGap(LogGap, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -434,6 +547,49 @@ class LostRequest(
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
+class CordonsRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Which cordons there are; of one cluster, or of all."""
+
+    cluster: Annotated[str, Meta(max_length=253)] = ""
+
+
+class StillThere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A workload that runs in a cordoned place."""
+
+    tenant: str
+    id: str
+    gpus: float = 0.0
+    since_s: float = 0.0  # server's time of its claim
+    why: str = ""  # of a drain: why it is still there, or where it goes
+
+
+class CordonView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One cordon, and how its drain stands."""
+
+    cluster: str
+    node: str | None = None
+    drain: bool = False
+    drain_by_s: float | None = None
+    reason: str = ""
+    set_by: str = ""
+    set_at_s: float = 0.0
+    matches: bool = True  # False: nothing of that name is known
+    nearest: str = ""  # then, what may have been meant
+    jobs: int = 0  # of ours that hold room there
+    gpus: float = 0.0
+    still_there: tuple[StillThere, ...] = ()  # the first of them
+
+
+class CordonsReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.cordons.v1"
+):
+    """The answer to ``cordons``."""
+
+    cordons: tuple[CordonView, ...] = ()
+
+
 class OperatorReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.done.v1"
 ):
@@ -456,20 +612,23 @@ ApiReply = (
     | UsageReport
     | Trends
     | OperatorReply
+    | CordonsReply
 )
+JOB_VERBS = ("hold", "release", "evict", "move")  # of a tenant, for its own
+JOB_ORDERS = ("hold_job", "release_job", "evict_job", "move_job")  # of operators, for everybody's
+PLACE_VERBS = ("cordon", "uncordon", "drain", "undrain")
 OPERATOR_VERBS = (
-    "cordon",
-    "uncordon",
-    "lost",
-    "found",
-    "queue",
-    "runtime",
-    "accept_log",
-    "void",
+    *PLACE_VERBS,
+    *("lost", "found", "queue", "runtime", "accept_log", "void"),
+    *JOB_ORDERS,
 )
-GATEWAY_VERBS = ("hello", "submit", "cancel", "reprioritize", "get", "list")
+GATEWAY_VERBS = (
+    *("hello", "submit", "cancel", "reprioritize", "get", "list"),
+    *JOB_VERBS,
+    "checkpointed",
+)
 RESOLVER_VERBS = ("why", "dry_run", "whatif")
-RESOLVER_OPERATOR_VERBS = ("whatif",)  # the same, of all tenants' workloads
+RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
 USAGE_VERBS = ("report", "trends")
 USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants' jobs
 __all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

@@ -40,6 +40,15 @@ class QueueAllows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     gpu_models: Allowed | None = None  # then a request for GPUs must name some of them
 
 
+class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for a queue's jobs whose requests do not say it; None: what holds for all."""
+
+    max_run_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    checkpoint_every_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    grace_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    preemptible: bool | None = None
+
+
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
@@ -78,6 +87,7 @@ class QueueSetting(
     # Whose running jobs of lower priority make room for its jobs: nobody's, its own, or those of
     # others too, down to what those deserve. What it is guaranteed or deserves it gets in any case.
     # Of a queue that nobody has set: nobody's.
+    defaults: JobDefaults = JobDefaults()  # taken over when a request is accepted
     held: bool = False  # True: accepts requests and dispatches none
     deleted: bool = False  # True: refuses new requests; those inside go on
     set_by: str = ""
@@ -87,7 +97,8 @@ class QueueSetting(
 class Cordon(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.cordon.v1"
 ):
-    """No new placements on a cluster or one of its nodes; what runs there goes on.
+    """No new placements on a cluster or one of its nodes; what runs there goes on, unless it is
+    drained: then decisions move it away at the least cost.
 
     Subject: ``berth.control.cordon.<cluster>.<node or ->``
     """
@@ -95,6 +106,8 @@ class Cordon(
     cluster: str
     node: str | None = None  # None = the whole cluster
     cordoned: bool
+    drain: bool = False
+    drain_by_s: float | None = None  # seconds since 1970: nothing of ours runs there after that
     reason: str = ""
     set_by: str = ""
     set_at_s: float = 0.0

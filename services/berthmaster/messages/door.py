@@ -29,6 +29,7 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
@@ -53,7 +54,9 @@ Seconds = Annotated[float, Meta(ge=0, le=MAX_POLL_S)]
 LogName = Annotated[str, Meta(max_length=128)]
 Receipt = Annotated[str, Meta(max_length=256 * 1024)]
 Token = Annotated[str, Meta(max_length=512)]
-ExecutorEvent = Claimed | Admitted | Running | Resized | Evicted | Succeeded | Failed | Cancelled
+ExecutorEvent = (
+    Claimed | Admitted | Running | Resized | Checkpointed | Evicted | Succeeded | Failed | Cancelled
+)
 HintEvent = Placed | CancelRequested | EvictionRequested | ResizeRequested | Evicted | Failed
 AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
 FactKind = Literal["alive", "profile", "node", "queue", "copy", "score", "membership"]

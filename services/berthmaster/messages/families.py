@@ -14,16 +14,25 @@ import msgspec
 from berthmaster.messages.api import (
     GATEWAY_VERBS,
     OPERATOR_VERBS,
+    RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
     USAGE_VERBS,
     AcceptLogRequest,
     ApiReply,
     CancelRequest,
+    CheckpointedRequest,
     CordonRequest,
+    CordonsRequest,
+    DrainRequest,
+    EvictRequest,
     GetRequest,
     HelloRequest,
+    HoldRequest,
+    JobOrderRequest,
     ListRequest,
     LostRequest,
+    MoveRequest,
+    ReleaseRequest,
     ReprioritizeRequest,
     SubmitRequest,
     VoidRequest,
@@ -105,13 +114,21 @@ JOB_REQUESTS: Final = JobRequestReader()  # submit, dry_run
 HELLO_REQUESTS: Final = msgspec.json.Decoder(HelloRequest)
 CANCEL_REQUESTS: Final = msgspec.json.Decoder(CancelRequest)
 REPRIORITIZE_REQUESTS: Final = msgspec.json.Decoder(ReprioritizeRequest)
+HOLD_REQUESTS: Final = msgspec.json.Decoder(HoldRequest)
+RELEASE_REQUESTS: Final = msgspec.json.Decoder(ReleaseRequest)
+EVICT_REQUESTS: Final = msgspec.json.Decoder(EvictRequest)
+MOVE_REQUESTS: Final = msgspec.json.Decoder(MoveRequest)
+CHECKPOINTED_REQUESTS: Final = msgspec.json.Decoder(CheckpointedRequest)
+JOB_ORDERS: Final = msgspec.json.Decoder(JobOrderRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
 LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
 WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
 TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
-CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon
+CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon, undrain
+DRAIN_REQUESTS: Final = msgspec.json.Decoder(DrainRequest)
+CORDONS_REQUESTS: Final = msgspec.json.Decoder(CordonsRequest)
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
 RUNTIME_REQUESTS: Final = msgspec.json.Decoder(RuntimeSetting)
@@ -146,6 +163,11 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "submit": SubmitRequest,
         "cancel": CancelRequest,
         "reprioritize": ReprioritizeRequest,
+        "hold": HoldRequest,
+        "release": ReleaseRequest,
+        "evict": EvictRequest,
+        "move": MoveRequest,
+        "checkpointed": CheckpointedRequest,
         "get": GetRequest,
         "list": ListRequest,
         "why": WhyRequest,
@@ -155,6 +177,13 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "trends": TrendsRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
+        "drain": DrainRequest,
+        "undrain": CordonRequest,
+        "cordons": CordonsRequest,
+        "hold_job": JobOrderRequest,
+        "release_job": JobOrderRequest,
+        "evict_job": JobOrderRequest,
+        "move_job": JobOrderRequest,
         "lost": LostRequest,
         "found": LostRequest,
         "queue": QueueSetting,
@@ -164,7 +193,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
     }
 )
 TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS, *USAGE_VERBS)
-VERBS: Final = (*TENANT_VERBS, *OPERATOR_VERBS)
+VERBS: Final = tuple(dict.fromkeys((*TENANT_VERBS, *OPERATOR_VERBS, *RESOLVER_OPERATOR_VERBS)))
 
 
 def members(family: Any) -> tuple[type[msgspec.Struct], ...]:

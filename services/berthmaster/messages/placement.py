@@ -105,6 +105,22 @@ class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     right: Literal["", "guarantee", "deserved", "priority"] = ""  # "" = it grows
 
 
+class MoveOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One attempt that leaves its place for a person's wish, for a drain, or so that others fit,
+    and what that costs. Those that make room by right are EvictionOrders."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    lost_gpu_s: float  # as in EvictionOrder
+    why: Literal["asked", "held", "drain", "rebalance"]
+    to: str = ""  # the cluster in which room is kept for it: see its reservation; "" = in none
+    who: str = ""  # whose wish it is
+    for_tenant: str = ""  # of a rebalance: who can begin then
+    for_id: str = ""
+
+
 class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """So many of one extended resource."""
 
@@ -135,6 +151,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     held: tuple[HeldNode, ...]
     expected_at_s: float | None = None  # None = not known when it will be free
     owed: bool = False  # others were ended for it: nobody but that job gets the room
+    moving: bool = False  # the job itself is ended elsewhere so that it goes on here: owed too
 
 
 class PodKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -229,6 +246,7 @@ class Decision(
     withdrawals: tuple[Retraction, ...] = ()
     evictions: tuple[EvictionOrder, ...] = ()  # the cheapest that make the room that is needed
     resizes: tuple[ResizeOrder, ...] = ()  # before anybody is evicted
+    moves: tuple[MoveOrder, ...] = ()
     reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before

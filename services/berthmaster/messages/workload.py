@@ -5,9 +5,9 @@ The life of a workload (the table is lifecycle/states.py)::
     submitted ─▶ QUEUED ─placed─▶ PLACED ─claimed─▶ CLAIMED ─admitted─▶ ADMITTED ─running─▶ RUNNING
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
-    endings: succeeded, failed, cancelled. A wish to cancel, an order to make room or to have
-    another number of pods, that it has that many, a new priority, and that the jobs before it are
-    done (released) change no state.
+    endings: succeeded, failed, cancelled. A wish to cancel, to move or to hold it, an order to make
+    room or to have another number of pods, that it has that many, a checkpoint, a new priority, and
+    that the jobs before it are done (released) change no state.
     recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
@@ -179,6 +179,9 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # checkpoint_every_s: so much of its work is lost at most when it is ended; None: all of it.
     grace_s: Annotated[float, Meta(ge=0, le=3600)] | None = None
     # grace_s: from SIGTERM to SIGKILL when it is ended before it is done; None: the cluster's own.
+    max_run_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
+    # max_run_s: it has failed once its attempts have run for longer than this, all together, less
+    # what was lost where one was ended through no fault of the job. None: no limit.
     labels: Labels = {}  # the submitter's own; not interpreted
     profile: Annotated[str, Meta(max_length=63)] = ""  # by which clusters are ranked; "" = queue's
     weights: PartWeights = {}  # of parts of the score, in place of the profile's
@@ -193,6 +196,13 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # depends_on: it waits for these, and is cancelled when one of them can no longer come about.
     progress_every_s: Annotated[float, Meta(ge=5, le=86_400)] | None = None
     # progress_every_s: its log is looked at so often for lines `BERTH {"step": …}`; None: never.
+
+
+class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a job goes on from when it is started again."""
+
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]
+    uri: Annotated[str, Meta(min_length=1, max_length=1024)]  # where it is; everybody sees it
 
 
 class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -257,6 +267,49 @@ class Released(Event, frozen=True, kw_only=True, omit_defaults=True, tag="worklo
     """The jobs that it depends on have come about: from now on it waits for its place."""
 
 
+class Held(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.held.v1"):
+    """A person says that it waits, whoever's turn it is, until it is released. An attempt that is
+    claimed is ended for that by a decision; one that is not is taken back."""
+
+    who: str  # "tenant acme", or an operator as he calls himself
+    operator: bool = False  # then only an operator releases it
+    reason: str = ""
+
+
+class HoldReleased(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.hold_released.v1"
+):
+    """It is not held any more."""
+
+    who: str
+    reason: str = ""
+
+
+class MoveRequested(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.move_requested.v1"
+):
+    """A wish of a person: a decision ends this attempt, if it can be carried out. ``move``: once
+    room is kept for it elsewhere; ``evict``: at once, and it waits again wherever that leads."""
+
+    cluster: str
+    attempt: int
+    how: Literal["move", "evict"]
+    who: str
+    to: str = ""  # of a move, the cluster; "" = any other than the one it is in
+    reason: str = ""
+
+
+class Checkpointed(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.checkpointed.v1"
+):
+    """The job has written a checkpoint: work before it is not lost when the attempt ends, and the
+    next attempt is told of it. Said by its pods by way of the executor, or by its tenant."""
+
+    cluster: str
+    attempt: int
+    checkpoint: Checkpoint
+
+
 class CancelRequested(
     Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancel_requested.v1"
 ):
@@ -277,6 +330,7 @@ class EvictionRequested(
     reason: str  # whose right it is, without naming other tenants' workloads
     decision: int
     cell: str = MAIN_CELL
+    to: str = ""  # the cluster in which room is kept for it meanwhile; "" = in none
 
 
 class ResizeRequested(
@@ -305,6 +359,8 @@ class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload
     cell: str = MAIN_CELL
     submitted_at_s: float = 0.0  # server's time; 0 = not told, then whoever needs it reads the log
     target: Target = Target()  # how to make it there; emulated clusters need none of it
+    checkpoint: Checkpoint | None = None  # that an earlier attempt has told last
+    ran_s: float = 0.0  # that earlier attempts ran for and max_run_s counts
 
 
 class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.withdrawn.v1"):
@@ -412,9 +468,13 @@ WorkloadEvent = (
     Submitted
     | Released
     | Reprioritized
+    | Held
+    | HoldReleased
     | CancelRequested
+    | MoveRequested
     | EvictionRequested
     | ResizeRequested
+    | Checkpointed
     | Placed
     | Withdrawn
     | Claimed

@@ -11,10 +11,14 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
+    Held,
+    HoldReleased,
+    MoveRequested,
     Placed,
     Recovered,
     Released,
@@ -32,7 +36,7 @@ from tests.support.lives import fitting, lived
 EVENTS: tuple[type[WorkloadEvent], ...] = get_args(WorkloadEvent)
 PATHS: dict[State, tuple[type[WorkloadEvent], ...]] = {
     State.NEW: (),
-    State.QUEUED: (Submitted,),
+    State.QUEUED: (Submitted, Placed, Withdrawn),
     State.PLACED: (Submitted, Placed),
     State.CLAIMED: (Submitted, Placed, Claimed),
     State.ADMITTED: (Submitted, Placed, Claimed, Admitted),
@@ -47,9 +51,13 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Submitted,
     Released,
     Reprioritized,
+    Held,
+    HoldReleased,
     CancelRequested,
+    MoveRequested,
     EvictionRequested,
     ResizeRequested,
+    Checkpointed,
     Placed,
     Withdrawn,
     Claimed,
@@ -63,15 +71,15 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new       queued .      .        .        .        .       .      .      .       .        .       .       claimed .      .         .      .
-    queued    .      queued queued   .        .        .       placed .      .       .        .       .       claimed .      .         failed cancelled
-    placed    .      .      placed   .        .        .       .      queued claimed .        .       .       claimed .      .         .      cancelled
-    claimed   .      .      claimed  claimed  claimed  .       .      .      .       admitted running .       claimed queued succeeded failed cancelled
-    admitted  .      .      admitted admitted admitted .       .      .      .       .        running .       claimed queued succeeded failed cancelled
-    running   .      .      running  running  running  running .      .      .       .        running running claimed queued succeeded failed cancelled
-    succeeded .      .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
-    failed    .      .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
-    cancelled .      .      .        .        .        .       .      .      .       .        .       .       .       .      .         .      .
+    new       queued .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       claimed .      .         .      .
+    queued    .      queued queued   queued   queued   .        .        .        .       queued   placed .      .       .        .       .       claimed .      .         failed cancelled
+    placed    .      .      placed   placed   placed   .        placed   .        .       .        .      queued claimed .        .       .       claimed .      .         .      cancelled
+    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .      .      .       admitted running .       claimed queued succeeded failed cancelled
+    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .      .      .       .        running .       claimed queued succeeded failed cancelled
+    running   .      .      running  running  running  running  running  running  running running  .      .      .       .        running running claimed queued succeeded failed cancelled
+    succeeded .      .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       .       .      .         .      .
+    failed    .      .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       .       .      .         .      .
+    cancelled .      .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

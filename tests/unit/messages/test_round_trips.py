@@ -69,6 +69,14 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
     REQUEST_TYPES["void"]: families.VOID_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
+    REQUEST_TYPES["hold"]: families.HOLD_REQUESTS,
+    REQUEST_TYPES["release"]: families.RELEASE_REQUESTS,
+    REQUEST_TYPES["evict"]: families.EVICT_REQUESTS,
+    REQUEST_TYPES["move"]: families.MOVE_REQUESTS,
+    REQUEST_TYPES["checkpointed"]: families.CHECKPOINTED_REQUESTS,
+    REQUEST_TYPES["drain"]: families.DRAIN_REQUESTS,
+    REQUEST_TYPES["cordons"]: families.CORDONS_REQUESTS,
+    REQUEST_TYPES["hold_job"]: families.JOB_ORDERS,
     **{request: msgspec.json.Decoder(request) for request in AGENT_REQUESTS.values()},
     **dict.fromkeys(members(DoorReply), families.DOOR_REPLIES),
     Nudge: families.NUDGES,
@@ -153,6 +161,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
             *("cordon", "lost", "accept_log", "void", "login", "usage_report", "trends"),
+            *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 

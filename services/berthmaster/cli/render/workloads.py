@@ -16,11 +16,15 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
+    Held,
+    HoldReleased,
     JobRequest,
+    MoveRequested,
     Placed,
     PodSet,
     Recovered,
@@ -55,6 +59,8 @@ KIND_STYLES = {
     "withdrawn": "yellow",
     "cancel_requested": "yellow",
     "eviction_requested": "yellow",
+    "move_requested": "yellow",
+    "held": "yellow",
 }
 SHOWN_PODS = 4
 NAME_COLUMNS = 24  # of a line of events; longer names push the rest to the right
@@ -249,7 +255,17 @@ def describe(event: WorkloadEvent) -> str:
         case CancelRequested():
             return f"{event.cluster} is asked to stop it{_because(event.reason)}"
         case EvictionRequested():
-            return f"{event.cluster} is to end it: {event.reason} (decision {event.decision})"
+            to = f"; room is kept in {event.to}" if event.to else ""
+            return f"{event.cluster} is to end it: {event.reason} (decision {event.decision}){to}"
+        case Held():
+            return f"by {event.who}{_because(event.reason)}"
+        case HoldReleased():
+            return f"by {event.who}{_because(event.reason)}"
+        case MoveRequested():
+            where = f" to {event.to}" if event.to else ""
+            return f"{event.how}{where} by {event.who}{_because(event.reason)}"
+        case Checkpointed():
+            return f"{event.cluster}: step {event.checkpoint.step}, {event.checkpoint.uri}"
         case ResizeRequested():
             to = f"{len(event.pods)} pods: {event.reason}"
             return f"{event.cluster} is to have {to} (decision {event.decision})"

@@ -19,7 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.fold import Key, Workload, unsaved_s
 
 CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
 RightName = Literal["guarantee", "deserved", "priority"]
@@ -55,14 +55,11 @@ def lost_gpu_s(workload: Workload, now_s: float, restart_s: float) -> float:
     request = workload.request
     if request is None:
         return 0.0
-    ran_s = max(0.0, now_s - workload.running_at_s) if workload.running_at_s else 0.0
-    if request.checkpoint_every_s is not None:
-        ran_s %= request.checkpoint_every_s
     gpus = gpu_milli(request) / 1000
     if not gpus:
         cpu_milli = sum(pods.count * pods.cpu_milli for pods in request.pod_sets)
         gpus = cpu_milli / CPU_MILLI_OF_A_GPU
-    return gpus * (ran_s + restart_s) * (1 + workload.moves)
+    return gpus * (unsaved_s(workload, now_s) + restart_s) * (1 + workload.moves)
 
 
 def right_over(

@@ -218,7 +218,10 @@ class Whatif:
         return WhatifReply(
             change=change.words,
             summary=_summary(change, counts, job.summary if job is not None else ""),
-            **{name: moved[:TOLD] for name, moved in mine.items()},
+            placed=mine["placed"][:TOLD],
+            waits=mine["waits"][:TOLD],
+            elsewhere=mine["elsewhere"][:TOLD],
+            stranded=mine["stranded"][:TOLD],
             counts=counts,
             hidden=sum(counts.values()) - sum(map(len, mine.values())),
             capped=tuple(dict.fromkeys(self._capped)),
