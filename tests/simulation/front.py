@@ -18,6 +18,7 @@ from berthmaster.gateway.events import (
     QueuesKnown,
     QueuesListed,
     Requested,
+    RuntimeSet,
     StoryRead,
     Tick,
 )
@@ -167,6 +168,8 @@ class Front(Process):
             self._tell(Logged(event=body, sequence=sequence, stored_at_s=stored_at_s))
 
     def _on_control(self, message: Message) -> None:
+        if isinstance(message.body, RuntimeSetting):
+            self._tell(RuntimeSet(setting=message.body, sequence=message.sequence))
         if isinstance(message.body, QueueSetting):
             self._tell(QueueSet(setting=message.body, sequence=message.sequence))
 

@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost."),
     "found": (f"{_HERE}.fleet_commands:found", "Take that back."),
     "queue": (f"{_HERE}.fleet_commands:queue", "Set queues, or list them."),
+    "runtime": (f"{_HERE}.runtime_commands:runtime", "Set runtimes, or list them."),
     "dead": (f"{_HERE}.fleet_commands:dead", "List messages that nobody could handle."),
     "replay": (f"{_HERE}.replay:replay", "Submit a trace at a speed; account for all of it."),
     "simulate": (f"{_HERE}.simulate:simulate", "Jobs and fleets in virtual time, by policy."),

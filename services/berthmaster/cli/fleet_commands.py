@@ -53,7 +53,8 @@ async def clusters(session: Session) -> None:
         session.out.document(rows, lambda: fleet.clusters(rows, ascii_only=session.out.ascii_only))
 
 
-def _operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
+def operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
+    """That an order is stored, in words."""
     from berthmaster.cli.render.terminal import safe
 
     note = f"; {reply.note}" if reply.note else ""
@@ -85,7 +86,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
     """Put nothing new on a cluster or a node; what runs there goes on."""
     async with session.client() as berth:
         reply = await berth.cordon(cluster, node, reason=reason)
-        _operator_reply(session, reply, f"{_place(cluster, node)} is cordoned")
+        operator_reply(session, reply, f"{_place(cluster, node)} is cordoned")
         await _warn_if_unknown(berth, cluster, node)
 
 
@@ -98,7 +99,7 @@ async def uncordon(session: Session, cluster: str, node: str | None, reason: str
     """Allow placements on a cluster or a node again."""
     async with session.client() as berth:
         reply = await berth.uncordon(cluster, node, reason=reason)
-        _operator_reply(session, reply, f"{_place(cluster, node)} is open again")
+        operator_reply(session, reply, f"{_place(cluster, node)} is open again")
 
 
 def _place(cluster: str, node: str | None) -> str:
@@ -119,7 +120,7 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool) -> None:
         click.confirm(f"{risk} Is it gone?", abort=True, err=True)
     async with session.client() as berth:
         reply = await berth.lost(cluster, reason)
-        _operator_reply(session, reply, f"{cluster} is declared lost")
+        operator_reply(session, reply, f"{cluster} is declared lost")
         await _warn_if_unknown(berth, cluster)
 
 
@@ -131,7 +132,7 @@ async def found(session: Session, cluster: str, reason: str) -> None:
     """Take back that a cluster was lost."""
     async with session.client() as berth:
         reply = await berth.found(cluster, reason)
-        _operator_reply(session, reply, f"{cluster} is found again")
+        operator_reply(session, reply, f"{cluster} is found again")
 
 
 @click.group()
@@ -233,7 +234,7 @@ async def queue_set(session: Session, /, name: str, everybody: bool, **flags: An
             reply = await berth.set_queue(changed(setting, everybody, flags))
         except WrongInput as error:
             usage(str(error))
-        _operator_reply(session, reply, f"queue {name} is set")
+        operator_reply(session, reply, f"queue {name} is set")
 
 
 @queue.command("apply")
@@ -260,7 +261,7 @@ async def queue_apply(session: Session, file: IO[bytes]) -> None:
     async with session.client() as berth:
         for setting in settings:
             reply = await berth.set_queue(setting)
-            _operator_reply(session, reply, f"queue {setting.queue} is set")
+            operator_reply(session, reply, f"queue {setting.queue} is set")
         known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
         if any(setting.guarantee_gpu_milli or setting.resources for setting in known):
             nodes = [seen.fact for seen in await berth.fleet(nodes=True)]

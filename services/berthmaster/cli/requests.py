@@ -176,7 +176,22 @@ _OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
     "checkpoint_every": ("checkpoint_every_s", parse_duration_s),
     "not_preemptible": ("preemptible", operator.not_),
     "grace": ("grace_s", parse_duration_s),
+    "retries": ("retries", int),
+    "backoff": ("backoff_s", parse_duration_s),
+    "no_retry_exit_code": ("no_retry_exit_codes", list),
 }
+
+
+def parse_parameters(texts: Sequence[str]) -> dict[str, str | int | float | bool]:
+    """NAME=VALUE of a runtime: numbers, true and false are that; all else, and what stands in
+    quotes, is a text. Raises WrongInput."""
+    parameters: dict[str, str | int | float | bool] = {}
+    for name, text in parse_pairs(texts, "parameter").items():
+        try:
+            parameters[name] = msgspec.json.decode(text, type=str | int | float | bool)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            parameters[name] = text
+    return parameters
 
 
 def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: str) -> JobRequest:
@@ -188,6 +203,11 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         for flag, (field, read) in rows.items():
             if flag in given:
                 fields[field] = read(given[flag])
+    if "param" in given and "runtime" not in given:
+        raise WrongInput("--param: give the runtime whose parameter it is with --runtime")
+    if "runtime" in given:
+        parameters = parse_parameters(given.get("param", ()))
+        request["runtime"] = {"name": given["runtime"], "parameters": parameters}
     if topology := _topology_of(given):
         pods["topology"] = topology
     if command or any(flag in given for flag in ("image", "env", "secret_env")):

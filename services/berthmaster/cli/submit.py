@@ -91,6 +91,23 @@ _FLAGS = [
         "--checkpoint-every", metavar="TIME", help="So much work is lost at most if it is ended."
     ),
     click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is ended."),
+    click.option(
+        "--retries", type=int, metavar="N", help="Run it again so often if it fails by itself [0]."
+    ),
+    click.option(
+        "--backoff", metavar="TIME", help="Before the first of them, doubled with each [10s]."
+    ),
+    click.option(
+        "--no-retry-exit-code",
+        multiple=True,
+        type=int,
+        metavar="N",
+        help="With it, it has failed for good; may be repeated.",
+    ),
+    click.option("--runtime", metavar="NAME", help="How it is run: torch, mpi, jax, plain, …"),
+    click.option(
+        "--param", multiple=True, metavar="K=V", help="A parameter of the runtime; may be repeated."
+    ),
     click.option("--cluster", multiple=True, help="A cluster that will do; may be repeated."),
     click.option("--cluster-label", multiple=True, metavar="K=V", help="Required of the cluster."),
     click.option("--profile", metavar="NAME", help=f"How clusters rank: {', '.join(PROFILES)}."),

@@ -58,6 +58,7 @@ from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
 from berthmaster.messages.placement import MAIN_CELL
 from berthmaster.messages.quality import QualityReport
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
 from berthmaster.messages.workload import JobRequest
@@ -274,6 +275,10 @@ class Client:
     async def set_queue(self, setting: QueueSetting) -> OperatorReply:
         """Make or change a queue."""
         return await self._operator("queue", setting)
+
+    async def set_runtime(self, setting: RuntimeSetting) -> OperatorReply:
+        """Make or change a runtime."""
+        return await self._operator("runtime", setting)
 
     # What happens, and what is known
 

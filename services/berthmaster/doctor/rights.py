@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.doctor.facts import Mode, Right
-from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, Resource
+from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, SERVICES, Resource
 
 HUB_ACCOUNT: Final = "berth-hub"
 DISPATCHING_ROLE: Final = "berthmaster-multikueue-dispatching"
@@ -72,7 +72,8 @@ def agent_rights(
     if claims:
         kinds = ("resourceslices", "resourceclaims", "deviceclasses")
         rights += _read("resource.k8s.io", *kinds, why="to report devices that are claimed")
-    made = [(RESOURCE_CLAIM_TEMPLATES, "to claim devices")] if claims else []
+    made = [(SERVICES, "to let the pods of gangs find each other")]
+    made += [(RESOURCE_CLAIM_TEMPLATES, "to claim devices")] if claims else []
     made += [(group, "to start gangs together") for group in groups]
     for namespace in namespaces:
         rights += [

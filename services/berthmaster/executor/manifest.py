@@ -33,7 +33,7 @@ from berthmaster.engine.fleet.shares import (
     sized_milli,
     takes_milli,
 )
-from berthmaster.executor import claims, gangs
+from berthmaster.executor import claims, gangs, rendezvous
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.claims import Existing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
@@ -42,6 +42,7 @@ from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
+from berthmaster.kubernetes.templates import apply as templates_apply
 from berthmaster.kueue.names import QUEUE_LABEL
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
@@ -104,6 +105,7 @@ def document(
         raise Unmakeable("its deadline cannot be kept where the cluster's own queue starts it")
     kind = kind_of(order)
     name = object_name(order.attempt, kind)
+    peers = rendezvous.peers_of(request, name)
     templates: dict[str, Document] = {}
     specs, pod_templates = [], []
     for number, pods in enumerate(request.pod_sets):
@@ -114,6 +116,10 @@ def document(
             templates[template] = devices.claim
         named = {claim: existing.get(claim, "template") for claim in pods.claims}
         pod = _template(order, pods, devices, offers, style)
+        if request.runtime_used is not None:
+            templates_apply(pod["spec"], pods, request.runtime_used.template)
+        if rendezvous.is_told(request, peers):
+            rendezvous.join(pod["spec"], request, peers, number)
         claims.refer(pod["spec"], template, named)
         pod_templates.append(pod)
         specs.append(_job_spec(pods, pod, left_s))
@@ -123,6 +129,7 @@ def document(
     else:
         spec = {
             "failurePolicy": {"maxRestarts": 0},
+            "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
             "replicatedJobs": [
                 {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
                 for number, each in enumerate(specs)
@@ -138,6 +145,8 @@ def document(
     told[PODS] = " ".join(f"{pods.name}:{pods.count}" for pods in request.pod_sets)
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
+    if peers.service:
+        told[rendezvous.SERVICE] = peers.service
     if 0 < len(order.receipt) <= MAX_RECEIPT_CHARS:
         told[RECEIPT] = order.receipt
     return {

@@ -37,6 +37,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.effects import AttemptEffects
 from berthmaster.executor.gangs import GROUP
 from berthmaster.executor.kinds import JobObject, PodObject
+from berthmaster.executor.rendezvous import SERVICE
 from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
@@ -222,7 +223,7 @@ class ClusterRuntime:
         if held is None:
             held = self._hold(mine[0])
         held.see(kind, job)
-        if {TEMPLATES, GROUP} & job.metadata.annotations.keys():
+        if {TEMPLATES, GROUP, SERVICE} & job.metadata.annotations.keys():
             self._effects.complete(held)
         if new and self._ready:
             self._say(PodsFound(held.attempt, held.receipt))

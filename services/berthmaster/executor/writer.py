@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from typing import Final, cast
 
-from berthmaster.executor import claims, gangs
+from berthmaster.executor import claims, gangs, rendezvous
 from berthmaster.executor.attempts import Held, attempt_of
 from berthmaster.executor.claims import TEMPLATES, Existing
 from berthmaster.executor.cluster_protocol import CreatePods
@@ -54,6 +54,7 @@ from berthmaster.kubernetes.resources import (
     JOBS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    SERVICES,
     Resource,
 )
 
@@ -184,8 +185,8 @@ class JobWriter:
         return True
 
     async def complete(self, held: Held) -> None:
-        """What its object speaks of is there afterwards, unless it has ended: the group of its
-        pods, and templates of their claims. Raises RefusedToMake, KubernetesError."""
+        """What its object speaks of is there afterwards, unless it has ended: the Service and the
+        group of its pods, and templates of their claims. Raises RefusedToMake, KubernetesError."""
         job = held.scene.job
         if job is None or held.completed == job.metadata.uid:
             return
@@ -194,6 +195,9 @@ class JobWriter:
         if not (leaving or ended(job)):
             owner = _owner(held, job)
             whose = {key: told for key, told in job.metadata.labels.items() if key in _IDENTITY}
+            if name := told.get(rendezvous.SERVICE, ""):
+                body = rendezvous.service(name, whose, owner)
+                await self._make_owned(held, SERVICES, body)
             if (group := gangs.read(told.get(GROUP, ""))) is not None:
                 body = gangs.document(group, held.name, whose, owner)
                 await self._make_owned(held, SERVED_BY[group.gangs], body)

@@ -50,6 +50,7 @@ from berthmaster.messages.control import (
     QueueSetting,
 )
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
@@ -59,7 +60,8 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.requests import validation
 from berthmaster.requests.bounds import priority_refusal
-from berthmaster.requests.queues import refusal_of
+from berthmaster.requests.queues import taken
+from berthmaster.requests.templates import runtime_setting
 
 Ask = Append | Reload | ReadStory | PutControl
 Told = Answered | Reloaded | StoryRead
@@ -98,7 +100,12 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         return repeated(known, digest)
     if not shared.queues_known:
         return unavailable("the queues have not been read yet")
-    refusal = refusal_of(shared.queues, tenant, request, shared.view.waiting)
+    filled = taken(shared.queues, shared.runtimes, tenant, request, shared.view.waiting)
+    refusal: Refusal | None = None
+    if isinstance(filled, Refusal):
+        refusal = filled
+    else:
+        request = filled
     most = shared.limits.max_open_of_tenant
     if refusal is None and shared.view.open_of(tenant) >= most:
         refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")
@@ -372,6 +379,8 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
         if isinstance(fact, QueueSetting):
             shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
+        elif isinstance(fact, RuntimeSetting):
+            shared.set_runtime(fact, step.told.outcome.sequence)
         return OperatorReply(sequence=step.told.outcome.sequence, note=note)
     why = ""
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Unknown):
@@ -443,6 +452,12 @@ def _control_fact(
                 return setting
             by = setting.set_by or shared.by
             return msgspec.structs.replace(setting, set_by=by, set_at_s=now_s), _idle(setting)
+        case "runtime":
+            runtime = runtime_setting(asked.data)
+            if isinstance(runtime, Refusal):
+                return runtime
+            by = runtime.set_by or shared.by
+            return msgspec.structs.replace(runtime, set_by=by, set_at_s=now_s), ""
         case _:
             return malformed_verb(asked.verb)
 

@@ -29,6 +29,7 @@ from berthmaster.gateway.events import (
     QueuesKnown,
     QueuesListed,
     Requested,
+    RuntimeSet,
     Storing,
     StoryRead,
     Tick,
@@ -131,6 +132,8 @@ class Gateway:
                 self._shared.damage = event.why
             case QueueSet():
                 self._shared.set_queue(event.setting, event.sequence)
+            case RuntimeSet():
+                self._shared.set_runtime(event.setting, event.sequence)
             case QueuesListed():
                 self._shared.list_queues()
             case QueuesKnown():

@@ -6,6 +6,7 @@ from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Answered, Reloaded
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import WorkloadEvent
 
 
@@ -63,6 +64,13 @@ class QueueSet(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
 
 
+class RuntimeSet(msgspec.Struct, frozen=True, kw_only=True):
+    """A runtime, as CONTROL has it under this sequence."""
+
+    setting: RuntimeSetting
+    sequence: int
+
+
 class QueuesListed(msgspec.Struct, frozen=True):
     """All of CONTROL is about to be told, perhaps of a new stream: its sequences count from now."""
 
@@ -111,6 +119,7 @@ Event = (
     | LogReplaced
     | LogDamaged
     | QueueSet
+    | RuntimeSet
     | QueuesListed
     | QueuesKnown
     | LogSize

@@ -39,6 +39,7 @@ from berthmaster.gateway.events import (
     QueuesKnown,
     QueuesListed,
     Requested,
+    RuntimeSet,
     Storing,
     Tick,
     UnreadableEvent,
@@ -54,6 +55,7 @@ from berthmaster.logcheck.guard import LogGuard
 from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply, GetReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
@@ -284,6 +286,8 @@ class Shell:
             return
         if isinstance(fact, QueueSetting):
             self._tell(QueueSet(setting=fact, sequence=recorded.sequence))
+        elif isinstance(fact, RuntimeSetting):
+            self._tell(RuntimeSet(setting=fact, sequence=recorded.sequence))
 
     def _on_queues_known(self) -> None:
         self._tell(QueuesKnown())

@@ -7,6 +7,8 @@ import msgspec
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.runtimes import RuntimeSetting
+from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.queues import NO_QUEUES
 
 TRY_EVERY_S: Final = 5.0  # a try takes up to the settle limit
@@ -36,7 +38,9 @@ class SharedState:
         self.damage = ""  # of the logs, that nobody has accepted: nothing is changed meanwhile
         self.queues: dict[str, QueueSetting] = dict(NO_QUEUES)
         self.queues_known = False
+        self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)
         self._queue_sequences: dict[str, int] = {}
+        self._runtime_sequences: dict[str, int] = {}
         self.followed_to = 0  # last sequence of the log that the view has
         self.doubted: dict[Key, int] = {}  # the last event that was missed, until the story is read
         self._ahead: dict[Key, int] = {}  # what we wrote and the view has not seen: its sequence
@@ -46,6 +50,12 @@ class SharedState:
         if sequence > self._queue_sequences.get(setting.queue, 0):
             self._queue_sequences[setting.queue] = sequence
             self.queues[setting.queue] = setting
+
+    def set_runtime(self, setting: RuntimeSetting, sequence: int) -> None:
+        """The same of a runtime."""
+        if sequence > self._runtime_sequences.get(setting.runtime, 0):
+            self._runtime_sequences[setting.runtime] = sequence
+            self.runtimes[setting.runtime] = setting
 
     def set_trouble(self, trouble: str, now_s: float) -> None:
         """What became of the last writes: "" if they were stored."""
@@ -64,6 +74,7 @@ class SharedState:
     def list_queues(self) -> None:
         """Whatever is told now is at least as new as what is known."""
         self._queue_sequences.clear()
+        self._runtime_sequences.clear()
 
     def certain(self, tenant: str, workload_id: str) -> Workload | None:
         """An open workload, if the view is up to date with all that we wrote about it ourselves."""

@@ -1,9 +1,10 @@
 """The pods that we make, whoever makes them: one fixed schema. Pure.
 
 What people ask for fills in image, command, arguments, environment, amounts, tolerations and labels
-of nodes, and nothing else: nothing privileged, nothing of the host, no Secret but the tenant's own,
-no rights in the cluster but those of an account that the queue names, no GPU but those that were
-asked for.
+of nodes, and the runtime that they name puts in what its operator allows (templates.py). Beyond
+that nothing: nothing privileged, nothing of the host, no Secret but the tenant's own and those of
+the runtime, no rights in the cluster but those of an account that the queue names, no GPU but those
+that were asked for.
 """
 
 import re
@@ -27,6 +28,11 @@ FOR_DEVICE_PLUGINS: Final = re.compile(
     r"|CUDA_MPS_\w+\Z"
 )
 Document = dict[str, Any]
+HARDENED: Final[Document] = {  # every container that we make
+    "allowPrivilegeEscalation": False,
+    "privileged": False,
+    "capabilities": {"drop": ["ALL"]},
+}
 
 
 def pod_spec(
@@ -101,11 +107,7 @@ def _container(
         "name": CONTAINER,
         "image": run.image,
         "resources": {"requests": requests, "limits": limits},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "privileged": False,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": HARDENED,
     }
     if run.command:
         made["command"] = list(run.command)

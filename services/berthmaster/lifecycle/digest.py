@@ -14,9 +14,17 @@ _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 def request_digest(request: JobRequest) -> str:
     """A short name of the request's content: equal requests have one, however they were written.
 
-    Fields that have their default are left out, so that a field added later changes no digest.
+    Fields that have their default are left out, so that a field added later changes no digest. Of a
+    request that a runtime was put into, the one of what had been sent: that is sent again.
     """
-    content = _ENCODER.encode(_without_defaults(request))
+    if request.runtime_used is not None:
+        return request.runtime_used.digest
+    return content_digest(request)
+
+
+def content_digest(message: msgspec.Struct) -> str:
+    """A short name of what a message says."""
+    content = _ENCODER.encode(_without_defaults(message))
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
@@ -24,6 +32,8 @@ def _without_defaults(value: object) -> object:
     """Plain values. Encoding would omit a default only where it is the very same object."""
     if isinstance(value, tuple):
         return [_without_defaults(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_defaults(item) for name, item in value.items()}
     if not isinstance(value, msgspec.Struct):
         return value
     plain: dict[str, object] = {}

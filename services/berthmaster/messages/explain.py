@@ -189,15 +189,31 @@ def _names(info: inspect.StructType) -> set[str]:
 
 
 def first_unknown_field(kind: type[msgspec.Struct], data: bytes) -> Refusal | None:
-    """For a type that tolerates unknown fields as a message, when it comes as a request."""
-    info = _type_of(kind)
-    raw = msgspec.json.decode(data)
-    if not isinstance(info, inspect.StructType) or not isinstance(raw, dict):
-        return None
-    known = _names(info) | {info.tag_field}
-    if all(name in known for name in raw):
-        return None
-    return unknown_field([], {name: raw[name] for name in raw if name != info.tag_field}, info)
+    """For a type that tolerates unknown fields as a message, when it comes as a request: the first
+    one that it has not, however deep inside."""
+    return _first_unknown([], msgspec.json.decode(data), _type_of(kind))
+
+
+def _first_unknown(path: list[Step], raw: object, info: inspect.Type) -> Refusal | None:
+    below: list[tuple[Step, object, inspect.Type]] = []
+    match info, raw:
+        case inspect.StructType(), dict():
+            known = _names(info) | {info.tag_field}
+            if any(name not in known for name in raw):
+                untagged = {name: raw[name] for name in raw if name != info.tag_field}
+                return unknown_field(path, untagged, info)
+            types = {field.encode_name: field.type for field in info.fields}
+            below = [(name, raw[name], types[name]) for name in raw if name in types]
+        case inspect.DictType(), dict():
+            below = [(name, each, info.value_type) for name, each in raw.items()]
+        case inspect.ListType() | inspect.VarTupleType(), list():
+            below = [(at, each, info.item_type) for at, each in enumerate(raw)]
+        case inspect.UnionType(), _:
+            return next(filter(None, (_first_unknown(path, raw, one) for one in info.types)), None)
+        case _:
+            return None
+    found = (_first_unknown([*path, step], each, kind) for step, each, kind in below)
+    return next(filter(None, found), None)
 
 
 def explain_malformed(data: bytes, error: Exception) -> Refusal:

@@ -105,8 +105,6 @@ class PodTemplate(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     node_labels: Annotated[dict[str, str], Meta(max_length=64)] = {}
     run_as_user: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None  # None = the image's
     fs_group: Annotated[int, Meta(ge=1, le=1 << 31)] | None = None  # who owns its volumes
-    ray: bool = False
-    # A RayJob, where KubeRay is served: the first pod set's first pod is the head.
 
 
 class RuntimeSetting(
@@ -137,5 +135,4 @@ class RuntimeUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 
     version: str
     template: PodTemplate  # parameters filled in
-    clusters: tuple[str, ...] = ()  # acceptable; empty = any
     digest: str  # of the request as it was sent

@@ -4,7 +4,6 @@ A pod has accelerators of one kind. What the table of accelerators knows has a f
 is no other resource, so that whoever counts GPUs never has to look in two places.
 """
 
-import re
 from typing import Final
 
 from berthmaster.accelerators import tpu
@@ -12,11 +11,9 @@ from berthmaster.accelerators.table import ASKED_BY, How, how_of, is_resource_na
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import Step, invalid
 from berthmaster.messages.workload import ONE_NODE, PodSet
+from berthmaster.requests.names import OBJECT
 
 _NATIVE: Final = {"cpu": "cpu_milli", "memory": "memory_mib"}
-_OBJECT: Final = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z"
-)
 _NAME_WORDS: Final = (
     "an extended resource of nodes by its full name, such as rdma/hca or vpc.amazonaws.com/efa"
 )
@@ -92,7 +89,7 @@ def _resources_fault(path: list[Step], pods: PodSet) -> Refusal | None:
 
 def _claims_fault(path: list[Step], pods: PodSet) -> Refusal | None:
     for at, name in enumerate(pods.claims):
-        if _OBJECT.match(name) is None:
+        if OBJECT.match(name) is None:
             right = (
                 "the name of a ResourceClaimTemplate, or of a ResourceClaim, in the namespace of "
                 "the pods: lower-case letters, digits, '-' and '.'"

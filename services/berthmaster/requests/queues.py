@@ -4,15 +4,35 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.explain import shorten
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.bounds import request_refusal
+from berthmaster.requests.runtimes import filled_in
 
 DEFAULT_QUEUE: Final = "default"
 NO_QUEUES: Final = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}  # while no operator set one
 MAX_QUEUES_NAMED: Final = 20
+
+
+def taken(
+    queues: Mapping[str, QueueSetting],
+    runtimes: Mapping[str, RuntimeSetting],
+    tenant: str,
+    request: JobRequest,
+    waiting: Mapping[str, int],
+) -> JobRequest | Refusal:
+    """The request with what its runtime brings, or why it is not taken. What a runtime brings is
+    bounded by whoever allows it, but for its image, which the queue has its say in."""
+    filled = filled_in(request, tenant, runtimes)
+    if isinstance(filled, Refusal):  # of a queue that is not this tenant's nothing is told
+        return _not_open(queues, tenant, request.queue) or filled
+    asked = replace(request, run=filled.run)
+    return refusal_of(queues, tenant, asked, waiting) or filled
 
 
 def refusal_of(

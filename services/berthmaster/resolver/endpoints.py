@@ -30,7 +30,7 @@ from berthmaster.messages.families import (
     encode,
 )
 from berthmaster.messages.placement import Decision
-from berthmaster.requests.queues import NO_QUEUES, refusal_of
+from berthmaster.requests.queues import NO_QUEUES, taken
 from berthmaster.requests.validation import job_request
 from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.core import Resolver
@@ -104,10 +104,10 @@ class Questions:
         know = self._core.know
         waiting = know.derived.lines.waiting(request.queue)
         queues = {**NO_QUEUES, **know.queues}
-        refusal = refusal_of(queues, tenant, request, {request.queue: waiting})
-        if refusal is not None:
-            return encode(refusal)
-        return encode(self._core.dry_run(tenant, request, self._conn.now()))
+        filled = taken(queues, know.runtimes, tenant, request, {request.queue: waiting})
+        if isinstance(filled, Refusal):
+            return encode(filled)
+        return encode(self._core.dry_run(tenant, filled, self._conn.now()))
 
     async def _answer_whatif(self, subject: str, data: bytes) -> bytes:
         of_all = subject == subjects.operator("whatif")

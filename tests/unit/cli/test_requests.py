@@ -17,6 +17,7 @@ from berthmaster.cli.requests import (
     read_requests,
 )
 from berthmaster.cli.submit import bodies_of, request_flags
+from berthmaster.messages.runtimes import Runtime
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, SecretKey, Topology
 
 
@@ -294,3 +295,20 @@ def test_the_id_of_a_body_that_may_be_anything() -> None:
     assert id_of(msgspec.json.encode(JobRequest(id="a"))) == "a"
     assert id_of(b'{"id": "b", "pod_sets": 3, "no": "such field"}') == "b"
     assert id_of(b'{"id": 7}') == ""
+
+
+def test_a_runtime_and_retries_are_named_by_flags() -> None:
+    flags = {
+        "runtime": "torch",
+        "param": ("processes=2", "fast=true", 'name="3"', "who=me"),
+        "retries": 3,
+        "backoff": "1m",
+        "no_retry_exit_code": (2, 3),
+    }
+    made = from_flags(flags, ["train.py"], "job-1")
+    assert made.runtime == Runtime(
+        name="torch", parameters={"processes": 2, "fast": True, "name": "3", "who": "me"}
+    )
+    assert (made.retries, made.backoff_s, made.no_retry_exit_codes) == (3, 60.0, (2, 3))
+    with pytest.raises(WrongInput, match="--runtime"):
+        from_flags({"param": ("a=1",)}, [], "job-1")

@@ -23,6 +23,7 @@ from berthmaster.executor.manifest import (
     object_name,
 )
 from berthmaster.executor.offers import Offers
+from berthmaster.executor.rendezvous import SERVICE
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS
@@ -99,14 +100,19 @@ def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:
         labels.EXECUTOR: labels.value(NAME),
     }
     told = {labels.EXECUTOR: NAME}
-    assert made(order(pods, run=run, target=target, nodes=("n1", "n2")), left_s=60) == {
+    job = made(order(pods, run=run, target=target, nodes=("n1", "n2")), left_s=60)
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    own = {"A", "B"}  # the others are rendezvous.py's
+    container["env"] = [each for each in container["env"] if each["name"] in own]
+    service = f"g-{object_name(Attempt('acme', 'train', 1), JOBS)}"
+    assert job == {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
             "name": object_name(Attempt("acme", "train", 1), JOBS),
             "namespace": "team-a",
             "labels": known,
-            "annotations": told | {PODS: "main:2"},
+            "annotations": told | {PODS: "main:2", SERVICE: service},
         },
         "spec": {
             "parallelism": 2,
@@ -145,6 +151,7 @@ def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:
                     ],
                     "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                     "enableServiceLinks": False,
+                    "subdomain": service,
                     "automountServiceAccountToken": True,
                     "serviceAccountName": "runner",
                     "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],

@@ -15,6 +15,8 @@ from berthmaster.gateway.events import (
     LogReplaced,
     LogSize,
     QueueSet,
+    Requested,
+    RuntimeSet,
     Storing,
     StoryRead,
     Tick,
@@ -46,6 +48,7 @@ from berthmaster.messages.api import (
     WorkloadView,
 )
 from berthmaster.messages.control import ClusterLost, Cordon, QueuePlace, QueueSetting
+from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
@@ -290,6 +293,53 @@ def test_a_queue_that_is_not_the_tenants_to_use_is_refused(queue: str, refusal: 
     assert gateway.handle(reloaded(submitted(asked)), 1.0) == say(
         SubmitReply(tenant="ann", id="train", sequence=1, existing=True)
     )
+
+
+def test_a_runtime_is_set_put_into_requests_and_kept_with_them_as_it_was() -> None:
+    gateway = fresh()
+    body = {"runtime": "tune", "template": {"command": ["tune"], "node_labels": {"pool": "a"}}}
+    order = Requested(ref="r1", verb="runtime", data=msgspec.json.encode(body))
+    [put] = gateway.handle(order, 5.0)
+    assert isinstance(put, PutControl)
+    setting = put.fact
+    assert isinstance(setting, RuntimeSetting)
+    assert (setting.set_by, setting.set_at_s, len(setting.version)) == (BY, 5.0, 12)
+    gateway.handle(stored(3), 5.0)
+
+    asked = job(runtime=Runtime(name="tune"))
+    [append_] = gateway.handle(ask("submit", asked), 6.0)
+    assert isinstance(append_, Append)
+    event = append_.event
+    assert isinstance(event, Submitted)
+    used = event.request.runtime_used
+    assert used is not None
+    assert (used.version, used.template, used.digest) == (
+        setting.version,
+        setting.template,
+        request_digest(asked),
+    )
+    assert event.digest == request_digest(asked)
+    assert event.request.pod_sets[0].node_labels == {"pool": "a"}
+    gateway.handle(stored(4), 6.0)
+
+    # Removed by another gateway: what is known of it is as new as its sequence.
+    gone = msgspec.structs.replace(setting, deleted=True)
+    gateway.handle(RuntimeSet(setting=setting, sequence=2), 7.0)
+    gateway.handle(RuntimeSet(setting=gone, sequence=9), 7.0)
+    assert gateway.handle(ask("submit", job("late", runtime=Runtime(name="tune"))), 8.0) == (
+        reload("late")
+    )
+    [reply] = gateway.handle(reloaded(), 8.0)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.reply, Refusal)
+    assert (reply.reply.code, reply.reply.field) == ("not_found", "runtime.name")
+
+    # What a template may not set is refused, and nothing is stored.
+    bad = msgspec.json.encode({"runtime": "bad", "template": {"hostPath": "/"}})
+    [reply] = gateway.handle(Requested(ref="r2", verb="runtime", data=bad), 9.0)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.reply, Refusal)
+    assert reply.reply.field == "template.hostPath"
 
 
 def test_a_queue_takes_no_larger_jobs_and_lets_no_more_of_them_wait_than_it_may() -> None:

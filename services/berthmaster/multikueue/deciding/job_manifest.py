@@ -44,6 +44,8 @@ def unmakeable(workload: Workload) -> str:
         return "gpu_memory_mib cannot be asked for by way of the hub: name gpu_models"
     if pods.topology is not None:
         return "topology cannot be asked for by way of the hub: its pods carry no label of ours"
+    if request.runtime is not None:
+        return "runtimes count on what its executor makes: by way of the hub there are none"
     if request.deadline_s is not None:
         return "its deadline cannot be kept where the worker's own queue starts it"
     return ""

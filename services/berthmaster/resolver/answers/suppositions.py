@@ -33,6 +33,7 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.messages.workload import JobRequest, Submitted
+from berthmaster.requests.runtimes import filled_in
 from berthmaster.requests.validation import ranking_fault, request_fault
 from berthmaster.resolver.known.knowledge import Knowledge
 
@@ -82,13 +83,16 @@ def _submit(know: Knowledge, now_s: float, tenant: str, request: JobRequest) -> 
         return _refused("submit.id", request.id, "an id that is not in use")
     if (wrong := request_fault(request)) is not None:
         return _inside("submit", wrong)
+    filled = filled_in(request, tenant, know.runtimes)
+    if isinstance(filled, Refusal):
+        return _inside("submit", filled)
     event = Submitted(
         tenant=tenant,
         id=request.id,
         after=0,
         at_s=now_s,
         by="whatif",
-        request=request,
+        request=filled,
         digest=request_digest(request),
         cell=know.cell,
     )

@@ -32,6 +32,7 @@ from berthmaster.messages.placement import (
     Reservation,
     ToldOutlook,
 )
+from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import (
     Cancelled,
     Failed,
@@ -42,6 +43,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.resolver.known.derived import Derived
 from berthmaster.resolver.known.moved import Moved
 from berthmaster.resolver.settings import Policy
@@ -88,6 +90,7 @@ class Knowledge:
         self.given: Given | None = None
         self.fleet = Fleet()
         self.queues: dict[str, QueueSetting] = {}
+        self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)  # for trials of requests
         self.derived = Derived(self.fleet, self.queues, self.open, self.expectations)
         self.view = FleetView(self.fleet, self.queues, self.derived)
         self.clusters = self.view.clusters
@@ -336,6 +339,8 @@ class Knowledge:
         """Take over what an operator set."""
         known = self.queues.get(fact.queue) if isinstance(fact, QueueSetting) else None
         self.view.take_control(fact, sequence)
+        if isinstance(fact, RuntimeSetting):
+            self.runtimes[fact.runtime] = fact
         if isinstance(fact, QueueSetting):
             self.derived.queue_set(fact, known.priority if known is not None else 0)
 
