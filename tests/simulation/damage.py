@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
+from berthmaster.lifecycle.fold import key
 from berthmaster.logcheck import core
 from berthmaster.messages.api import ApiReply, OperatorReply
 from tests.simulation.clockwork import Process
@@ -19,6 +20,7 @@ from tests.simulation.logwatch import damage_of, held_against_marks, new_reading
 from tests.simulation.people import Peopled
 
 FORMS: Final = ("tail", "middle", "old files", "copy")
+GIVES_UP_S: Final = 120.0  # after an acceptance, and again
 AWAY_S: Final = 5.0  # before the operator looks again whether all clusters answer
 READERS: Final = (Decider, Front, Doorway)
 SIZES: Final = (1, 2, 5, 20)
@@ -150,6 +152,27 @@ class Damaged(Peopled):
         self._operator_looks = False
         if not isinstance(reply, OperatorReply):
             self.judge.find("what an operator accepts is accepted", str(reply))
+        self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
+
+    def _operator_gives_up(self) -> None:
+        """Whatever is frozen and was brought back by nobody: not what runs somewhere."""
+        if self.judge.frozen:
+            self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
+        away = any(site.cut or site.paused or not site.up for site in self.sites)
+        if away or self.damage_is_pending():
+            return
+        groups = [g for site in self.sites for g in site.cluster.world.groups.values()]
+        held = {key(g.attempt.tenant, g.attempt.id) for g in groups}
+        for name in sorted(self.judge.frozen - held):
+            tenant, _, workload_id = name.partition("/")
+            self.judge.cancels.add(name)
+            body: dict[str, object] = {
+                "tenant": tenant,
+                "id": workload_id,
+                "sequence": self.bus.stories[name][-1].sequence,
+                "reason": "nobody has it",
+            }
+            self.person.ask("give_up", body, operator=True)
 
     def _told_jobs(self, found: list[core.Damage]) -> set[str]:
         """As logcheck's with_jobs: the open jobs that it touches, as the snapshot knew them."""

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.bus.rereading import LOST
-from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
+from berthmaster.lifecycle.flaws import LOST
+from berthmaster.lifecycle.fold import Key, Verdict, heard, judged_story, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
@@ -76,6 +76,7 @@ class Decider(Process):
 
     def _follow(self) -> None:
         """The log is what it was."""
+        self._folded_as = self.bus.snapshot_of  # whatever a person says of it later
         if self.bus.snapshot is not None and self.bus.snapshot[0] == self.bus.snapshot_of:
             snapshot = _SNAPSHOTS.decode(self.bus.snapshot[1])
             if not snapshot.frozen:
@@ -131,7 +132,8 @@ class Decider(Process):
             self.later(REREAD_S, lambda: self._reread(name, sequence))
             return
         tenant, _, workload_id = name.partition("/")
-        _, verdicts = judged_story(tenant, workload_id, recorded(story), self.bus.is_lost)
+        events = heard(recorded(story), sequence)
+        _, verdicts = judged_story(tenant, workload_id, events, self.bus.is_lost)
         if Verdict.MISSED in verdicts:
             self.core.on_unreadable(tenant, workload_id, sequence, LOST)
             story = []
@@ -240,4 +242,4 @@ class Decider(Process):
         self.later(self.bus.pace.snapshot_s, self._snapshot)
         if not self._missing and self.bus.holds_lease(self) and not self.cut:
             raw = msgspec.msgpack.encode(snapshot_of(self.core.know))
-            self.bus.snapshot = (self.bus.snapshot_of, raw)
+            self.bus.snapshot = (self._folded_as, raw)

@@ -7,10 +7,10 @@ stories by themselves: what the door checks is then what the guards check.
 
 from typing import Final, NamedTuple
 
-from berthmaster.bus.rereading import LOST
 from berthmaster.door.receipts import Receipt, Receipts
-from berthmaster.door.recovery import BringBack, Losses, No, judged, refused_at_once
+from berthmaster.door.recovery import BringBack, Losses, No, judged, numbers_of, refused_at_once
 from berthmaster.executor.events import Listed
+from berthmaster.lifecycle.flaws import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key, offer
 from berthmaster.lifecycle.instructions import Outcome, Reload, Reloaded
 from berthmaster.lifecycle.states import HELD
@@ -194,6 +194,8 @@ class Doorway(Process):
         if why := refused_at_once(held, cluster, name, losses, self.bus.created):
             return Reloaded(ref=step.ref, workload=found.workload, failed=failed, why=why)
         assert held is not None
+        mine = {one.sequence for one in story}
+        there = {message.sequence for message in self.bus.log.messages} - mine
         verdict = judged(
             held,
             recorded(story),
@@ -201,6 +203,7 @@ class Doorway(Process):
             losses,
             self.bus.created,
             is_lost=self.bus.is_lost,
+            taken=there.intersection(numbers_of(held)),
             executor=executor,
             now_s=self.now(),
             within_s=RECOVER_WITHIN_S * self.bus.pace.longer,

@@ -23,7 +23,7 @@ from berthmaster.gateway.events import (
     Tick,
 )
 from berthmaster.gateway.instructions import Instruction, ReadStory
-from berthmaster.lifecycle.fold import Verdict, judged_story, key
+from berthmaster.lifecycle.fold import Verdict, heard, judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -225,6 +225,8 @@ class Front(Process):
 
     def _read(self, step: ReadStory, story: list[Message] | None) -> None:
         events = tuple(recorded(story or ()))
+        if step.up_to:
+            events = tuple(heard(events, step.up_to))
         _, verdicts = judged_story(step.tenant, step.id, events, self.bus.is_lost)
         failed = "no answer" if story is None else ""
         told = StoryRead(ref=step.ref, events=events, verdicts=tuple(verdicts), failed=failed)

@@ -14,7 +14,7 @@ from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.world import ALIVE, Group, Phase
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.instructions import Freeze
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key, offer
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost
 from berthmaster.messages.placement import Decision
@@ -172,7 +172,9 @@ class Judge:
             return
         match event:
             case Claimed():
-                self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
+                attempt = Attempt(event.tenant, event.id, event.attempt)
+                self.claims[attempt] = event.by
+                self.orphans.discard(attempt)  # placed anew where it is
             case Recovered():
                 attempt = Attempt(event.tenant, event.id, event.attempt)
                 self.claims[attempt] = event.executor
@@ -224,7 +226,8 @@ class Judge:
         self.forgotten |= names
         open_ = {name for name, work in self.workloads.items() if not work.ended}
         lied_of = {name for name in names if self.was_lied_of(name)}
-        self.known_lost |= (names & open_ & known) - lied_of
+        # Who ended meanwhile, and has lost that now, is known to nobody any more.
+        self.known_lost = (self.known_lost & known) | ((names & open_ & known) - lied_of)
         there = {message.sequence for message in self.log()}
         self.gone = set(range(1, max(there, default=0))) - there  # what was behind comes anew
         attempts = {
@@ -277,8 +280,8 @@ class Judge:
     def on_delete(self, cluster: str, attempt: Attempt, why: str) -> None:
         """An executor removes the pods of an attempt."""
         group = self.clusters[cluster].world.groups.get(attempt)
-        if self.was_lied_of(key(attempt.tenant, attempt.id)):
-            return  # nobody can tell any more what is true of it
+        if self.was_lied_of(key(attempt.tenant, attempt.id)) or self.lost.get(cluster):
+            return  # a person says that it is gone, or nobody can tell what is true of it
         if attempt in self.orphans and group is not None and self.alive(group):
             self.find("what a damaged log forgot goes on running", f"{attempt} on {cluster}: {why}")
 
@@ -318,6 +321,10 @@ class Judge:
                 self.find("what is not claimed does not end by itself", str(event))
             return
         group = self._group(cluster, attempt)
+        if is_given_up(event):
+            if group is not None and self.alive(group):
+                self.find("what runs is not given up", f"{event}; {group}")
+            return
         if event.by.startswith("resolver"):
             self._check_resolver_ending(event, group, attempt, cluster, over_at_s)
             return

@@ -50,6 +50,7 @@ class LogWatch:
         self._doubted_s: float | None = None
         self._looked_at_making = 0
         self._folded_as = ""
+        self._folded_at_s = 0.0
         self._begun = False
         self._reading: Reading | None = None
         self._read_at_s = 0.0
@@ -86,6 +87,7 @@ class LogWatch:
             if self._doubted_s is None and spoken:
                 self._begun = True
                 self._folded_as = self._bus.snapshot_of
+                self._folded_at_s = self._bus.accepted_at_s
                 self._process.later(self._bus.pace.log_look_s, self._again)
                 go_on()
                 return
@@ -170,6 +172,7 @@ class LogWatch:
             digests=reading.digests(),
             damage=self._found[0].what if self._found else "",
             missing=core.told(self._found[0].missing) if self._found else (),
+            accepted_at_s=self._folded_at_s,
         )
         now_s = bus.clock.now_s
         told = LogMark(service=self._name, at_s=now_s, streams=(mark,))

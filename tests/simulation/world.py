@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.bus.rereading import LOST
 from berthmaster.emulator.world import ALIVE
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key
+from berthmaster.lifecycle.flaws import LOST
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Decision
@@ -107,6 +107,9 @@ class World(Haunted):
         seen["told as lost"] = len(self.judge.told_lost)
         seen["frozen"] = len(self.judge.frozen)
         seen["recovered"] = self.judge.recovered
+        seen["given up"] = sum(
+            is_given_up(m.body) for m in self.bus.log.messages if not isinstance(m.body, Decision)
+        )
         seen.update(decided(self.bus.log.messages, self.bus.control.messages))
         return dict(seen)
 
@@ -155,7 +158,7 @@ class World(Haunted):
             if work is None:
                 return f"{name} was submitted and is not in the log"
             if name in self.judge.frozen:
-                continue  # it has lost what its events build on, and is named for that
+                return f"{name} is frozen, and nobody gave it up"
             if not work.ended and work.state is not State.QUEUED:
                 return f"{name} is {work.state} on {work.cluster}"
         for site in self.sites:

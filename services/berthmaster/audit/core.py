@@ -14,7 +14,7 @@ import msgspec
 
 from berthmaster.audit.copies import Copies
 from berthmaster.lifecycle.flaws import stand_in
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, is_given_up, key, offer
 from berthmaster.lifecycle.states import State
 from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
@@ -60,6 +60,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_gpu_milli: int  # the most that was ever promised of one GPU
     findings: tuple[Finding, ...]
     findings_left_out: int = 0
+    given_up: int = 0  # workloads that were frozen, and that an operator has ended
     recovered: int = 0  # attempts that a damaged log had lost, as their executors reported them
 
 
@@ -99,6 +100,7 @@ class Auditor:
         self._unbegun: set[Key] = set()  # of which nothing but void messages is known
         self._findings: list[Finding] = []
         self._lost: dict[Key, list[tuple[str, int]]] = {}  # what a story lacks, and where
+        self._torn: set[Key] = set()  # nobody goes on with these for that
         self._left_out = 0
 
     def _find(self, rule: str, where: str, what: str, sequence: int = 0) -> None:
@@ -140,6 +142,8 @@ class Auditor:
         self._counts[kind] += 1
         if isinstance(event, Recovered):
             self._lost.pop(name, None)  # it says what was lost
+        if isinstance(event, TELLS_ALL):
+            self._torn.discard(name)
         if isinstance(event, Placed):
             self._check_choice(event, name, sequence)
             if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
@@ -152,12 +156,20 @@ class Auditor:
     ) -> Verdict:
         """Log and archive were read whole: what an event builds on is lost, or never was."""
         kind, name = type(event).__name__, workload.key
+        if is_given_up(event) and event.after == workload.sequence:
+            if name in self._torn:
+                self._counts["given up"] += 1
+                self._lost.pop(name, None)  # a person has seen it
+                return offer(workload, event, sequence, stored_at_s, judged=Verdict.COUNTED)
+            self._find("no forged event", name, "given up, and lacks nothing", sequence)
+            return offer(workload, event, sequence, stored_at_s, judged=Verdict.VOID)
         if self._holds(event.after):
             what = f"{kind} builds on {event.after}, which is another's: void, and a lie"
             self._find("no forged event", name, what, sequence)
             return offer(workload, event, sequence, stored_at_s, judged=Verdict.VOID)
         what = f"events before this {kind} are missing"
         self._lost.setdefault(name, []).append((what, sequence))
+        self._torn.add(name)
         return offer(workload, event, sequence, stored_at_s, judged=Verdict.COUNTED)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
@@ -328,6 +340,9 @@ class Auditor:
         for name, lacking in self._lost.items():
             for what, sequence in lacking:
                 self._find("none is lost", name, what, sequence)
+        for name in sorted(self._torn):
+            what = "the log has lost events of it; `berth repair give-up` ends it"
+            self._find("no workload is frozen", name, what, self._lost[name][-1][1])
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
@@ -351,8 +366,9 @@ class Auditor:
             events=self._verdicts.total(),
             void=self._verdicts[Verdict.VOID],
             decisions=self._counts["Decision"],
-            frozen=len(self._frozen),
+            frozen=len(self._frozen | self._torn),
             declared_void=len(self._declared_void),
+            given_up=self._counts["given up"],
             recovered=self._counts["Recovered"],
             placements=self._counts["Placed"],
             withdrawals=self._counts["Withdrawn"],

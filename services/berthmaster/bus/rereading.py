@@ -13,14 +13,13 @@ from typing import Any, Final, NamedTuple
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import EventLog, Message, decode_story
-from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
-from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.lifecycle.flaws import LOST, NO_FLAWS, Flaws
+from berthmaster.lifecycle.fold import Verdict, heard, judged_story
 from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.workload import WorkloadEvent
 
 AT_ONCE: Final = 64
 PAUSE_S: Final = 0.25
-LOST: Final = "events of it are missing from the log"
 
 Name = tuple[str, str]  # tenant and id
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -98,15 +97,19 @@ class Rereading:
                 except UNREADABLE as error:
                     self._unreadable(name, self._doubted[name], str(error))
                     return
+                doubted = self._doubted[name]
+                story = list(heard(story, doubted))
                 _, verdicts = judged_story(*name, story, flaws.is_lost)
+                if Verdict.MISSED in verdicts and doubted < self._doubted[name]:
+                    continue  # what came meanwhile may say all
                 found = [
                     Judged(message, one.event, verdict)
-                    for message, one, verdict in zip(messages, story, verdicts, strict=True)
+                    for message, one, verdict in zip(messages, story, verdicts, strict=False)
                 ]
                 # What was told of it before may have ended it: told again it would begin anew.
                 self._tell(name, [one for one in found if one.message.sequence > read_to])
                 # Nothing there: it ended, its tombstone is gone, and nothing of it is to come.
-                read_to = messages[-1].sequence if messages else self._doubted[name]
+                read_to = max(doubted, story[-1].sequence if story else 0)
         finally:
             del self._doubted[name]
             self._settled(name)

@@ -54,8 +54,8 @@ def audit_screen(report: "AuditReport") -> "RenderableType":
     table.columns[1].justify = "right"
     for name in (
         "submitted", "succeeded", "failed", "cancelled", "running", "waiting", "events", "void",
-        "declared_void", "frozen", "decisions", "placements", "withdrawals", "evictions",
-        "node_reports",
+        "declared_void", "frozen", "given_up", "recovered", "decisions", "placements",
+        "withdrawals", "evictions", "node_reports",
     ):  # fmt: skip
         table.add_row(name.replace("_", " "), f"{getattr(report, name):,}")
     table.add_row("most promised of one GPU", f"{report.peak_gpu_milli / 10:g}%")

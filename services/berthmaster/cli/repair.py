@@ -7,7 +7,7 @@ import click
 from berthmaster.cli.audit import read
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 from berthmaster.client import BerthError
-from berthmaster.messages.api import AcceptLogRequest, VoidRequest
+from berthmaster.messages.api import AcceptLogRequest, GiveUpRequest, VoidRequest
 
 if TYPE_CHECKING:
     from berthmaster.audit.story import Line
@@ -74,9 +74,7 @@ async def inspect_story(session: Session, workload: str) -> int:
     from berthmaster.audit.story import GOOD, inspect
     from berthmaster.cli.render.terminal import safe
 
-    tenant, _, name = workload.partition("/")
-    if not (tenant and name) or "/" in name:
-        raise click.BadParameter("it is TENANT/ID", param_hint="TENANT/ID")
+    tenant, name = _named(workload)
     async with session.client() as berth:
         lines = await read(inspect(berth.connection, tenant, name))
     session.out.document(lines, lambda: safe(_story(workload, lines)))
@@ -127,6 +125,44 @@ async def void(session: Session, sequences: tuple[int, ...], reason: str, yes: b
     told = ", ".join(str(one) for one in sorted(set(sequences)))
     session.out.document(reply, lambda: f"{told} of WORKLOADS count for nothing: {reply.note}")
     return 0
+
+
+@repair.command("give-up")
+@click.argument("workload", metavar="TENANT/ID")
+@click.option("--reason", default="", help="Why; needed with --yes, and kept.")
+@click.option("--yes", is_flag=True, help="End it; without this its story is only shown.")
+@bus_command
+async def give_up(session: Session, workload: str, reason: str, yes: bool) -> int:
+    """End a workload that is frozen since a damaged log has lost events of it.
+
+    It ends as cancelled, for every reader; whatever of it still runs is removed. Wait first for the
+    clusters: an executor that still holds it brings it back by itself, and then it goes on.
+    """
+    from berthmaster.audit.story import inspect
+    from berthmaster.cli.render.terminal import safe
+
+    if yes and not reason:
+        raise click.UsageError("--reason is missing: why it is given up, for those who come later")
+    tenant, name = _named(workload)
+    async with session.client() as berth:
+        lines = await read(inspect(berth.connection, tenant, name))
+        if not lines:
+            raise BerthError(f"the log has nothing of {workload}")
+        if not yes:
+            note = "Nothing is changed. --yes --reason … ends it."
+            session.out.document(lines, lambda: safe(f"{_story(workload, lines)}\n{note}"))
+            return EXIT_FAILED
+        request = GiveUpRequest(tenant=tenant, id=name, sequence=lines[-1].sequence, reason=reason)
+        reply = await berth.give_up(request)
+    session.out.document(reply, lambda: f"{workload} is given up: {reply.note}")
+    return 0
+
+
+def _named(workload: str) -> tuple[str, str]:
+    tenant, _, name = workload.partition("/")
+    if not (tenant and name) or "/" in name:
+        raise click.BadParameter("it is TENANT/ID", param_hint="TENANT/ID")
+    return tenant, name
 
 
 def _story(workload: str, lines: "list[Line]") -> str:

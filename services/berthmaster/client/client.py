@@ -38,6 +38,7 @@ from berthmaster.messages.api import (
     DryRunReply,
     GetReply,
     GetRequest,
+    GiveUpRequest,
     HelloReply,
     HelloRequest,
     ListReply,
@@ -271,6 +272,10 @@ class Client:
     async def void(self, request: VoidRequest) -> OperatorReply:
         """Declare that messages which no reader can read count for nothing."""
         return await self._operator("void", request)
+
+    async def give_up(self, request: GiveUpRequest) -> OperatorReply:
+        """End a workload that is frozen since a damaged log has lost events of it."""
+        return await self._operator("give_up", request)
 
     async def set_queue(self, setting: QueueSetting) -> OperatorReply:
         """Make or change a queue."""

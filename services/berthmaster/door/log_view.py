@@ -25,7 +25,7 @@ from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.door.receipts import Receipt
 from berthmaster.lifecycle.flaws import NO_FLAWS
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.door import ExecutorEvent, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
@@ -166,12 +166,13 @@ class LogView:
         except UNREADABLE as error:
             self._freeze(name, str(error))
             raise Unreadable(str(error), name) from error
-        if name in self.frozen:
-            if not isinstance(event, Recovered):
-                return ""
+        is_thawed = name in self.frozen and isinstance(event, TELLS_ALL)
+        if is_thawed:
             del self.frozen[name]  # its story may freeze it again
+        elif name in self.frozen:
+            return ""
         judged = Verdict.VOID if is_astray else None
-        if name in self._doubted:
+        if is_thawed or name in self._doubted:
             judged = Verdict.MISSED
         return self._fold(name, event, sequence, stored_at_s, data, judged)
 

@@ -5,8 +5,9 @@ Rules of this file:
 - Only a receipt that the door itself has signed says anything, and only to the cluster that it
   names: an agent can invent no job, no id, no attempt, and nothing of another cluster's.
 - Only what a person has accepted as lost is brought back: the placement, or the submission, was
-  under a number that the log had and has no more, or the story lacks what its next event builds on.
-  A receipt of a life that the log still has whole, or has ended, brings nothing back.
+  under a number that the log had and has no more, or gave to another's message when it grew again,
+  or the story lacks what its next event builds on. A receipt of a life that the log still has
+  whole, or has ended, brings nothing back.
 - What the log knows outweighs the receipt: an ending, in log or archive; a later attempt; the end
   of this one; another content under the same id, which is another job.
 - Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
@@ -14,7 +15,7 @@ Rules of this file:
   forgotten.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final, NamedTuple
 
 from berthmaster.door.receipts import Receipt
@@ -44,14 +45,15 @@ class Losses(NamedTuple):
         """Those of one making of the log."""
         return tuple(loss for loss in self.each if loss.created == log)
 
-    def has(self, number: int, receipt: Receipt, log: str) -> bool:
-        """Whether what stood under this number when the receipt was signed is lost now."""
+    def has(self, number: int, receipt: Receipt, log: str, is_taken: Callable[[int], bool]) -> bool:
+        """Whether what stood under this number when the receipt was signed is lost now.
+        ``is_taken``: whether another's message stands there, for the log has grown again."""
         mine = self.of(log)
         if receipt.log != log:  # made anew, and a person has accepted that
             return bool(mine)
         return any(
             within(number, loss.missing)
-            or (number > loss.last and loss.at_s > receipt.accepted_at_s)
+            or (loss.at_s > receipt.accepted_at_s and (number > loss.last or is_taken(number)))
             for loss in mine
         )
 
@@ -85,6 +87,11 @@ def refused_at_once(
     return "" if losses.of(log) else "the log has lost nothing that a person accepted"
 
 
+def numbers_of(receipt: Receipt) -> tuple[int, int]:
+    """Where the log had what the receipt builds on."""
+    return receipt.sequence, receipt.submitted_sequence
+
+
 def judged(
     receipt: Receipt,
     story: Sequence[RecordedEvent],
@@ -93,19 +100,21 @@ def judged(
     log: str,
     *,
     is_lost: Callable[[int], bool],
+    taken: Set[int],
     executor: str,
     now_s: float,
     within_s: float,
 ) -> BringBack | Stands | No:
-    """By all that is stored of the workload. ``within_s``: after the last acceptance."""
+    """By all that is stored of the workload. ``taken``: those of its receipt's numbers under which
+    another's message stands; ``within_s``: after the last acceptance."""
     work, verdicts = judged_story(receipt.tenant, receipt.id, story, is_lost)
     has_gap = Verdict.MISSED in verdicts
     if why := _known_better(receipt, work, story, verdicts, archived):
         return No(why)
     if work.live and work.attempt == receipt.attempt and not has_gap:
         return Stands()
-    numbers = (receipt.sequence, receipt.submitted_sequence)
-    if not has_gap and not any(losses.has(number, receipt, log) for number in numbers):
+    numbers = numbers_of(receipt)
+    if not has_gap and not any(losses.has(n, receipt, log, taken.__contains__) for n in numbers):
         return No("the log has lost nothing of it")
     if now_s > losses.of(log)[-1].at_s + within_s:
         return No(f"the damage was accepted more than {within_s:.0f} s ago")

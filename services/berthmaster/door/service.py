@@ -23,7 +23,7 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import hearing, joined
 from berthmaster.bus.lease import SubjectRecord
-from berthmaster.bus.log import EventLog, archived_story, decode_story
+from berthmaster.bus.log import EventLog, archived_story, decode_story, message_at
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.rereading import Judged, Rereading
 from berthmaster.bus.streams import FLEET, WORKLOADS
@@ -33,7 +33,15 @@ from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unr
 from berthmaster.door.metrics import DoorMetrics
 from berthmaster.door.polls import Polls
 from berthmaster.door.receipts import Receipt, key_of
-from berthmaster.door.recovery import BringBack, Losses, No, Stands, judged, refused_at_once
+from berthmaster.door.recovery import (
+    BringBack,
+    Losses,
+    No,
+    Stands,
+    judged,
+    numbers_of,
+    refused_at_once,
+)
 from berthmaster.door.settings import DoorSettings
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
@@ -546,6 +554,12 @@ class Shell:
         """By all that is stored. Raises BusError, UNREADABLE."""
         name, flaws = (receipt.tenant, receipt.id), self._guard.flaws()
         story = decode_story(await self._log.story(*name), flaws)
+        mine = {one.sequence for one in story}
+        others = [
+            number
+            for number in numbers_of(receipt)
+            if number not in mine and await message_at(self._conn, WORKLOADS, number) is not None
+        ]
         return judged(
             receipt,
             story,
@@ -553,6 +567,7 @@ class Shell:
             self._losses,
             self._core.receipts.log,
             is_lost=flaws.is_lost,
+            taken=frozenset(others),
             executor=executor,
             now_s=self._conn.now(),
             within_s=self._ctx.settings.recover_within_s,

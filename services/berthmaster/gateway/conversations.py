@@ -28,6 +28,7 @@ from berthmaster.gateway.events import Requested, StoryRead
 from berthmaster.gateway.instructions import ReadStory
 from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.flaws import LOST
 from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -191,19 +192,22 @@ def reread(shared: SharedState, ref: str, doubt: Reread) -> Conversation:
     """Until the last event of it that was missed has been judged. Nothing of it counts before."""
     name = key(doubt.tenant, doubt.id)
     while True:
-        step = yield ReadStory(ref=ref, tenant=doubt.tenant, id=doubt.id)
+        up_to = shared.doubted.get(name, 0)
+        step = yield ReadStory(ref=ref, tenant=doubt.tenant, id=doubt.id, up_to=up_to)
         read = step.told
         if not isinstance(read, StoryRead):
             raise TypeError(f"ReadStory was answered by {type(read).__name__}")
         if read.failed:
             return unavailable(AGAIN)
+        if Verdict.MISSED in read.verdicts and up_to < shared.doubted.get(name, 0):
+            continue  # what came meanwhile may say all
         if read.unreadable or Verdict.MISSED in read.verdicts:
-            shared.view.freeze(*doubt, read.unreadable or "events of it are missing from the log")
+            shared.view.freeze(*doubt, read.unreadable or LOST)
             break
         for one, verdict in zip(read.events, read.verdicts, strict=True):
             if one.sequence <= shared.followed_to:  # what is behind comes as the stream is read
                 shared.view.offer(one.event, one.sequence, one.stored_at_s, verdict)
-        if not read.events or read.events[-1].sequence >= shared.doubted.get(name, 0):
+        if up_to >= shared.doubted.get(name, 0):
             break
     shared.doubted.pop(name, None)
     return changed(doubt.tenant, doubt.id, State.QUEUED, "")  # nobody waits for it

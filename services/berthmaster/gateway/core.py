@@ -35,6 +35,7 @@ from berthmaster.gateway.events import (
     Tick,
     UnreadableEvent,
 )
+from berthmaster.gateway.giving_up import give_up
 from berthmaster.gateway.instructions import Instruction, ReadStory
 from berthmaster.gateway.shared_state import Limits, SharedState
 from berthmaster.gateway.workload_index import WorkloadIndex
@@ -161,6 +162,8 @@ class Gateway:
 
     def _begin(self, asked: Requested, now_s: float) -> Conversation | ApiReply:
         tenant = asked.tenant
+        if tenant is None and asked.verb == "give_up":
+            return give_up(self._shared, asked, now_s)
         if tenant is None:
             return conversations.order(self._shared, asked, now_s)
         if wrong := validation.tenant_refusal(tenant):

@@ -18,7 +18,7 @@ from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import StoryRead, UnreadableEvent
 from berthmaster.gateway.instructions import ReadStory
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
-from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
+from berthmaster.lifecycle.fold import Verdict, heard, is_whole, judged_story
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -168,6 +168,8 @@ class Effects:
             return StoryRead(ref=step.ref, failed=str(error))
         except UNREADABLE as error:
             return StoryRead(ref=step.ref, events=tuple(events), unreadable=f"archive: {error}")
+        if step.up_to:
+            events = list(heard(events, step.up_to))
         _, verdicts = judged_story(step.tenant, step.id, events, self.flaws().is_lost)
         return StoryRead(
             ref=step.ref,

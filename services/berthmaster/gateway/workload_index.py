@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
-from berthmaster.messages.workload import JobRequest, Recovered, Submitted, WorkloadEvent
+from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
 
 REASON_CHARS: Final = 200  # of an ended workload; the whole text is in its story
 MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends where it is
@@ -257,9 +257,10 @@ class WorkloadIndex:
             name = sys.intern(event.tenant)
             tenant = self._tenants[name] = _Tenant(name)
         if self._frozen and key(event.tenant, event.id) in self._frozen:
-            if not isinstance(event, Recovered):
+            if not isinstance(event, TELLS_ALL):
                 return None
             del self._frozen[key(event.tenant, event.id)]  # its story may freeze it again
+            judged = Verdict.MISSED
         work = tenant.open.get(event.id)
         is_new = work is None
         if work is None:

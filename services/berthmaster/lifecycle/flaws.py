@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from berthmaster.messages.control import LogGap
 from berthmaster.messages.workload import Reprioritized, WorkloadEvent
 
+LOST: Final = "events of it are missing from the log"  # why a workload is frozen
 DECLARED_BY: Final = "berth repair void"
 
 
@@ -31,6 +32,14 @@ class Flaws(NamedTuple):
 
 
 NO_FLAWS: Final = Flaws()
+
+
+def frozen_words(why: str, name: str) -> str:
+    """For people: that a workload is frozen, and what they can do about it."""
+    if why == LOST:
+        return f"frozen: {why}; `berth repair give-up {name}` ends it, if no cluster brings it back"
+    shown = f"`berth repair inspect {name}` shows it"
+    return f"frozen: an event of it cannot be understood ({why}); {shown}"
 
 
 def flaws_of(missing: Iterable[LogGap] = (), void: Iterable[int] = ()) -> Flaws:

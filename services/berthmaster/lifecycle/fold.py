@@ -18,7 +18,11 @@ the server's guard does, so an honest writer that was refused fits in again.
 
 A ``recovered`` event says all that a damaged log has lost of its workload, so it counts wherever
 its guard is right, on whatever is left of the life before it. Behind a gap the story is read for it
-as for any other; in a story, what stands before it and builds on what is lost is void.
+as for any other; in a story, what stands before it and builds on what is lost is void. An ending
+says all as well, where it follows on what is lost or on events that do: that life is over, whatever
+was lost of it. A workload that is frozen for good is ended by an operator: his ``cancelled`` is
+``given_up``, which counts in a story with a gap before it and in no other, so that the story is
+always read for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,6 +65,7 @@ from berthmaster.messages.workload import (
 
 Key = NewType("Key", str)
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
+TELLS_ALL: Final = (Recovered, *_ENDINGS)  # what may make sense of a story that lacks something
 _NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
 
 
@@ -184,13 +189,15 @@ def offer(
         return Verdict.REPEATED
     # Most events follow on what was seen, and need no second thought.
     is_next = event.after == workload.sequence
-    if not is_next or judged is not None or workload.state is _NEW:
+    if not is_next or judged is not None or workload.state is _NEW or is_given_up(event):
         if judged is Verdict.MISSED:
             return Verdict.MISSED
         # Nothing follows what is not stored yet: no story holds it.
         if event.after >= sequence or judged is Verdict.VOID:
             workload.sequence = sequence
             return Verdict.VOID
+        if judged is None and is_given_up(event) and not workload.ended:
+            return Verdict.MISSED
         if judged is Verdict.COUNTED:  # it follows on what this reader has not seen
             workload.sequence = max(workload.sequence, event.after)
         left_over = workload.state is _NEW and event.after > 0
@@ -219,6 +226,11 @@ def offer(
     return Verdict.COUNTED
 
 
+def is_given_up(event: WorkloadEvent) -> bool:
+    """Whether an operator ends a frozen workload by it."""
+    return type(event) is Cancelled and event.given_up
+
+
 def _nothing_is_lost(_: int) -> bool:
     return False
 
@@ -240,24 +252,46 @@ def judged_story(
 
     ``is_lost``: whether a sequence is among what a damaged log has lost, as a person accepted it.
     Behind such a gap an ending counts, and anything else is MISSED: nobody knows what it builds on.
+    Unless an ending follows on that: then what was missed is void.
     """
     workload = Workload(tenant=tenant, id=workload_id)
     ending = -1 if _is_begun(story) else _left_over(story)
-    recovered = _recovered(story)
-    verdicts = []
+    given_up = _given_up(story)
+    healed = max(_recovered(story), given_up)
+    verdicts: list[Verdict] = []
+    has_gap = False
     for at, one in enumerate(story):
+        event, place = one.event, (one.sequence, one.stored_at_s)
         told: Verdict | None = None
-        if at < ending or one.void:
+        if at < ending or one.void or (has_gap and at < given_up):
             told = Verdict.VOID
         elif at == ending:
             told = Verdict.COUNTED
-        verdict = offer(workload, one.event, one.sequence, one.stored_at_s, judged=told)
+        elif is_given_up(event):
+            told = Verdict.COUNTED if has_gap and at == given_up else Verdict.VOID
+        verdict = offer(workload, event, *place, judged=told)
         if verdict is Verdict.MISSED:
-            told = of_gap(one.event, is_lost) if at > recovered else Verdict.VOID
+            has_gap = True
+            if at <= healed:
+                told = Verdict.VOID
+            elif Verdict.MISSED in verdicts and event.after == story[at - 1].sequence:
+                told = Verdict.COUNTED if isinstance(event, _ENDINGS) else None
+            else:
+                told = of_gap(event, is_lost)
             if told is not None:
-                verdict = offer(workload, one.event, one.sequence, one.stored_at_s, judged=told)
+                verdict = offer(workload, event, *place, judged=told)
+            if told is Verdict.COUNTED:
+                verdicts = [Verdict.VOID if v is Verdict.MISSED else v for v in verdicts]
         verdicts.append(verdict)
     return workload, verdicts
+
+
+def heard(story: Sequence[RecordedEvent], sequence: int) -> Sequence[RecordedEvent]:
+    """What a reader judges that has followed the log up to this sequence: the rest is to come, and
+    is judged then. But of what is left of an ended life all, which says that it is over."""
+    if not _is_begun(story):
+        return story
+    return [one for one in story if one.sequence <= sequence]
 
 
 def _is_begun(story: Sequence[RecordedEvent]) -> bool:
@@ -270,6 +304,15 @@ def _is_begun(story: Sequence[RecordedEvent]) -> bool:
 def _recovered(story: Sequence[RecordedEvent]) -> int:
     """Which of these is the newest that says what was lost before it; -1: none is."""
     return _follows(story, Recovered)
+
+
+def _given_up(story: Sequence[RecordedEvent]) -> int:
+    """Which of these an operator ended it by; -1: none."""
+    for at in range(len(story) - 1, 0, -1):
+        one = story[at]
+        if is_given_up(one.event) and one.event.after == story[at - 1].sequence and not one.void:
+            return at
+    return -1
 
 
 def _follows(story: Sequence[RecordedEvent], kind: type[Submitted | Recovered]) -> int:

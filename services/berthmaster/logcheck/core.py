@@ -24,7 +24,7 @@ import msgspec
 from berthmaster.bus.subjects import is_decision
 from berthmaster.messages.api import StrictLogGap
 from berthmaster.messages.control import LogAccepted, LogGap
-from berthmaster.messages.records import LogMark, StreamMark
+from berthmaster.messages.records import UNKNOWN, LogMark, StreamMark
 
 BLOCK: Final = 1024
 KEPT_DIGESTS: Final = 16  # so many blocks of a log are remembered, the newest
@@ -133,7 +133,8 @@ class Reading:
             return
         self._running.update(b"%d %s %d " % (sequence, subject.encode(), len(data)))
         self._running.update(data)
-        if sequence in self._known and self._running.hexdigest() not in self._known[sequence]:
+        known = self._known.get(sequence)  # of two that differ one has seen what is lost
+        if known is not None and known != {self._running.hexdigest()}:
             self.other.append(sequence)
         if sequence % BLOCK == 0:
             self._whole.append((sequence, self._running.hexdigest()))
@@ -316,13 +317,14 @@ def counted(
     accepted: LogAccepted | None,
     accepted_at_s: float,
 ) -> list[tuple[StreamMark, LogMark]]:
-    """The marks of a stream that are younger than what a person accepted of it."""
+    """The marks of a stream that are younger than what a person accepted of it, and by whoever
+    knew that."""
     return [
         (one, kept.mark)
         for kept in remembered
         if accepted is None or kept.at_s > accepted_at_s
         for one in kept.mark.streams
-        if one.stream == stream
+        if one.stream == stream and one.accepted_at_s in (UNKNOWN, accepted_at_s)
     ]
 
 

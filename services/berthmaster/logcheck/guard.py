@@ -267,6 +267,7 @@ class LogGuard:
                     digests=followed.digests() if followed is not None else {},
                     damage=mine.what if mine is not None else "",
                     missing=core.told(mine.missing) if mine is not None else (),
+                    accepted_at_s=self._looked[stream].accepted_at_s,
                 )
             )
         return LogMark(service=self._name, at_s=self._conn.now(), streams=tuple(streams))

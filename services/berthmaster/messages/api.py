@@ -538,6 +538,17 @@ class VoidRequest(
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
+class GiveUpRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """End a workload that is frozen since a damaged log has lost events of it."""
+
+    tenant: Named
+    id: Named
+    sequence: Annotated[int, Meta(ge=1)]  # of the last message of its story that was looked at
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
 class LostRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -619,7 +630,7 @@ JOB_ORDERS = ("hold_job", "release_job", "evict_job", "move_job")  # of operator
 PLACE_VERBS = ("cordon", "uncordon", "drain", "undrain")
 OPERATOR_VERBS = (
     *PLACE_VERBS,
-    *("lost", "found", "queue", "runtime", "accept_log", "void"),
+    *("lost", "found", "queue", "runtime", "accept_log", "void", "give_up"),
     *JOB_ORDERS,
 )
 GATEWAY_VERBS = (

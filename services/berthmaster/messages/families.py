@@ -26,6 +26,7 @@ from berthmaster.messages.api import (
     DrainRequest,
     EvictRequest,
     GetRequest,
+    GiveUpRequest,
     HelloRequest,
     HoldRequest,
     JobOrderRequest,
@@ -134,6 +135,7 @@ QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
 RUNTIME_REQUESTS: Final = msgspec.json.Decoder(RuntimeSetting)
 ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
 VOID_REQUESTS: Final = msgspec.json.Decoder(VoidRequest)
+GIVE_UP_REQUESTS: Final = msgspec.json.Decoder(GiveUpRequest)
 
 TAKE_REQUESTS: Final = msgspec.json.Decoder(TakeRequest)
 TELL_REQUESTS: Final = msgspec.json.Decoder(TellRequest)
@@ -190,6 +192,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "runtime": RuntimeSetting,
         "accept_log": AcceptLogRequest,
         "void": VoidRequest,
+        "give_up": GiveUpRequest,
     }
 )
 TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS, *USAGE_VERBS)

@@ -463,6 +463,8 @@ class Failed(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
 class Cancelled(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancelled.v1"):
     """A person's wish was carried out."""
 
+    given_up: bool = False  # by an operator: a damaged log has lost what its story builds on
+
 
 WorkloadEvent = (
     Submitted

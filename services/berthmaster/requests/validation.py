@@ -18,6 +18,7 @@ from berthmaster.messages.api import (
     CancelRequest,
     CordonRequest,
     GetRequest,
+    GiveUpRequest,
     HelloRequest,
     ListRequest,
     LostRequest,
@@ -38,6 +39,7 @@ from berthmaster.messages.families import (
     CANCEL_REQUESTS,
     CORDON_REQUESTS,
     GET_REQUESTS,
+    GIVE_UP_REQUESTS,
     HELLO_REQUESTS,
     JOB_REQUESTS,
     LIST_REQUESTS,
@@ -191,6 +193,14 @@ def void_request(data: bytes) -> VoidRequest | Refusal:
         if one <= before:
             return invalid(("sequences", number), one, "each once, in order")
     return request
+
+
+def give_up_request(data: bytes) -> GiveUpRequest | Refusal:
+    """The body of ``give_up``."""
+    request = decoded(GiveUpRequest, GIVE_UP_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    return _no_token("tenant", request.tenant) or _no_token("id", request.id) or request
 
 
 def queue_setting(data: bytes) -> QueueSetting | Refusal:

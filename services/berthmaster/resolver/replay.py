@@ -23,9 +23,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
-from berthmaster.bus.rereading import LOST
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws, flaws_of, stand_in
+from berthmaster.lifecycle.flaws import LOST, NO_FLAWS, Flaws, flaws_of, stand_in
 from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact, LogAccepted, LogGap, MessagesVoid

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from berthmaster.audit.core import Auditor, AuditReport
 from berthmaster.messages.fleet import NodeReport, PodUse
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
-from berthmaster.messages.workload import Claimed, Placed, Recovered, Succeeded
+from berthmaster.messages.workload import Cancelled, Claimed, Placed, Recovered, Succeeded
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
 
@@ -157,7 +157,8 @@ def test_a_story_that_lacks_events_is_found_until_its_executor_brought_it_back(
     world.events = [
         one for one in world.events if not (one[2].id == "gang" and isinstance(one[2], Claimed))
     ]
-    assert rules(audited(world)) == ["none is lost"]
+    report = audited(world)
+    assert (rules(report), report.frozen) == (["none is lost", "no workload is frozen"], 1)
     back = Recovered(
         tenant=TENANT,
         id="gang",
@@ -175,6 +176,24 @@ def test_a_story_that_lacks_events_is_found_until_its_executor_brought_it_back(
     world.events.append((100, 0.0, back))
     report = audited(world)
     assert (rules(report), report.recovered, report.running) == ([], 1, 1)
+    # Where nobody brings it back, a person gives it up; and nothing else that way.
+    ending = Cancelled(
+        tenant=TENANT,
+        id="gang",
+        after=gang.sequence,
+        at_s=0.0,
+        by="gateway",
+        attempt=1,
+        cluster=gang.cluster,
+        digest=gang.digest,
+        submitted_at_s=0.0,
+        reason="given up by an operator: nobody has it",
+        given_up=True,
+    )
+    world.events[-1] = (100, 0.0, ending)
+    report = audited(world)
+    told = (rules(report), report.given_up, report.frozen, report.cancelled)
+    assert told == ([], 1, 0, 1)
 
 
 def test_an_event_that_lost_a_race_is_counted_as_void_and_is_no_finding(world: World) -> None:

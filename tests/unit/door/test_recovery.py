@@ -87,6 +87,7 @@ def verdict(
     *,
     archived: list[RecordedEvent] | None = None,
     log: str = LOG,
+    taken: tuple[int, ...] = (),
     now_s: float = ACCEPTED_S + 5,
 ) -> BringBack | Stands | No:
     lost = {n for loss in losses.each for first, last in loss.missing for n in (first, last)}
@@ -97,6 +98,7 @@ def verdict(
         losses,
         log,
         is_lost=lost.__contains__,
+        taken=frozenset(taken),
         executor="executor/c1",
         now_s=now_s,
         within_s=60,
@@ -162,6 +164,16 @@ def test_where_nothing_is_lost_nothing_is_brought_back() -> None:
     later = receipt(accepted_at_s=ACCEPTED_S)
     assert isinstance(verdict(later, [], cut_at(5)), No)
     assert isinstance(verdict(receipt(), [], cut_at(5), now_s=ACCEPTED_S + 61), No)
+
+
+def test_what_a_log_lost_before_it_grew_again_is_brought_back() -> None:
+    grown = cut_at(100)  # it went to 40, lost 20 to 40, and others' events came after
+    assert verdict(receipt(), [], grown) == No("the log has lost nothing of it")
+    assert isinstance(verdict(receipt(), [], grown, taken=(20, 30)), BringBack)
+    assert isinstance(verdict(receipt(), life(Submitted), grown, taken=(20,)), BringBack)
+    # What was signed after the acceptance was read in the log as it is.
+    later = receipt(accepted_at_s=ACCEPTED_S)
+    assert isinstance(verdict(later, [], grown, taken=(20,)), No)
 
 
 def test_a_log_that_was_made_anew_has_lost_what_the_one_before_held() -> None:

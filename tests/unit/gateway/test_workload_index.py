@@ -53,7 +53,11 @@ def test_what_was_brought_back_is_shown_as_claimed_whatever_was_known_of_it() ->
             digest="d",
             decision=1,
         )
-        assert view.offer(event, 9, 9.0) is not None
+        if known:  # its story is read again: it may freeze it again
+            offered = view.offer(event, 9, 9.0)
+            assert offered is not None
+            assert offered[0] is Verdict.MISSED
+        assert view.offer(event, 9, 9.0, Verdict.COUNTED if known else None) is not None
         assert view.frozen("ann", "back") == ""
         (shown,) = view.page("ann", ListRequest()).workloads
         assert (shown.id, shown.state, shown.cluster) == ("back", "claimed", "c1")

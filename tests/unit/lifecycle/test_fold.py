@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, judged_story, key, offer
+from berthmaster.lifecycle.fold import Verdict, Workload, heard, is_whole, judged_story, key, offer
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import JOB_REQUESTS
@@ -464,3 +464,56 @@ def test_a_story_is_whole_from_its_beginning_and_without_a_gap_void_events_or_no
     void = RecordedEvent(sequence=25, stored_at_s=0.0, event=fitting(Placed, new(), after=10))
     behind = RecordedEvent(sequence=30, stored_at_s=0.0, event=fitting(Claimed, new(), after=25))
     assert is_whole([*story[:2], void, behind])
+
+
+def test_an_ending_behind_events_that_build_on_what_is_lost_ends_the_life() -> None:
+    """A block in the middle is lost; what stands behind it says how it all ended."""
+    life, _ = whole(Submitted, Placed, Claimed, Running, Succeeded)
+    left = [life[0], *life[3:]]
+    lost = {one.sequence for one in life[1:3]}.__contains__
+    work, verdicts = judged_story(TENANT, ID, left[:-1], lost)
+    assert (work.state, verdicts) == (State.QUEUED, [Verdict.COUNTED, Verdict.MISSED])
+    work, verdicts = judged_story(TENANT, ID, left, lost)
+    assert (work.state, work.attempt) == (State.SUCCEEDED, 1)
+    assert verdicts == [Verdict.COUNTED, Verdict.VOID, Verdict.COUNTED]
+    # Whoever has heard of less judges less, and whoever names another event is not believed.
+    assert heard(left, left[1].sequence) == left[:-1]
+    stranger = msgspec.structs.replace(
+        left[-1], event=msgspec.structs.replace(left[-1].event, after=left[-1].sequence + 5)
+    )
+    assert judged_story(TENANT, ID, [*left[:-1], stranger], lost)[0].state is State.QUEUED
+
+
+def test_what_an_operator_gives_up_has_ended_if_its_story_lacks_something_and_else_not() -> None:
+    life, _ = whole(Submitted, Placed, Claimed, Running)
+    given_up = RecordedEvent(
+        sequence=99,
+        stored_at_s=99.0,
+        event=Cancelled(
+            tenant=TENANT,
+            id=ID,
+            after=life[-1].sequence,
+            at_s=99.0,
+            by="gateway",
+            attempt=1,
+            cluster=CLUSTER,
+            digest=DIGEST,
+            submitted_at_s=1.0,
+            reason="given up by an operator: nobody has it",
+            given_up=True,
+        ),
+    )
+    lost = {life[1].sequence}.__contains__
+    left = [life[0], *life[2:], given_up]
+    for is_lost in (lost, lambda _: False):  # an archivist knows nothing of losses
+        work, verdicts = judged_story(TENANT, ID, left, is_lost)
+        assert (work.state, work.reason) == (State.CANCELLED, given_up.event.reason)
+        assert verdicts == [Verdict.COUNTED, Verdict.VOID, Verdict.VOID, Verdict.COUNTED]
+    work, verdicts = judged_story(TENANT, ID, [*life, given_up], lost)
+    assert (work.state, verdicts[-1]) == (State.RUNNING, Verdict.VOID)
+    # A reader that has followed all of it asks for the whole story first.
+    work = Workload(tenant=TENANT, id=ID)
+    for one in life:
+        offer(work, one.event, one.sequence, one.stored_at_s)
+    assert offer(work, given_up.event, 99, 99.0) is Verdict.MISSED
+    assert (work.state, work.sequence) == (State.RUNNING, life[-1].sequence)

@@ -68,6 +68,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
     REQUEST_TYPES["void"]: families.VOID_REQUESTS,
+    REQUEST_TYPES["give_up"]: families.GIVE_UP_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
     REQUEST_TYPES["hold"]: families.HOLD_REQUESTS,
     REQUEST_TYPES["release"]: families.RELEASE_REQUESTS,
@@ -162,6 +163,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
             *("cordon", "lost", "accept_log", "void", "login", "usage_report", "trends"),
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
+            "give_up",
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.fold import Verdict, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Membership, Stamp, Taint
@@ -389,6 +389,9 @@ def test_what_an_executor_brought_back_has_its_gpus_and_is_not_placed_again(
             decision=7,
         )
     )
+    if left:  # its story is read again, since it may freeze it again
+        sequence, stored_at_s, event = world.events[-1]
+        world.resolver.on_event(event, sequence, stored_at_s, Verdict.COUNTED)
     know = world.resolver.know
     assert (know.frozen, dict(know.used_milli)) == ({}, {"default": 4000})
     # Nobody else gets them, and its end gives them back.

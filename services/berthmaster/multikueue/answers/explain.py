@@ -14,6 +14,7 @@ from berthmaster.kueue.contract import (
     held_back,
     waits_for_quota,
 )
+from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.api import WhyReply
@@ -49,8 +50,7 @@ def why(about: About) -> WhyReply:
     bus = view.bus
     assert bus is not None
     if (frozen := know.frozen.get(view.name)) is not None:
-        remedy = "`berth repair inspect` shows it"
-        summary = f"frozen: an event of it cannot be understood ({frozen}); {remedy}"
+        summary = frozen_words(frozen, f"{bus.tenant}/{bus.id}")
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
     shortlist = shortlist_for(know, view, about.policy, about.now_s)
     decision = about.decisions.get(bus.decision)

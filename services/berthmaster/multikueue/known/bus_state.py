@@ -106,6 +106,7 @@ class BusState:
         if isinstance(event, Succeeded | Failed | Cancelled):
             self.open.pop(name, None)
             self._homes.pop(name, None)
+            self.frozen.pop(name, None)
             self._remember_ending(name, event)
         else:
             self.open[name] = workload

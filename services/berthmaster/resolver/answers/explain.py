@@ -12,6 +12,7 @@ from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIEC
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
+from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
@@ -45,8 +46,7 @@ def why(
         return WhyReply(
             tenant=tenant,
             id=workload_id,
-            summary=f"frozen: an event of it cannot be understood ({know.frozen[name]}); "
-            f"`berth repair inspect {tenant}/{workload_id}` shows it",
+            summary=frozen_words(know.frozen[name], f"{tenant}/{workload_id}"),
         )
     workload = know.open.get(name)
     if workload is None:

@@ -20,7 +20,7 @@ from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact
@@ -111,8 +111,10 @@ class Knowledge:
         self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
-        if isinstance(event, Recovered) and name in self.frozen:
+        if judged is None and name in self.frozen and isinstance(event, TELLS_ALL):
             self._thaw(name, workload)
+            self.workloads_sequence = min(self.workloads_sequence, sequence - 1)
+            return Verdict.MISSED
         if workload is None:
             if not self._begins_here(name, event):
                 return None
@@ -244,7 +246,7 @@ class Knowledge:
         self.derived.frozen(name, workload.cluster if workload is not None else None)
 
     def _thaw(self, name: Key, workload: Workload | None) -> None:
-        """What it had lost is told; whoever reads its story may freeze it again."""
+        """What it had lost may be told; whoever reads its story may freeze it again."""
         del self.frozen[name]
         if workload is not None and workload.state in HELD:
             self.derived.held.setdefault(workload.cluster, set()).add(name)
