@@ -9,13 +9,17 @@ import pytest
 from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.embedded import Server
+from berthmaster.bus.log import EventLog
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS
+from berthmaster.lifecycle.instructions import Stored
 from berthmaster.logcheck import guard
-from berthmaster.messages.api import WhyReply
+from berthmaster.messages.api import OperatorReply, Refusal, WhyReply
+from berthmaster.messages.workload import Claimed, Running
 from berthmaster.resolver.replay import read_inputs, replay
+from tests.bus.shells import client, gateway, order
 from tests.bus.test_resolver import fleet, resolver
-from tests.bus.tools import accept_log, declare_void, story
+from tests.bus.tools import accept_log, declare_void, eventually, patiently, story
 from tests.support.builders import job
 
 
@@ -105,3 +109,63 @@ async def test_what_nobody_can_read_stops_until_a_person_declares_it_void(server
         repeated = replay(await read_inputs(world.conn), "all")
         assert (repeated.repeated, repeated.different) == (repeated.decisions, 0)
         assert repeated.decisions >= 3
+
+
+@story
+async def test_what_lost_a_block_and_is_held_by_nobody_is_given_up_by_an_operator(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)
+    async with fleet(server.url) as world, client(server.url) as conn:
+        log = EventLog(world.conn)
+        await world.report(gpus=1)
+        async with resolver(server.url):
+            await world.submit(job("a", gpus=1))
+            placed = await world.placed("a")
+            assert placed is not None
+        told = {"tenant": "team", "id": "a", "by": "x", "at_s": 0.0, "attempt": 1, "cluster": "c1"}
+        at = (await log.story("team", "a"))[-1].sequence
+        claimed = await log.append(Claimed(**told, after=at, executor="x"))  # type: ignore[arg-type]
+        assert isinstance(claimed, Stored)
+        running = Running(**told, after=claimed.sequence, pods=placed.pods)  # type: ignore[arg-type]
+        stored = await log.append(running)
+        assert isinstance(stored, Stored)
+        await world.conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": claimed.sequence})
+        await accept_log(world.conn)
+        asked = {
+            "tenant": "team",
+            "id": "a",
+            "sequence": stored.sequence,
+            "reason": "nobody has it",
+        }
+        async with resolver(server.url), gateway(server.url):
+
+            async def is_told() -> bool:
+                why = await world.why("a")
+                remedy = "`berth repair give-up team/a` ends it"
+                return isinstance(why, WhyReply) and remedy in why.summary
+
+            await eventually(is_told)
+            report = await audit(world.conn)
+            assert (report.frozen, report.given_up) == (1, 0)
+            # Nothing else ends that way, and only what was looked at.
+            await world.submit(job("b", gpus=1))
+            sound = asked | {"id": "b", "sequence": (await log.story("team", "b"))[-1].sequence}
+            for wrong, code in ((sound, "conflict"), (asked | {"sequence": 1}, "conflict")):
+                refused = await patiently(lambda body=wrong: order(conn, "give_up", body))  # type: ignore[misc]
+                assert isinstance(refused, Refusal)
+                assert refused.code == code
+            unknown = await order(conn, "give_up", asked | {"id": "nobody"})
+            assert isinstance(unknown, Refusal)
+            assert unknown.code == "not_found"
+            done = await order(conn, "give_up", asked)
+            assert isinstance(done, OperatorReply)
+            again = await order(conn, "give_up", asked)
+            assert isinstance(again, OperatorReply)
+            assert again.sequence == done.sequence
+            # Its GPU is the next one's.
+            assert await world.placed("b") is not None
+        report = await audit(world.conn)
+        assert (report.frozen, report.given_up, report.cancelled) == (0, 1, 1)
+        repeated = replay(await read_inputs(world.conn), "all")
+        assert (repeated.repeated, repeated.different) == (repeated.decisions, 0)

@@ -352,6 +352,9 @@ def test_a_backup_is_added_to_and_not_restored_into_a_bus_that_has_something(
     readable = up.berth("repair", "void", "1", "--yes", "--reason", "a test")
     assert readable.returncode == 1
     assert "this version reads 1" in readable.stderr
+    nobody = up.berth("repair", "give-up", "default/nobody", "--yes", "--reason", "a test")
+    assert nobody.returncode == 1
+    assert "the log has nothing of default/nobody" in nobody.stderr
 
 
 def test_no_dead_letters_were_left(up: Up) -> None:
