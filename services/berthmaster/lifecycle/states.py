@@ -14,9 +14,9 @@ Rules of this file:
   may follow on whatever is left, or on nothing; but never on an ending.
 - Who may write what: door ``recovered``; gateway ``submitted``, ``released``,
   ``reprioritized``, ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``,
-  ``checkpointed`` that a tenant tells, and
-  ``cancelled`` before the claim, or of a frozen workload that an operator gives up; resolver
-  ``placed``, ``withdrawn``, ``eviction_requested``, ``resize_requested`` and, when a person declared the cluster lost or the job's own deadline has
+  ``checkpointed`` that a tenant tells, and ``cancelled`` before the claim, or of a frozen workload
+  that an operator gives up; resolver ``placed``, ``withdrawn``, ``eviction_requested``,
+  ``resize_requested`` and, when a person declared the cluster lost or the job's own deadline has
   passed, ``evicted`` or ``failed``; the claimant all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
