@@ -41,6 +41,7 @@ from berthmaster.resolver.answers import explain
 from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
 from berthmaster.resolver.deciding.decide import decide
 from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.deciding.resize import grows_at_s
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
@@ -100,7 +101,7 @@ class Resolver:
         self.know.take_decision(decision, sequence)
         if decision.cell == self.cell:
             told = decision.placements, decision.withdrawals, decision.evictions
-            events = sum(map(len, told))
+            events = sum(map(len, told)) + len(decision.resizes)
             self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
         self.remember(decision)
 
@@ -264,7 +265,7 @@ class Resolver:
     def wake_at_s(self) -> float:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
-        times = [self._refusals.next_s()]
+        times = [self._refusals.next_s(), self._grows_at_s()]
         oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)
@@ -280,6 +281,18 @@ class Resolver:
             again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
             times.append(max(at_s + policy.deadline_grace_s, silent_at_s, again_s))
         return min(times)
+
+    def _grows_at_s(self) -> float:
+        """When the next attempt has stayed as it is for so long that it may grow."""
+        derived, after_s = self.know.derived, self.policy.grow_after_s
+        soonest_s = float("inf")
+        for name in derived.elastic.names():
+            workload = self.know.open[name]
+            quiet_s = derived.placed_at_s.get(workload.cluster, 0.0) + after_s
+            at_s = max(grows_at_s(workload, after_s), quiet_s)
+            if self._decided_at_s < at_s < soonest_s:  # else it was looked at
+                soonest_s = at_s
+        return soonest_s
 
     # What people ask
 

@@ -28,6 +28,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
     evictions_per_hour: int = 120  # attempts of all queues that are ended to make room; 0 = none
     restart_s: float = 60.0  # that a job needs to be at work again, when it is ended and begun anew
+    grow_after_s: float = 60.0
+    # After so long without a change of its number, and without anything beginning in its cluster,
+    # an elastic job grows into what is idle; 0 = none grows.
     backfill: float = 1.0  # share of its duration that a job may still run before room is needed
     profile: str = BALANCED  # ranks clusters where neither request nor queue names another
     fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score

@@ -14,6 +14,7 @@ from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.order import Rank
 from berthmaster.engine.queueing.queues import Ask, ask_of
 from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.sizes import least_request
 from berthmaster.messages.workload import JobRequest
 
 MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait
@@ -41,7 +42,7 @@ class Line:
         self.id = line_id
         self.queue = line_id[0]
         self.request = request  # of any member: for its shape, all are alike
-        self.ask: Ask = ask_of(request)
+        self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit

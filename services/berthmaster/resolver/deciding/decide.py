@@ -5,8 +5,9 @@ Phases, over one snapshot of the clusters (cycle.py):
 1. Retract placements that nobody claimed in time, or whose cluster was declared lost.
 2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
    is kept, pass over the line of each that does not, and keep room for the first of those, or make
-   it: those are ended who have less right to theirs.
-3. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
+   it: those go on with fewer pods, or are ended, who have less right to theirs.
+3. If there was nothing to decide, have attempts grow into what is idle.
+4. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
 
 Room that a placement takes is charged to the draft while the rest is decided and given back when it
 ends (draft.py): what is known changes by the log alone, once the commit is in it. So deciding twice
@@ -20,16 +21,32 @@ from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.ledger import amounts_of
-from berthmaster.engine.queueing.queues import Amounts, models_left
+from berthmaster.engine.queueing.queues import Amounts, Right, models_left
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.sizes import (
+    at_step,
+    is_elastic,
+    least,
+    least_request,
+    sized,
+    steps,
+    with_bound,
+)
 from berthmaster.messages.placement import Choice, Reservation, Retraction
-from berthmaster.messages.workload import EvictionRequested, JobRequest, Placed, Withdrawn
+from berthmaster.messages.workload import (
+    EvictionRequested,
+    JobRequest,
+    Placed,
+    ResizeRequested,
+    Withdrawn,
+)
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft, Plan, block
 from berthmaster.resolver.deciding.make_room import WORDS
 from berthmaster.resolver.deciding.reserves import Kept
+from berthmaster.resolver.deciding.resize import Resize, grown, most_that
 from berthmaster.resolver.deciding.turns import Turn
 from berthmaster.resolver.deciding.worker_queue import target_in
 from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
@@ -38,6 +55,7 @@ from berthmaster.resolver.settings import Policy
 _CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150
 _POD_BYTES = 60
+GROWS = "there is room that nobody else has a right to"
 _NONE_KEPT: frozenset[Key] = frozenset()
 
 _Room = tuple[Shortlist, Candidate, Bound]
@@ -74,6 +92,8 @@ def _fill(draft: Draft) -> None:
             turns.passed()
         else:
             turns.placed(amounts)
+    if not draft.events:
+        _grow(draft)
 
 
 # 1
@@ -134,9 +154,13 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     request = workload.request
     if request is None or turn.right.refusal:
         return None
+    elastic = is_elastic(request)
     asked, shape = request, line.id[1]
+    if elastic:
+        asked = least_request(request)
+        shape = shape_of(asked)
     if turn.right.barred:
-        narrowed = _without_models(know, turn, request)
+        narrowed = _without_models(know, turn.right, asked)
         if narrowed is None:
             return None
         asked, shape = narrowed, shape_of(narrowed)
@@ -145,7 +169,11 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     blocked = turn.blocked and line.left_alone <= reserves.tokens
     if draft.anew or not blocked:
         draft.passed_over.append((line, reserves.tokens))  # unless there is room
-        found = _find_room(draft, turn, asked, shape)
+        found = (
+            _find_most_room(draft, turn, request)
+            if elastic
+            else _find_room(draft, turn, asked, shape)
+        )
     if found is None:
         if not owed and not _make_room(draft, turn, asked, shape):
             reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
@@ -157,16 +185,46 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         reserves.drop(turn.key)
         reserves.give_way(turn.rank, bound.holdings)
     _record(draft, workload, request, shortlist, chosen, bound)
-    return amounts_of(know.fleet.node, request, chosen.cluster, bound.bindings)
+    taken = with_bound(request, bound.bindings)
+    return amounts_of(know.fleet.node, taken, chosen.cluster, bound.bindings)
+
+
+def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | None:
+    """A place for as many pods as are wished for, or for as many as there is room for and its queue
+    may have; none for fewer than it can run with."""
+    high = {pods.name: pods.count for pods in request.pod_sets}
+    low = {pods.name: least(pods) for pods in request.pod_sets}
+    of = steps(request, low, high)
+    models = draft.know.derived.ledger.models()
+
+    def find(step: int) -> _Room | None:
+        asked: JobRequest | None = sized(request, at_step(low, high, step, of))
+        assert asked is not None
+        right = turn.right_to(asked, models)
+        if right.refusal:
+            return None
+        if right.barred:
+            asked = _without_models(draft.know, right, asked)
+        return _find_room(draft, turn, asked, shape_of(asked)) if asked is not None else None
+
+    return most_that(0, of, find)
 
 
 def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> bool:
-    """Have others ended for a job of better right; whether any are."""
+    """Have others shrink or, if that is not enough, be ended for a job of better right; whether any
+    are."""
     if draft.events or not draft.reserves.may_owe:
         return False  # first in a commit, for one job: whoever is next sees what that one leaves
     reserves = draft.reserves
     with reserves.aside(reserves.others(turn.key)):
-        found = draft.room_maker.look(turn, asked, shape)
+        shrinking = draft.shrinker.look(turn, asked, shape)
+        found = draft.room_maker.look(turn, asked, shape) if shrinking is None else None
+    if shrinking is not None:
+        for resize in shrinking.resizes:
+            _resize(draft, resize, WORDS[resize.order.right])
+        reserves.owe(turn.key, shrinking.reservation)
+        draft.bytes += _POD_BYTES * len(shrinking.reservation.held)
+        return True
     if found is None:
         return False
     for order in found.orders:
@@ -191,6 +249,38 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
     draft.bytes += _CHOICE_BYTES * (len(found.orders) + 1)
     draft.bytes += _POD_BYTES * len(found.reservation.held)
     return True
+
+
+def _grow(draft: Draft) -> None:
+    """Into what is idle."""
+    for resize, holdings in grown(draft.cycle):
+        draft.take(holdings)
+        _resize(draft, resize, GROWS)
+        if draft.full:
+            return
+
+
+def _resize(draft: Draft, resize: Resize, reason: str) -> None:
+    order, pods = resize
+    workload = draft.know.open[key(order.tenant, order.id)]
+    draft.resizes.append(order)
+    draft.events.append(
+        ResizeRequested(
+            tenant=order.tenant,
+            id=order.id,
+            after=workload.sequence,
+            at_s=draft.now_s,
+            by=draft.decider,
+            cause=draft.cause,
+            cluster=order.cluster,
+            attempt=order.attempt,
+            pods=pods,
+            reason=reason,
+            decision=draft.number,
+            cell=draft.know.cell,
+        )
+    )
+    draft.bytes += _CHOICE_BYTES + _POD_BYTES * len(pods)
 
 
 def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:
@@ -235,13 +325,13 @@ def _is_direct(know: Knowledge, queue: str) -> bool:
     return setting is None or setting.via == "direct"
 
 
-def _without_models(know: Knowledge, turn: Turn, request: JobRequest) -> JobRequest | None:
+def _without_models(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
     """The request without GPU models of which its queue has all that it may; None if nothing is
     left of it."""
     sets = []
     for pods in request.pod_sets:
         if pods.gpus:
-            left = models_left(pods.gpu_models, turn.right.barred, know.derived.ledger.models())
+            left = models_left(pods.gpu_models, right.barred, know.derived.ledger.models())
             if not left:
                 return None
             exactly = tuple(f"{EXACTLY}{model}" for model in left)

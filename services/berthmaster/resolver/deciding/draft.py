@@ -19,6 +19,7 @@ from berthmaster.messages.placement import (
     Decision,
     EvictionOrder,
     Reservation,
+    ResizeOrder,
     Retraction,
     Saw,
 )
@@ -26,6 +27,7 @@ from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.make_room import RoomMaker
 from berthmaster.resolver.deciding.reserves import Reserves, Token
+from berthmaster.resolver.deciding.resize import Shrinker
 from berthmaster.resolver.deciding.turns import Turns
 from berthmaster.resolver.settings import ENGINE_VERSION
 
@@ -70,6 +72,7 @@ class Draft:
         self.choices: list[Choice] = []
         self.retractions: list[Retraction] = []
         self.evictions: list[EvictionOrder] = []
+        self.resizes: list[ResizeOrder] = []
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
@@ -78,6 +81,7 @@ class Draft:
         self._overlay = Overlay(know.fleet)
         self.reserves = Reserves(cycle, self._overlay, anew=anew)
         self.room_maker = RoomMaker(cycle)
+        self.shrinker = Shrinker(cycle, self.room_maker.accounts)
         self._turns: Turns | None = None
 
     def __enter__(self) -> "Draft":
@@ -145,6 +149,7 @@ class Draft:
             placements=tuple(self.choices),
             withdrawals=tuple(self.retractions),
             evictions=tuple(self.evictions),
+            resizes=tuple(self.resizes),
             reservations=self._reservations(),
             reserved=len(self.reserves.kept),
             mix=told_as(sampled) if sampled != know.told_mix else None,

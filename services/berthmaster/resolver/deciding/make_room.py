@@ -41,6 +41,7 @@ from berthmaster.engine.queueing.queues import Tier
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, held_nodes
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.sizes import with_bound, without
 from berthmaster.messages.placement import EvictionOrder, Reservation
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle
@@ -53,6 +54,7 @@ WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's guarantee",
     "deserved": "what its queue borrowed is another queue's deserved share",
     "priority": "a job of higher priority needs its room",
+    "lent": "what it has beyond what it wished for is needed by a job that waits",
 }
 
 
@@ -199,7 +201,7 @@ class RoomMaker:
     def _victims(self, cluster: str, mover: Mover, queues: frozenset[str]) -> list[Victim]:
         """Those who may be ended, each by itself."""
         know, policy = self._know, self._cycle.policy
-        accounts = self._accounts()
+        accounts = self.accounts()
         found = []
         for name in know.derived.movable.among(cluster, queues):
             if name in know.suspended:
@@ -219,7 +221,7 @@ class RoomMaker:
                 )
         return found
 
-    def _accounts(self) -> Accounts:
+    def accounts(self) -> Accounts:
         """As they will be when all have gone that were told to."""
         know = self._know
         ledger = know.derived.ledger
@@ -230,6 +232,13 @@ class RoomMaker:
                 amounts = amounts_of(
                     know.fleet.node, workload.request, workload.cluster, workload.pods
                 )
+                accounts.leaves(workload.request.queue, amounts)
+        for name in know.derived.resizing:
+            workload = know.open[name]
+            gone = without(workload.pods, workload.resizing)
+            if workload.request is not None and gone and name not in know.derived.leaving:
+                request = with_bound(workload.request, gone)
+                amounts = amounts_of(know.fleet.node, request, workload.cluster, gone)
                 accounts.leaves(workload.request.queue, amounts)
         return accounts
 
@@ -255,7 +264,7 @@ class RoomMaker:
             if taken:
                 costs.append((cost_of(taken), node, taken))
         costs.sort(key=lambda each: each[:2])
-        accounts, ordered = self._accounts(), {}
+        accounts, ordered = self.accounts(), {}
         for _, _, taken in costs:
             for victim in taken:
                 share = know.derived.share(victim.queue)

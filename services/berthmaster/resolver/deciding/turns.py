@@ -16,6 +16,7 @@ from berthmaster.engine.queueing.lines import Line, Order
 from berthmaster.engine.queueing.queues import (
     Amounts,
     Ask,
+    Models,
     QueueShare,
     Right,
     Tier,
@@ -25,6 +26,7 @@ from berthmaster.engine.queueing.queues import (
     tier,
 )
 from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.sizes import least_request
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
@@ -44,6 +46,12 @@ class Turn(NamedTuple):
     tier: Tier
     rank: Rank
     blocked: bool  # known not to fit
+    used: Mapping[str, int]  # by its queue
+    running: int
+
+    def right_to(self, request: JobRequest, models: Models) -> Right:
+        """Whether its queue may have this, which need not be all that the job wishes for."""
+        return right(self.share, self.used, self.running, ask_of(request), models)
 
 
 class _Queue:
@@ -119,6 +127,8 @@ class Turns:
             Tier(place[2]),
             (place[0], place[1], order[1]),
             line.blocked_at == self._growth and line.is_first(key),
+            queue.used,
+            queue.running,
         )
 
     def placed(self, amounts: Amounts) -> None:
@@ -194,4 +204,5 @@ def queue_refusal(know: Knowledge, request: JobRequest) -> str:
     """Why a queue lets nothing like this out, or ""."""
     queue, ledger = request.queue, know.derived.ledger
     has = ledger.used(queue), ledger.running[queue]
-    return right(know.derived.share(queue), *has, ask_of(request), ledger.models()).refusal
+    ask = ask_of(least_request(request))
+    return right(know.derived.share(queue), *has, ask, ledger.models()).refusal

@@ -19,6 +19,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import ToldOutlook
+from berthmaster.resolver.known.elastic import Elastic
 from berthmaster.resolver.known.movable import Movable
 
 
@@ -43,6 +44,9 @@ class Derived(FleetDerived):
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
         self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
         self.movable = Movable()
+        self.elastic = Elastic()
+        self.resizing: dict[Key, None] = {}  # told to have another number of pods, and have not yet
+        self.placed_at_s: dict[str, float] = {}  # cluster -> of the newest placement heard of
         self.leaving: dict[Key, None] = {}  # told to make room, and not ended
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
@@ -67,6 +71,7 @@ class Derived(FleetDerived):
         """Nothing more is decided about it."""
         self.lines.remove(name)
         self.movable.drop(name)
+        self.elastic.drop(name)
         self.to_cancel.discard(name)
         self._attempt_left(name, cluster)
 
@@ -99,6 +104,13 @@ class Derived(FleetDerived):
         name, state, request = workload.key, workload.state, workload.request
         self._follow_admission(workload, attempt_cluster)
         self.movable.follow(workload, frozen=frozen)
+        self.elastic.follow(workload, frozen=frozen)
+        if workload.live and workload.resizing:
+            self.resizing[name] = None
+        else:
+            self.resizing.pop(name, None)
+        if workload.placed_at_s > self.placed_at_s.get(workload.cluster, 0.0):
+            self.placed_at_s[workload.cluster] = workload.placed_at_s
         if workload.live and workload.leaving:
             self.leaving[name] = None
         else:

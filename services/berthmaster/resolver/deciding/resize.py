@@ -1,0 +1,452 @@
+"""Which attempts go on with fewer pods so that a waiting job may begin, and which get more.
+
+Rules of this file:
+
+- Before anybody is ended, those shrink that can: at the least cost, as few of them as do, and none
+  below the least that its request names, nor its queue below what it keeps in any case
+  (engine/queueing/making_room.py says who may lose for whom). Pods beyond those that a job wished
+  for are lent: whoever waits and may run gets their room back.
+- Pods go in the order of their indices, the highest first: so does an Indexed Job let go of them.
+- The room is kept for the job that it is made for, and is its alone, as when others are ended.
+- An attempt grows into what is idle, when nothing else is decided: beside all room that is kept,
+  within its queue's limits, in a cluster that nobody who waits could use and may, and only when
+  nothing has begun there and its own number has not changed for ``grow_after_s``. First to what
+  was wished for, then to the most that its request names.
+- Whose pods are to stand to each other in some way shrinks and does not grow, and what a cluster's
+  Kueue governs does neither.
+- One change of an attempt at a time: until its executor has told what stands, no other is decided.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from berthmaster.engine.fitting.fit import Bound
+from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.needs import gpu_milli, shape_of
+from berthmaster.engine.fleet.overlay import Overlay
+from berthmaster.engine.queueing.ledger import amounts_of
+from berthmaster.engine.queueing.making_room import (
+    Accounts,
+    Mover,
+    RightName,
+    floor_of,
+    lost_by_shrinking_gpu_s,
+    right_over,
+)
+from berthmaster.engine.queueing.queues import ask_of, right
+from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, held_nodes
+from berthmaster.fleetview.filters import BUSY
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.sizes import (
+    at_step,
+    counts_of,
+    index_of,
+    least,
+    most,
+    set_of,
+    sized,
+    steps,
+    together,
+    without,
+)
+from berthmaster.messages.placement import PodBinding, Reservation, ResizeOrder
+from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.turns import Turn, right_of
+from berthmaster.resolver.known.elastic import may_resize
+
+MOST_SHRUNK: Final = 64  # attempts, for one job
+MOST_LOOKS: Final = 8  # in one draft: a look takes milliseconds
+MOST_GROWN: Final = 16  # attempts, in one draft
+_Right = RightName | Literal["lent"]
+Found = TypeVar("Found")
+
+
+class Resize(NamedTuple):
+    """One order, and all pods that the attempt shall have."""
+
+    order: ResizeOrder
+    pods: tuple[PodBinding, ...]
+
+
+class Shrinking(NamedTuple):
+    """The orders for one job, and the room that will be its."""
+
+    resizes: tuple[Resize, ...]
+    reservation: Reservation
+
+
+class _Loser(NamedTuple):
+    """An attempt that may go on with fewer pods. The least goes first."""
+
+    lost_gpu_s: float
+    before: int  # its submission's sequence, negated
+    key: Key
+    right: _Right
+    sizes: tuple[tuple[PodBinding, ...], ...]  # what it keeps, the most first; [0] = all it has
+
+
+class _Found(NamedTuple):
+    cost: float
+    kept: tuple[tuple[_Loser, tuple[PodBinding, ...]], ...]
+    bound: Bound
+    cluster: str
+
+
+class Shrinker:
+    """In one draft, beside the room that it keeps and has given."""
+
+    def __init__(self, cycle: Cycle, accounts: Callable[[], Accounts]) -> None:
+        """``accounts``: as they will be when all have gone that were told to."""
+        self._cycle = cycle
+        self._know = cycle.know
+        self._accounts = accounts
+        self._looks = 0
+
+    def look(self, turn: Turn, asked: JobRequest, shape: bytes) -> Shrinking | None:
+        """Whom to shrink for a job that does not fit; None if nobody may be, or it would not
+        help."""
+        know = self._know
+        clusters = know.derived.elastic.clusters()
+        setting = know.queues.get(turn.line.queue)
+        if not clusters or self._looks >= MOST_LOOKS:
+            return None
+        if setting is not None and setting.via != "direct":
+            return None
+        self._looks += 1
+        workload = know.open[turn.key]
+        mover = Mover(
+            turn.line.queue,
+            turn.tier,
+            turn.share.priority,
+            workload.priority,
+            setting.preempts if setting is not None else "never",
+        )
+        filtered = self._cycle.shortlist(asked, shape).filtered
+        best: _Found | None = None
+        for cluster in clusters:
+            if filtered.get(cluster, BUSY) != BUSY:
+                continue
+            found = self._in_cluster(cluster, mover, asked, shape)
+            if found is not None and (
+                best is None or (found.cost, cluster) < (best.cost, best.cluster)
+            ):
+                best = found
+        return self._told(workload, best) if best is not None else None
+
+    def _in_cluster(
+        self, cluster: str, mover: Mover, asked: JobRequest, shape: bytes
+    ) -> _Found | None:
+        losers = self._losers(cluster, mover)[:MOST_SHRUNK]
+        if not losers:
+            return None
+        sizes = [len(loser.sizes) - 1 for loser in losers]  # as few pods as each may have
+        with Overlay(self._know.fleet) as overlay:
+
+            def fits(chosen: Sequence[int]) -> Bound | None:
+                for at, size in enumerate(chosen):
+                    overlay.give_back(at)
+                    if size:
+                        overlay.free(at, self._freed(losers[at], size))
+                return self._cycle.bind_in(asked, shape, cluster)
+
+            number = _fewest(len(losers), lambda n: fits(_first(sizes, n)) is not None)
+            if number is None:
+                return None
+            chosen = _first(sizes, number)
+            for at in reversed(range(number)):  # the dearest first: each as little as will do
+
+                def fits_with(size: int, at: int = at) -> bool:
+                    return fits([*chosen[:at], size, *chosen[at + 1 :]]) is not None
+
+                if fits_with(0):
+                    chosen[at] = 0
+                else:
+                    chosen[at] = _fewest(chosen[at], fits_with) or chosen[at]
+            bound = fits(chosen)
+        taken = [(loser, size) for loser, size in zip(losers, chosen, strict=True) if size]
+        if bound is None or not taken or len(bound.holdings) > MAX_HELD_NODES:
+            return None
+        cost = sum(loser.lost_gpu_s for loser, _ in taken)
+        kept = tuple((loser, loser.sizes[size]) for loser, size in taken)
+        return _Found(cost, kept, bound, cluster)
+
+    def _losers(self, cluster: str, mover: Mover) -> list[_Loser]:
+        """Those that may shrink, the cheapest first; together they take no queue below what it
+        keeps."""
+        know, policy = self._know, self._cycle.policy
+        candidates = []
+        for name in know.derived.elastic.among(cluster):
+            workload = know.open[name]
+            if name in know.suspended or not may_resize(workload):
+                continue
+            cost = lost_by_shrinking_gpu_s(workload, self._cycle.now_s, policy.restart_s)
+            candidates.append((cost, -workload.submitted_sequence, name))
+        accounts, found = self._accounts(), []
+        for cost, before, name in sorted(candidates):
+            loser = self._loser(cost, before, know.open[name], mover, accounts)
+            if loser is not None:
+                found.append(loser)
+        return found
+
+    def _loser(
+        self, cost: float, before: int, workload: Workload, mover: Mover, accounts: Accounts
+    ) -> _Loser | None:
+        know, request = self._know, workload.request
+        assert request is not None  # or it were not elastic
+        share = know.derived.share(request.queue)
+        by = right_over(mover, share, workload.priority)
+        name: _Right = "lent"
+        low, floor = _wished(workload), {} if share.queue == mover.queue else floor_of(share)
+        if by is not None and request.preemptible:
+            name, floor = by[0], dict(by[1])
+            low = {pods.name: least(pods) for pods in request.pod_sets}
+        has = counts_of(workload.pods)
+        low = {pods: min(count, has.get(pods, count)) for pods, count in low.items()}
+        sizes = [workload.pods]
+        before_amounts = self._amounts(workload, workload.pods)
+        lost: dict[str, int] = {}
+        for counts in sizes_between(request, low, has):
+            kept = _first_of(workload.pods, counts)
+            left = self._amounts(workload, kept)
+            gone = {what: n - left.get(what, 0) for what, n in before_amounts.items()}
+            if not accounts.may_lose(request.queue, gone, floor):
+                break
+            sizes.append(kept)
+            lost = gone
+        if len(sizes) == 1:
+            return None
+        accounts.leaves(request.queue, lost)
+        return _Loser(cost, before, workload.key, name, tuple(sizes))
+
+    def _amounts(self, workload: Workload, pods: tuple[PodBinding, ...]) -> Mapping[str, int]:
+        assert workload.request is not None
+        request = sized(workload.request, counts_of(pods))
+        return amounts_of(self._know.fleet.node, request, workload.cluster, pods)
+
+    def _freed(self, loser: _Loser, size: int) -> list[Holding]:
+        names = {each.pod for each in without(loser.sizes[0], loser.sizes[size])}
+        held = self._know.fleet.holdings(loser.key)
+        pairs = zip(loser.sizes[0], held, strict=False)
+        return [holding for each, holding in pairs if each.pod in names]
+
+    def _told(self, mover: Workload, found: _Found) -> Shrinking:
+        know = self._know
+        resizes = []
+        for loser, kept in found.kept:
+            workload = know.open[loser.key]
+            order = _order(workload, len(kept))
+            order = msgspec.structs.replace(
+                order,
+                lost_gpu_s=round(loser.lost_gpu_s, 3),
+                for_tenant=mover.tenant,
+                for_id=mover.id,
+                right=loser.right,
+            )
+            resizes.append(Resize(order, kept))
+        reservation = Reservation(
+            tenant=mover.tenant,
+            id=mover.id,
+            cluster=found.cluster,
+            held=held_nodes(found.bound.holdings),
+            owed=True,
+        )
+        return Shrinking(tuple(resizes), reservation)
+
+
+def grown(cycle: Cycle) -> Iterator[tuple[Resize, tuple[Holding, ...]]]:
+    """Attempts that get more pods, one after another, each with the room of its new ones; whoever
+    asks charges it before asking for the next."""
+    know, now_s = cycle.know, cycle.now_s
+    elastic = know.derived.elastic
+    due = []
+    for cluster in elastic.clusters():
+        for name in elastic.among(cluster):
+            workload = know.open[name]
+            if name not in know.suspended and quiet_at_s(cycle, workload) <= now_s:
+                wished, has = _wished(workload), counts_of(workload.pods)
+                below = any(has.get(pods, count) < count for pods, count in wished.items())
+                share = know.derived.share(_queue(workload))
+                order = not below, -share.priority, -workload.priority
+                due.append((*order, workload.submitted_sequence, name))
+    wanted: dict[str, bool] = {}
+    told = 0
+    for *_, name in sorted(due):
+        workload = know.open[name]
+        cluster = workload.cluster
+        if cluster not in wanted:
+            wanted[cluster] = _is_quiet(cycle, cluster) and not _is_wanted(cycle, cluster)
+        if not wanted[cluster]:
+            continue
+        found = _more(cycle, workload)
+        if found is not None:
+            yield found
+            told += 1
+            if told >= MOST_GROWN:
+                return
+
+
+def quiet_at_s(cycle: Cycle, workload: Workload) -> float:
+    """From when on it may grow, if it can at all; infinity if it cannot."""
+    return grows_at_s(workload, cycle.policy.grow_after_s)
+
+
+def grows_at_s(workload: Workload, grow_after_s: float) -> float:
+    """When its number has stayed as it is for long enough; infinity if it has all that it may."""
+    request = workload.request
+    if request is None or not may_resize(workload) or not grow_after_s:
+        return float("inf")
+    if any(pods.topology is not None for pods in request.pod_sets):
+        return float("inf")
+    if all(pods.count >= most(pods) for pods in request.pod_sets):
+        return float("inf")
+    return max(workload.running_at_s, workload.resized_at_s) + grow_after_s
+
+
+def _is_quiet(cycle: Cycle, cluster: str) -> bool:
+    """Whether nothing has begun there for a while: what is free may be wanted in a moment."""
+    know, since_s = cycle.know, cycle.now_s - cycle.policy.grow_after_s
+    held = know.derived.held.get(cluster, ())
+    return not any(know.open[name].placed_at_s > since_s for name in held)
+
+
+def _is_wanted(cycle: Cycle, cluster: str) -> bool:
+    """Whether somebody waits who may run and could there, were there room."""
+    know = cycle.know
+    for line in know.derived.lines.lines():
+        if right_of(know, line).refusal:
+            continue
+        filtered = cycle.shortlist(line.request, line.id[1]).filtered
+        if filtered.get(cluster, BUSY) == BUSY:
+            return True
+    return False
+
+
+def _more(cycle: Cycle, workload: Workload) -> tuple[Resize, tuple[Holding, ...]] | None:
+    """As many more pods as there is room for and its queue may have."""
+    request = workload.request
+    assert request is not None  # or it were not elastic
+    has, wished = counts_of(workload.pods), _wished(workload)
+    high = {pods.name: most(pods) for pods in request.pod_sets}
+    if any(has.get(pods, count) < count for pods, count in wished.items()):
+        high = {pods: max(count, has.get(pods, count)) for pods, count in wished.items()}
+    low = {pods.name: has.get(pods.name, pods.count) for pods in request.pod_sets}
+    of = steps(request, low, high)
+
+    def bound(step: int) -> Bound | None:
+        more = _new_pods(request, low, at_step(low, high, step, of))
+        if more is None or not _may_have(cycle, request, more):
+            return None
+        return cycle.bind_in(more, shape_of(more), workload.cluster)
+
+    best = most_that(1, of, bound)
+    if best is None:
+        return None
+    new = tuple(
+        msgspec.structs.replace(
+            each, pod=f"{set_of(each.pod)}-{low[set_of(each.pod)] + index_of(each.pod)}"
+        )
+        for each in best.bindings
+    )
+    pods = together(workload.pods, new)
+    return Resize(_order(workload, len(pods)), pods), best.holdings
+
+
+def _new_pods(
+    request: JobRequest, low: Mapping[str, int], high: Mapping[str, int]
+) -> JobRequest | None:
+    """A request for those pods alone that come in addition; None if there are none."""
+    sets: list[PodSet] = [
+        msgspec.structs.replace(
+            pods, count=high[pods.name] - low[pods.name], min_count=None, max_count=None
+        )
+        for pods in request.pod_sets
+        if high[pods.name] > low[pods.name]
+    ]
+    return msgspec.structs.replace(request, pod_sets=tuple(sets)) if sets else None
+
+
+def _may_have(cycle: Cycle, request: JobRequest, more: JobRequest) -> bool:
+    """Whether its queue may have so much more, and a job of so much."""
+    know = cycle.know
+    share, ledger = know.derived.share(request.queue), know.derived.ledger
+    used = ledger.used(request.queue)
+    allowed = right(share, used, 0, ask_of(more), ledger.models())
+    if allowed.refusal or allowed.barred:
+        return False
+    limit = share.max_job_gpu_milli
+    return limit is None or gpu_milli(request) + gpu_milli(more) <= limit
+
+
+def most_that(low: int, high: int, find: Callable[[int], Found | None]) -> Found | None:
+    """What is found for the greatest of these numbers for which anything is, where there is
+    something for every smaller one too."""
+    found = find(high) if low <= high else None
+    if found is not None or low >= high:
+        return found
+    found = find(low)
+    if found is None:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = find(middle)
+        if tried is None:
+            high = middle
+        else:
+            found, low = tried, middle
+    return found
+
+
+def sizes_between(
+    request: JobRequest, low: Mapping[str, int], high: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """All sizes from below the high one down to the low one."""
+    of = steps(request, low, high)
+    for step in reversed(range(of)):
+        yield at_step(low, high, step, of)
+
+
+def _wished(workload: Workload) -> dict[str, int]:
+    asked = workload.wished or workload.request
+    assert asked is not None  # or it were not elastic
+    return {pods.name: pods.count for pods in asked.pod_sets}
+
+
+def _queue(workload: Workload) -> str:
+    return workload.request.queue if workload.request is not None else ""
+
+
+def _first_of(pods: Sequence[PodBinding], counts: Mapping[str, int]) -> tuple[PodBinding, ...]:
+    """Those of the lowest indices, so many of each pod set."""
+    return tuple(each for each in pods if index_of(each.pod) < counts.get(set_of(each.pod), 0))
+
+
+def _first(sizes: Sequence[int], number: int) -> list[int]:
+    return [size if at < number else 0 for at, size in enumerate(sizes)]
+
+
+def _fewest(most_: int, will_do: Callable[[int], bool]) -> int | None:
+    """The least number from 1 on that will do, where every greater one does too; None if none."""
+    if most_ < 1 or not will_do(most_):
+        return None
+    low, high = 0, most_
+    while high - low > 1:
+        middle = (low + high) // 2
+        if will_do(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _order(workload: Workload, pods: int) -> ResizeOrder:
+    return ResizeOrder(
+        tenant=workload.tenant,
+        id=workload.id,
+        attempt=workload.attempt,
+        cluster=workload.cluster,
+        pods_before=len(workload.pods),
+        pods=pods,
+    )

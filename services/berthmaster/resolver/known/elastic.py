@@ -1,0 +1,60 @@
+"""Attempts whose number of pods may be changed, by cluster: kept for speed. On most days there is
+none, and whoever looks for one knows at once."""
+
+from collections.abc import Iterable
+
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.sizes import is_elastic
+from berthmaster.lifecycle.states import State
+
+
+def may_resize(workload: Workload) -> bool:
+    """Whether a decision may change it now: one that runs, that Kueue does not govern, that is on
+    no way out and has no other change before it."""
+    request = workload.request
+    return (
+        workload.state is State.RUNNING
+        and request is not None
+        and is_elastic(request)
+        and workload.target.via == "direct"
+        and workload.origin is None
+        and not (workload.cancel_requested or workload.leaving or workload.resizing)
+    )
+
+
+class Elastic:
+    """All of them."""
+
+    def __init__(self) -> None:
+        self._here: dict[str, dict[Key, None]] = {}
+        self._where: dict[Key, str] = {}
+
+    def follow(self, workload: Workload, *, frozen: bool) -> None:
+        """A workload changed."""
+        name = workload.key
+        if frozen or not may_resize(workload):
+            if name in self._where:
+                self.drop(name)
+        elif name not in self._where:
+            self._where[name] = workload.cluster
+            self._here.setdefault(workload.cluster, {})[name] = None
+
+    def drop(self, name: Key) -> None:
+        """It may not be changed (any more)."""
+        cluster = self._where.pop(name, None)
+        if cluster is not None:
+            del self._here[cluster][name]
+            if not self._here[cluster]:
+                del self._here[cluster]
+
+    def clusters(self) -> list[str]:
+        """Those with any."""
+        return sorted(self._here)
+
+    def among(self, cluster: str) -> Iterable[Key]:
+        """Those in a cluster, in their order."""
+        return sorted(self._here.get(cluster, ()))
+
+    def names(self) -> Iterable[Key]:
+        """All."""
+        return self._where

@@ -1,0 +1,220 @@
+"""Stories of jobs with a least and a most number of pods: they start with what there is, shrink
+before anybody is ended, and grow into what nobody else has a right to."""
+
+from typing import Any
+
+import msgspec
+
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import Resized, Succeeded
+from berthmaster.resolver.replay import replay
+from berthmaster.resolver.settings import Policy
+from tests.support.builders import alive, job, node, profile
+from tests.support.deciding import World
+
+
+def fleet(*sizes: int, policy: Policy | None = None) -> World:
+    """One cluster with nodes of so many GPUs."""
+    world = World(policy)
+    world.fact(profile(), alive(), *(node(name=f"n{at}", gpus=n) for at, n in enumerate(sizes)))
+    queue(world, "default")
+    return world
+
+
+def queue(world: World, name: str, **fields: Any) -> None:
+    world.control(QueueSetting(queue=name, **fields))
+
+
+def wait(world: World, name: str, sizes: tuple[int | None, int, int | None], **fields: Any) -> Key:
+    """Submitted, with a least, wished and most number of pods."""
+    request = job(name, gpus=1, count=sizes[1], **fields)
+    pods = msgspec.structs.replace(request.pod_sets[0], min_count=sizes[0], max_count=sizes[2])
+    return world.submit(msgspec.structs.replace(request, pod_sets=(pods,)))
+
+
+def start(world: World, name: str, sizes: tuple[int | None, int, int | None], **fields: Any) -> Key:
+    """Submitted, placed, claimed and running."""
+    found = wait(world, name, sizes, **fields)
+    world.settle()
+    assert world.placed_on(found), name
+    world.claim(found)
+    world.run(found)
+    return found
+
+
+def pass_s(world: World, seconds: float) -> None:
+    world.now_s += seconds
+    world.fact(alive(counter=int(world.now_s)))
+
+
+def pods(world: World, name: Key) -> list[str]:
+    return [each.pod for each in world.workloads[name].pods]
+
+
+def carry_out(world: World, name: Key, pods: tuple[PodBinding, ...] | None = None) -> None:
+    """Its executor has brought it about."""
+    pass_s(world, 1.0)
+    head = world._attempt(name)
+    told = world.workloads[name].resizing if pods is None else pods
+    world.append(Resized(**head, pods=told))  # type: ignore[arg-type]
+
+
+def orders(world: World) -> list[tuple[str, int, int, str, str]]:
+    """Whose number is changed, from what to what, for whom and by what right, of all that is
+    decided now; nobody is ended."""
+    plans = world.settle()
+    assert not any(plan.decision.evictions for plan in plans)
+    told = [each for plan in plans for each in plan.decision.resizes]
+    return [(o.id, o.pods_before, o.pods, o.for_id, o.right) for o in told]
+
+
+def test_it_starts_with_as_many_as_there_is_room_for_and_not_with_fewer_than_it_can() -> None:
+    world = fleet(4)
+    first = start(world, "rigid", (None, 1, None))
+    second = wait(world, "elastic", (2, 8, 8))
+    third = wait(world, "needy", (4, 8, None))
+    world.settle()
+    assert (len(pods(world, second)), world.placed_on(third)) == (3, "")
+    workload = world.workloads[second]
+    assert workload.request is not None
+    assert workload.wished is not None
+    assert (workload.request.pod_sets[0].count, workload.wished.pod_sets[0].count) == (3, 8)
+    assert world.resolver.know.derived.ledger.used("default")["gpu"] == 4000
+    # It gives back what it has, and asks for as much as before when it is to begin again.
+    pass_s(world, 20.0)
+    world.settle()
+    assert world.workloads[second].request.pod_sets[0].count == 3 or not world.placed_on(second)
+    assert world.placed_on(first)
+
+
+def test_its_queues_limit_counts_as_room_does() -> None:
+    world = fleet(8)
+    queue(world, "a", capability_gpu_milli=3000)
+    found = wait(world, "elastic", (2, 8, None), queue="a")
+    none = wait(world, "needy", (4, 8, None), queue="a")
+    world.settle()
+    assert (len(pods(world, found)), world.placed_on(none)) == (3, "")
+
+
+def test_it_shrinks_before_anybody_is_ended_and_only_its_executor_says_when() -> None:
+    world = fleet(8)
+    queue(world, "a", guarantee_gpu_milli=3000)
+    queue(world, "b")
+    elastic = start(world, "elastic", (2, 6, 6), queue="b")
+    rigid = start(world, "rigid", (None, 2, None), queue="b")
+    mine = wait(world, "mine", (None, 3, None), queue="a")
+    assert orders(world) == [("elastic", 6, 3, "mine", "guarantee")]
+    # The room is its alone and not free: all six pods hold it until the executor has said so.
+    other = wait(world, "other", (None, 1, None), queue="b")
+    assert orders(world) == []
+    assert (len(pods(world, elastic)), world.placed_on(mine)) == (6, "")
+    carry_out(world, elastic)
+    world.settle()
+    assert pods(world, elastic) == ["main-0", "main-1", "main-2"]
+    assert (world.placed_on(mine), world.placed_on(other)) == ("c1", "")
+    assert world.workloads[rigid].leaving == ""
+    assert replay(world.inputs(), "all").first_difference is None
+
+
+def test_nobody_shrinks_below_the_least_nor_for_whom_has_no_better_right() -> None:
+    world = fleet(4)
+    queue(world, "a", guarantee_gpu_milli=4000)
+    queue(world, "b", guarantee_gpu_milli=3000)
+    start(world, "elastic", (2, 4, None), queue="b")
+    wait(world, "equal", (None, 1, None), queue="b")
+    assert orders(world) == []
+    wait(world, "mine", (None, 1, None), queue="a")  # down to what is guaranteed to it
+    assert orders(world) == [("elastic", 4, 3, "mine", "guarantee")]
+    wait(world, "more", (None, 1, None), queue="a")
+    carry_out(world, next(iter(world.workloads)))
+    assert orders(world) == []
+
+
+def test_the_cheapest_shrink_and_as_few_of_them_as_will_do() -> None:
+    world = fleet(12)
+    queue(world, "a", guarantee_gpu_milli=6000)
+    queue(world, "b")
+    large = start(world, "large", (1, 6, None), queue="b")
+    small = start(world, "small", (2, 4, None), queue="b")
+    start(world, "least", (2, 2, None), queue="b")
+    wait(world, "mine", (None, 2, None), queue="a")
+    # Finding together again costs the small one least, and its two pods are enough.
+    assert orders(world) == [("small", 4, 2, "mine", "guarantee")]
+    carry_out(world, small)
+    world.settle()
+    wait(world, "next", (None, 4, None), queue="a")
+    assert orders(world) == [("large", 6, 2, "next", "guarantee")]
+    assert len(pods(world, large)) == 6
+
+
+def test_it_grows_into_what_is_idle_when_that_has_lasted_and_gives_back_what_is_lent() -> None:
+    world = fleet(4, 4)
+    elastic = start(world, "elastic", (1, 2, 7))
+    assert orders(world) == []
+    pass_s(world, 59.0)
+    assert orders(world) == []
+    assert world.resolver.wake_at_s() == 1060.0
+    pass_s(world, 1.0)
+    assert orders(world) == [("elastic", 2, 7, "", "")]
+    assert len(pods(world, elastic)) == 7  # all hold room before they run
+    carry_out(world, elastic)
+    # Whoever comes gets what is free, and then what was lent, whatever its rank.
+    wait(world, "one", (None, 1, None), priority=-5)
+    assert orders(world) == []
+    wait(world, "three", (None, 3, None), priority=-5)
+    assert orders(world) == [("elastic", 7, 4, "three", "lent")]
+    carry_out(world, elastic)
+    world.settle()
+    wait(world, "many", (None, 4, None))
+    assert orders(world) == []  # that is more than it has beyond what it wished for
+    pass_s(world, 300.0)
+    assert orders(world) == []
+    assert replay(world.inputs(), "all").first_difference is None
+
+
+def test_nobody_grows_past_who_waits_and_may_run_nor_into_what_is_kept() -> None:
+    world = fleet(4)
+    elastic = start(world, "elastic", (1, 2, 4))
+    waiting = wait(world, "whole", (None, 4, None))
+    world.settle()
+    pass_s(world, 100.0)
+    assert orders(world) == []
+    # Who could never run here, or may not run, is passed.
+    wait(world, "elsewhere", (None, 1, None), gpu_models=("H100",))
+    queue(world, "held", held=True)
+    wait(world, "held", (None, 1, None), queue="held")
+    head = world._attempt(elastic)
+    workload = world.workloads[elastic]
+    world.append(
+        Succeeded(**head, digest=workload.digest, submitted_at_s=workload.submitted_at_s)  # type: ignore[arg-type]
+    )
+    world.settle()
+    assert world.placed_on(waiting)
+    pass_s(world, 1.0)
+    world.claim(waiting)
+    world.run(waiting)
+    head = world._attempt(waiting)
+    workload = world.workloads[waiting]
+    world.append(
+        Succeeded(**head, digest=workload.digest, submitted_at_s=workload.submitted_at_s)  # type: ignore[arg-type]
+    )
+    again = start(world, "again", (1, 2, 4))
+    pass_s(world, 61.0)
+    assert orders(world) == [("again", 2, 4, "", "")]
+    assert len(pods(world, again)) == 4
+
+
+def test_new_pods_that_did_not_come_are_let_go_of_and_not_tried_again_at_once() -> None:
+    world = fleet(4)
+    elastic = start(world, "elastic", (1, 2, 4))
+    pass_s(world, 61.0)
+    assert orders(world) == [("elastic", 2, 4, "", "")]
+    before = tuple(world.workloads[elastic].pods[:2])
+    carry_out(world, elastic, before)
+    assert (pods(world, elastic), orders(world)) == (["main-0", "main-1"], [])
+    pass_s(world, 59.0)
+    assert orders(world) == []
+    pass_s(world, 2.0)
+    assert orders(world) == [("elastic", 2, 4, "", "")]
