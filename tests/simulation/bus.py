@@ -33,7 +33,14 @@ from tests.simulation.pace import Pace
 SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in bus/log.py
 ACK_WAIT_S: Final = 10.0
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
-HINTS: Final = ("placed", "cancel_requested", "evicted", "failed")
+HINTS: Final = (
+    "placed",
+    "cancel_requested",
+    "eviction_requested",
+    "resize_requested",
+    "evicted",
+    "failed",
+)
 
 
 class Message(NamedTuple):

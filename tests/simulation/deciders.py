@@ -25,6 +25,7 @@ POLICY: Final = Policy(
     stale_after_s=15.0,
     deadline_grace_s=30.0,
     reserve_wait_s=60.0,
+    grow_after_s=5.0,
 )
 DUE: Final = msgspec.structs.replace(POLICY, order="due", reservations=2, backfill=0.8)
 DUE_SPEED: Final = 600.0  # what is not said lasts minutes, and now and then hours

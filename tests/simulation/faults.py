@@ -15,7 +15,18 @@ DECIDING: Final = ("due",)
 FORGING: Final = ("lies",)  # see lies.py
 DAMAGE: Final = ("damage",)  # of the log, see damage.py
 MOVING: Final = ("room",)  # jobs that may not be moved, or lose little
-KINDS: Final = (*BUS, *PROCESSES, *CLUSTERS, *PEOPLE, *DECIDING, *FORGING, *DAMAGE, *MOVING)
+RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they run
+KINDS: Final = (
+    *BUS,
+    *PROCESSES,
+    *CLUSTERS,
+    *PEOPLE,
+    *DECIDING,
+    *FORGING,
+    *DAMAGE,
+    *MOVING,
+    *RESIZING,
+)
 SHARE: Final = 0.5  # of the kinds that a seed has
 
 

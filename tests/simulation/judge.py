@@ -15,6 +15,7 @@ from berthmaster.emulator.world import ALIVE, Group, Phase
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.instructions import Freeze
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key, offer
+from berthmaster.lifecycle.sizes import counts_of, least, most
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost
 from berthmaster.messages.placement import Decision
@@ -27,6 +28,8 @@ from berthmaster.messages.workload import (
     Failed,
     Placed,
     Recovered,
+    Resized,
+    ResizeRequested,
     Running,
     Succeeded,
     Withdrawn,
@@ -89,6 +92,7 @@ class Judge:
         self.resolver_deadlines = 0
         self.recovered = 0
         self.auditor = Auditor(holds=lambda _: True)  # nothing is ever lost here
+        self.resizes: dict[str, int] = {}
         self.moves: dict[Key, int] = {}  # how often it was told to make room
         self.lies: set[int] = set()  # sequences of events that are none
         self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
@@ -193,6 +197,8 @@ class Judge:
                     self.find("only people cancel", str(event))
             case EvictionRequested():
                 self._check_order(event, work)
+            case ResizeRequested() | Resized():
+                self._check_size(event, work)
             case Evicted() | Failed() | Cancelled() | Succeeded():
                 self._check_ending(event, before, cluster, over_at_s)
             case _:
@@ -295,6 +301,21 @@ class Judge:
         self.moves[work.key] = self.moves.get(work.key, 0) + 1
         if self.moves[work.key] > MOST_MOVES:
             self.find("nobody is moved back and forth", f"{self.moves[work.key]} times: {event}")
+
+    def _check_size(self, event: ResizeRequested | Resized, work: Workload) -> None:
+        """Between the least and the most; what is told is what is there."""
+        asked = work.wished
+        counts = counts_of(event.pods)
+        if asked is None or any(
+            not least(pods) <= counts.get(pods.name, 0) <= most(pods) for pods in asked.pod_sets
+        ):
+            self.find("never below the least nor above the most", f"{event}; {work}")
+        group = self._group(event.cluster, Attempt(event.tenant, event.id, event.attempt))
+        if isinstance(event, Resized) and group is not None and self.alive(group):
+            there = {seat.pod for seat in group.made.seats}
+            if there != {each.pod for each in event.pods}:
+                self.find("resized says which pods there are", f"{event}; {sorted(there)}")
+        self.resizes[type(event).__name__] = self.resizes.get(type(event).__name__, 0) + 1
 
     def _check_running(self, event: Running) -> None:
         group = self._group(event.cluster, Attempt(event.tenant, event.id, event.attempt))

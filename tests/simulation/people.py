@@ -43,6 +43,13 @@ class Peopled(Ground):
             {"gpus": 8},
         )
         pod_sets = [chance.choice(shapes)]
+        if self.faults.has("elastic"):
+            dice = self.faults.dice("elastic")
+            if dice.random() < 0.6:
+                sizes: dict[str, object] = {"gpus": 1, "count": (count := dice.randint(1, 4))}
+                sizes["min_count"] = dice.randint(1, count)
+                sizes["max_count"] = dice.randint(count, 6)
+                pod_sets = [sizes]
         if self.faults.has("shapes") and self.faults.dice("shapes").random() < 0.3:
             pod_sets.append({"name": "driver", "cpu_milli": 500})
         body: dict[str, object] = {

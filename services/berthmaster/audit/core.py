@@ -15,6 +15,7 @@ import msgspec
 from berthmaster.audit.copies import Copies
 from berthmaster.lifecycle.flaws import stand_in
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, is_given_up, key, offer
+from berthmaster.lifecycle.sizes import least, most
 from berthmaster.lifecycle.states import State
 from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
@@ -200,7 +201,8 @@ class Auditor:
     ) -> None:
         bound = Counter(b.pod.rpartition("-")[0] for b in pods)
         wanted = {p.name: p.count for p in request.pod_sets}
-        if bound != wanted:
+        allowed = all(least(p) <= bound[p.name] <= most(p) for p in request.pod_sets)
+        if not allowed or bound.keys() - wanted.keys():
             self._find("gangs are whole", name, f"{dict(bound)} of {wanted}", sequence)
 
     def _charge(self, workload: Workload, name: Key, sequence: int) -> None:

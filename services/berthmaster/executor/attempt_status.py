@@ -30,6 +30,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.kinds import JobObject, PodObject, Terminated
 from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
+from berthmaster.lifecycle.sizes import index_of, set_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Isolation
 
@@ -57,6 +58,7 @@ class Scene(msgspec.Struct, kw_only=True):
     wanted: dict[str, int]  # pod set -> pods
     job: JobObject | None = None
     pods: dict[str, PodObject] = {}  # by their own names
+    elastic: bool = False  # the number of its pods may change while it runs
     queued: bool = False  # its object is one that the cluster's own queueing starts
     stopped: str | None = None  # why we stopped it, once the server has heard so
     expires_s: float | None = None
@@ -120,6 +122,9 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     elif job.spec.suspend:
         return AttemptStatus([PodsRefused(attempt, "somebody suspended its job object")])
     running = _running(scene)
+    beyond = _beyond(scene)
+    if running is not None and beyond:
+        return AttemptStatus([*events, _still_there(scene, beyond)])
     if running is not None:
         return AttemptStatus([*events, PodsWaiting(attempt, ""), PodsRunning(attempt, running)])
     again_s = None
@@ -139,11 +144,36 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         reason = f"{missing} of {sum(scene.wanted.values())} pods are not made yet"
     bound = sum(bool(pod.spec.node_name) for pod in scene.pods.values() if not pod.over)
     half = bound if bound < sum(scene.wanted.values()) else 0
-    return AttemptStatus([*events, PodsWaiting(attempt, reason, half)], again_s)
+    some = _some_running(scene) if scene.elastic else ()
+    return AttemptStatus([*events, PodsWaiting(attempt, reason, half, some)], again_s)
 
 
 def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
     """Where all pods are, if all run or have run."""
+    found = _found_running(scene)
+    names = [f"{pods}-{n}" for pods, count in scene.wanted.items() for n in range(count)]
+    if not names or not all(name in found for name in names):
+        return None
+    return tuple(found[name] for name in names)
+
+
+def _some_running(scene: Scene) -> tuple[PodBinding, ...]:
+    """Where those are that run while others do not."""
+    found = _found_running(scene)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _beyond(scene: Scene) -> list[PodObject]:
+    """Pods that are there still and are more than there shall be."""
+    left = []
+    for pod in scene.pods.values():
+        wanted = scene.wanted.get(set_of(_name(pod)))
+        if wanted is not None and index_of(_name(pod)) >= wanted and not pod.over:
+            left.append(pod)
+    return left
+
+
+def _found_running(scene: Scene) -> dict[str, PodBinding]:
     found: dict[str, PodBinding] = {}
     for pod in scene.pods.values():
         name = _name(pod)
@@ -152,10 +182,7 @@ def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
             found[name] = PodBinding(
                 pod=name, node=pod.spec.node_name, gpus=gpus, isolation=_isolation(pod)
             )
-    names = [f"{pods}-{n}" for pods, count in scene.wanted.items() for n in range(count)]
-    if not names or not all(name in found for name in names):
-        return None
-    return tuple(found[name] for name in names)
+    return found
 
 
 def _isolation(pod: PodObject) -> Isolation:

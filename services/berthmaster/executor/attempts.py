@@ -12,9 +12,10 @@ from berthmaster.executor.cluster_protocol import (
     PodEvent,
     PodsGone,
     PodsRefused,
+    ResizePods,
 )
 from berthmaster.executor.kinds import JobObject
-from berthmaster.executor.manifest import EXPIRES, PODS, RECEIPT, STOPPED
+from berthmaster.executor.manifest import EXPIRES, PODS, RECEIPT, SIZES, STOPPED
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.resources import JOBS, Resource
 from berthmaster.kueue.names import QUEUE_LABEL
@@ -26,8 +27,9 @@ class Goal(Enum):
     NONE = 0
     COMPLETE = 1  # what belongs to the object of an earlier life
     CREATE = 2
-    STOP = 3
-    DELETE = 4
+    RESIZE = 3
+    STOP = 4
+    DELETE = 5
 
 
 class Held(msgspec.Struct, kw_only=True):
@@ -38,6 +40,7 @@ class Held(msgspec.Struct, kw_only=True):
     kind: Resource = JOBS
     name: str = ""
     order: CreatePods | None = None
+    resize: ResizePods | None = None
     goal: Goal = Goal.NONE
     stop_reason: str = ""
     receipt: str = ""  # as its object has it
@@ -82,6 +85,9 @@ class Held(msgspec.Struct, kw_only=True):
         told = metadata.annotations
         scene.queued = bool(metadata.labels.get(QUEUE_LABEL))
         scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
+        scene.elastic = SIZES in told
+        if scene.elastic and scene.queued and job.spec.parallelism and len(scene.wanted) == 1:
+            scene.wanted = dict.fromkeys(scene.wanted, job.spec.parallelism)  # what it was let in
         scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s
         self.receipt = told.get(RECEIPT, "")
         if STOPPED in told:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from berthmaster.executor.attempts import Goal, Held
-from berthmaster.executor.cluster_protocol import CreatePods, PodEvent, PodsExpired
+from berthmaster.executor.cluster_protocol import CreatePods, PodEvent, PodsExpired, ResizePods
 from berthmaster.executor.writer import Expired, JobWriter, RefusedToMake
 from berthmaster.kubernetes.denials import by_authorizer
 from berthmaster.kubernetes.errors import NO_ANSWER, Conflict, Forbidden, KubernetesError
@@ -136,6 +136,8 @@ class AttemptEffects:
                 await self._complete(held)
             case Goal.CREATE if held.order is not None:
                 await self._create(held, held.order)
+            case Goal.RESIZE if held.resize is not None:
+                await self._resize(held, held.resize)
             case Goal.STOP:
                 await self._writer.stop(held)
             case Goal.DELETE:
@@ -150,6 +152,11 @@ class AttemptEffects:
             await self._writer.complete(held)
         except RefusedToMake as error:
             self._refuse(held, error)
+
+    async def _resize(self, held: Held, order: ResizePods) -> None:
+        if not held.known and held.order is not None:  # it was never made, as far as is known
+            await self._create(held, held.order)
+        await self._writer.resize(held, order)
 
     async def _create(self, held: Held, order: CreatePods) -> None:
         try:

@@ -7,6 +7,8 @@ class JobSpec(Struct, frozen=True):
     """Of a Job and of a JobSet alike."""
 
     suspend: bool | None = None
+    parallelism: int | None = None  # of a Job
+    completions: int | None = None
 
 
 class JobStatus(Struct, frozen=True):

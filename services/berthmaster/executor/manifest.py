@@ -43,11 +43,13 @@ from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.kubernetes.templates import apply as templates_apply
-from berthmaster.kueue.names import QUEUE_LABEL
+from berthmaster.kueue.names import EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
+from berthmaster.lifecycle.sizes import is_elastic, least, most
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
+SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
 STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
 RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signed by the door
@@ -142,7 +144,11 @@ def document(
     told |= _together(order, name, pod_templates, style)
     if templates:
         told[claims.TEMPLATES] = claims.encode(templates)
-    told[PODS] = " ".join(f"{pods.name}:{pods.count}" for pods in request.pod_sets)
+    told[PODS] = counts_text({pods.name: pods.count for pods in request.pod_sets})
+    if is_elastic(request):
+        told[SIZES] = " ".join(f"{p.name}:{least(p)}-{most(p)}" for p in request.pod_sets)
+        if target.via == "worker" and kind is JOBS:
+            told |= _partly_admitted(request.pod_sets[0])
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
     if peers.service:
@@ -162,13 +168,38 @@ def document(
     }
 
 
+def counts_text(counts: Mapping[str, int]) -> str:
+    """As the annotation has them."""
+    return " ".join(f"{name}:{count}" for name, count in counts.items())
+
+
+def _partly_admitted(pods: PodSet) -> dict[str, str]:
+    """Kueue may let it in with fewer pods where its quota does not do for all."""
+    if least(pods) >= pods.count:
+        return {}
+    return {MIN_PARALLELISM: str(least(pods)), EQUAL_COMPLETIONS: "true"}
+
+
+def _sizes_env(pods: PodSet) -> dict[str, str]:
+    """What each pod of a set is told whose number varies: how many there are when the Job is made,
+    and between what that number stays. Who is there at the moment their rendezvous has to say."""
+    if pods.min_count is None and pods.max_count is None:
+        return {}
+    return {
+        "BERTH_COUNT": str(pods.count),
+        "BERTH_MIN_COUNT": str(least(pods)),
+        "BERTH_MAX_COUNT": str(most(pods)),
+    }
+
+
 def _together(
     order: CreatePods, name: str, templates: Sequence[Document], style: Style
 ) -> dict[str, str]:
-    """Annotations by which all pods start or none; the templates name the group they are of."""
-    pods = sum(each.count for each in order.request.pod_sets)
-    if pods < 2:
+    """Annotations by which all pods start or none; the templates name the group they are of. Where
+    their number varies, as many as it needs at least: so others may come and go."""
+    if sum(each.count for each in order.request.pod_sets) < 2:
         return {}
+    pods = sum(least(each) for each in order.request.pod_sets)
     by_kai = [each["spec"].get("schedulerName") == style.kai_scheduler for each in templates]
     if all(by_kai):
         return {KAI_MEMBERS: str(pods)} if style.kai_gangs else {}
@@ -306,7 +337,7 @@ def _template(
         tenant=order.attempt.tenant,
         account=order.target.service_account,
         devices={name: str(amount) for name, amount in devices.counted.items()},
-        env=devices.env,
+        env={**_sizes_env(pods), **devices.env},
     )
     spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers)
     if style.run_as_non_root:

@@ -32,6 +32,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsQueued,
     PodsRefused,
     PodsWaiting,
+    ResizePods,
     StopPods,
 )
 from berthmaster.executor.effects import AttemptEffects
@@ -52,7 +53,7 @@ FEW_PODS: Final = 32
 GATHER_S: Final = 0.05
 DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
 _OPPOSITE: Final[dict[type, type]] = {PodsQueued: PodsAdmitted, PodsAdmitted: PodsQueued}
-_MADE: Final = (Goal.NONE, Goal.COMPLETE, Goal.CREATE)
+_MADE: Final = (Goal.NONE, Goal.COMPLETE, Goal.CREATE, Goal.RESIZE)
 _OVER: Final = (PodsGone, PodsExpired, PodsRefused)
 
 
@@ -186,7 +187,10 @@ class ClusterRuntime:
                 held.scene.wanted = {pods.name: pods.count for pods in order.request.pod_sets}
                 held.scene.queued = order.target.via == "worker"
                 self._effects.want(held, Goal.CREATE)
-            case StopPods(attempt) if held is None:
+            case ResizePods() if held is not None:
+                held.resize = order
+                self._effects.want(held, Goal.RESIZE)
+            case ResizePods(attempt) | StopPods(attempt) if held is None:
                 self._say(PodsGone(attempt))
             case StopPods(_, reason) if held is not None:
                 held.stop_reason = reason

@@ -1,4 +1,5 @@
-"""The calls to the API server for one attempt: make, stop, delete. One step at a time, repeatable.
+"""The calls to the API server for one attempt: make, resize, stop, delete. One step at a time, each
+of them repeatable.
 
 A Job whose pods have claims made from templates is made first and its templates after it, owned by
 it from their beginning: what goes with it goes in any case, and the pods wait for what comes. What
@@ -22,13 +23,15 @@ from typing import Final, cast
 from berthmaster.executor import claims, gangs, rendezvous
 from berthmaster.executor.attempts import Held, attempt_of
 from berthmaster.executor.claims import TEMPLATES, Existing
-from berthmaster.executor.cluster_protocol import CreatePods
+from berthmaster.executor.cluster_protocol import CreatePods, ResizePods
 from berthmaster.executor.gangs import GROUP, SERVED_BY
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
+    PODS,
     STOPPED,
     Style,
     Unmakeable,
+    counts_text,
     document,
     kind_of,
     object_name,
@@ -57,6 +60,7 @@ from berthmaster.kubernetes.resources import (
     SERVICES,
     Resource,
 )
+from berthmaster.lifecycle.sizes import counts_of
 
 _IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
 FIELD_MANAGER: Final = "berthmaster-executor"
@@ -97,6 +101,7 @@ class JobWriter:
         self.closed: Callable[[str], str] = lambda namespace: ""  # why nobody sees what is in it
         self.made = 0
         self.refused = 0
+        self.resized = 0
         self.stopped = 0
         self.deleted = 0
 
@@ -270,6 +275,55 @@ class JobWriter:
         except NotFound:
             held.lose()
 
+    async def resize(self, held: Held, order: ResizePods) -> None:
+        """Its object asks for so many pods afterwards. A Job lets go of those of the highest
+        indices. The Jobs of a JobSet are its controller's to make and ours to resize; its own
+        annotation, which says how many there are to be, is written last. Raises KubernetesError."""
+        job, counts = held.scene.job, counts_of(order.pods)
+        if (
+            job is None
+            or ended(job)
+            or job.metadata.deletion_timestamp
+            or STOPPED in (job.metadata.annotations)
+        ):
+            return
+        change: Document = {"metadata": {"annotations": {PODS: counts_text(counts)}}}
+        if held.kind is JOBS:
+            change["spec"] = _size(next(iter(counts.values())))
+        else:
+            for number, pods in enumerate(order.request.pod_sets):
+                await self._resize_part(held, f"{held.name}-s{number}-0", counts[pods.name])
+        told = job.metadata.annotations.get(PODS)
+        if told == counts_text(counts) and (held.kind is not JOBS or _has(job, change["spec"])):
+            return
+        try:
+            job = await self._client.merge_patch(
+                held.path,
+                change,
+                JobObject,
+                resource_version=job.metadata.resource_version,
+                field_manager=FIELD_MANAGER,
+            )
+        except (Conflict, NotFound):
+            await self.look(held)  # it has moved on: decide again on what it is now
+            raise
+        held.see(held.kind, job)
+        self.resized += 1
+
+    async def _resize_part(self, held: Held, name: str, count: int) -> None:
+        path = JOBS.path(namespace=held.namespace, name=name)
+        part = await self._client.get(path, JobObject)
+        owners = [one.uid for one in part.metadata.owner_references]
+        if held.uid in owners and not _has(part, _size(count)):
+            version = part.metadata.resource_version
+            await self._client.merge_patch(
+                path,
+                {"spec": _size(count)},
+                JobObject,
+                resource_version=version,
+                field_manager=FIELD_MANAGER,
+            )
+
     async def stop(self, held: Held) -> None:
         """Its pods are on their way out afterwards, and none comes. Raises KubernetesError."""
         if held.scene.job is None and held.unsure:
@@ -328,6 +382,18 @@ def _owner(held: Held, job: JobObject) -> Document:
         "uid": job.metadata.uid,
         "controller": True,
     }
+
+
+def _size(count: int) -> Document:
+    """Of an Indexed Job: both change together, or neither may."""
+    return {"parallelism": count, "completions": count}
+
+
+def _has(job: JobObject, size: Document) -> bool:
+    return (job.spec.parallelism, job.spec.completions) == (
+        size["parallelism"],
+        size["completions"],
+    )
 
 
 def ended(job: JobObject) -> bool:

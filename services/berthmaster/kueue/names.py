@@ -5,6 +5,8 @@ from typing import Final
 
 GROUP: Final = "kueue.x-k8s.io"
 QUEUE_LABEL: Final = f"{GROUP}/queue-name"  # on a job: its LocalQueue
+MIN_PARALLELISM: Final = f"{GROUP}/job-min-parallelism"  # annotation of a Job: as few may start
+EQUAL_COMPLETIONS: Final = f"{GROUP}/job-completions-equal-parallelism"  # and are all then
 ORIGIN_LABEL: Final = f"{GROUP}/multikueue-origin"  # on the copies that MultiKueue makes
 MULTIKUEUE: Final = f"{GROUP}/multikueue"  # controller of the check, and a job's managedBy
 ALL_AT_ONCE: Final = f"{GROUP}/multikueue-dispatcher-all-at-once"

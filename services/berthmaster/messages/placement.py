@@ -102,8 +102,9 @@ class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     lost_gpu_s: float = 0.0  # what it costs those that go on and those that go, in GPU seconds
     for_tenant: str = ""  # whose room it will be: see the reservation of that workload
     for_id: str = ""
-    right: Literal["", "guarantee", "deserved", "priority", "lent"] = ""
-    # "" = it grows; lent: what it has beyond what it wished for.
+    right: Literal["", "guarantee", "deserved", "priority"] = ""
+    # "" = of what is lent: it grows into it or, where there is somebody to whom it goes, gives back
+    # what it has beyond what it wished for.
 
 
 class MoveOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -14,8 +14,9 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.lifecycle.sizes import together, with_bound
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.placement import HUB_CELL
+from berthmaster.messages.placement import HUB_CELL, PodBinding
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
@@ -28,6 +29,8 @@ from berthmaster.messages.workload import (
     Recovered,
     Released,
     Reprioritized,
+    Resized,
+    ResizeRequested,
     Running,
     Submitted,
     Succeeded,
@@ -38,6 +41,7 @@ from berthmaster.usage.gpus import Catalogue, Held, asked_milli, held
 
 EndName = Literal["withdrawn", "evicted", "succeeded", "failed", "cancelled"]
 StateName = Literal["succeeded", "failed", "cancelled"]
+MAX_PIECES: Final = 200  # of one attempt whose number of pods changes: later ones count as the last
 MAX_ATTEMPTS: Final = 2_000  # kept of one job; an executor's max_evictions is below
 MAX_REASON_CHARS: Final = 500
 _ENDS: Final[Mapping[type[WorkloadEvent], StateName]] = {
@@ -135,6 +139,17 @@ class _Attempt:
         self.placed_ms = at_ms
         self.admitted_ms: int | None = None
         self.running_ms: int | None = None
+        self.since_ms = at_ms  # that it has these pods
+        self.before: list[tuple[tuple[PodBinding, ...], int, int]] = []  # others, from when to when
+
+    def has(self, pods: tuple[PodBinding, ...], at_ms: int) -> None:
+        """These pods hold room from now on. Where they are others of the same number, they have
+        been there all the time."""
+        changes = len(pods) != len(self.pods) and self.running_ms is not None
+        if changes and at_ms > self.since_ms and len(self.before) < MAX_PIECES:
+            self.before.append((self.pods, self.since_ms, at_ms))
+            self.since_ms = at_ms
+        self.pods = pods
 
 
 class Life:
@@ -178,9 +193,15 @@ class Life:
                     self._open.admitted_ms = at_ms
             case Running():
                 if self._open is not None:
-                    self._open.pods = event.pods or self._open.pods
+                    self._open.has(event.pods or self._open.pods, at_ms)
                     self._open.running_ms = self._open.running_ms or at_ms
                 self.running_ms = self.running_ms if self.running_ms is not None else at_ms
+            case ResizeRequested():
+                if self._open is not None:
+                    self._open.has(together(self._open.pods, event.pods), at_ms)
+            case Resized():
+                if self._open is not None:
+                    self._open.has(event.pods, at_ms)
             case Withdrawn():
                 self._close("withdrawn", event.reason, at_ms, catalogue)
             case Evicted():
@@ -210,7 +231,24 @@ class Life:
         begun = one.placed_ms
         if self.by_hub:  # a nomination holds nothing: Kueue's quota and the pods do
             begun = one.admitted_ms or one.running_ms or at_ms
-        kept = held(one.request, one.cluster, one.pods, catalogue) or (Held("", 0, 0),)
+        for pods, from_ms, to_ms in (*one.before, (one.pods, one.since_ms, at_ms)):
+            at = max(begun, from_ms) if from_ms > one.placed_ms else begun
+            if at < to_ms or to_ms == at_ms:
+                self._keep(one, pods, min(at, to_ms), to_ms, end, reason, catalogue)
+
+    def _keep(
+        self,
+        one: "_Attempt",
+        pods: tuple[PodBinding, ...],
+        from_ms: int,
+        to_ms: int,
+        end: EndName,
+        reason: str,
+        catalogue: Catalogue,
+    ) -> None:
+        """What it had with these pods."""
+        request = with_bound(one.request, pods)
+        kept = held(request, one.cluster, pods, catalogue) or (Held("", 0, 0),)
         if len(self._holdings) + len(kept) > MAX_ATTEMPTS:
             return
         for each in kept:
@@ -223,8 +261,8 @@ class Life:
                     held_milli=each.held_milli,
                     placed_ms=one.placed_ms,
                     running_ms=one.running_ms,
-                    from_ms=min(begun, at_ms),
-                    to_ms=at_ms,
+                    from_ms=from_ms,
+                    to_ms=to_ms,
                     end=end,
                     reason=reason[:MAX_REASON_CHARS],
                 )
@@ -287,16 +325,19 @@ def with_use(job: EndedJob, use: Mapping[int, Use]) -> EndedJob:
     overlaps the end, and no more is used than was held."""
     if not use:
         return job
-    in_all: dict[int, int] = {}
+    in_all: dict[int, tuple[int, int, int]] = {}  # what it held, from when to when
     for one in job.holdings:
-        in_all[one.attempt] = in_all.get(one.attempt, 0) + one.held_gpu_us
+        whole, first, last = in_all.get(one.attempt, (0, one.from_ms, one.to_ms))
+        first, last = min(first, one.from_ms), max(last, one.to_ms)
+        in_all[one.attempt] = whole + one.held_gpu_us, first, last
     return msgspec.structs.replace(
         job, holdings=tuple(_used(one, use.get(one.attempt), in_all) for one in job.holdings)
     )
 
 
-def _used(one: Holding, use: Use | None, in_all: Mapping[int, int]) -> Holding:
-    whole, length_ms = in_all[one.attempt], one.to_ms - one.from_ms
+def _used(one: Holding, use: Use | None, in_all: Mapping[int, tuple[int, int, int]]) -> Holding:
+    whole, first_ms, last_ms = in_all[one.attempt]
+    length_ms = last_ms - first_ms
     if use is None or use.measured_ms <= 0 or not whole:
         return one
     measured_ms = min(use.measured_ms, length_ms)

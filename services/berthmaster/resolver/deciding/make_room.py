@@ -54,7 +54,7 @@ WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's guarantee",
     "deserved": "what its queue borrowed is another queue's deserved share",
     "priority": "a job of higher priority needs its room",
-    "lent": "what it has beyond what it wished for is needed by a job that waits",
+    "": "what it has beyond what it wished for is needed by a job that waits",
 }
 
 

@@ -60,7 +60,7 @@ from berthmaster.resolver.known.elastic import may_resize
 MOST_SHRUNK: Final = 64  # attempts, for one job
 MOST_LOOKS: Final = 8  # in one draft: a look takes milliseconds
 MOST_GROWN: Final = 16  # attempts, in one draft
-_Right = RightName | Literal["lent"]
+_Right = RightName | Literal[""]
 Found = TypeVar("Found")
 
 
@@ -198,7 +198,7 @@ class Shrinker:
         assert request is not None  # or it were not elastic
         share = know.derived.share(request.queue)
         by = right_over(mover, share, workload.priority)
-        name: _Right = "lent"
+        name: _Right = ""
         low, floor = _wished(workload), {} if share.queue == mover.queue else floor_of(share)
         if by is not None and request.preemptible:
             name, floor = by[0], dict(by[1])

@@ -15,7 +15,7 @@ from typing import Final
 
 from berthmaster.usage.store.database import Database, StoreError
 
-VERSION: Final = 2
+VERSION: Final = 3
 HOURS: Final = ("asked_gpu_us", "held_gpu_us", "used_gpu_us", "measured_gpu_us")
 THROUGH: Final = tuple(f"through_{name}" for name in HOURS)
 COUNTS: Final = ("jobs", "succeeded", "failed", "cancelled", "evictions")
@@ -45,7 +45,7 @@ def _statements(database: Database) -> Iterator[str]:
         running_ms BIGINT, from_ms BIGINT NOT NULL, to_ms BIGINT NOT NULL, how TEXT NOT NULL,
         reason TEXT NOT NULL, used_gpu_us BIGINT NOT NULL, measured_gpu_us BIGINT NOT NULL,
         group_id BIGINT NOT NULL, owner_group_id BIGINT NOT NULL,
-        PRIMARY KEY (tenant, id, submitted_ms, attempt, model))"""
+        PRIMARY KEY (tenant, id, submitted_ms, attempt, model, from_ms))"""
     yield "CREATE INDEX IF NOT EXISTS holdings_to ON holdings (to_ms)"
     yield "CREATE INDEX IF NOT EXISTS holdings_from ON holdings (from_ms)"
     sums = ", ".join(f"{name} BIGINT NOT NULL" for name in SUMS)
