@@ -148,7 +148,7 @@ class Judge:
         self.auditor.on_event(event, message.sequence, message.stored_at_s)
         name = key(event.tenant, event.id)
         work = self.workloads.setdefault(name, Workload(tenant=event.tenant, id=event.id))
-        before, cluster, pods = work.state, work.cluster, work.pods
+        before, cluster = work.state, work.cluster
         deadline_s = work.request.deadline_s if work.request is not None else None
         over_at_s = None if deadline_s is None else work.claimed_at_s + deadline_s
         at = message.sequence, message.stored_at_s
@@ -201,8 +201,6 @@ class Judge:
                 self._check_size(event, work)
             case Evicted() | Failed() | Cancelled() | Succeeded():
                 self._check_ending(event, before, cluster, over_at_s)
-            case _:
-                del pods
 
     # Damage
 
