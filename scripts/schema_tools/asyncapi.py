@@ -31,6 +31,7 @@ from berthmaster.messages.api import (
     GetReply,
     HelloReply,
     ListReply,
+    LogsReply,
     OperatorReply,
     Refusal,
     SubmitReply,
@@ -49,6 +50,9 @@ from berthmaster.messages.door import (
     FactsReply,
     GreetReply,
     LeaseReply,
+    LogAsk,
+    LogChunk,
+    LogEndReply,
     Nudge,
     ReportReply,
     StoryReply,
@@ -70,7 +74,7 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import Trends, UsageReport
@@ -97,6 +101,9 @@ PARAMETERS: Final = {
     "hub_workload": "A Kueue Workload, named alike on the hub and in the cluster.",
     "number": "The decision's number in its cell's chain.",
     "service": "The service that could not handle a message, or that remembers something.",
+    "reader": "The gateway that asked for it.",
+    "attempt": "The attempt's number.",
+    "pod": "The pod's number, in the order of names.",
     "stream": "One of the streams whose damage stops decisions, or the archive.",
     "name": "What is leased; each dot in it begins another level of the subject.",
 }
@@ -121,6 +128,7 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "reprioritize": ChangeReply,
     "get": GetReply,
     "list": ListReply,
+    "logs": LogsReply,
     "why": WhyReply,
     "dry_run": DryRunReply,
     "whatif": WhatifReply,
@@ -143,6 +151,7 @@ AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "report": ReportReply,
     "lease": LeaseReply,
     "dead": DeadReply,
+    "log_end": LogEndReply,
 }
 
 LOGIN_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {"token": LoginReply}
@@ -227,6 +236,27 @@ def _observations() -> Iterator[Channel]:
         (Nudge,),
         senders=("door",),
         receivers=("executor", "emulator"),
+    )
+    yield Channel(
+        "assign_logs",
+        _address(subjects.assign_logs, "cluster"),
+        (LogAsk,),
+        senders=("gateway",),
+        receivers=("executor", "emulator"),
+    )
+    yield Channel(
+        "agent_logs",
+        _address(lambda cluster: subjects.agent(cluster, "logs"), "cluster"),
+        (LogChunk,),
+        senders=("executor", "emulator"),
+        receivers=("door",),
+    )
+    yield Channel(
+        "logs",
+        _address(subjects.log_chunks, "cluster", "reader"),
+        (LogChunk,),
+        senders=("door",),
+        receivers=("gateway",),
     )
     yield Channel(
         "quality",
@@ -333,6 +363,8 @@ def _records() -> Iterator[Channel]:
     yield Channel("lease", lease, (Lease,), "LEASES", holders, holders)
     deciders = ("gateway", "resolver", "multikueue")
     mark = _address(subjects.log_mark, "service")
+    end = _address(subjects.log_end, "tenant", "id", "attempt", "cluster", "pod")
+    yield Channel("log_end", end, (LogEnd,), "LOG_ENDS", ("door",), ("gateway",))
     yield Channel("log_mark", mark, (LogMark,), "LEASES", deciders, deciders)
 
 

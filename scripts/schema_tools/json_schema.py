@@ -22,13 +22,13 @@ from msgspec import inspect
 from berthmaster.messages import door
 from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.door import DoorReply, Nudge
+from berthmaster.messages.door import DoorReply, LogAsk, LogChunk, Nudge
 from berthmaster.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.workload import WorkloadEvent
 from scripts.schema_tools.comments import field_comments
@@ -78,9 +78,12 @@ def _messages() -> Iterator[Message]:
         ArchivedStory,
         Lease,
         LogMark,
+        LogEnd,
         *AGENT_REQUESTS.values(),
         *(reply for reply in members(DoorReply) if reply is not Refusal),
         Nudge,
+        LogAsk,
+        LogChunk,
     )
     for message in kept:
         yield Message(name_of(message), message, Role.KEPT)

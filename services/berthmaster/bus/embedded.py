@@ -28,7 +28,7 @@ from berthmaster.runtime.open_files import raise_open_files
 from berthmaster.runtime.ports import free_ports, port_is_free
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
-# Our streams reserve some 54 GiB of them when they are made; smaller disks end before that.
+# Our streams reserve some 55 GiB of them when they are made; smaller disks end before that.
 JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0

@@ -41,6 +41,7 @@ from berthmaster.bus.stream_names import (
     FLEET,
     FLEET_LOG,
     LEASES,
+    LOG_ENDS,
     SNAPSHOTS,
     WORKLOADS,
 )
@@ -65,7 +66,7 @@ from berthmaster.messages.api import (
 )
 from berthmaster.messages.placement import HUB_CELL
 
-STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LEASES, SNAPSHOTS)
+STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LOG_ENDS, LEASES, SNAPSHOTS)
 BACKED_UP: Final = (WORKLOADS, CONTROL, ARCHIVE, DEAD)
 EXECUTOR_KINDS: Final = (
     "claimed",
@@ -173,8 +174,9 @@ def _gateway(_: str) -> Grants:
             *_CLOCK,
             *_events("-", "submitted", "released", "reprioritized", "held", "hold_released"),
             *_events("*", "cancel_requested", "move_requested", "checkpointed", "cancelled"),
-            *_read(WORKLOADS, ARCHIVE),
+            *_read(WORKLOADS, ARCHIVE, LOG_ENDS),
             *_follow(WORKLOADS, ALL_WORKLOADS),
+            "berth.assign.*.logs",  # agents are asked there for what jobs wrote
             ALL_CONTROL,
             *_follow(CONTROL, ALL_CONTROL),
             *_marks("gateway"),
@@ -185,6 +187,7 @@ def _gateway(_: str) -> Grants:
             "berth.api.*.*",
             "berth.operator.*",
             "berth.figures.*.*.*",
+            "berth.logs.*.*",
             *_asked("berth-gateway"),
         ),
         answers=True,
@@ -299,6 +302,8 @@ def _door(_: str) -> Grants:
             *(f"berth.lease.{service}.*" for service in services),
             "berth.telemetry.*.*",
             "berth.figures.*.*.*",
+            "berth.logs.*.*",
+            "berth.log_end.*.*.*.*.*",
             "berth.assign.>",
             "berth.dead.*",
         ),
@@ -462,7 +467,7 @@ def _tenant(tenant: str) -> Grants:
 def _viewer(tenant: str) -> Grants:
     """Looks at what is the tenant's, and changes nothing."""
     return Grants(
-        publish=tuple(f"berth.api.{tenant}.{verb}" for verb in LOOKING_VERBS),
+        publish=tuple(f"berth.api.{tenant}.{verb}" for verb in (*LOOKING_VERBS, "logs")),
         subscribe=(f"berth.event.{tenant}.>", f"berth.figures.{tenant}.>"),
     )
 

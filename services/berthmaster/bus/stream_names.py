@@ -10,5 +10,6 @@ FLEET_LOG: Final = "FLEET_LOG"
 CONTROL: Final = "CONTROL"
 ARCHIVE: Final = "ARCHIVE"
 DEAD: Final = "DEAD"
+LOG_ENDS: Final = "LOG_ENDS"
 LEASES: Final = "LEASES"
 SNAPSHOTS: Final = "OBJ_SNAPSHOTS"  # the stream behind the object store bucket SNAPSHOTS

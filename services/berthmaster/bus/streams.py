@@ -25,6 +25,7 @@ from berthmaster.bus.stream_names import (
     FLEET,
     FLEET_LOG,
     LEASES,
+    LOG_ENDS,
     SNAPSHOTS,
     WORKLOADS,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "FLEET_LOG",
     "GIB",
     "LEASES",
+    "LOG_ENDS",
     "SNAPSHOTS",
     "WORKLOADS",
     "Storage",
@@ -139,6 +141,17 @@ def stream_configs(
             "max_msgs_per_subject": 1000,  # of a service: one that buries much leaves others room
             "max_bytes": GIB,
             "max_msg_size": 128 * _KIB,  # a letter keeps 64 of its message, which grow by a third
+        },
+        common
+        | {
+            "name": LOG_ENDS,
+            "subjects": [subjects.ALL_LOG_ENDS],
+            "discard": "old",
+            "max_age": _DAY_NS,
+            "max_msgs_per_subject": 1,
+            "max_bytes": GIB,
+            "max_msg_size": 256 * _KIB,
+            "compression": "s2",
         },
         common
         | {

@@ -26,6 +26,7 @@ ALL_STORIES: Final = "berth.archive.workload.>"
 # year's stories share these subjects, some hundreds each when the archive's 16 GiB are full.
 ARCHIVE_BUCKETS: Final = 16_384
 ALL_DEAD: Final = "berth.dead.>"
+ALL_LOG_ENDS: Final = "berth.log_end.>"
 ALL_LEASES: Final = "berth.lease.>"
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
 # Not behind ``berth.``: what is asked there holds tokens, and operators hear all of that.
@@ -377,7 +378,36 @@ def assign(cluster: str) -> str:
     return f"berth.assign.{token(cluster)}.news"
 
 
+def assign_logs(cluster: str) -> str:
+    """Where the gateway asks a cluster's agent for some of a log."""
+    return f"berth.assign.{token(cluster)}.logs"
+
+
+def log_chunks(cluster: str, reader: str) -> str:
+    """Where the door passes on what a cluster's agent has read of logs."""
+    return f"berth.logs.{token(cluster)}.{token(reader)}"
+
+
+def log_chunks_for(reader: str) -> str:
+    """The same of all clusters, for one who asked."""
+    return f"berth.logs.*.{token(reader)}"
+
+
+def parse_log_chunks(subject: str) -> tuple[str, str]:
+    """(cluster, reader) of the subject of a piece of a log. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 4 or parts[:2] != ["berth", "logs"]:
+        raise SubjectError(f"{subject!r} is not the subject of a piece of a log")
+    return text(parts[2]), text(parts[3])
+
+
 # Records
+
+
+def log_end(tenant: str, workload_id: str, attempt: int, cluster: str, pod: int) -> str:
+    """The kept end of a pod's log."""
+    names = ".".join(token(name) for name in (tenant, workload_id))
+    return f"berth.log_end.{names}.{attempt}.{token(cluster)}.{pod}"
 
 
 def archive(tenant: str, workload_id: str) -> str:

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "whatif": (f"{_HERE}.whatif:whatif", "What would move if one thing were otherwise."),
     "watch": (f"{_HERE}.workload_commands:watch", "Follow events live."),
     "wait": (f"{_HERE}.wait_command:wait", "Wait until workloads run, or have ended."),
+    "logs": (f"{_HERE}.logs:logs", "What a job writes, wherever it runs."),
     "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel workloads."),
     "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Give a workload a priority."),
     "clusters": (f"{_HERE}.fleet_commands:clusters", "List the clusters."),

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
         UnexpectedReplyError,
     )
     from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
+    from berthmaster.client.log_lines import LogLine, lines_of
 
 _FOUND_IN = {
     "Client": "client",
+    **dict.fromkeys(("LogLine", "lines_of"), "log_lines"),
     **dict.fromkeys(("SeenDead", "SeenDecision", "SeenEvent", "SeenFact"), "following"),
 }
 
 __all__ = [
     "BerthError",
     "Client",
+    "LogLine",
     "NotAllowedError",
     "RefusedError",
     "SeenDead",
@@ -43,6 +46,7 @@ __all__ = [
     "TooLargeError",
     "UnavailableError",
     "UnexpectedReplyError",
+    "lines_of",
 ]
 
 

@@ -43,6 +43,8 @@ from berthmaster.messages.api import (
     HelloRequest,
     ListReply,
     ListRequest,
+    LogsReply,
+    LogsRequest,
     LostRequest,
     OperatorReply,
     Refusal,
@@ -70,6 +72,10 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0  # for one request with all its repetitions
 TRY_TIMEOUT_S: Final = 2.0
+LOG_WAIT_S: Final = 4.0
+TRY_LOG_S: Final = 5.0  # for the answer of a cluster, beyond what is waited for lines
+LOG_PAUSE_S: Final = 0.5
+ENDED: Final = ("succeeded", "failed", "cancelled")
 CONNECT_TIMEOUT_S: Final = 5.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=1.0)
 ENVELOPE_BYTES: Final = 512  # headers and subject count against the server's limit too
@@ -216,6 +222,60 @@ class Client:
         """Workloads, newest first; the next page with ``before=reply.next_before``."""
         request = ListRequest(states=tuple(states), queue=queue, limit=limit, before=before)
         return await self._tenant("list", request, ListReply)
+
+    async def logs(
+        self,
+        workload: str,
+        *,
+        follow: bool = False,
+        pod: int = 0,
+        previous: bool = False,
+        since_s: float | None = None,
+        tail: int | None = None,
+    ) -> AsyncGenerator[LogsReply, None]:
+        """What a pod of a workload wrote, piece by piece; ``lines_of`` makes lines of one.
+
+        ``follow``: until the workload has ended, over lost connections, restarts of services and
+        attempts; ask for the next piece when you have dealt with the last. Who is too slow for what
+        is kept is told so by ``cut``. ``previous``: the end of the attempt before the last.
+        ``since_s``, ``tail``: where to begin: so many seconds back, with so many last lines.
+        Nothing to read is a piece without data, with the reason as ``note``.
+        """
+        cursor = ""
+        told = ""
+        while True:
+            request = LogsRequest(
+                id=workload,
+                pod=pod,
+                previous=previous,
+                after=cursor,
+                tail=None if cursor else tail,
+                since_s=None if cursor else since_s,
+                wait_s=LOG_WAIT_S if follow else 0.0,
+            )
+            subject = subjects.api(self.tenant, "logs")
+            try:
+                reply = await self._ask(
+                    subject, encode(request), LogsReply, try_s=LOG_WAIT_S + TRY_LOG_S
+                )
+            except UnavailableError:
+                if not follow:
+                    raise
+                await asyncio.sleep(LOG_PAUSE_S)  # a connection that is lost comes back
+                continue
+            except RefusedError as error:
+                if not (follow and error.refusal.retry):
+                    raise
+                await asyncio.sleep(max(LOG_PAUSE_S, error.refusal.retry_after_s))
+                continue
+            cursor = reply.cursor or cursor
+            if reply.data or reply.note != told or reply.ended:
+                told = reply.note
+                yield reply
+            if (reply.ended and (previous or reply.state in ENDED)) or not (follow or reply.data):
+                return
+            if follow and not reply.data and reply.note:
+                await asyncio.sleep(LOG_PAUSE_S)
 
     async def why(self, workload: str | None = None) -> WhyReply:
         """Why a workload is where it is, or nowhere yet; without one, why those that wait do."""
@@ -501,22 +561,22 @@ class Client:
     async def _operator(self, verb: str, request: msgspec.Struct) -> OperatorReply:
         return await self._ask(subjects.operator(verb), encode(request), OperatorReply)
 
-    async def _ask(self, subject: str, body: bytes, expected: type[R]) -> R:
+    async def _ask(
+        self, subject: str, body: bytes, expected: type[R], *, try_s: float = TRY_TIMEOUT_S
+    ) -> R:
         """One request with its repetitions. Raises the errors of errors.py."""
         conn = self.connection
         limit_bytes = conn.nc.max_payload
         if len(body) + ENVELOPE_BYTES > limit_bytes:
             raise TooLargeError(len(body), limit_bytes - ENVELOPE_BYTES)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout_s
+        deadline = loop.time() + max(self.timeout_s, try_s)
         failures = 0
         while True:
             wait_s = 0.0
             left_s = deadline - loop.time()
             try:
-                message = await conn.request(
-                    subject, body, timeout_s=max(0.05, min(TRY_TIMEOUT_S, left_s))
-                )
+                message = await conn.request(subject, body, timeout_s=max(0.05, min(try_s, left_s)))
                 reply = _decode(message.data)
                 if not isinstance(reply, Refusal):
                     return _of_type(reply, expected)

@@ -25,6 +25,7 @@ class Limits(NamedTuple):
     facts_burst_bytes: float = 128 * MIB
     telemetry_per_s: float = 5000.0
     max_telemetry_bytes: int = 64 * 1024
+    logs_bytes_per_s: float = 8 * MIB
     letters_per_minute: float = 30.0
     read_bytes_per_s: float = 4 * MIB
     read_burst_bytes: float = 128 * MIB

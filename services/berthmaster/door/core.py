@@ -60,6 +60,13 @@ class _Job(msgspec.Struct):
     ended: bool = False
 
 
+class _Reader(msgspec.Struct):
+    """Of a piece of a log, whom it is for."""
+
+    reader: str
+
+
+_READER: Final = msgspec.json.Decoder(_Reader)
 _HEAD: Final = msgspec.json.Decoder(_Head)
 _JOB: Final = msgspec.json.Decoder(_Job)
 
@@ -95,6 +102,7 @@ class Door:
         self.in_hand = InHand(limits.max_requests, limits.max_items)
         self._fact_bytes: dict[str, Bucket] = {}
         self._observed: dict[str, Bucket] = {}
+        self._logged: dict[str, Bucket] = {}
         self._letters: dict[str, Bucket] = {}
         self._reads: dict[str, Bucket] = {}
 
@@ -244,6 +252,22 @@ class Door:
         if job.tenant and not (job.ended or self.log.concerns(cluster, key(job.tenant, job.id))):
             return ""
         return subject if job.cluster == cluster and self._observes(cluster, now_s) else ""
+
+    def log_chunk(self, cluster: str, data: bytes, now_s: float) -> str:
+        """The subject under which a piece of a log is passed on; "" = it is dropped. Whether it was
+        asked for is known to who asked."""
+        try:
+            reader = _READER.decode(data).reader
+            subject = subjects.log_chunks(cluster, reader)
+        except (subjects.SubjectError, *UNREADABLE):
+            return ""
+        return subject if self.may_log(cluster, len(data), now_s) else ""
+
+    def may_log(self, cluster: str, size: int, now_s: float) -> bool:
+        """Whether so many bytes more of this cluster's logs are taken."""
+        limits = self._limits
+        rate = limits.logs_bytes_per_s
+        return self._logged.setdefault(cluster, Bucket(rate, 2 * rate)).take(size, now_s)
 
     def _observes(self, cluster: str, now_s: float) -> bool:
         """Whether one more observation of this cluster is passed on."""

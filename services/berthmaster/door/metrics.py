@@ -27,6 +27,7 @@ class DoorMetrics:
         self.dropped = metrics.counter("telemetry_dropped", "Telemetry messages dropped")
         self.job_figures = metrics.counter("figures_passed", "Figures of jobs passed on")
         self.figures_dropped = metrics.counter("figures_dropped", "Figures of jobs dropped")
+        self.logs_dropped = metrics.counter("logs_dropped", "Pieces of logs dropped")
         self._open = metrics.gauge("open_workloads", "Workloads that have not ended")
         self._known = metrics.gauge("facts", "Facts at hand")
         self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")

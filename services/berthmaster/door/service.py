@@ -56,6 +56,8 @@ from berthmaster.messages.door import (
     GreetReply,
     LeaseReply,
     LeaseRequest,
+    LogEndReply,
+    LogEndRequest,
     Nudge,
     ReportedFact,
     ReportOutcome,
@@ -73,6 +75,7 @@ from berthmaster.messages.families import (
     EVENTS,
     FACTS_REQUESTS,
     LEASE_REQUESTS,
+    LOG_END_REQUESTS,
     REPORT_REQUESTS,
     STORY_REQUESTS,
     TAKE_REQUESTS,
@@ -80,6 +83,7 @@ from berthmaster.messages.families import (
     UNREADABLE,
     encode,
 )
+from berthmaster.messages.records import LogEnd
 from berthmaster.runtime.candidacy import Record
 from berthmaster.runtime.lease import Outdated, StoreAway
 from berthmaster.runtime.periodic import beats
@@ -92,6 +96,7 @@ LEASE_LIMIT_S: Final = 0.5
 PUT_LIMIT_S: Final = 3.0
 ANSWER_LIMIT_S: Final = 20.0  # a poll waits for 15
 MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded by themselves
+MAX_LOG_CHUNKS: Final = 256  # pieces of logs that wait to be passed on, 128 KiB each
 MAX_TELEMETRY: Final = 20_000  # messages that wait to be passed on
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
@@ -166,7 +171,14 @@ class Shell:
             "report": self._report,
             "lease": self._lease,
             "dead": self._dead,
+            "log_end": self._log_end,
         }
+        logs = await self._conn.subscribe_raw(
+            subjects.agent_of_all_clusters("logs"),
+            self._pass_logs_on,
+            queue=SERVED_AS,
+            pending_messages=MAX_LOG_CHUNKS,
+        )
         endpoints = await serve(
             self._asked_by,
             SERVED_AS,
@@ -193,6 +205,7 @@ class Shell:
         await endpoints.stop()
         await telemetry.unsubscribe()
         await figures.unsubscribe()
+        await logs.unsubscribe()
 
     # What the streams tell
 
@@ -668,6 +681,35 @@ class Shell:
         except (subjects.SubjectError, BusError):
             pass
         self._figures.dropped.inc()
+
+    async def _pass_logs_on(self, msg: Msg) -> None:
+        """A piece of a log, to the gateway that asked; it asks again for one that is lost."""
+        try:
+            cluster, _ = subjects.parse_agent(msg.subject)
+            to = self._core.log_chunk(cluster, msg.data, self._conn.now())
+            if to:
+                await self._conn.publish(to, msg.data)
+                return
+        except (subjects.SubjectError, BusError):
+            pass
+        self._figures.logs_dropped.inc()
+
+    async def _log_end(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(LogEndRequest, LOG_END_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        if not self._core.may_log(cluster, len(data), self._conn.now()):
+            return overloaded("fewer bytes of logs")
+        told = {name: getattr(request, name) for name in LogEndRequest.__struct_fields__}
+        try:
+            subject = subjects.log_end(
+                request.tenant, request.id, request.attempt, cluster, request.pod
+            )
+            kept = encode(LogEnd(cluster=cluster, **told))
+            await self._conn.store(subject, kept, timeout_s=PUT_LIMIT_S)
+        except (subjects.SubjectError, BusError) as error:
+            return unavailable(str(error))
+        return LogEndReply(kept=True)
 
     async def _pass_figures_on(self, msg: Msg) -> None:
         """What one job's GPUs do: an observation as well."""

@@ -75,6 +75,12 @@ class DoorSettings(CommonSettings):
         5000.0, least=1, most=1e6, help="telemetry messages that are passed on; more are dropped"
     )
     max_telemetry_kib: int = setting(64, least=1, most=512, help="size of one of them")
+    logs_mib_per_s: float = setting(
+        8.0,
+        least=0.001,
+        most=10_000,
+        help="of jobs' logs that are passed on and kept; twice what one executor reads, in JSON",
+    )
     letters_per_minute: float = setting(
         30.0, least=0, most=1e6, help="dead letters that are kept of one cluster's agent"
     )
@@ -92,6 +98,7 @@ class DoorSettings(CommonSettings):
             facts_burst_bytes=self.facts_burst_mib * MIB,
             telemetry_per_s=self.telemetry_per_s,
             max_telemetry_bytes=self.max_telemetry_kib * 1024,
+            logs_bytes_per_s=self.logs_mib_per_s * MIB,
             letters_per_minute=self.letters_per_minute,
             read_bytes_per_s=self.read_mib_per_s * MIB,
             read_burst_bytes=self.read_burst_mib * MIB,

@@ -23,10 +23,12 @@ from berthmaster.emulator.fleets import (
 )
 from berthmaster.emulator.host import Host
 from berthmaster.emulator.journal import Journal, JournalError, read_journal
+from berthmaster.emulator.logs import EmulatedLogs
 from berthmaster.emulator.records import Record
 from berthmaster.emulator.reporter import Reporter
 from berthmaster.executor.core import Executor
 from berthmaster.executor.limits import Limits
+from berthmaster.executor.logs import KeepsEnds, LogDesk
 from berthmaster.executor.shell import Shell
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
@@ -35,6 +37,7 @@ from berthmaster.runtime.settings import CommonSettings, setting
 
 FIGURES_INTERVAL_S = 1.0
 CLOSE_LIMIT_S = 3.0
+LOG_BYTES_PER_S = 2 * 1024 * 1024
 OPENB = "openb"
 _TRACES = Path(__file__).parents[4] / "shared" / "traces"
 # At --disturbance 1: a fleet of openb's size loses a GPU every few hours and a node every hour.
@@ -167,7 +170,9 @@ class Served:
         self.host = Host(self.cluster, self.journal, conn.now)
         core = Executor(spec.name, limits=Limits(start_s=settings.start_limit_s))
         self.door = door = DoorClient(conn, spec.name)
-        self.shell = Shell(door, core, self.host, service=context.name)
+        self.desk = LogDesk(door, EmulatedLogs(self.cluster, conn.now), bytes_per_s=LOG_BYTES_PER_S)
+        self.keeping = KeepsEnds(self.host, self.desk)
+        self.shell = Shell(door, core, self.keeping, service=context.name)
         self.reporter = Reporter(
             door,
             self.host,
@@ -181,6 +186,7 @@ class Served:
         name, stopping = self.cluster.spec.name, context.stopping
         interval_s = context.settings.telemetry_interval_s
         self.executor = context.spawn(self.shell.run(stopping), name=f"executor of {name}")
+        context.spawn(self.desk.run(stopping), name=f"logs of {name}")
         context.spawn(self.reporter.run(stopping), name=f"inventory of {name}")
         context.spawn(self.reporter.keep_alive(stopping), name=f"sign of life of {name}")
         if interval_s:
@@ -190,6 +196,7 @@ class Served:
         """Let the executor finish what it has in hand; then time stands still."""
         if self.executor is not None:
             await asyncio.wait({self.executor}, timeout=CLOSE_LIMIT_S)
+        await self.keeping.close()
         self.host.stop()
         if self.journal is not None:
             self.journal.close()

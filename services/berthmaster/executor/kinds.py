@@ -1,5 +1,7 @@
 """What an executor reads of Jobs, JobSets and pods: the fields that tell how an attempt stands."""
 
+from typing import Final
+
 from berthmaster.kubernetes.objects import Condition, Object, Struct
 
 
@@ -18,6 +20,10 @@ class JobStatus(Struct, frozen=True):
     terminating: int | None = None  # pods on their way out
     failed: int | None = None
     conditions: tuple[Condition, ...] | None = ()
+
+
+DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+MAIN_CONTAINER: Final = "main"
 
 
 class JobObject(Object, frozen=True):
@@ -78,6 +84,15 @@ class PodObject(Object, frozen=True):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def main_container(self) -> str:
+        """The one whose log is the pod's; "" = it has but one, or the API server knows."""
+        named = self.metadata.annotations.get(DEFAULT_CONTAINER, "")
+        names = [each.name for each in self.status.container_statuses or ()]
+        if named or len(names) < 2:
+            return named
+        return MAIN_CONTAINER if MAIN_CONTAINER in names else names[0]
 
     @property
     def over(self) -> bool:

@@ -125,6 +125,12 @@ class ClusterRuntime:
         """Whether something of it is in the cluster, or ordered."""
         return attempt in self._held
 
+    def pods_of(self, attempt: Attempt) -> list[PodObject]:
+        """Pods of an attempt that are there, in the order of set and number."""
+        held = self._held.get(attempt)
+        pods = held.scene.pods.values() if held is not None else ()
+        return sorted(pods, key=lambda pod: _place(pod.metadata.name))
+
     def ill(self) -> str:
         """What stands between us and the API server, in words; "" = nothing."""
         effects = self._effects
@@ -363,3 +369,8 @@ class ClusterRuntime:
             if held.timer is not None:
                 held.timer.cancel()
             self._held.pop(held.attempt, None)
+
+
+def _place(name: str) -> tuple[object, ...]:
+    """Names by the numbers in them: a Job's pods are <job>-<number>-<random>."""
+    return tuple(part.zfill(8) if part.isdecimal() else part for part in name.split("-"))

@@ -17,8 +17,10 @@ from berthmaster.executor.core import Executor
 from berthmaster.executor.events import ClusterReached
 from berthmaster.executor.gangs import SERVED_BY, Gangs
 from berthmaster.executor.limits import Limits
+from berthmaster.executor.logs import KeepsEnds, LogDesk
 from berthmaster.executor.manifest import Style
 from berthmaster.executor.offers import Offers
+from berthmaster.executor.pod_logs import PodLogs
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.settings import ExecutorSettings
 from berthmaster.executor.shell import Shell
@@ -217,7 +219,14 @@ class _Serving:
             clock=door.now,
             log=ctx.log,
         )
-        shell = Shell(door, core, runtime, service=NAME, serves=self._serves)
+        self._desk = LogDesk(
+            door,
+            PodLogs(client, runtime),
+            bytes_per_s=settings.logs_mib_per_s * 1024 * 1024,
+            pods_at_once=settings.logs_at_once,
+        )
+        self._keeping = KeepsEnds(runtime, self._desk)
+        shell = Shell(door, core, self._keeping, service=NAME, serves=self._serves)
         self._parts = _Parts(offers, runtime, shell)
         self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
         self._told: Mapping[str, str] = {}  # namespaces that lack rights
@@ -236,6 +245,7 @@ class _Serving:
         working = ctx.spawn(shell.run(ctx.stopping), name="executor")
         ctx.spawn(self._watch_reach(), name="whether the API server answers")
         ctx.spawn(self._watch_gangs(), name="what starts gangs")
+        ctx.spawn(self._desk.run(ctx.stopping), name="logs of pods")
         figures = ExecutorMetrics(ctx)
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()
@@ -244,6 +254,7 @@ class _Serving:
             ctx.health.ready("door", not self._door.silent, self._door.silent)
             self._tell_lacking(figures)
             figures.show(self._client, runtime, shell)
+        await self._keeping.close()
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
 
     async def _watch_reach(self) -> None:

@@ -71,6 +71,13 @@ class ExecutorSettings(ClusterSettings):
         "Workload), coscheduling (scheduler-plugins' PodGroup), none; auto = the first of these "
         "that the cluster serves and we may make. Pods for KAI's scheduler are gangs of KAI's",
     )
+    logs_mib_per_s: float = setting(
+        2.0,
+        least=0.001,
+        most=1000,
+        help="of jobs' logs that are read for whoever follows them, of all pods together",
+    )
+    logs_at_once: int = setting(64, least=1, most=10_000, help="pods whose logs are read at once")
     gpu_resource: str = setting(
         NVIDIA,
         check=_resource,

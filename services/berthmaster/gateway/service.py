@@ -45,6 +45,7 @@ from berthmaster.gateway.events import (
     UnreadableEvent,
 )
 from berthmaster.gateway.instructions import Instruction
+from berthmaster.gateway.logs import LogReader
 from berthmaster.gateway.metrics import GatewayMetrics
 from berthmaster.gateway.settings import GatewaySettings
 from berthmaster.gateway.shared_state import Limits
@@ -52,7 +53,14 @@ from berthmaster.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.logcheck.guard import LogGuard
-from berthmaster.messages.api import GATEWAY_VERBS, OPERATOR_VERBS, ApiReply, GetReply
+from berthmaster.messages.api import (
+    GATEWAY_VERBS,
+    OPERATOR_VERBS,
+    ApiReply,
+    GetReply,
+    GetRequest,
+    Refusal,
+)
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
 from berthmaster.messages.runtimes import RuntimeSetting
@@ -93,6 +101,14 @@ class Shell:
         self._effects.flaws = self._guard.flaws
         self._heard = HeardFigures(conn.now)
         self._numbers = itertools.count(1)
+        self._logs = LogReader(
+            conn,
+            lambda: self._core.view,
+            self._story,
+            feeds=settings.log_feeds,
+            feed_bytes=settings.log_feed_kib * 1024,
+            tenant_bytes_per_s=settings.tenant_log_mib_per_s * 1024 * 1024,
+        )
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
 
@@ -106,6 +122,7 @@ class Shell:
         ctx.spawn(self._watch_size(), name="watch size")
         ctx.spawn(self._tick(), name="tick")
         await self._heard.listen(self._conn)
+        await self._logs.listen()
         settings = ctx.settings
         limit = settings.max_in_flight
         share = Share(
@@ -147,7 +164,27 @@ class Shell:
             tenant, verb = subjects.parse_api(subject)
         except subjects.SubjectError:  # the core says what is wrong with such a tenant
             tenant, verb = subject.split(".")[2], subject.rpartition(".")[2]
+        if verb == "logs":
+            return await self._answer_logs(tenant, data)
         return await self._answer(tenant, verb, data)
+
+    async def _answer_logs(self, tenant: str, data: bytes) -> bytes:
+        began_s = asyncio.get_running_loop().time()
+        if self._core.caught_up:
+            reply: ApiReply = await self._logs.answer(tenant, data)
+        else:
+            reply = unavailable("the log has not been read to its end yet")
+        took_s = asyncio.get_running_loop().time() - began_s
+        self._figures.answered("logs", reply, took_s)
+        return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
+
+    async def _story(self, tenant: str, workload: str) -> GetReply | Refusal:
+        """One workload with its story, as its tenant would get it."""
+        ref = f"{self._life}/{next(self._numbers)}"
+        asked = encode(GetRequest(id=workload, story=True))
+        told = self._tell(Requested(ref=ref, tenant=tenant, verb="get", data=asked))
+        reply = await self._converse(ref, told)
+        return reply if isinstance(reply, GetReply | Refusal) else unavailable("ask again")
 
     async def _answer_operator(self, subject: str, data: bytes) -> bytes:
         return await self._answer(None, subject.rpartition(".")[2], data)

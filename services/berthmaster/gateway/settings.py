@@ -40,6 +40,22 @@ class GatewaySettings(CommonSettings):
         help="workloads of one tenant that have not ended; each is kept in the memory of every "
         "service that decides",
     )
+    log_feeds: int = setting(
+        128, least=1, most=10_000, help="logs that are followed at once; all of one pod share one"
+    )
+    log_feed_kib: int = setting(
+        1024,
+        least=128,
+        most=65_536,
+        help="of each such log that is kept for those who read slowly; who is further behind is "
+        "told that lines are left out",
+    )
+    tenant_log_mib_per_s: float = setting(
+        16.0,
+        least=0.01,
+        most=10_000,
+        help="of logs that one tenant's readers get together; more has to wait",
+    )
     settle_limit_s: float = setting(
         1.2,
         least=0.1,

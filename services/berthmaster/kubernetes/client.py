@@ -15,8 +15,8 @@ import msgspec
 from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import BadAnswer, Gone, NotFound
 from berthmaster.kubernetes.objects import Object, Struct
-from berthmaster.kubernetes.resources import SELF_SUBJECT_ACCESS_REVIEWS, Resource, counted_as
-from berthmaster.kubernetes.transport import Method, Transport
+from berthmaster.kubernetes.resources import PODS, SELF_SUBJECT_ACCESS_REVIEWS, Resource, counted_as
+from berthmaster.kubernetes.transport import Method, Stream, Transport
 from berthmaster.kubernetes.wire import (
     LineSplitter,
     Page,
@@ -182,6 +182,28 @@ class Client:
                         slice_ends_s = now() + SLICE_S
         finally:
             stream.close()
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str = "",
+        since: str = "",
+        tail: int | None = None,
+        follow: bool = False,
+        timeout_s: float = 3600.0,
+    ) -> Stream:
+        """What a container of a pod writes, each line with its time; the caller closes it.
+        ``since``: RFC 3339, whole seconds. Raises KubernetesError."""
+        path = PODS.path(namespace=namespace, name=pod, subresource="log")
+        params = {"timestamps": "true"}
+        wanted = {"container": container, "sinceTime": since, "follow": "true" if follow else ""}
+        params |= {name: value for name, value in wanted.items() if value}
+        if tail is not None:
+            params["tailLines"] = str(tail)
+        self.calls["log", counted_as(path)] += 1
+        return await self._transport.stream(path, params=params, timeout_s=timeout_s)
 
     # ------------------------------------------------------------ writing
 

@@ -291,6 +291,38 @@ class GetReply(
     figures: tuple[JobFigures, ...] = ()  # what its GPUs do, where that was told of lately
 
 
+class LogsRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Some of the log of one pod of a workload. Who follows asks again with the last cursor."""
+
+    id: WorkloadId
+    pod: Annotated[int, Meta(ge=0, le=4095)] = 0  # in the order of their names
+    previous: bool = False  # of the attempt before the last one
+    after: Annotated[str, Meta(max_length=96)] = ""  # ``cursor`` of the last reply
+    tail: Annotated[int, Meta(ge=0, le=100_000)] | None = None  # at first: the last lines only
+    since_s: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None  # at first: so far back
+    wait_s: Annotated[float, Meta(ge=0, le=5)] = 0.0  # for something to be written
+
+
+class LogsReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.logs.v1"):
+    """The answer to ``logs``; at most 96 KiB of a log."""
+
+    tenant: str
+    id: str
+    state: WorkloadStateName
+    attempt: int = 0
+    cluster: str = ""
+    pod: int = 0
+    pods: int = 0  # how many the attempt has; 0 = not known
+    data: bytes = b""  # whole lines: time (RFC 3339), a blank, text; whatever bytes those are
+    cursor: str = ""
+    cut: bool = False  # lines before these were left out: too old, or not asked for in time
+    kept: bool = False  # this is the end that was kept of a log that is gone
+    ended: bool = False  # nothing more will come of this attempt
+    note: str = ""  # for people: why there is nothing
+
+
 class ListRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -617,6 +649,7 @@ ApiReply = (
     | ChangeReply
     | GetReply
     | ListReply
+    | LogsReply
     | WhyReply
     | DryRunReply
     | WhatifReply
@@ -634,7 +667,7 @@ OPERATOR_VERBS = (
     *JOB_ORDERS,
 )
 GATEWAY_VERBS = (
-    *("hello", "submit", "cancel", "reprioritize", "get", "list"),
+    *("hello", "submit", "cancel", "reprioritize", "get", "list", "logs"),
     *JOB_VERBS,
     "checkpointed",
 )

@@ -289,6 +289,68 @@ class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     sequence: int
 
 
+LogCursor = Annotated[str, Meta(max_length=64)]  # how far a log was read, see joblogs/lines.py
+MAX_LOG_BYTES = 96 * 1024  # of one answer: a third more in JSON, and still below a tenant's limit
+MAX_LOG_WAIT_S = 5.0
+MAX_LOG_LINES = 100_000
+
+
+class LogAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_ask.v1"):
+    """The gateway wants some of a pod's log: one answer, and no more until it asks again.
+
+    Subject: ``berth.assign.<cluster>.logs``
+    """
+
+    ask: str  # drawn at random: who answers has heard it
+    reader: str  # the gateway that asks
+    tenant: str
+    id: str
+    attempt: int
+    pod: int = 0  # in the order of their names
+    after: LogCursor = ""
+    tail: int | None = None  # of a log from its beginning: the last lines only
+    since_s: float | None = None  # the same: what was written in the last seconds
+    max_bytes: int = MAX_LOG_BYTES
+    wait_s: float = 0.0  # for something to be written
+
+
+class LogChunk(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_chunk.v1"
+):
+    """Some of a pod's log. The door passes it on to who asked and looks at nothing else of it.
+
+    Subject: ``berth.agent.<cluster>.logs``, passed on as ``berth.logs.<cluster>.<reader>``
+    """
+
+    ask: str
+    reader: str
+    data: bytes = b""  # whole lines as the kubelet writes them: time, a blank, text
+    cursor: LogCursor = ""  # for the next ask
+    pods: int = 0  # how many the attempt has
+    ended: bool = False  # nothing more will be written
+    why: str = ""  # why there is nothing to read
+
+
+class LogEndRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Keep the end of a pod's log for a day: the pod is about to be removed."""
+
+    tenant: Token
+    id: Token
+    attempt: Annotated[int, Meta(ge=1, le=1 << 31)]
+    pod: Annotated[int, Meta(ge=0, le=4096)] = 0
+    pods: int = 1  # how many the attempt has
+    data: Annotated[bytes, Meta(max_length=MAX_LOG_BYTES)] = b""
+    cut: bool = False  # there was more before
+
+
+class LogEndReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_end.v1"
+):
+    """Whether it is kept."""
+
+    kept: bool
+
+
 DoorReply = (
     GreetReply
     | TakeReply
@@ -298,5 +360,6 @@ DoorReply = (
     | ReportReply
     | LeaseReply
     | DeadReply
+    | LogEndReply
     | Refusal
 )

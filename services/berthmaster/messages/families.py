@@ -31,6 +31,7 @@ from berthmaster.messages.api import (
     HoldRequest,
     JobOrderRequest,
     ListRequest,
+    LogsRequest,
     LostRequest,
     MoveRequest,
     ReleaseRequest,
@@ -47,6 +48,9 @@ from berthmaster.messages.door import (
     FactsRequest,
     GreetRequest,
     LeaseRequest,
+    LogAsk,
+    LogChunk,
+    LogEndRequest,
     Nudge,
     ReportRequest,
     StoryRequest,
@@ -57,7 +61,7 @@ from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.login import LoginAnswer, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.usage import TrendsRequest, UsageReportRequest
@@ -106,6 +110,9 @@ ARCHIVED_STORIES: Final = msgspec.json.Decoder(ArchivedStory)
 LEASES: Final = msgspec.json.Decoder(Lease)
 LOG_MARKS: Final = msgspec.json.Decoder(LogMark)
 DOOR_REPLIES: Final = msgspec.json.Decoder(DoorReply)
+LOG_ASKS: Final = msgspec.json.Decoder(LogAsk)
+LOG_CHUNKS: Final = msgspec.json.Decoder(LogChunk)
+LOG_ENDS: Final = msgspec.json.Decoder(LogEnd)
 NUDGES: Final = msgspec.json.Decoder(Nudge)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 LOGIN_ANSWERS: Final[Reader[LoginAnswer]] = msgspec.json.Decoder(LoginAnswer)
@@ -123,6 +130,7 @@ CHECKPOINTED_REQUESTS: Final = msgspec.json.Decoder(CheckpointedRequest)
 JOB_ORDERS: Final = msgspec.json.Decoder(JobOrderRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
 LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
+LOGS_REQUESTS: Final = msgspec.json.Decoder(LogsRequest)
 WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
@@ -144,6 +152,7 @@ FACTS_REQUESTS: Final = msgspec.json.Decoder(FactsRequest)
 REPORT_REQUESTS: Final = msgspec.json.Decoder(ReportRequest)
 LEASE_REQUESTS: Final = msgspec.json.Decoder(LeaseRequest)
 DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
+LOG_END_REQUESTS: Final = msgspec.json.Decoder(LogEndRequest)
 LOGIN_REQUESTS: Final = msgspec.json.Decoder(LoginRequest)
 
 AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
@@ -156,6 +165,7 @@ AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "report": ReportRequest,
         "lease": LeaseRequest,
         "dead": DeadRequest,
+        "log_end": LogEndRequest,
     }
 )
 
@@ -172,6 +182,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "checkpointed": CheckpointedRequest,
         "get": GetRequest,
         "list": ListRequest,
+        "logs": LogsRequest,
         "why": WhyRequest,
         "dry_run": SubmitRequest,
         "whatif": WhatifRequest,

@@ -77,3 +77,19 @@ class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     service: str
     at_s: float  # the server's clock
     streams: tuple[StreamMark, ...] = ()
+
+
+class LogEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.end.v1"):
+    """The end of the log of one pod, as its cluster read it before the pod was removed.
+
+    Subject: ``berth.log_end.<tenant>.<id>.<attempt>.<cluster>.<pod>``
+    """
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    pod: int = 0
+    pods: int = 1
+    data: bytes = b""  # whole lines: time, a blank, text
+    cut: bool = False  # there was more before

@@ -21,6 +21,7 @@ from berthmaster.messages.api import (
     GiveUpRequest,
     HelloRequest,
     ListRequest,
+    LogsRequest,
     LostRequest,
     Refusal,
     ReprioritizeRequest,
@@ -43,6 +44,7 @@ from berthmaster.messages.families import (
     HELLO_REQUESTS,
     JOB_REQUESTS,
     LIST_REQUESTS,
+    LOGS_REQUESTS,
     LOST_REQUESTS,
     QUEUE_REQUESTS,
     REPRIORITIZE_REQUESTS,
@@ -150,6 +152,11 @@ def get_request(data: bytes) -> GetRequest | Refusal:
 def list_request(data: bytes) -> ListRequest | Refusal:
     """The body of ``list``; nothing at all asks for everything."""
     return decoded(ListRequest, LIST_REQUESTS, data or b"{}")
+
+
+def logs_request(data: bytes) -> LogsRequest | Refusal:
+    """The body of ``logs``."""
+    return decoded(LogsRequest, LOGS_REQUESTS, data)
 
 
 def cordon_request(data: bytes) -> CordonRequest | Refusal:

@@ -18,7 +18,7 @@ from berthmaster.bus.event_subjects import event_subject
 from berthmaster.messages import families
 from berthmaster.messages.api import ApiReply, SubmitRequest
 from berthmaster.messages.control import ControlFact, QueueSetting
-from berthmaster.messages.door import DoorReply, Nudge
+from berthmaster.messages.door import DoorReply, LogAsk, LogChunk, Nudge
 from berthmaster.messages.families import (
     AGENT_REQUESTS,
     EVENTS,
@@ -37,7 +37,7 @@ from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.login import LoginReply, LoginRequest
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogMark
+from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 from scripts.schema_tools.json_schema import MESSAGES, Message, name_of, schema_of
@@ -61,6 +61,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["reprioritize"]: families.REPRIORITIZE_REQUESTS,
     REQUEST_TYPES["get"]: families.GET_REQUESTS,
     REQUEST_TYPES["list"]: families.LIST_REQUESTS,
+    REQUEST_TYPES["logs"]: families.LOGS_REQUESTS,
     REQUEST_TYPES["why"]: families.WHY_REQUESTS,
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
     REQUEST_TYPES["report"]: families.USAGE_REPORT_REQUESTS,
@@ -81,6 +82,9 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     **{request: msgspec.json.Decoder(request) for request in AGENT_REQUESTS.values()},
     **dict.fromkeys(members(DoorReply), families.DOOR_REPLIES),
     Nudge: families.NUDGES,
+    LogAsk: families.LOG_ASKS,
+    LogChunk: families.LOG_CHUNKS,
+    LogEnd: families.LOG_ENDS,
     LoginRequest: families.LOGIN_REQUESTS,
     LoginReply: families.LOGIN_ANSWERS,
 }

@@ -1,0 +1,67 @@
+"""Logs of pods as a kubelet has them, by way of the API server."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from berthmaster.executor.cluster_protocol import Attempt
+from berthmaster.executor.logs import LogStream, NoLog
+from berthmaster.executor.runtime import ClusterRuntime
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import KubernetesError
+from berthmaster.kubernetes.transport import Stream
+
+
+class PodLogs:
+    """The logs of one executor's pods."""
+
+    def __init__(self, client: Client, runtime: ClusterRuntime) -> None:
+        self._client = client
+        self._runtime = runtime
+
+    def pods(self, attempt: Attempt) -> Sequence[str]:
+        """Names of its pods, in their order."""
+        return [pod.metadata.name for pod in self._runtime.pods_of(attempt)]
+
+    async def open(
+        self,
+        attempt: Attempt,
+        pod: str,
+        *,
+        since_s: float | None,
+        tail: int | None,
+        follow: bool,
+    ) -> LogStream:
+        """Raises NoLog."""
+        found = next((p for p in self._runtime.pods_of(attempt) if p.metadata.name == pod), None)
+        if found is None:
+            raise NoLog(f"pod {pod} is gone")
+        since = ""
+        if since_s is not None:
+            since = datetime.fromtimestamp(int(since_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            stream = await self._client.pod_log(
+                found.metadata.namespace,
+                pod,
+                container=found.main_container,
+                since=since,
+                tail=tail,
+                follow=follow,
+            )
+        except KubernetesError as error:
+            raise NoLog(f"pod {pod}: {error}") from error
+        return _PodLog(stream)
+
+
+class _PodLog:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def read(self) -> bytes:
+        """Raises NoLog."""
+        try:
+            return await self._stream.read()
+        except KubernetesError as error:
+            raise NoLog(str(error)) from error
+
+    def close(self) -> None:
+        self._stream.close()
