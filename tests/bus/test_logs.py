@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -122,7 +123,7 @@ async def read(berth: Client, most: int) -> list[bytes]:
 
 
 @in_loop
-async def test_a_hundred_follow_one_job_by_one_reading_and_each_gets_every_line(
+async def test_a_hundred_follow_by_one_reading_and_each_gets_every_line(
     server: Server,
 ) -> None:
     async with bench(server.url) as there, there.client() as berth:
@@ -162,7 +163,7 @@ async def test_who_reads_slowly_is_told_and_costs_the_others_nothing(server: Ser
 
 
 @in_loop
-async def test_a_job_that_writes_much_is_read_at_the_rate_that_the_settings_say(
+async def test_a_job_that_writes_much_is_read_at_the_rate_that_is_set(
     server: Server,
 ) -> None:
     rate = 200_000.0
@@ -178,7 +179,7 @@ async def test_a_job_that_writes_much_is_read_at_the_rate_that_the_settings_say(
 
 
 @in_loop
-async def test_a_log_is_its_tenants_and_only_the_jobs_cluster_is_asked_and_believed(
+async def test_a_log_is_its_tenants_and_only_the_jobs_cluster_is_believed(
     server: Server,
 ) -> None:
     async with bench(server.url) as there, there.client() as berth, there.client("evil") as evil:
@@ -189,11 +190,8 @@ async def test_a_log_is_its_tenants_and_only_the_jobs_cluster_is_asked_and_belie
             subjects.assign_logs("c1"), lambda _, data: heard.append(LOG_ASKS.decode(data))
         )
         await there.conn.subscribe(subjects.assign_logs("c2"), lambda _, data: others.append(data))
-        try:
+        with pytest.raises(RefusedError, match="of a workload of this tenant"):
             await anext(evil.logs("train"))
-            raise AssertionError("another tenant's log was read")
-        except RefusedError as error:
-            assert (error.refusal.code, error.refusal.field) == ("not_found", "id")
         assert heard == []
 
         # Another cluster answers before it was asked, and with what it cannot know.
@@ -218,7 +216,7 @@ async def pieces(berth: Client, **how: object) -> list[LogsReply]:
 
 
 @in_loop
-async def test_the_end_of_a_log_outlives_its_pod_and_is_what_a_follower_ends_with(
+async def test_the_end_of_a_log_outlives_its_pod_and_a_follower_ends_with_it(
     server: Server,
 ) -> None:
     async with bench(server.url) as there, there.client() as berth:

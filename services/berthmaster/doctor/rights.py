@@ -91,4 +91,13 @@ def agent_rights(
             Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
             for verb in ("create", "get", "list", "watch", "patch", "delete")
         ]
+        rights.append(
+            Right(
+                verb="get",
+                group="",
+                resource="pods/log",
+                namespace=namespace,
+                why="to show what jobs write",
+            )
+        )
     return rights

@@ -59,7 +59,7 @@ def _seconds(text: str) -> int:
 def written_ns(line: bytes) -> int | None:
     """When a line was written; None: it does not say."""
     stamp, blank, _ = line[:_STAMP_CHARS].partition(b" ")
-    if not blank and len(line) > len(stamp):
+    if (not blank and len(line) > len(stamp)) or stamp[4:5] != b"-" or stamp[10:11] != b"T":
         return None
     try:
         text = stamp.rstrip(b"\n").decode("ascii")

@@ -32,7 +32,8 @@ def test_a_log_that_is_read_on_from_any_line_over_and_over_is_read_once() -> Non
     assert lines == [line + b"\n" for line in LOG.split(b"\n")]
     chance = random.Random(7)
     for _ in range(50):
-        cursor, got = START, []
+        cursor = START
+        got: list[bytes] = []
         while len(got) < len(lines):
             reading = Lines(parse_cursor(str(cursor)))
             until = chance.randint(1, len(LOG))  # a kubelet begins at the whole second again

@@ -236,6 +236,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "fleet_of",
         "api_of_all_tenants",
         "agent_of_all_clusters",
+        "log_chunks_for",
     }
     readers = {
         "parse_workload_event",
@@ -247,6 +248,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "parse_api",
         "asker",
         "parse_agent",
+        "parse_log_chunks",
     }
     readers |= {"is_decision", "is_archived_story", "cell_of"}
     buckets = {"archive", "archived_decision"}  # which of them is archived_stories' and …decisions'
