@@ -27,6 +27,7 @@ from berthmaster.messages.workload import (
     JobRequest,
     Placed,
     PodSet,
+    ResizeRequested,
     RunSpec,
     Submitted,
     Withdrawn,
@@ -182,6 +183,22 @@ class Site:
         )
         await self.append(event)
 
+    async def resize(self, name: str, pods: tuple[PodBinding, ...]) -> None:
+        """As the resolver decides that it shall have these."""
+        event = ResizeRequested(
+            tenant=TENANT,
+            id=name,
+            after=(await self.read(name)).sequence,
+            at_s=4.0,
+            by="resolver",
+            cluster=CLUSTER,
+            attempt=1,
+            pods=pods,
+            reason="room for another",
+            decision=3,
+        )
+        await self.append(event)
+
     async def cancel(self, name: str, reason: str = "not needed") -> None:
         """As the gateway would: again, if the executor told something in between."""
         for _ in range(WRITES):
@@ -209,19 +226,21 @@ class Site:
             offer(workload, one.event, one.sequence, one.stored_at_s)
         return workload
 
-    async def until(self, name: str, kind: str, limit_s: float = LIMIT_S) -> WorkloadEvent:
-        """The first event of this kind, once it is there."""
+    async def until(
+        self, name: str, kind: str, limit_s: float = LIMIT_S, *, times: int = 1
+    ) -> WorkloadEvent:
+        """The first event of this kind, or a later one, once it is there."""
 
         async def there() -> bool:
             kinds = await self.kinds(name)
             assert kind in kinds or not set(kinds) & set(ENDINGS), (kinds, await self.events(name))
-            return kind in kinds
+            return kinds.count(kind) >= times
 
         try:
             await eventually(there, limit_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.words()}") from error
-        return next(e for e in await self.events(name) if type(e).__name__ == kind)
+        return [e for e in await self.events(name) if type(e).__name__ == kind][times - 1]
 
     async def tell(self, *reports: NodeReport) -> None:
         """What its inventory would say of nodes."""

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from berthmaster.executor.cluster_protocol import Attempt
+from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import Resized, Running
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
@@ -158,3 +160,57 @@ async def test_an_object_that_vanished_while_nobody_looked_is_given_back_not_mad
         calls = worker.audit.calls(since=mark)
         made = [c for c in calls if (c.verb, c.resource, c.status) == ("create", "jobs.batch", 201)]
         assert len(made) == 1
+
+
+@story
+async def test_killed_while_it_shrinks_a_job_it_says_what_stands_in_its_next_life_and_grows_it(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        request = job(count=4, run_s="forever", min_count=2, max_count=5)
+        attempt = await berlin.place(request, "n1")
+        running = await berlin.until("train", "Running")
+        assert isinstance(running, Running)
+        [made] = berlin.objects()
+        uids = {pod["metadata"]["uid"] for pod in berlin.pods()}
+        berlin.proxy.delay_s = 30.0  # it hears, and what it asks for waits at the door
+        await berlin.resize("train", running.pods[:2])
+        await asyncio.sleep(1.0)
+        berlin.kill()
+        [still] = berlin.objects()
+        assert still["spec"]["parallelism"] == 4
+        berlin.proxy.delay_s = 0.0
+        berlin.start()
+        shrunk = await berlin.until("train", "Resized")
+        assert isinstance(shrunk, Resized)
+        assert ([each.pod for each in shrunk.pods], shrunk.reason) == (["main-0", "main-1"], "")
+        # Those of the highest indices went; the Job and the others are what they were.
+        [job_now] = berlin.objects()
+        assert job_now["metadata"]["uid"] == made["metadata"]["uid"]
+        assert (job_now["spec"]["parallelism"], job_now["spec"]["completions"]) == (2, 2)
+        left = {pod["metadata"]["uid"] for pod in berlin.pods()}
+        assert (len(left), left - uids) == (2, set())
+
+        more = (*shrunk.pods, PodBinding(pod="main-2", node="n1"))
+        await berlin.resize("train", more)
+        berlin.restart()
+        grown = await berlin.until("train", "Resized", times=2)
+        assert isinstance(grown, Resized)
+        assert [each.pod for each in grown.pods] == ["main-0", "main-1", "main-2"]
+        assert len(berlin.pods()) == 3
+        await berlin.cancel("train")
+        await berlin.until("train", "Cancelled")
+        await berlin.clean()
+        kinds = await berlin.kinds(attempt.id)
+        assert kinds == [
+            "Claimed",
+            "Running",
+            "ResizeRequested",
+            "Resized",
+            "ResizeRequested",
+            "Resized",
+            "CancelRequested",
+            "Cancelled",
+        ]

@@ -126,6 +126,15 @@ REFUSED = {
     ),
     b'{"id": "x", "pod_sets": [{"gpus": "two"}]}': no(GPUS, '"two"', "a whole number from 0 to 64"),
     b'{"id": "x", "pod_sets": [{"gpus": -1}]}': no(GPUS, "-1", "a whole number from 0 to 64"),
+    b'{"id": "x", "pod_sets": [{"count": 2, "min_count": 3}]}': no(
+        "pod_sets[0].min_count", "3", "at most count, which is 2"
+    ),
+    b'{"id": "x", "pod_sets": [{"count": 2, "max_count": 1}]}': no(
+        "pod_sets[0].max_count", "1", "at least count, which is 2"
+    ),
+    b'{"id": "x", "pod_sets": [{"min_count": 0}]}': no(
+        "pod_sets[0].min_count", "0", "a whole number from 1 to 4096, or null"
+    ),
     b'{"id": "x", "pod_sets": [{"count": 1000000}]}': no(
         "pod_sets[0].count", "1000000", "a whole number from 1 to 4096"
     ),

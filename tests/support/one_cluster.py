@@ -11,7 +11,7 @@ from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.records import DECODER, ENCODER, Record
-from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, StopPods
+from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, ResizePods, StopPods
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
@@ -33,6 +33,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     JobRequest,
     Placed,
+    ResizeRequested,
     Submitted,
     WorkloadEvent,
 )
@@ -94,7 +95,9 @@ class Play:
 
     def __post_init__(self) -> None:
         self.journal: list[bytes] = []
-        self.hints: dict[int, tuple[Placed | CancelRequested, int]] = {}  # not acknowledged
+        self.hints: dict[
+            int, tuple[Placed | CancelRequested | ResizeRequested, int]
+        ] = {}  # not acknowledged
         self.hint_number = 0
         self.frozen: list[Freeze] = []
         self.performed: list[Instruction] = []
@@ -152,7 +155,7 @@ class Play:
         match instruction:
             case Append() | Reload():
                 self._operate(instruction)
-            case CreatePods() | StopPods() | DeletePods():
+            case CreatePods() | ResizePods() | StopPods() | DeletePods():
                 self.inbox += self.cluster.perform(instruction, self.now_s)
                 self._keep()
             case Acknowledge(hint):
@@ -238,7 +241,25 @@ class Play:
         self.tell(event)
         return event
 
-    def tell(self, event: Placed | CancelRequested) -> None:
+    def resize(self, name: str, *pods: PodBinding) -> ResizeRequested:
+        """As the resolver decides."""
+        event = ResizeRequested(
+            tenant=TENANT,
+            id=name,
+            after=self.log.load(name).sequence,
+            at_s=self.now_s,
+            by="resolver",
+            cluster=SPEC.name,
+            attempt=self.log.load(name).attempt,
+            pods=pods,
+            reason="room for another",
+            decision=2,
+        )
+        assert isinstance(self.log.append(event), Stored)
+        self.tell(event)
+        return event
+
+    def tell(self, event: Placed | CancelRequested | ResizeRequested) -> None:
         """Deliver the hint, and again after a restart until it is acknowledged."""
         story = self.log.stories[key(TENANT, event.id)]
         sequence = next(sequence for sequence, stored in story if stored == event)
@@ -261,13 +282,15 @@ def job(
     max_evictions: int = 10,
     gpus: int = 1,
     count: int = 1,
+    min_count: int | None = None,
+    max_count: int | None = None,
 ) -> JobRequest:
     """A request; say only what the test is about."""
     from berthmaster.messages.workload import PodSet
 
     return JobRequest(
         id=name,
-        pod_sets=(PodSet(gpus=gpus, count=count),),
+        pod_sets=(PodSet(gpus=gpus, count=count, min_count=min_count, max_count=max_count),),
         expected_duration_s=lasts_s,
         deadline_s=deadline_s,
         max_evictions=max_evictions,

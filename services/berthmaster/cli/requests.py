@@ -150,6 +150,8 @@ def parse_resources(texts: Sequence[str]) -> dict[str, int]:
 
 Read = Callable[[Any], Any]
 _OF_PODS: Final[Mapping[str, tuple[str, Read]]] = {  # flag: its field and how it is read
+    "min_count": ("min_count", int),
+    "max_count": ("max_count", int),
     "model": ("gpu_models", list),
     "prefer_model": ("prefer_gpu_models", list),
     "cpu": ("cpu_milli", parse_cpu_milli),

@@ -62,6 +62,8 @@ _FLAGS = [
     click.option("--cpu", metavar="N", help="CPUs of each pod: 4, 0.5, 250m [1]."),
     click.option("--memory", metavar="MEM", help="Memory of each pod: 512Mi, 16Gi [1Gi]."),
     click.option("--count", type=int, metavar="N", help="Pods, all or none of which start [1]."),
+    click.option("--min-count", type=int, metavar="N", help="So few will do [--count]."),
+    click.option("--max-count", type=int, metavar="N", help="So many, where idle [--count]."),
     click.option(
         "--same", metavar="LABEL", help="All pods on nodes with one value of it; node: on one node."
     ),

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.kubernetes.pods import Document
+from berthmaster.lifecycle.sizes import is_elastic, least, most
 from berthmaster.messages.workload import JobRequest, PodSet
 
 SERVICE: Final = "berthmaster.io/service"  # annotation: the Service that its pods are named by
@@ -62,7 +63,8 @@ def peers_of(request: JobRequest, name: str) -> Peers:
     else:
         hosts = tuple(f"{name}-s{number}-0-" for number in range(len(counts)))
     # Services may have to begin with a letter, and ids need not.
-    return Peers(f"g-{name}" if sum(counts) > 1 else "", hosts, counts)
+    some = sum(map(most, request.pod_sets)) > 1
+    return Peers(f"g-{name}" if some else "", hosts, counts)
 
 
 def is_told(request: JobRequest, peers: Peers) -> bool:
@@ -118,7 +120,7 @@ def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> It
     if len(peers.counts) == 1:
         for name in _RANKS:
             yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
-    yield _set("PET_NNODES", str(peers.pods))
+    yield _set("PET_NNODES", _nodes(request, peers))
     yield _set("PET_NPROC_PER_NODE", processes)
     yield _set("PET_MASTER_ADDR", first)
     yield _set("PET_MASTER_PORT", str(PORT))
@@ -126,6 +128,13 @@ def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> It
     yield _set("JAX_NUM_PROCESSES", str(peers.pods))
     if pods.tpus:
         yield from _of_tpus(request.pod_sets, peers, set_number)
+
+
+def _nodes(request: JobRequest, peers: Peers) -> str:
+    """As torchrun's ``--nnodes`` has it: with the least and the most, if their number varies."""
+    if not is_elastic(request):
+        return str(peers.pods)
+    return f"{sum(map(least, request.pod_sets))}:{sum(map(most, request.pod_sets))}"
 
 
 def _of_tpus(sets: Sequence[PodSet], peers: Peers, set_number: int) -> Iterator[Document]:

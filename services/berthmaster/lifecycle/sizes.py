@@ -98,3 +98,15 @@ def at_step(low: Mapping[str, int], high: Mapping[str, int], step: int, of: int)
     if not of:
         return dict(low)
     return {name: low[name] + (high[name] - low[name]) * step // of for name in low}
+
+
+def size_steps(request: JobRequest) -> int:
+    """How many sizes there are above the least, up to what is wished for."""
+    return max((pods.count - least(pods) for pods in request.pod_sets), default=0)
+
+
+def at_size(request: JobRequest, step: int) -> JobRequest:
+    """The request so many sizes above the least."""
+    low = {pods.name: least(pods) for pods in request.pod_sets}
+    high = {pods.name: pods.count for pods in request.pod_sets}
+    return sized(request, at_step(low, high, step, size_steps(request)))

@@ -6,9 +6,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from berthmaster.lifecycle.sizes import is_elastic
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.explain import shorten
+from berthmaster.messages.explain import invalid, shorten
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.bounds import request_refusal
@@ -46,6 +47,8 @@ def refusal_of(
     if refusal is not None:
         return refusal
     setting = queues[request.queue]
+    if setting.via == "hub" and is_elastic(request):
+        return _not_elastic(setting, request)
     return request_refusal(setting, request) or _too_much(setting, request, waiting)
 
 
@@ -71,6 +74,18 @@ def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Re
         expected=f"a queue that takes requests of tenant {tenant!r}; {wrong}. "
         f"{hint}There are: {named or 'none'}",
     )
+
+
+def _not_elastic(setting: QueueSetting, request: JobRequest) -> Refusal:
+    """Who starts its pods starts all of them, and changes their number by no word of ours."""
+    at, pods = next(
+        (at, pods)
+        for at, pods in enumerate(request.pod_sets)
+        if pods.min_count is not None or pods.max_count is not None
+    )
+    field = "min_count" if pods.min_count is not None else "max_count"
+    why = f"the queue {setting.queue!r} goes by way of the hub's Kueue, which starts all pods"
+    return invalid(["pod_sets", at, field], getattr(pods, field), f"nothing: {why}")
 
 
 def _too_much(

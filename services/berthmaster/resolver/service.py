@@ -94,6 +94,12 @@ class ResolverSettings(CommonSettings):
         help="a job may use room that is kept for another if such a share of its duration is over "
         "before that room is needed",
     )
+    grow_after_s: float = setting(
+        60.0,
+        least=0,
+        help="seconds without a change of its number, and without anything beginning in its "
+        "cluster, after which an elastic job grows into what is idle; 0 = none grows",
+    )
     profile: str = setting(
         BALANCED,
         check=lambda name: "" if name in PROFILES else f"one of {', '.join(PROFILES)}",
@@ -118,6 +124,7 @@ class ResolverSettings(CommonSettings):
             reservations=self.reservations,
             backfill=self.backfill,
             reserve_wait_s=self.reserve_wait_s,
+            grow_after_s=self.grow_after_s,
             profile=self.profile,
             fit=self.weight_fit,
             room=self.weight_room,

@@ -300,6 +300,31 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         '"soft"',
         'one of "", "hardware", "memory", "none"',
     ),
+    "more at least than are wished for": (
+        {"count": 2, "min_count": 3},
+        "min_count",
+        "3",
+        "at most count, which is 2",
+    ),
+    "fewer at most than are wished for": (
+        {"count": 2, "max_count": 1},
+        "max_count",
+        "1",
+        "at least count, which is 2",
+    ),
+    "none at least": ({"min_count": 0}, "min_count", "0", "a whole number from 1 to 4096, or null"),
+    "a slice with fewer pods than it has": (
+        {"gpus": 0, "tpus": 4, "tpu_topology": "2x2x4", "count": 4, "min_count": 2},
+        "min_count",
+        "2",
+        "4 or nothing: a slice 2x2x4 has that many pods",
+    ),
+    "more pods on one node than may be": (
+        {"count": 2, "max_count": 5, "topology": {"same": "node", "max_pods_a_node": 4}},
+        "topology.max_pods_a_node",
+        "4",
+        "0 or at least 5: all 5 pods are to be on one node",
+    ),
     "an unknown field": (
         {"topology": {"max_pods_per_node": 1}},
         "topology",
@@ -342,6 +367,8 @@ def test_what_does_not_agree_is_refused_with_field_value_and_what_is_right(case:
         {"gpus": 0, "tpus": 1, "tpu_accelerators": ["tpu-v5-lite-device", "tpu-v6e-slice"]},
         {"resources": {"rdma/hca": 1, "vpc.amazonaws.com/efa": 4}, "claims": ["nic", "gpu.big"]},
         {"gpu_milli": 500, "isolation": "memory"},
+        {"count": 4, "min_count": 1, "max_count": 64},
+        {"gpus": 0, "tpus": 4, "tpu_topology": "2x2x4", "count": 4, "max_count": 4},
     ],
 )
 def test_what_agrees_is_taken_as_it_is(pods: dict[str, object]) -> None:

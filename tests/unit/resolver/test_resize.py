@@ -6,13 +6,14 @@ from typing import Any
 import msgspec
 
 from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Resized, Succeeded
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
-from tests.support.deciding import World
+from tests.support.deciding import TENANT, World
 
 
 def fleet(*sizes: int, policy: Policy | None = None) -> World:
@@ -88,6 +89,26 @@ def test_it_starts_with_as_many_as_there_is_room_for_and_not_with_fewer_than_it_
     request = world.workloads[second].request
     assert request is not None
     assert (request.pod_sets[0].count, world.placed_on(first)) == (8, "c1")
+
+
+def test_why_and_a_dry_run_know_how_many_there_are() -> None:
+    world = fleet(4)
+    found = start(world, "elastic", (1, 3, 8))
+    waits = wait(world, "needy", (2, 6, None))
+    told = world.resolver.why(TENANT, "elastic", world.now_s)
+    assert isinstance(told, WhyReply)
+    assert "with 3 pods, 3 are wished for" in told.summary
+    assert world.placed_on(waits) == ""
+    request = msgspec.structs.replace(world.workloads[waits].request, id="other")  # type: ignore[type-var]
+    assert request is not None
+    pods = msgspec.structs.replace(request.pod_sets[0], min_count=1)
+    request = msgspec.structs.replace(request, pod_sets=(pods,))
+    tried = world.resolver.dry_run(TENANT, request, world.now_s)
+    assert (tried.placed, tried.summary) == (
+        True,
+        "would run on c1, n0; 1 wait already, with 1 of 6 pods",
+    )
+    assert len(world.workloads[found].pods) == 3
 
 
 def test_its_queues_limit_counts_as_room_does() -> None:

@@ -6,6 +6,8 @@ They are made by the very functions that decide, so an explanation is what would
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
+
 from berthmaster.engine.fitting.topology import never, shaped
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
@@ -14,6 +16,7 @@ from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision, Reservation
@@ -24,6 +27,7 @@ from berthmaster.resolver.answers.hints import hints
 from berthmaster.resolver.answers.places import places
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import planned
+from berthmaster.resolver.deciding.resize import most_that
 from berthmaster.resolver.deciding.turns import queue_refusal
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
@@ -78,6 +82,11 @@ def _why_there(know: Knowledge, workload: Workload, decisions: Mapping[int, Deci
     if choice is not None and choice.ranking:
         best = choice.ranking[0]
         where += f": best of {len(choice.ranking)} that could take it, score {best.score:.1f}"
+    if workload.wished is not None:
+        wished = sum(pods.count for pods in workload.wished.pod_sets)
+        where += f"; with {len(workload.pods)} pods, {wished} are wished for"
+    if workload.resizing:
+        where += f"; it is to have {len(workload.resizing)}"
     if workload.cancel_requested:
         where += "; its executor was asked to stop it"
     elif workload.leaving:
@@ -103,8 +112,8 @@ def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
 
 
 def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> WhyReply:
-    request = workload.request
-    assert request is not None  # it waits, so it was submitted
+    assert workload.request is not None  # it waits, so it was submitted
+    request = least_request(workload.request)  # with more it would begin too
     cycle = Cycle(know, policy, now_s)
     fits_beside_nobody = bool(_look(cycle, request)[0].candidates)
     kept = planned(know, policy, now_s)
@@ -163,8 +172,17 @@ def _kept(know: Knowledge, own: Reservation) -> str:
         and any(binding.node in nodes for binding in know.open[name].pods)
         for name in know.derived.leaving
     )
-    who = "1 job is" if ending == 1 else f"{ending} jobs are"
-    return f"room is being made for it on {own.cluster}: {who} ending"
+    shrinking = sum(
+        know.open[name].cluster == own.cluster
+        and any(b.node in nodes for b in without(know.open[name].pods, know.open[name].resizing))
+        for name in know.derived.resizing
+    )
+    told = [
+        f"1 job is {doing}" if number == 1 else f"{number} jobs are {doing}"
+        for number, doing in ((ending, "ending"), (shrinking, "shrinking"))
+        if number or (doing == "ending" and not shrinking)
+    ]
+    return f"room is being made for it on {own.cluster}: {' and '.join(told)}"
 
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
@@ -205,14 +223,15 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
         if not mine:
             continue
         waiting += mine
-        shortlist, refusal = _look(cycle, line.request)
+        request = least_request(line.request)
+        shortlist, refusal = _look(cycle, request)
         if refusal:
             reasons[refusal] += mine
         elif shortlist.candidates:
             reasons["about to be placed"] += mine
         else:
             groups = Counter(_group(why) for why in shortlist.filtered.values())
-            reasons[_counts(groups, line.request)] += mine
+            reasons[_counts(groups, request)] += mine
     summary = f"{waiting} wait" if waiting else "nothing waits"
     return WhyReply(
         tenant=tenant,
@@ -230,7 +249,25 @@ def dry_run(
     kept = planned(know, policy, now_s)
     left_alone = left_alone_by(cycle, kept, None, request, request.priority)
     with without_room(know, left_alone):
-        return _tried(cycle, tenant, request)
+        return _tried_sizes(cycle, tenant, request)
+
+
+def _tried_sizes(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
+    """With as many pods as are wished for, or as there is room for."""
+    tried = _tried(cycle, tenant, request)
+    if tried.placed or not is_elastic(request):
+        return tried
+
+    def find(step: int) -> DryRunReply | None:
+        smaller = _tried(cycle, tenant, at_size(request, step))
+        return smaller if smaller.placed else None
+
+    found = most_that(0, size_steps(request), find)
+    if found is None or found.choice is None:
+        return _tried(cycle, tenant, least_request(request))
+    wished = sum(pods.count for pods in request.pod_sets)
+    told = f"{found.summary}, with {len(found.choice.pods)} of {wished} pods"
+    return msgspec.structs.replace(found, summary=told)
 
 
 def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:

@@ -26,12 +26,10 @@ from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.sizes import (
-    at_step,
+    at_size,
     is_elastic,
-    least,
     least_request,
-    sized,
-    steps,
+    size_steps,
     with_bound,
 )
 from berthmaster.messages.placement import Choice, Reservation, Retraction
@@ -192,13 +190,10 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
 def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | None:
     """A place for as many pods as are wished for, or for as many as there is room for and its queue
     may have; none for fewer than it can run with."""
-    high = {pods.name: pods.count for pods in request.pod_sets}
-    low = {pods.name: least(pods) for pods in request.pod_sets}
-    of = steps(request, low, high)
     models = draft.know.derived.ledger.models()
 
     def find(step: int) -> _Room | None:
-        asked: JobRequest | None = sized(request, at_step(low, high, step, of))
+        asked: JobRequest | None = at_size(request, step)
         assert asked is not None
         right = turn.right_to(asked, models)
         if right.refusal:
@@ -207,7 +202,7 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
             asked = _without_models(draft.know, right, asked)
         return _find_room(draft, turn, asked, shape_of(asked)) if asked is not None else None
 
-    return most_that(0, of, find)
+    return most_that(0, size_steps(request), find)
 
 
 def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> bool:
