@@ -28,6 +28,7 @@ from berthmaster.messages.workload import (
     PodSet,
     Submitted,
     Succeeded,
+    WorkloadEvent,
 )
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.settings import Policy
@@ -105,6 +106,7 @@ class Log:
         self.resolver = resolver
         self.sequence = 0
         self.live: list[Placed] = []
+        self.told: list[WorkloadEvent] = []  # by the last commit
         self.deciding_s = 0.0
         self.took_s = 0.0  # by the last look
         self.placed = 0
@@ -132,6 +134,7 @@ class Log:
             return 0
         self.sequence += 1
         self.resolver.on_decision(plan.decision, self.sequence)
+        self.told = list(plan.events)
         for event in plan.events:
             self.sequence += 1
             self.resolver.on_event(event, self.sequence, NOW_S)

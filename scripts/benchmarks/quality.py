@@ -38,7 +38,6 @@ from scripts.benchmarks.packers import PACKERS, milli_of
 TRACES = Path(os.environ.get("BERTH_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
 PODS = "openb/openb_pod_list_{}.csv"
 SEEDS = range(42, 52)
-STEADY_LISTS = ("default", "gpushare100", "models35", "models60few")
 STEADY_SEEDS = range(42, 47)
 STEADY_ARRIVALS = 20_000
 WARM_UP = 0.2  # of the arrivals, before measuring
@@ -289,11 +288,7 @@ def measure(
         return {}
     filling = [Run("filling", name, p, seed) for name in names for p in packers for seed in seeds]
     steady = [
-        Run("steady", name, p, seed)
-        for name in names
-        if name in STEADY_LISTS
-        for p in packers
-        for seed in steady_seeds
+        Run("steady", name, p, seed) for name in names for p in packers for seed in steady_seeds
     ]
     done = _all([*filling, *steady])
     figures: dict[str, float] = {}
@@ -311,7 +306,7 @@ def measure(
         off = abs(figures["default_fgd_at_100_percent"] - FGD_PUBLISHED)
         figures["fgd_off_published_points"] = off
     if steady:
-        figures |= _steady_figures(done, [n for n in names if n in STEADY_LISTS], packers)
+        figures |= _steady_figures(done, names, packers)
     return figures
 
 

@@ -278,6 +278,38 @@ def test_a_queue_has_a_budget_of_its_own() -> None:
     assert ended(world) == []
 
 
+def test_no_set_goes_beyond_a_budget() -> None:
+    """Two would have to go, and one may."""
+    world = fleet(2)
+    queue(world, "b", max_evictions_per_hour=1)
+    queue(world, "a", guarantee_gpu_milli=2000)
+    for n in range(2):
+        start(world, f"b{n}", "b", gpus=1)
+    wait(world, "a0", "a", gpus=2)
+    assert ended(world) == []
+    # Where one is enough, it goes, and then nobody.
+    wait(world, "a1", "a", gpus=1)
+    assert [order[1:] for order in ended(world)] == [("a1", "guarantee")]
+    world = fleet(2, policy=Policy(evictions_per_hour=1))
+    queue(world, "a", guarantee_gpu_milli=2000)
+    for n in range(2):
+        start(world, f"b{n}", gpus=1)
+    wait(world, "a0", "a", gpus=2)
+    assert ended(world) == []
+
+
+def test_room_is_made_in_a_commit_that_places_others_too() -> None:
+    world = fleet(1, 1)
+    queue(world, "a", guarantee_gpu_milli=3000)
+    start(world, "b0", gpus=1)
+    for n in range(2):
+        wait(world, f"a{n}", "a", gpus=1)
+    plan = world.decide()
+    assert plan is not None
+    assert [choice.id for choice in plan.decision.placements] == ["a0"]
+    assert [(order.id, order.for_id) for order in plan.decision.evictions] == [("b0", "a1")]
+
+
 def test_what_was_ended_waits_with_its_age_and_its_room_is_owed() -> None:
     world = fleet(1)
     queue(world, "a", guarantee_gpu_milli=1000)

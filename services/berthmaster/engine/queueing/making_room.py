@@ -14,6 +14,7 @@ Rules of this file, the first that gives room counts:
   checkpoint, and starting again; each earlier move counts it once more.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -46,20 +47,37 @@ class Victim(NamedTuple):
     amounts: Mapping[str, int]
 
 
+class Loss(NamedTuple):
+    """What an attempt loses if it ends, by what it is and when."""
+
+    gpus: float  # that it holds, once more for each time that it was moved before
+    since_s: float  # from when on it is lost; 0 = it does not run yet
+    every_s: float  # it writes a checkpoint so often; infinite = never
+
+
+def loss_of(workload: Workload) -> Loss:
+    """Of a live attempt."""
+    request = workload.request
+    if request is None:
+        return Loss(0.0, 0.0, math.inf)
+    gpus = gpu_milli(request) / 1000
+    if not gpus:
+        cpu_milli = sum(pods.count * pods.cpu_milli for pods in request.pod_sets)
+        gpus = cpu_milli / CPU_MILLI_OF_A_GPU
+    gpus *= 1 + workload.moves
+    since_s, every_s = workload.running_at_s, request.checkpoint_every_s
+    if workload.checkpoint_at_s > since_s > 0.0:  # what it told counts, as ``unsaved_s`` has it
+        return Loss(gpus, workload.checkpoint_at_s, math.inf)
+    return Loss(gpus, since_s, math.inf if every_s is None else every_s)
+
+
 def lost_gpu_s(workload: Workload, now_s: float, restart_s: float) -> float:
     """What is done again if its attempt ends now, in GPU seconds.
 
     For example, 8 GPUs that have run for 1,000 s with a checkpoint every 600 s and take 30 s to
     start lose 8 * (400 + 30) = 3,440; after one earlier move 6,880.
     """
-    request = workload.request
-    if request is None:
-        return 0.0
-    gpus = gpu_milli(request) / 1000
-    if not gpus:
-        cpu_milli = sum(pods.count * pods.cpu_milli for pods in request.pod_sets)
-        gpus = cpu_milli / CPU_MILLI_OF_A_GPU
-    return gpus * (unsaved_s(workload, now_s) + restart_s) * (1 + workload.moves)
+    return loss_of(workload).gpus * (unsaved_s(workload, now_s) + restart_s)
 
 
 def lost_by_shrinking_gpu_s(workload: Workload, now_s: float, restart_s: float) -> float:
@@ -112,6 +130,10 @@ class Accounts:
 
     def __init__(self, used: Mapping[str, Mapping[str, int]]) -> None:
         self._used = {queue: dict(amounts) for queue, amounts in used.items()}
+
+    def copy(self) -> "Accounts":
+        """To try who might go beside them."""
+        return Accounts(self._used)
 
     def leaves(self, queue: str, amounts: Mapping[str, int]) -> None:
         """So much of it is on its way out."""

@@ -18,6 +18,7 @@ from berthmaster.messages.placement import HeldNode, HeldPieces, Reservation
 MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message
 
 T = TypeVar("T")
+MOST_ENDINGS: Final = 4096  # of a cluster, after which a job begins for which room is kept
 UNKNOWN_S: Final = float("inf")
 
 
@@ -60,11 +61,12 @@ def soonest(
     fleet: Fleet, releases: Sequence[Release], at_least: int, fits: Callable[[], T | None]
 ) -> tuple[T, float] | None:
     """With as few endings as do: the places, and the time of the last of them; None if it does not
-    fit whatever ends. ``releases`` are sorted; the fleet is left as it was.
+    fit after ``MOST_ENDINGS``. ``releases`` are sorted; the fleet is left as it was.
 
-    The more has ended the better it fits, so the number is found by halving. Example: eight live
-    placements end at 10, 20, … 80 s, and the job fits once the first five are gone. Tried are all
-    eight (fits), four (does not), six (fits) and five (fits): it is 50 s.
+    The more has ended the better it fits, so the number is found by doubling what has ended, then
+    by halving. Example: eight live placements end at 10, 20, … 80 s, and the job fits once the
+    first five are gone. Tried are one, two, four (does not), eight (fits), six (fits) and five
+    (fits): it is 50 s.
     """
     gone = 0
 
@@ -77,19 +79,17 @@ def soonest(
             overlay.give_back(at)
         gone = number
 
-    known = sum(release.at_s < UNKNOWN_S for release in releases)
+    most = min(len(releases), max(at_least, MOST_ENDINGS))
     with Overlay(fleet) as overlay:
-        low, high = at_least - 1, known
-        found = None
-        if low < known:
-            end_first(known)
-            found = fits()
-        if found is None:
-            low, high = max(low, known), len(releases)
+        low, high = at_least - 1, at_least
+        end_first(high)
+        found = fits()
+        while found is None:
+            if high >= most:
+                return None
+            low, high = high, min(most, max(1, 2 * high))
             end_first(high)
             found = fits()
-            if found is None:
-                return None
         while high - low > 1:
             middle = (low + high) // 2
             end_first(middle)

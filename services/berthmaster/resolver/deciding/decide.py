@@ -173,7 +173,8 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
             else _find_room(draft, turn, asked, shape)
         )
     if found is None:
-        if not owed and not _make_room(draft, turn, asked, shape):
+        made = not owed and _make_room(draft, turn, asked, shape)
+        if not owed and not made and not draft.evictions:  # a look at a time: the next has its own
             reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
         return None
     draft.passed_over.pop()
@@ -208,9 +209,9 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
 def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> bool:
     """Have others shrink or, if that is not enough, be ended for a job of better right; whether any
     are."""
-    if draft.events or not draft.reserves.may_owe:
-        return False  # first in a commit, for one job: whoever is next sees what that one leaves
     reserves = draft.reserves
+    if draft.evictions or draft.resizes or not reserves.may_owe:
+        return False  # for one job: whoever is next sees what that one leaves
     with reserves.aside(reserves.others(turn.key)):
         shrinking = draft.shrinker.look(turn, asked, shape)
         found = draft.room_maker.look(turn, asked, shape) if shrinking is None else None

@@ -8,14 +8,17 @@ Rules of this file:
   may be ended for whom). Nobody whose queue a cluster's Kueue governs, on either side.
 - An order is told with a reservation that is owed: nobody else gets that room, and none is looked
   for a second time while it stands. What was ended comes back to its queue with its age.
-- It is looked for once in a commit, for the first in order who has such a right, and before
-  anything else is placed in it.
+- In a commit one job at most is given room so, the first in order who has such a right and whom it
+  helps, beside what was placed before; a few are looked at for that.
 - Nodes are tried in the order of what a pod costs there, as many as it takes, and whoever turns out
-  not to be needed stays. So it is the cheapest set on a node, and near it over several.
-- The budget is of the last hour by decisions' times, for the fleet and for each queue: beyond it
-  nobody is ended.
+  not to be needed stays. So it is the cheapest set on a node, and near it over several. Of many
+  nodes those are looked at that a bound says are cheapest (engine/queueing/held_parts.py).
+- The budget is of the last hour by decisions' times, for the fleet and for each queue: no set goes
+  beyond it.
 """
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -40,7 +43,7 @@ from berthmaster.engine.queueing.making_room import (
 from berthmaster.engine.queueing.queues import Tier
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, held_nodes
 from berthmaster.fleetview.filters import BUSY
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import with_bound, without
 from berthmaster.messages.placement import EvictionOrder, Reservation
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -49,6 +52,10 @@ from berthmaster.resolver.deciding.turns import Turn
 
 CLUSTERS_LOOKED_AT: Final = 4  # for one job: those where most may go
 MOST_VICTIMS: Final = 64  # for one job; more would rarely be cheaper than waiting
+LOOKS_A_COMMIT: Final = 4
+NODES_WEIGHED: Final = 64  # in a cluster, on which a pod would fit
+NODES_LOOKED_AT: Final = 256  # to find those
+TRIED_WITHOUT: Final = 24  # of a set, the dearest: whether it would do without them
 HOUR_S: Final = 3600.0
 WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's guarantee",
@@ -79,7 +86,8 @@ class RoomMaker:
         self._cycle = cycle
         self._know = cycle.know
         self._now_s = cycle.now_s
-        self._looked = False  # once in a draft: a look takes milliseconds
+        self._looks = 0  # in this draft: one takes milliseconds
+        self._budgets: dict[str, float] = {}  # of queues, as far as they were asked for
 
     def look(self, turn: Turn, asked: JobRequest, shape: bytes) -> Evictions | None:
         """Whom to end for a job that does not fit; None if nobody may be, or it would not help."""
@@ -89,7 +97,7 @@ class RoomMaker:
             return None  # nobody has set what it may do
         if turn.tier is Tier.BORROWED and setting.preempts == "never":
             return None
-        if not policy.evictions_per_hour or self._looked:
+        if not policy.evictions_per_hour or self._looks >= LOOKS_A_COMMIT:
             return None
         workload = know.open[turn.key]
         mover = Mover(
@@ -103,12 +111,14 @@ class RoomMaker:
         left = policy.evictions_per_hour - know.moved.within(self._now_s - HOUR_S)
         if not queues or left <= 0:
             return None
-        self._looked = True
+        self._looks += 1
         best: _Found | None = None
+        accounts = self.accounts()
         filtered = self._cycle.shortlist(asked, shape).filtered
         for cluster in self._promising(asked, filtered, queues):
-            found = self._in_cluster(cluster, mover, asked, shape, queues)
-            if found is None or len(found.victims) > left:
+            ordered = self._ordered(cluster, mover, asked, queues, accounts, left)
+            found = self._in_cluster(cluster, asked, shape, ordered) if ordered else None
+            if found is None:
                 continue
             if best is None or (found.cost, cluster) < (best.cost, best.cluster):
                 best = found
@@ -121,14 +131,20 @@ class RoomMaker:
             queue
             for queue, priority in know.derived.movable.queues().items()
             if right_over(mover, know.derived.share(queue), priority) is not None
-            and self._may_end(queue)
+            and self._budget(queue) > 0
         )
 
-    def _may_end(self, queue: str) -> bool:
-        """Whether the budget of a queue is not spent."""
-        setting = self._know.queues.get(queue)
-        most = setting.max_evictions_per_hour if setting is not None else None
-        return most is None or self._know.moved.within(self._now_s - HOUR_S, queue) < most
+    def _budget(self, queue: str) -> float:
+        """How many of a queue may still be ended."""
+        left = self._budgets.get(queue)
+        if left is None:
+            setting = self._know.queues.get(queue)
+            most = setting.max_evictions_per_hour if setting is not None else None
+            left = math.inf
+            if most is not None:
+                left = most - self._know.moved.within(self._now_s - HOUR_S, queue)
+            self._budgets[queue] = left
+        return left
 
     def _promising(
         self, asked: JobRequest, filtered: dict[str, str], queues: frozenset[str]
@@ -141,7 +157,7 @@ class RoomMaker:
             if number in snapshot.closed or filtered.get(cluster, BUSY) != BUSY:
                 continue
             milli = movable.milli(cluster, queues)
-            if milli or (not wanted and any(movable.among(cluster, queues))):
+            if milli or (not wanted and movable.any_of(cluster, queues)):
                 found.append((-milli, cluster))
         found.sort()
         return [cluster for _, cluster in found[:CLUSTERS_LOOKED_AT]]
@@ -149,12 +165,8 @@ class RoomMaker:
     # One cluster
 
     def _in_cluster(
-        self, cluster: str, mover: Mover, asked: JobRequest, shape: bytes, queues: frozenset[str]
+        self, cluster: str, asked: JobRequest, shape: bytes, ordered: Sequence[Victim]
     ) -> _Found | None:
-        victims = self._victims(cluster, mover, queues)
-        if not victims:
-            return None
-        ordered = self._by_node(cluster, mover, asked, victims)
         fleet = self._know.fleet
         with Overlay(fleet) as overlay:
 
@@ -185,7 +197,8 @@ class RoomMaker:
             bound = fits(high)
             assert bound is not None  # it did before
             needed = dict(enumerate(ordered[:high]))
-            for at in sorted(needed, key=lambda at: needed[at][:3], reverse=True):
+            dearest = sorted(needed, key=lambda at: needed[at][:3], reverse=True)
+            for at in dearest[:TRIED_WITHOUT]:
                 overlay.give_back(at)
                 without = self._cycle.bind_in(asked, shape, cluster)
                 if without is not None:
@@ -198,19 +211,19 @@ class RoomMaker:
             return None
         return _Found(cost_of(chosen), chosen, bound, cluster)
 
-    def _victims(self, cluster: str, mover: Mover, queues: frozenset[str]) -> list[Victim]:
-        """Those who may be ended, each by itself."""
+    def _victims(
+        self, cluster: str, mover: Mover, names: Sequence[Key], accounts: Accounts
+    ) -> list[Victim]:
+        """Those of them who may be ended, each by itself."""
         know, policy = self._know, self._cycle.policy
-        accounts = self.accounts()
         found = []
-        for name in know.derived.movable.among(cluster, queues):
+        for name in names:
             if name in know.suspended:
                 continue
             workload = know.open[name]
             request = workload.request
             assert request is not None  # else it were not movable
-            share = know.derived.share(request.queue)
-            right = right_over(mover, share, workload.priority)
+            right = right_over(mover, know.derived.share(request.queue), workload.priority)
             if right is None:
                 continue
             amounts = amounts_of(know.fleet.node, request, cluster, workload.pods)
@@ -242,40 +255,79 @@ class RoomMaker:
                 accounts.leaves(workload.request.queue, amounts)
         return accounts
 
+    def _ordered(
+        self,
+        cluster: str,
+        mover: Mover,
+        asked: JobRequest,
+        queues: frozenset[str],
+        accounts: Accounts,
+        left: int,
+    ) -> list[Victim]:
+        """Victims by what a pod of the largest set costs on their node; each once, and no more than
+        their queues and the budgets can do without. Of a node all that it costs, or nobody."""
+        know = self._know
+        accounts, going, ordered = accounts.copy(), Counter[str](), dict[Key, Victim]()
+        for _, _, taken in self._by_node(cluster, mover, asked, queues, accounts):
+            more = [victim for victim in taken if victim.key not in ordered]
+            if len(ordered) + len(more) > min(left, MOST_VICTIMS):
+                continue
+            tried = accounts.copy()
+            of_queue = Counter(victim.queue for victim in more)
+            if any(going[queue] + n > self._budget(queue) for queue, n in of_queue.items()):
+                continue
+            for victim in more:
+                share = know.derived.share(victim.queue)
+                right = right_over(mover, share, know.open[victim.key].priority)
+                if right is None or not tried.may_lose(victim.queue, victim.amounts, right[1]):
+                    break
+                tried.leaves(victim.queue, victim.amounts)
+            else:
+                accounts = tried
+                going.update(of_queue)
+                ordered.update((victim.key, victim) for victim in more)
+        return list(ordered.values())
+
     def _by_node(
         self,
         cluster: str,
         mover: Mover,
         asked: JobRequest,
-        victims: Sequence[Victim],
-    ) -> list[Victim]:
-        """Victims by what a pod of the largest set costs on their node; each once, and no more than
-        their queues can do without."""
+        queues: frozenset[str],
+        accounts: Accounts,
+    ) -> list[tuple[float, str, list[Victim]]]:
+        """Nodes on which a pod of the largest set would fit, what that costs and whom."""
         know = self._know
         pods = max(asked.pod_sets, key=lambda p: (p.gpus * p.gpu_milli, p.cpu_milli))
-        by_node: dict[str, list[Part]] = {}
-        for victim in victims:
-            for node, part in _parts(know.fleet.holdings(victim.key), victim).items():
-                by_node.setdefault(node, []).append(part)
-        costs = []
-        for node, parts in by_node.items():
+        need = _need(pods)
+
+        def may_go(queue: str, priority: int) -> bool:
+            share = know.derived.share(queue)
+            return queue in queues and right_over(mover, share, priority) is not None
+
+        nodes = know.derived.movable.here(cluster).cheapest_first(
+            know.fleet,
+            need,
+            may_go,
+            self._now_s,
+            self._cycle.policy.restart_s,
+            NODES_LOOKED_AT,
+            cluster,
+        )
+        costs: list[tuple[float, str, list[Victim]]] = []
+        for node, names in nodes:
             room = self._room(cluster, node)
-            taken = cheapest_on(room, _need(pods), parts) if room is not None else None
+            victims = self._victims(cluster, mover, names, accounts)
+            if room is None or not victims:
+                continue
+            parts = (_part(know.fleet.holdings(v.key), v, node) for v in victims)
+            taken = cheapest_on(room, need, parts)
             if taken:
                 costs.append((cost_of(taken), node, taken))
+                if len(costs) >= NODES_WEIGHED:
+                    break
         costs.sort(key=lambda each: each[:2])
-        accounts, ordered = self.accounts(), {}
-        for _, _, taken in costs:
-            for victim in taken:
-                share = know.derived.share(victim.queue)
-                right = right_over(mover, share, know.open[victim.key].priority)
-                if victim.key in ordered or right is None:
-                    continue
-                if not accounts.may_lose(victim.queue, victim.amounts, right[1]):
-                    continue
-                accounts.leaves(victim.queue, victim.amounts)
-                ordered[victim.key] = victim
-        return list(ordered.values())
+        return costs
 
     def _room(self, cluster: str, node: str) -> NodeRoom | None:
         fleet = self._know.fleet
@@ -323,16 +375,12 @@ def _need(pods: PodSet) -> PodNeed:
     return PodNeed(pods.cpu_milli, pods.memory_mib, pods.gpus, pods.gpu_milli)
 
 
-def _parts(holdings: Sequence[Holding], victim: Victim) -> dict[str, Part]:
-    """What a victim has on each of its nodes."""
-    parts: dict[str, Part] = {}
-    for held in holdings:
-        gpus = tuple((index, held.gpu_milli) for index in held.gpus)
-        before = parts.get(held.node, Part(victim, 0, 0, ()))
-        parts[held.node] = Part(
-            victim,
-            before.cpu_milli + held.cpu_milli,
-            before.memory_mib + held.memory_mib,
-            before.gpus + gpus,
-        )
-    return parts
+def _part(holdings: Sequence[Holding], victim: Victim, node: str) -> Part:
+    """What a victim has on a node."""
+    here = [held for held in holdings if held.node == node]
+    return Part(
+        victim,
+        sum(held.cpu_milli for held in here),
+        sum(held.memory_mib for held in here),
+        tuple((index, held.gpu_milli) for held in here for index in held.gpus),
+    )

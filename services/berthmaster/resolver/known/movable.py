@@ -5,12 +5,14 @@ there is anybody at all, which on most days there is not.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.queueing.held_parts import HeldParts, Takes
+from berthmaster.engine.queueing.making_room import loss_of
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD
+from berthmaster.messages.workload import JobRequest
 
 
 class _Entry(NamedTuple):
@@ -41,7 +43,8 @@ class Movable:
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
         self._priorities: dict[str, Counter[int]] = {}  # by queue
-        self._here: dict[str, dict[str, dict[Key, None]]] = {}  # cluster -> queue
+        self._here: dict[str, HeldParts] = {}  # cluster -> what they hold there
+        self._jobs: dict[str, Counter[str]] = {}  # cluster -> queue -> how many
         self._milli: dict[str, Counter[str]] = {}  # cluster -> queue -> GPU milli
 
     def follow(self, workload: Workload, *, frozen: bool) -> None:
@@ -55,7 +58,18 @@ class Movable:
         entry = _Entry(workload.cluster, request.queue, workload.priority, milli)
         self._entries[name] = entry
         self._priorities.setdefault(entry.queue, Counter())[entry.priority] += 1
-        self._here.setdefault(entry.cluster, {}).setdefault(entry.queue, {})[name] = None
+        here = self._here.get(entry.cluster)
+        if here is None:
+            here = self._here[entry.cluster] = HeldParts()
+        here.add(
+            name,
+            entry.queue,
+            entry.priority,
+            -workload.submitted_sequence,
+            loss_of(workload),
+            _by_node(workload, request),
+        )
+        self._jobs.setdefault(entry.cluster, Counter())[entry.queue] += 1
         self._milli.setdefault(entry.cluster, Counter())[entry.queue] += milli
 
     def drop(self, name: Key) -> None:
@@ -69,13 +83,14 @@ class Movable:
             del priorities[entry.priority]
         if not priorities:
             del self._priorities[entry.queue]
-        here = self._here[entry.cluster]
-        del here[entry.queue][name]
+        here, jobs = self._here[entry.cluster], self._jobs[entry.cluster]
+        here.drop(name)
         self._milli[entry.cluster][entry.queue] -= entry.gpu_milli
-        if not here[entry.queue]:
-            del here[entry.queue], self._milli[entry.cluster][entry.queue]
-        if not here:
-            del self._here[entry.cluster], self._milli[entry.cluster]
+        jobs[entry.queue] -= 1
+        if not jobs[entry.queue]:
+            del jobs[entry.queue], self._milli[entry.cluster][entry.queue]
+        if not jobs:
+            del self._here[entry.cluster], self._jobs[entry.cluster], self._milli[entry.cluster]
 
     def queues(self) -> dict[str, int]:
         """Queues with any, and the least priority among them."""
@@ -85,8 +100,26 @@ class Movable:
         """GPU milli that these queues' hold in a cluster."""
         return sum(n for queue, n in self._milli.get(cluster, {}).items() if queue in queues)
 
-    def among(self, cluster: str, queues: frozenset[str]) -> Iterator[Key]:
-        """Those of these queues in a cluster."""
-        for queue, names in self._here.get(cluster, {}).items():
-            if queue in queues:
-                yield from names
+    def any_of(self, cluster: str, queues: frozenset[str]) -> bool:
+        """Whether there is one of these queues in a cluster."""
+        return not queues.isdisjoint(self._jobs.get(cluster, ()))
+
+    def here(self, cluster: str) -> HeldParts:
+        """What all of them hold in a cluster."""
+        return self._here.get(cluster) or HeldParts()
+
+
+def _by_node(workload: Workload, request: JobRequest) -> dict[str, Takes]:
+    sets = {pods.name: pods for pods in request.pod_sets}
+    found: dict[str, Takes] = {}
+    for binding in workload.pods:
+        pods = sets.get(binding.pod.rpartition("-")[0])
+        if pods is None:
+            continue
+        before = found.get(binding.node)
+        milli = pods.gpus * pods.gpu_milli
+        takes = Takes(milli, pods.cpu_milli, pods.memory_mib)
+        if before is not None:
+            takes = Takes(*(one + other for one, other in zip(before, takes, strict=True)))
+        found[binding.node] = takes
+    return found
