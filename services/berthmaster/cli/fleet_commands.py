@@ -7,6 +7,7 @@ from typing import IO, Any, Final
 import click
 import msgspec
 
+from berthmaster.cli.moving_commands import caller
 from berthmaster.cli.requests import WrongInput, parse_gpus, parse_weights
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import BerthError, Client
@@ -85,7 +86,7 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
 async def cordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
     """Put nothing new on a cluster or a node; what runs there goes on."""
     async with session.client() as berth:
-        reply = await berth.cordon(cluster, node, reason=reason)
+        reply = await berth.cordon(cluster, node, reason=reason, who=caller())
         operator_reply(session, reply, f"{_place(cluster, node)} is cordoned")
         await _warn_if_unknown(berth, cluster, node)
 

@@ -34,20 +34,29 @@ from berthmaster.messages.api import (
     AcceptLogRequest,
     CancelRequest,
     ChangeReply,
+    CheckpointedRequest,
     CordonRequest,
+    CordonsReply,
+    CordonsRequest,
+    DrainRequest,
     DryRunReply,
+    EvictRequest,
     GetReply,
     GetRequest,
     GiveUpRequest,
     HelloReply,
     HelloRequest,
+    HoldRequest,
+    JobOrderRequest,
     ListReply,
     ListRequest,
     LogsReply,
     LogsRequest,
     LostRequest,
+    MoveRequest,
     OperatorReply,
     Refusal,
+    ReleaseRequest,
     ReprioritizeRequest,
     SubmitReply,
     VoidRequest,
@@ -207,6 +216,36 @@ class Client:
         request = ReprioritizeRequest(id=workload, priority=priority)
         return await self._tenant("reprioritize", request, ChangeReply)
 
+    async def hold(self, workload: str, reason: str = "", *, evict: bool = False) -> ChangeReply:
+        """Have a workload wait until it is released. ``evict``: also if it runs."""
+        request = HoldRequest(id=workload, reason=reason, evict=evict)
+        return await self._tenant("hold", request, ChangeReply)
+
+    async def release(self, workload: str, reason: str = "") -> ChangeReply:
+        """Hold it no more."""
+        request = ReleaseRequest(id=workload, reason=reason)
+        return await self._tenant("release", request, ChangeReply)
+
+    async def evict(self, workload: str, reason: str = "") -> ChangeReply:
+        """End its attempt; it waits again."""
+        return await self._tenant("evict", EvictRequest(id=workload, reason=reason), ChangeReply)
+
+    async def move(self, workload: str, to: str = "", reason: str = "") -> ChangeReply:
+        """Have it go on in another cluster, once there is room for it."""
+        request = MoveRequest(id=workload, to=to, reason=reason)
+        return await self._tenant("move", request, ChangeReply)
+
+    async def checkpointed(
+        self, workload: str, step: int, uri: str, *, attempt: int | None = None
+    ) -> ChangeReply:
+        """Tell of a checkpoint: the next attempt goes on from it."""
+        request = CheckpointedRequest(id=workload, step=step, uri=uri, attempt=attempt)
+        return await self._tenant("checkpointed", request, ChangeReply)
+
+    async def order_job(self, verb: str, order: JobOrderRequest) -> ChangeReply:
+        """As an operator, hold, release, evict or move anybody's workload."""
+        return await self._ask(subjects.operator(f"{verb}_job"), encode(order), ChangeReply)
+
     async def get(self, workload: str, *, story: bool = False) -> GetReply:
         """One workload, with all its events if asked."""
         return await self._tenant("get", GetRequest(id=workload, story=story), GetReply)
@@ -304,11 +343,29 @@ class Client:
     # Operators
 
     async def cordon(
-        self, cluster: str, node: str | None = None, *, reason: str = ""
+        self, cluster: str, node: str | None = None, *, reason: str = "", who: str = ""
     ) -> OperatorReply:
         """No new placements on a cluster or a node."""
-        request = CordonRequest(cluster=cluster, node=node, reason=reason)
+        request = CordonRequest(cluster=cluster, node=node, reason=reason, who=who)
         return await self._operator("cordon", request)
+
+    async def drain(
+        self,
+        cluster: str,
+        node: str | None = None,
+        *,
+        by_s: float | None = None,
+        reason: str = "",
+        who: str = "",
+    ) -> OperatorReply:
+        """The same, and what runs there is moved away: by then, in seconds since 1970."""
+        request = DrainRequest(cluster=cluster, node=node, by_s=by_s, reason=reason, who=who)
+        return await self._operator("drain", request)
+
+    async def cordons(self, cluster: str = "") -> CordonsReply:
+        """What is cordoned, by whom and why, and what still runs there."""
+        body = encode(CordonsRequest(cluster=cluster))
+        return await self._ask(subjects.operator("cordons"), body, CordonsReply)
 
     async def uncordon(
         self, cluster: str, node: str | None = None, *, reason: str = ""

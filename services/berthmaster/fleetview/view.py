@@ -45,6 +45,8 @@ class FleetView:
         self.fleet = fleet
         self.clusters = Clusters()
         self.cordons: set[tuple[str, str]] = set()  # cluster, node
+        self.cordons_set: dict[tuple[str, str], Cordon] = {}  # of whole clusters ("") too
+        self.drains: dict[tuple[str, str], Cordon] = {}  # those of them
         self.queues = queues
         self.track_record = TrackRecord()
         self.mix = Mix()
@@ -107,6 +109,8 @@ class FleetView:
         """Take over what an operator set."""
         self.control_sequence = max(self.control_sequence, sequence)
         self.derived.growth += 1
+        if isinstance(fact, Cordon):
+            self._take_cordon(fact)
         match fact:
             case QueueSetting():
                 self.queues[fact.queue] = fact
@@ -119,6 +123,15 @@ class FleetView:
                 self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
             case ClusterLost():
                 self.clusters.get(fact.cluster).lost = fact.lost
+
+    def _take_cordon(self, cordon: Cordon) -> None:
+        place = cordon.cluster, cordon.node or ""
+        self.cordons_set.pop(place, None)
+        self.drains.pop(place, None)
+        if cordon.cordoned:
+            self.cordons_set[place] = cordon
+            if cordon.drain:
+                self.drains[place] = cordon
 
     def learn(self, event: WorkloadEvent, cluster: str, stored_at_s: float) -> None:
         """Of an event that counted: what pods arrive, and how it went on the cluster where the

@@ -26,6 +26,16 @@ from berthmaster.gateway.answers import (
 )
 from berthmaster.gateway.events import Requested, StoryRead
 from berthmaster.gateway.instructions import ReadStory
+from berthmaster.gateway.job_verbs import (
+    JobEvent,
+    Order,
+    Verb,
+    event_of,
+    is_so,
+    operators_order,
+    order_of,
+)
+from berthmaster.gateway.job_verbs import refusal_of as order_refusal
 from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.flaws import LOST
@@ -61,7 +71,7 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.requests import validation
 from berthmaster.requests.bounds import priority_refusal
-from berthmaster.requests.queues import taken
+from berthmaster.requests.queues import taken, with_defaults
 from berthmaster.requests.templates import runtime_setting
 
 Ask = Append | Reload | ReadStory | PutControl
@@ -117,6 +127,7 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         if read.workload is None or read.workload.state is State.NEW:
             return refusal
         return repeated(read.workload, digest)
+    request = with_defaults(shared.queues[request.queue], request, asked.data)
     if trouble := shared.refuses(now_s):
         return not_stored(trouble)  # without a look at the log, which may be long in coming as well
     after = 0
@@ -228,7 +239,23 @@ def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
     return (yield from fulfil(shared, asked.ref, wish, now_s))
 
 
-def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversation:
+def job_verb(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
+    """The verbs hold, release, evict, move and checkpointed, of a tenant about its own."""
+    body = validation.job_verb_request(asked.verb, asked.data)
+    if isinstance(body, Refusal):
+        return body
+    return (yield from fulfil(shared, asked.ref, order_of(tenant, body), now_s))
+
+
+def job_order(shared: SharedState, asked: Requested, verb: Verb, now_s: float) -> Conversation:
+    """The same of an operator, about anybody's."""
+    body = validation.job_order_request(asked.data)
+    if isinstance(body, Refusal):
+        return body
+    return (yield from fulfil(shared, asked.ref, operators_order(verb, body), now_s))
+
+
+def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> Conversation:
     """Write what is wished for as the workload's state allows it, or find that it is so."""
     tenant, name = wish.tenant, wish.id
     work = shared.certain(tenant, name)
@@ -242,7 +269,7 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
             return changed(tenant, name, work.state, note)
-        if refusal := _raise_refusal(shared, wish, work):
+        if refusal := _wish_refusal(shared, wish, work, now_s):
             return refusal
         if trouble := shared.refuses(now_s):
             return not_stored(trouble)
@@ -253,6 +280,14 @@ def fulfil(shared: SharedState, ref: str, wish: Wish, now_s: float) -> Conversat
             return changed(tenant, name, then, note)
         work = None  # somebody wrote first, or nobody knows: look again
     return unavailable("the workload keeps changing; repeating the request is safe")
+
+
+def _wish_refusal(
+    shared: SharedState, wish: Wish | Order, work: Workload, now_s: float
+) -> Refusal | None:
+    if isinstance(wish, Order):
+        return order_refusal(wish, work, now_s)
+    return _raise_refusal(shared, wish, work)
 
 
 def _raise_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal | None:
@@ -267,7 +302,9 @@ def _raise_refusal(shared: SharedState, wish: Wish, work: Workload) -> Refusal |
     return priority_refusal(setting, wish.priority)
 
 
-def _nothing_to_do(wish: Wish, work: Workload) -> str:
+def _nothing_to_do(wish: Wish | Order, work: Workload) -> str:
+    if isinstance(wish, Order):
+        return "" if work.ended else is_so(wish, work)
     if work.ended:
         return "it had ended before"
     if wish.priority is not None:
@@ -276,9 +313,12 @@ def _nothing_to_do(wish: Wish, work: Workload) -> str:
 
 
 def _change_event(
-    shared: SharedState, ref: str, wish: Wish, work: Workload, now_s: float
-) -> tuple[Cancelled | CancelRequested | Reprioritized, State, str]:
+    shared: SharedState, ref: str, wish: Wish | Order, work: Workload, now_s: float
+) -> tuple[Cancelled | CancelRequested | Reprioritized | JobEvent, State, str]:
     """The event, the workload's state after it, and a note for people."""
+    if isinstance(wish, Order):
+        ordered, note = event_of(wish, work, now_s, shared.by, ref)
+        return ordered, work.state, note
     if wish.priority is not None:
         event = Reprioritized(
             tenant=work.tenant,
@@ -396,7 +436,22 @@ def _control_fact(
     shared: SharedState, asked: Requested, now_s: float
 ) -> tuple[ControlFact, str] | Refusal:
     match asked.verb:
-        case "cordon" | "uncordon":
+        case "drain":
+            drain = validation.drain_request(asked.data, now_s)
+            if isinstance(drain, Refusal):
+                return drain
+            draining = Cordon(
+                cluster=drain.cluster,
+                node=drain.node,
+                cordoned=True,
+                drain=True,
+                drain_by_s=drain.by_s,
+                reason=drain.reason,
+                set_by=drain.who or shared.by,
+                set_at_s=now_s,
+            )
+            return draining, "what runs there is moved away; `berth cordons` tells how far it is"
+        case "cordon" | "uncordon" | "undrain":
             cordon = validation.cordon_request(asked.data)
             if isinstance(cordon, Refusal):
                 return cordon
@@ -406,7 +461,7 @@ def _control_fact(
                 node=cordon.node,
                 cordoned=on,
                 reason=cordon.reason,
-                set_by=shared.by,
+                set_by=cordon.who or shared.by,
                 set_at_s=now_s,
             )
             return fact, "nothing new is placed there; what runs there goes on" if on else ""
@@ -477,7 +532,7 @@ def _idle(setting: QueueSetting) -> str:
 
 
 def _append(
-    ref: str, event: Submitted | Cancelled | CancelRequested | Reprioritized
+    ref: str, event: Submitted | Cancelled | CancelRequested | Reprioritized | JobEvent
 ) -> Generator[Ask, Step, tuple[Stored | Refused | Unknown, float]]:
     step = yield Append(ref=ref, event=event)
     if not isinstance(step.told, Answered):

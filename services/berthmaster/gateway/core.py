@@ -37,6 +37,7 @@ from berthmaster.gateway.events import (
 )
 from berthmaster.gateway.giving_up import give_up
 from berthmaster.gateway.instructions import Instruction, ReadStory
+from berthmaster.gateway.job_verbs import ORDERS
 from berthmaster.gateway.shared_state import Limits, SharedState
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict, Workload, key
@@ -49,12 +50,13 @@ from berthmaster.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.api import ApiReply, Refusal
+from berthmaster.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.messages.workload import Evicted
 from berthmaster.requests import validation
 
 WISH: Final = "wish/"
-CHANGING: Final = ("submit", "cancel", "reprioritize")
+JOB_TALKS: Final = (*JOB_VERBS, "checkpointed")
+CHANGING: Final = ("submit", "cancel", "reprioritize", *JOB_TALKS)
 _ANSWER_TO: Final[dict[type, type]] = {
     Append: Answered,
     PutControl: Answered,
@@ -164,6 +166,11 @@ class Gateway:
         tenant = asked.tenant
         if tenant is None and asked.verb == "give_up":
             return give_up(self._shared, asked, now_s)
+        if tenant is None and asked.verb in ORDERS:
+            if self._shared.damage:
+                return unavailable(self._shared.damage)
+            verb = ORDERS[asked.verb]
+            return conversations.job_order(self._shared, asked, verb, now_s)
         if tenant is None:
             return conversations.order(self._shared, asked, now_s)
         if wrong := validation.tenant_refusal(tenant):
@@ -177,6 +184,8 @@ class Gateway:
                 return conversations.submit(self._shared, asked, tenant, now_s)
             case "cancel" | "reprioritize":
                 return conversations.change(self._shared, asked, tenant, now_s)
+            case talk if talk in JOB_TALKS:
+                return conversations.job_verb(self._shared, asked, tenant, now_s)
             case "get":
                 return conversations.get(self._shared, asked, tenant)
             case "list":

@@ -94,6 +94,8 @@ def view_of(work: Workload) -> WorkloadView:
         changed_at_s=work.changed_at_s,
         sequence=work.sequence,
         cancel_requested=work.cancel_requested,
+        held_by=work.hold.who if work.hold is not None else "",
+        checkpoint=work.checkpoint,
         reason=work.reason,
     )
 

@@ -411,11 +411,13 @@ class DryRunReply(
 class CordonRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Cordon (verb ``cordon``) or uncordon (verb ``uncordon``) a cluster or one node of it."""
+    """Cordon (verb ``cordon``) a cluster or one node of it, or take that back (verbs ``uncordon``
+    and ``undrain``)."""
 
     cluster: Named
     node: Named | None = None
     reason: Reason = ""
+    who: Who = ""  # as whoever asks calls himself
 
 
 class DrainRequest(

@@ -4,11 +4,12 @@ import difflib
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from berthmaster.lifecycle.sizes import is_elastic
 from berthmaster.messages.api import Refusal
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import JobDefaults, QueueSetting
 from berthmaster.messages.explain import invalid, shorten
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import JobRequest
@@ -50,6 +51,27 @@ def refusal_of(
     if setting.via == "hub" and is_elastic(request):
         return _not_elastic(setting, request)
     return request_refusal(setting, request) or _too_much(setting, request, waiting)
+
+
+def with_defaults(setting: QueueSetting, request: JobRequest, body: bytes) -> JobRequest:
+    """The request with what its queue says where it says nothing itself. ``body``: as it was sent,
+    since a request that is preemptible may have said so or not."""
+    defaults = {
+        name: default
+        for name in JobDefaults.__struct_fields__
+        if (default := getattr(setting.defaults, name)) is not None
+    }
+    if not defaults:
+        return request
+    said = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.structs.replace(
+        request,
+        **{
+            name: default
+            for name, default in defaults.items()
+            if name not in said or bytes(said[name]) == b"null"
+        },
+    )
 
 
 def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Refusal | None:

@@ -5,6 +5,7 @@ Nothing here knows what exists: whether a queue is there is for those who keep t
 """
 
 import itertools
+import re
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,14 +17,21 @@ from berthmaster.lifecycle.sizes import most
 from berthmaster.messages.api import (
     AcceptLogRequest,
     CancelRequest,
+    CheckpointedRequest,
     CordonRequest,
+    DrainRequest,
+    EvictRequest,
     GetRequest,
     GiveUpRequest,
     HelloRequest,
+    HoldRequest,
+    JobOrderRequest,
     ListRequest,
     LogsRequest,
     LostRequest,
+    MoveRequest,
     Refusal,
+    ReleaseRequest,
     ReprioritizeRequest,
     VoidRequest,
 )
@@ -38,15 +46,22 @@ from berthmaster.messages.explain import (
 from berthmaster.messages.families import (
     ACCEPT_LOG_REQUESTS,
     CANCEL_REQUESTS,
+    CHECKPOINTED_REQUESTS,
     CORDON_REQUESTS,
+    DRAIN_REQUESTS,
+    EVICT_REQUESTS,
     GET_REQUESTS,
     GIVE_UP_REQUESTS,
     HELLO_REQUESTS,
+    HOLD_REQUESTS,
+    JOB_ORDERS,
     JOB_REQUESTS,
     LIST_REQUESTS,
     LOGS_REQUESTS,
     LOST_REQUESTS,
+    MOVE_REQUESTS,
     QUEUE_REQUESTS,
+    RELEASE_REQUESTS,
     REPRIORITIZE_REQUESTS,
     VOID_REQUESTS,
 )
@@ -58,6 +73,8 @@ from berthmaster.requests.secrecy import secret_fault
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MOST_DRAIN_S: Final = 31_536_000.0  # to the deadline of a drain
+_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]*@")
 MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
 MAX_PLACES_OF_A_QUEUE: Final = 1000
@@ -142,6 +159,57 @@ def cancel_request(data: bytes) -> CancelRequest | Refusal:
 def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
     """The body of ``reprioritize``."""
     return decoded(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
+
+
+def job_verb_request(
+    verb: str, data: bytes
+) -> HoldRequest | ReleaseRequest | EvictRequest | MoveRequest | CheckpointedRequest | Refusal:
+    """The body of ``hold``, ``release``, ``evict``, ``move`` and ``checkpointed``."""
+    match verb:
+        case "hold":
+            return decoded(HoldRequest, HOLD_REQUESTS, data)
+        case "release":
+            return decoded(ReleaseRequest, RELEASE_REQUESTS, data)
+        case "evict":
+            return decoded(EvictRequest, EVICT_REQUESTS, data)
+        case "move":
+            return decoded(MoveRequest, MOVE_REQUESTS, data)
+        case _:
+            told = decoded(CheckpointedRequest, CHECKPOINTED_REQUESTS, data)
+            return told if isinstance(told, Refusal) else uri_fault(told.uri) or told
+
+
+def uri_fault(uri: str) -> Refusal | None:
+    """Everybody who sees the workload sees where its checkpoint is: without a password in it."""
+    if _PASSWORD.search(uri) or not uri.isprintable():
+        right = "one line without user and password: s3://bucket/run/100, a path, a name"
+        return invalid(["uri"], "***", right)
+    return None
+
+
+def job_order_request(data: bytes) -> JobOrderRequest | Refusal:
+    """The body of operators' verbs about one job."""
+    request = decoded(JobOrderRequest, JOB_ORDERS, data)
+    if isinstance(request, Refusal):
+        return request
+    if not is_name(request.tenant):
+        return invalid(["tenant"], request.tenant, _NAME_WORDS)
+    return request
+
+
+def drain_request(data: bytes, now_s: float) -> DrainRequest | Refusal:
+    """The body of ``drain``."""
+    request = decoded(DrainRequest, DRAIN_REQUESTS, data)
+    if isinstance(request, Refusal):
+        return request
+    wrong = _no_token("cluster", request.cluster)
+    if wrong is None and request.node is not None:
+        wrong = _no_token("node", request.node)
+    by_s = request.by_s
+    if wrong is None and by_s is not None and not now_s < by_s < now_s + MOST_DRAIN_S:
+        right = f"a time ahead, as seconds since 1970; now is {now_s:.0f}"
+        wrong = invalid(["by_s"], by_s, right)
+    return wrong or request
 
 
 def get_request(data: bytes) -> GetRequest | Refusal:

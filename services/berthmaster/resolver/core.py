@@ -23,7 +23,7 @@ from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
-from berthmaster.messages.api import DryRunReply, Refusal, WhatifRequest, WhyReply
+from berthmaster.messages.api import CordonsReply, DryRunReply, Refusal, WhatifRequest, WhyReply
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
@@ -31,20 +31,26 @@ from berthmaster.messages.workload import (
     Cancelled,
     Evicted,
     Failed,
+    Held,
+    HoldReleased,
     JobRequest,
+    MoveRequested,
     Released,
     Reprioritized,
     Submitted,
     WorkloadEvent,
 )
 from berthmaster.resolver.answers import explain
+from berthmaster.resolver.answers.cordons import cordons
 from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
 from berthmaster.resolver.deciding.decide import decide
 from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.deciding.move_away import next_look_s
 from berthmaster.resolver.deciding.resize import grows_at_s
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
+STIRRING = Submitted | Released | Reprioritized | Held | HoldReleased | MoveRequested
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
 CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
 
@@ -82,7 +88,7 @@ class Resolver:
     ) -> Verdict | None:
         """An event of the log, in its order; ``judged``: what its whole story says of it."""
         verdict = self.know.take_event(event, sequence, stored_at_s, judged)
-        if verdict is Verdict.COUNTED and isinstance(event, Submitted | Released | Reprioritized):
+        if verdict is Verdict.COUNTED and isinstance(event, STIRRING):
             self._arrived = True
         return verdict
 
@@ -100,8 +106,14 @@ class Resolver:
         """A decision of the log, ours or another's."""
         self.know.take_decision(decision, sequence)
         if decision.cell == self.cell:
-            told = decision.placements, decision.withdrawals, decision.evictions
-            events = sum(map(len, told)) + len(decision.resizes)
+            told = (
+                decision.placements,
+                decision.withdrawals,
+                decision.evictions,
+                decision.resizes,
+                decision.moves,
+            )
+            events = sum(map(len, told))
             self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
         self.remember(decision)
 
@@ -275,6 +287,8 @@ class Resolver:
             if c.unclaimed_at_s is not None and know.derived.lines
         )
         times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # else it was looked at
+        if know.view.drains:
+            times.append(next_look_s(know, policy.restart_s, self._decided_at_s))
         for name, at_s in know.derived.deadlines.items():
             cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s
@@ -314,6 +328,10 @@ class Resolver:
     def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
         """Where a request would go now."""
         return explain.dry_run(self.know, self.policy, now_s, tenant, request)
+
+    def cordons(self, cluster: str, now_s: float) -> CordonsReply:
+        """What is cordoned, and how far drains are."""
+        return cordons(self.know, self.policy, now_s, cluster)
 
     def whatif(
         self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget

@@ -20,9 +20,17 @@ from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
 from berthmaster.lifecycle.fold import key
-from berthmaster.messages.api import Refusal, WhatifReply, WhatifRequest, WhyReply, WhyRequest
+from berthmaster.messages.api import (
+    CordonsRequest,
+    Refusal,
+    WhatifReply,
+    WhatifRequest,
+    WhyReply,
+    WhyRequest,
+)
 from berthmaster.messages.explain import decoded
 from berthmaster.messages.families import (
+    CORDONS_REQUESTS,
     DECISIONS,
     UNREADABLE,
     WHATIF_REQUESTS,
@@ -67,6 +75,7 @@ class Questions:
                 "whatif": Endpoint(
                     subjects.api_of_all_tenants("whatif"), self._answer_whatif, PORTION // 2
                 ),
+                "cordons": Endpoint(subjects.operator("cordons"), self._answer_cordons),
                 "whatif_of_all": Endpoint(subjects.operator("whatif"), self._answer_whatif),
             },
             version="1.0.0",
@@ -108,6 +117,14 @@ class Questions:
         if isinstance(filled, Refusal):
             return encode(filled)
         return encode(self._core.dry_run(tenant, filled, self._conn.now()))
+
+    async def _answer_cordons(self, _: str, data: bytes) -> bytes:
+        request = decoded(CordonsRequest, CORDONS_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
+        if not self._ready():
+            return encode(_busy("still catching up with the log; ask again"))
+        return encode(self._core.cordons(request.cluster, self._conn.now()))
 
     async def _answer_whatif(self, subject: str, data: bytes) -> bytes:
         of_all = subject == subjects.operator("whatif")

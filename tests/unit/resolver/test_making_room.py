@@ -346,7 +346,7 @@ def test_who_waits_and_who_goes_are_told_why() -> None:
     waits = world.resolver.why(TENANT, "high", world.now_s)
     goes = world.resolver.why(TENANT, "low", world.now_s)
     assert "room is being made for it on c1: 1 job is ending" in waits.summary  # type: ignore[union-attr]
-    assert "makes room: a job of higher priority needs its room" in goes.summary  # type: ignore[union-attr]
+    assert "told to go: a job of higher priority needs its room" in goes.summary  # type: ignore[union-attr]
 
 
 def test_it_is_repeated_bit_for_bit_from_the_log_and_from_a_snapshot() -> None:

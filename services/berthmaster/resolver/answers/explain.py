@@ -15,12 +15,13 @@ from berthmaster.engine.queueing.queues import GPU
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.flaws import frozen_words
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.fold import Hold, Key, Workload, key
 from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
 from berthmaster.messages.placement import Choice, Decision, Reservation
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.answers.cordons import leaving_words
 from berthmaster.resolver.answers.first_free import first_free_s
 from berthmaster.resolver.answers.held_back import left_alone_by, shorter, without_room
 from berthmaster.resolver.answers.hints import hints
@@ -70,10 +71,16 @@ def why(
         )
     if workload.state is State.QUEUED:
         return _why_not_yet(know, policy, now_s, workload)
-    return _why_there(know, workload, decisions)
+    return _why_there(know, policy, now_s, workload, decisions)
 
 
-def _why_there(know: Knowledge, workload: Workload, decisions: Mapping[int, Decision]) -> WhyReply:
+def _why_there(
+    know: Knowledge,
+    policy: Policy,
+    now_s: float,
+    workload: Workload,
+    decisions: Mapping[int, Decision],
+) -> WhyReply:
     decision = decisions.get(workload.decision)
     choice = _choice_of(decision, workload) if decision is not None else None
     nodes = sorted({binding.node for binding in workload.pods})
@@ -90,7 +97,10 @@ def _why_there(know: Knowledge, workload: Workload, decisions: Mapping[int, Deci
     if workload.cancel_requested:
         where += "; its executor was asked to stop it"
     elif workload.leaving:
-        where += f"; it makes room: {workload.leaving}"
+        where += f"; it is told to go: {workload.leaving}"
+        where += f"; room is kept for it in {workload.leads_to}" if workload.leads_to else ""
+    elif said := leaving_words(know, policy, now_s, workload):
+        where += f"; {said}"
     return WhyReply(
         tenant=workload.tenant,
         id=workload.id,
@@ -113,6 +123,8 @@ def _choice_of(decision: Decision, workload: Workload) -> Choice | None:
 
 def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> WhyReply:
     assert workload.request is not None  # it waits, so it was submitted
+    if workload.hold is not None:
+        return _held(know, now_s, workload, workload.hold)
     request = least_request(workload.request)  # with more it would begin too
     cycle = Cycle(know, policy, now_s)
     fits_beside_nobody = bool(_look(cycle, request)[0].candidates)
@@ -162,8 +174,24 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     )
 
 
+def _held(know: Knowledge, now_s: float, workload: Workload, hold: Hold) -> WhyReply:
+    because = f": {hold.reason}" if hold.reason else ""
+    since = f"{max(0.0, now_s - hold.since_s):.0f} s"
+    release = "an operator releases it" if hold.operator else f"`berth release {workload.id}`"
+    return WhyReply(
+        tenant=workload.tenant,
+        id=workload.id,
+        state="queued",
+        summary=f"waits: held by {hold.who} for {since}{because}",
+        waiting=len(know.derived.lines),
+        hints=(f"it goes on when {release}" if hold.operator else f"{release} lets it go on",),
+    )
+
+
 def _kept(know: Knowledge, own: Reservation) -> str:
     """What is done for a job that waits for its room."""
+    if own.moving:
+        return f"room is kept for it on {own.cluster}, where it goes on"
     if not own.owed:
         return f"room is kept for it on {own.cluster}"
     nodes = {held.node for held in own.held}

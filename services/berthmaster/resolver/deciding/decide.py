@@ -2,7 +2,8 @@
 
 Phases, over one snapshot of the clusters (cycle.py):
 
-1. Retract placements that nobody claimed in time, or whose cluster was declared lost.
+1. Retract placements that nobody claimed in time, whose job is held since, or whose cluster was
+   declared lost; tell those to go who must (move_away.py).
 2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
    is kept, pass over the line of each that does not, and keep room for the first of those, or make
    it: those go on with fewer pods, or are ended, who have less right to theirs.
@@ -32,17 +33,16 @@ from berthmaster.lifecycle.sizes import (
     size_steps,
     with_bound,
 )
-from berthmaster.messages.placement import Choice, Reservation, Retraction
+from berthmaster.messages.placement import Choice, Reservation
 from berthmaster.messages.workload import (
-    EvictionRequested,
     JobRequest,
     Placed,
     ResizeRequested,
-    Withdrawn,
 )
 from berthmaster.resolver.deciding.cycle import Cycle
-from berthmaster.resolver.deciding.draft import Draft, Plan, block
+from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft, Plan, block
 from berthmaster.resolver.deciding.make_room import WORDS
+from berthmaster.resolver.deciding.move_away import carry_out, leave
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.resize import Resize, grown, most_that
 from berthmaster.resolver.deciding.turns import Turn
@@ -50,7 +50,6 @@ from berthmaster.resolver.deciding.worker_queue import target_in
 from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
 from berthmaster.resolver.settings import Policy
 
-_CHOICE_BYTES = 300  # of a record, besides its ranking and pods
 _RANKED_BYTES = 150
 _POD_BYTES = 60
 GROWS = "there is room that nobody else has a right to"
@@ -84,6 +83,7 @@ def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservat
 def _fill(draft: Draft) -> None:
     _retract(draft)
     turns = draft.begin()
+    carry_out(draft)
     while not draft.full and (turn := turns.next()) is not None:
         amounts = _place_one(draft, turn)
         if amounts is None:
@@ -102,43 +102,17 @@ def _retract(draft: Draft) -> None:
     due_s = draft.now_s - draft.policy.claim_timeout_s
     lost = {c.name for c in know.clusters.known() if c.lost}
     for name, placed_at_s in know.derived.unclaimed.items():
-        if draft.full or (placed_at_s > due_s and not lost):
+        if draft.full or (placed_at_s > due_s and not lost and not know.derived.asked):
             break
         if name in know.suspended:
             continue
         workload = know.open[name]
         if workload.cluster in lost:
-            _withdraw(draft, workload, f"cluster {LOST}")
+            draft.withdraw(workload, f"cluster {LOST}")
+        elif workload.hold is not None:
+            draft.withdraw(workload, f"held by {workload.hold.who}")
         elif placed_at_s <= due_s:
-            _withdraw(draft, workload, UNCLAIMED)
-
-
-def _withdraw(draft: Draft, workload: Workload, reason: str) -> None:
-    draft.retractions.append(
-        Retraction(
-            tenant=workload.tenant,
-            id=workload.id,
-            attempt=workload.attempt,
-            cluster=workload.cluster,
-            reason=reason,
-        )
-    )
-    draft.events.append(
-        Withdrawn(
-            tenant=workload.tenant,
-            id=workload.id,
-            after=workload.sequence,
-            at_s=draft.now_s,
-            by=draft.decider,
-            cause=draft.cause,
-            cluster=workload.cluster,
-            attempt=workload.attempt,
-            reason=reason,
-            decision=draft.number,
-            cell=draft.know.cell,
-        )
-    )
-    draft.bytes += _CHOICE_BYTES
+            draft.withdraw(workload, UNCLAIMED)
 
 
 # 2
@@ -162,6 +136,9 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         if narrowed is None:
             return None
         asked, shape = narrowed, shape_of(narrowed)
+    if (kept := reserves.kept.get(turn.key)) is not None and kept.reservation.moving:
+        asked = msgspec.structs.replace(asked, clusters=(kept.reservation.cluster,))
+        shape = shape_of(asked)  # it was ended to go on there
     found = None
     owed = reserves.owed(turn.key)
     blocked = turn.blocked and line.left_alone <= reserves.tokens
@@ -225,24 +202,10 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
         return False
     for order in found.orders:
         ended = draft.know.open[key(order.tenant, order.id)]
-        draft.events.append(
-            EvictionRequested(
-                tenant=order.tenant,
-                id=order.id,
-                after=ended.sequence,
-                at_s=draft.now_s,
-                by=draft.decider,
-                cause=draft.cause,
-                cluster=order.cluster,
-                attempt=order.attempt,
-                reason=WORDS[order.right],
-                decision=draft.number,
-                cell=draft.know.cell,
-            )
-        )
+        leave(draft, ended, WORDS[order.right])
     draft.evictions += found.orders
     reserves.owe(turn.key, found.reservation)
-    draft.bytes += _CHOICE_BYTES * (len(found.orders) + 1)
+    draft.bytes += CHOICE_BYTES * (len(found.orders) + 1)
     draft.bytes += _POD_BYTES * len(found.reservation.held)
     return True
 
@@ -276,7 +239,7 @@ def _resize(draft: Draft, resize: Resize, reason: str) -> None:
             cell=draft.know.cell,
         )
     )
-    draft.bytes += _CHOICE_BYTES + _POD_BYTES * len(pods)
+    draft.bytes += CHOICE_BYTES + _POD_BYTES * len(pods)
 
 
 def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:
@@ -382,10 +345,12 @@ def _record(
             cell=know.cell,
             submitted_at_s=workload.submitted_at_s,
             target=target,
+            checkpoint=workload.checkpoint,
+            ran_s=round(workload.ran_s, 3),
         )
     )
     draft.bytes += (
-        _CHOICE_BYTES
+        CHOICE_BYTES
         + _RANKED_BYTES * len(ranking)
         + 60 * len(shortlist.filtered)
         + _POD_BYTES * len(bound.bindings)

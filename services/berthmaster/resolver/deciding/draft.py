@@ -7,23 +7,24 @@ and those who were placed wait on until the log says that they are placed.
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.engine.scoring.mix import told_as
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import (
     Choice,
     Decision,
     EvictionOrder,
+    MoveOrder,
     Reservation,
     ResizeOrder,
     Retraction,
     Saw,
 )
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.messages.workload import Withdrawn, WorkloadEvent
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.make_room import RoomMaker
 from berthmaster.resolver.deciding.reserves import Reserves, Token
@@ -31,6 +32,7 @@ from berthmaster.resolver.deciding.resize import Shrinker
 from berthmaster.resolver.deciding.turns import Turns
 from berthmaster.resolver.settings import ENGINE_VERSION
 
+CHOICE_BYTES: Final = 300  # of a record, besides its ranking and pods
 Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to leave alone
 
 
@@ -73,6 +75,7 @@ class Draft:
         self.retractions: list[Retraction] = []
         self.evictions: list[EvictionOrder] = []
         self.resizes: list[ResizeOrder] = []
+        self.moves: list[MoveOrder] = []
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
@@ -108,6 +111,34 @@ class Draft:
     def take(self, holdings: Sequence[Holding]) -> None:
         """A job has this room."""
         self._overlay.take(("taken", len(self.events)), holdings)
+
+    def withdraw(self, workload: Workload, reason: str) -> None:
+        """Take back a placement that nobody has claimed."""
+        self.retractions.append(
+            Retraction(
+                tenant=workload.tenant,
+                id=workload.id,
+                attempt=workload.attempt,
+                cluster=workload.cluster,
+                reason=reason,
+            )
+        )
+        self.events.append(
+            Withdrawn(
+                tenant=workload.tenant,
+                id=workload.id,
+                after=workload.sequence,
+                at_s=self.now_s,
+                by=self.decider,
+                cause=self.cause,
+                cluster=workload.cluster,
+                attempt=workload.attempt,
+                reason=reason,
+                decision=self.number,
+                cell=self.know.cell,
+            )
+        )
+        self.bytes += CHOICE_BYTES
 
     @property
     def full(self) -> bool:
@@ -150,6 +181,7 @@ class Draft:
             withdrawals=tuple(self.retractions),
             evictions=tuple(self.evictions),
             resizes=tuple(self.resizes),
+            moves=tuple(self.moves),
             reservations=self._reservations(),
             reserved=len(self.reserves.kept),
             mix=told_as(sampled) if sampled != know.told_mix else None,

@@ -19,6 +19,8 @@ ended.
 - Who is of a better rank, by guarantee, queue priority or priority, is not held up.
 - Room is owed where others were ended for it (make_room.py): that is for its job alone, whoever
   else waits, until it begins anywhere, may not run, or the nodes cannot be had.
+- Room of a job that is moved (move_away.py) is owed as well, while the job still runs elsewhere and
+  until it begins. It counts against nobody's reservations.
 - Where a cluster's Kueue decides what starts, nothing is kept.
 """
 
@@ -55,6 +57,7 @@ CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
 
 
 Token = tuple[Key, int]
+_FIRST: Final[Rank] = (False, 0, 0)  # of one that moves: nobody goes before it
 
 
 class Kept(NamedTuple):
@@ -137,8 +140,11 @@ class Reserves:
 
     def _keep(self, key: Key, reservation: Reservation) -> None:
         line = self._know.derived.lines.line_of(key)
-        assert line is not None  # it waits
-        kept = kept_of(self._know, line, key, reservation)
+        if line is not None:
+            kept = kept_of(self._know, line, key, reservation)
+        else:  # it runs elsewhere still, and waits in no line
+            token = key, hash(reservation)
+            kept = Kept(key, _FIRST, reservation, holdings_of(reservation), token)
         self.kept[key] = kept
         self._tokens |= {kept.token}
         self._overlay.take(("kept", key), kept.holdings)
@@ -147,11 +153,26 @@ class Reserves:
         """Others are ended for it: the room is kept in place of any that it had, and if there are
         as many as may be, in place of the last that nobody is owed."""
         self.drop(key)
-        if len(self.kept) >= self._policy.reservations:
+        if self._waiting >= self._policy.reservations:
             loose = [k for k in self.kept.values() if not k.reservation.owed]
             if loose:
                 self.drop(max(loose, key=lambda k: (k.rank, k.key)).key)
         self._keep(key, reservation)
+
+    def keep_moving(self, key: Key, reservation: Reservation) -> None:
+        """It is ended elsewhere so that it goes on here."""
+        self.drop(key)
+        self._keep(key, reservation)
+
+    @property
+    def moving(self) -> int:
+        """For how many jobs that move room is kept."""
+        return sum(kept.reservation.moving for kept in self.kept.values())
+
+    @property
+    def _waiting(self) -> int:
+        """For how many others: of those there may be so many."""
+        return len(self.kept) - self.moving
 
     def owed(self, key: Key) -> bool:
         """Whether others were ended for it."""
@@ -161,7 +182,7 @@ class Reserves:
     @property
     def may_owe(self) -> bool:
         """Whether there is place for one more."""
-        owed = sum(kept.reservation.owed for kept in self.kept.values())
+        owed = sum(k.reservation.owed and not k.reservation.moving for k in self.kept.values())
         return owed < self._policy.reservations
 
     # While a job is being placed
@@ -224,7 +245,8 @@ class Reserves:
         if self.has(key):
             self._looked += 1
             return
-        if len(self.kept) >= most and not any(rank < kept.rank for kept in self.kept.values()):
+        full = self._waiting >= most
+        if full and not any(rank < kept.rank for kept in self.kept.values()):
             return  # as many as may be, and none of them gives way to it
         by_known_ends = self._policy.order == "arrival"  # what is expected changes as time goes by
         old = untouched and by_known_ends and not self._anew
@@ -236,7 +258,7 @@ class Reserves:
         reservation = found.reservation
         if reservation is None:
             return
-        if len(self.kept) >= most:
+        if full:
             loose = [k for k in self.kept.values() if not k.reservation.owed]
             last = max(loose, key=lambda k: (k.rank, k.key), default=None)
             if last is None or not rank < last.rank:
@@ -362,9 +384,14 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
     closed = {snapshot.clusters[number] for number in snapshot.closed}
     valid: dict[Key, Reservation] = {}
     told = sorted(know.reservations.items(), key=lambda each: not each[1].owed)  # stable
+    waiting = 0
     for key, reservation in told:
+        if reservation.moving:
+            if _still_moves(know, key, reservation) and reservation.cluster not in closed:
+                valid[key] = reservation
+            continue
         line = know.derived.lines.line_of(key)
-        if line is None or len(valid) >= policy.reservations:
+        if line is None or waiting >= policy.reservations:
             continue
         setting = know.queues.get(line.queue)
         if setting is not None and setting.via != "direct":
@@ -386,7 +413,19 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
                 held=reservation.held,
             )
         valid[key] = reservation
+        waiting += 1
     return valid
+
+
+def _still_moves(know: Knowledge, key: Key, reservation: Reservation) -> bool:
+    """Whether a job goes on in its new place: it is on its way out, or it waits for that alone."""
+    workload = know.open.get(key)
+    if workload is None or workload.leads_to != reservation.cluster:
+        return False
+    waits = know.derived.lines.line_of(key) is not None
+    if not waits and not (workload.live and workload.leaving):
+        return False
+    return all(_usable(know, reservation.cluster, held) for held in reservation.held)
 
 
 def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:

@@ -48,6 +48,7 @@ class Derived(FleetDerived):
         self.resizing: dict[Key, None] = {}  # told to have another number of pods, and have not yet
         self.placed_at_s: dict[str, float] = {}  # cluster -> of the newest placement heard of
         self.leaving: dict[Key, None] = {}  # told to make room, and not ended
+        self.asked: dict[Key, None] = {}  # live, and a person holds it or wants it gone
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
@@ -72,6 +73,7 @@ class Derived(FleetDerived):
         self.lines.remove(name)
         self.movable.drop(name)
         self.elastic.drop(name)
+        self.asked.pop(name, None)
         self.to_cancel.discard(name)
         self._attempt_left(name, cluster)
 
@@ -88,7 +90,7 @@ class Derived(FleetDerived):
 
     def suspend(self, workload: Workload, *, suspended: bool) -> None:
         """It waits in no line for now, or in its line again."""
-        if workload.state is not State.QUEUED or workload.cancel_requested or workload.depends:
+        if workload.cancel_requested or not _takes_turns(workload):
             return
         if suspended:
             self.lines.remove(workload.key)
@@ -115,10 +117,14 @@ class Derived(FleetDerived):
             self.leaving[name] = None
         else:
             self.leaving.pop(name, None)
+        if workload.live and not frozen and (workload.hold or workload.wish):
+            self.asked[name] = None
+        else:
+            self.asked.pop(name, None)
         self.to_cancel.discard(name)
         if state is State.QUEUED and workload.cancel_requested:
             self.to_cancel.add(name)
-        elif state is State.QUEUED and not frozen and not workload.depends:
+        elif not frozen and _takes_turns(workload):
             self._wait(workload)
         elif before in (State.QUEUED, State.NEW):
             self.lines.remove(name)
@@ -174,6 +180,11 @@ class Derived(FleetDerived):
         order.moved.clear()
         for name in moved:
             self._wait(self._open[name])
+
+
+def _takes_turns(workload: Workload) -> bool:
+    """Whether it waits for a place, and for nothing else."""
+    return workload.state is State.QUEUED and not workload.depends and workload.hold is None
 
 
 def gpus_of(totals: Mapping[str, int]) -> float:

@@ -1,0 +1,240 @@
+"""Stories of who leaves a place because a person says so: holds, evictions, moves and drains."""
+
+from typing import Any
+
+import msgspec
+
+from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.api import CordonsReply, WhyReply
+from berthmaster.messages.control import Cordon
+from berthmaster.messages.workload import (
+    Checkpoint,
+    Checkpointed,
+    Evicted,
+    Held,
+    HoldReleased,
+    MoveRequested,
+)
+from berthmaster.resolver.replay import replay
+from tests.support.builders import alive, job, node, profile
+from tests.support.deciding import TENANT, World
+
+
+def fleet(**clusters: int) -> World:
+    """Clusters of one node with so many GPUs each."""
+    world = World()
+    for name, gpus in clusters.items():
+        world.fact(profile(name), alive(name), node(name, name=f"{name}-n", gpus=gpus))
+    return world
+
+
+def start(world: World, name: str, **fields: Any) -> Key:
+    own = {f: fields.pop(f) for f in list(fields) if f not in ("gpus", "clusters")}
+    found = world.submit(msgspec.structs.replace(job(name, **fields), **own))
+    world.settle()
+    assert world.placed_on(found), name
+    world.claim(found)
+    world.run(found)
+    return found
+
+
+def head(world: World, name: Key) -> dict[str, Any]:
+    work = world.workloads[name]
+    return {"tenant": work.tenant, "id": work.id, "after": work.sequence, "at_s": 0.0, "by": "g"}
+
+
+def here(world: World, name: Key) -> dict[str, Any]:
+    work = world.workloads[name]
+    return {"cluster": work.cluster, "attempt": work.attempt}
+
+
+def moves(world: World) -> list[tuple[str, str, str]]:
+    """Who is told to go, why and to where, of all that is decided now."""
+    orders = [order for plan in world.settle() for order in plan.decision.moves]
+    return [(order.id, order.why, order.to) for order in orders]
+
+
+def gone(world: World, name: Key) -> None:
+    """Its executor has ended it."""
+    reason = world.workloads[name].leaving
+    world.append(Evicted(**head(world, name), **here(world, name), reason=reason, blameless=True))
+
+
+def pass_s(world: World, seconds: float, *clusters: str) -> None:
+    world.now_s += seconds
+    world.fact(*(alive(name, counter=int(world.now_s)) for name in clusters))
+
+
+def why(world: World, name: Key) -> str:
+    reply = world.resolver.why(TENANT, world.workloads[name].id, world.now_s)
+    assert isinstance(reply, WhyReply)
+    return reply.summary
+
+
+def cordons(world: World) -> CordonsReply:
+    return world.resolver.cordons("", world.now_s)
+
+
+def test_a_held_job_waits_until_it_is_released_and_says_for_whom() -> None:
+    world = fleet(c1=1)
+    name = world.submit(job("a", gpus=1))
+    world.append(Held(**head(world, name), who="operator ada", operator=True, reason="audit"))
+    assert (world.settle(), why(world, name)) == (
+        [],
+        "waits: held by operator ada for 0 s: audit",
+    )
+    world.append(HoldReleased(**head(world, name), who="operator ada"))
+    world.settle()
+    assert world.placed_on(name) == "c1"
+
+
+def test_one_that_runs_is_ended_when_it_is_held_and_does_not_come_back() -> None:
+    world = fleet(c1=1)
+    name = start(world, "a", gpus=1)
+    world.append(Held(**head(world, name), who="tenant t"))
+    assert moves(world) == [("a", "held", "")]
+    assert moves(world) == []  # told once
+    gone(world, name)
+    assert world.settle() == []
+    assert world.workloads[name].evictions == 0
+
+
+def test_one_that_is_evicted_waits_again_and_may_begin_where_it_was() -> None:
+    world = fleet(c1=1)
+    name = start(world, "a", gpus=1)
+    asked = MoveRequested(**head(world, name), **here(world, name), how="evict", who="tenant t")
+    world.append(asked)
+    assert moves(world) == [("a", "asked", "")]
+    gone(world, name)
+    world.settle()
+    assert (world.placed_on(name), world.workloads[name].attempt) == ("c1", 2)
+
+
+def test_a_move_ends_nothing_before_there_is_room_and_begins_in_the_room_that_was_kept() -> None:
+    world = fleet(c1=4, c2=2)
+    name = start(world, "a", gpus=2, clusters=())
+    there = world.placed_on(name)
+    other = {"c1": "c2", "c2": "c1"}[there]
+    blocker = start(world, "b", gpus=4 if other == "c1" else 2, clusters=(other,))
+    asked = MoveRequested(
+        **head(world, name), **here(world, name), how="move", who="tenant t", to=other
+    )
+    world.append(asked)
+    assert moves(world) == []
+    assert f"tenant t wants it in {other}" in why(world, name)
+    world.succeed(blocker)
+    assert moves(world) == [("a", "asked", other)]
+    # While it ends nobody else is given its room, whatever their priority.
+    late = world.submit(job("c", gpus=4 if other == "c1" else 2, clusters=(other,), priority=9))
+    world.settle()
+    assert world.placed_on(late) == ""
+    gone(world, name)
+    world.settle()
+    assert world.placed_on(name) == other
+    assert name not in world.resolver.know.reservations
+
+
+def drain(world: World, cluster: str, by_s: float | None = None, node: str | None = None) -> None:
+    world.control(
+        Cordon(
+            cluster=cluster,
+            node=node,
+            cordoned=True,
+            drain=True,
+            drain_by_s=by_s,
+            set_by="ada",
+            reason="firmware",
+        )
+    )
+
+
+def test_a_drain_moves_what_has_room_elsewhere_and_ends_the_rest_before_its_deadline() -> None:
+    world = fleet(c1=2, c2=1)
+    blocker = start(world, "x", gpus=1, clusters=("c2",))
+    first, second = (start(world, name, gpus=1) for name in "ab")
+    world.succeed(blocker)
+    pass_s(world, 100.0, "c1", "c2")
+    drain(world, "c1", by_s=world.now_s + 200.0)
+    (order,) = moves(world)
+    assert order[1:] == ("drain", "c2")
+    left = next(n for n in (first, second) if not world.workloads[n].leaving)
+    (view,) = cordons(world).cordons
+    assert (view.set_by, view.matches, view.jobs) == ("ada", True, 2)
+    told = {one.id: one.why for one in view.still_there}
+    assert told[world.workloads[left].id].startswith("no room for it elsewhere; in 160 s")
+    pass_s(world, 161.0, "c1", "c2")
+    assert moves(world) == [(world.workloads[left].id, "drain", "")]
+    assert world.workloads[left].leaving == "c1 is drained: firmware"
+
+
+def test_who_is_not_preemptible_stays_unless_the_drain_has_a_deadline() -> None:
+    world = fleet(c1=1, c2=1)
+    name = start(world, "a", gpus=1, preemptible=False)
+    place = world.placed_on(name)
+    drain(world, place)
+    assert moves(world) == []
+    assert why(world, name).endswith("it is not preemptible, and the drain has no deadline")
+    drain(world, place, by_s=world.now_s + 41.0)
+    assert moves(world) == []
+    pass_s(world, 2.0, "c1", "c2")
+    assert [each[:2] for each in moves(world)] == [("a", "drain")]
+
+
+def test_a_drain_waits_for_a_checkpoint_that_is_near() -> None:
+    world = fleet(c1=1, c2=1)
+    name = start(world, "a", gpus=1, checkpoint_every_s=600.0)
+    place = world.placed_on(name)
+    world.append(
+        Checkpointed(
+            **head(world, name), **here(world, name), checkpoint=Checkpoint(step=1, uri="s3://a/1")
+        )
+    )
+    pass_s(world, 500.0, "c1", "c2")
+    drain(world, place)
+    assert moves(world) == []
+    assert "writes a checkpoint in 105 s" in why(world, name)
+    assert world.resolver.wake_at_s() <= world.now_s + 105.0
+    world.append(
+        Checkpointed(
+            **head(world, name), **here(world, name), checkpoint=Checkpoint(step=2, uri="s3://a/2")
+        )
+    )
+    orders = [order for plan in world.settle() for order in plan.decision.moves]
+    assert [(order.why, order.lost_gpu_s) for order in orders] == [("drain", 60.0)]
+    gone(world, name)
+    world.settle()
+    assert world.workloads[name].checkpoint == Checkpoint(step=2, uri="s3://a/2")
+    assert world.placed_on(name) != place
+
+
+def test_a_cordon_of_nothing_says_what_may_have_been_meant() -> None:
+    world = fleet(c1=1)
+    drain(world, "c1", node="c1-m")
+    (view,) = cordons(world).cordons
+    assert (view.matches, view.nearest, view.jobs) == (False, "c1-n", 0)
+
+
+def test_all_of_it_is_repeated_from_the_log() -> None:
+    world = fleet(c1=2, c2=2)
+    names = [start(world, f"j{n}", gpus=1) for n in range(3)]
+    drain(world, world.placed_on(names[0]))
+    told = moves(world)
+    assert told
+    world.append(Held(**head(world, names[2]), who="tenant t"))
+    world.settle()
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.decisions) == (report.decisions, report.decisions)
+
+
+def test_one_that_is_held_in_a_place_that_is_drained_is_told_once() -> None:
+    world = fleet(c1=1, c2=1)
+    name = start(world, "a", gpus=1)
+    placed = world.submit(job("b", gpus=1))
+    world.settle()
+    world.append(Held(**head(world, name), who="tenant t"))
+    for cluster in ("c1", "c2"):
+        drain(world, cluster, by_s=world.now_s + 1.0)
+    world.append(Held(**head(world, placed), who="tenant t"))
+    (plan,) = world.settle()
+    assert [order.id for order in plan.decision.moves] == ["a"]
+    assert [each.id for each in plan.decision.withdrawals] == ["b"]
