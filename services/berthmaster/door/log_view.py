@@ -24,6 +24,7 @@ import msgspec
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.door.receipts import Receipt
+from berthmaster.lifecycle.faults import OWN, is_tried_again
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.gangs import may_give_way
@@ -446,6 +447,10 @@ def _too_much(here: _Here, event: ExecutorEvent) -> str:
             return "blameless: of attempts that make room, or of gangs that start and not for ever"
         case Evicted(blameless=True):
             return ""
+        case Evicted() if request is not None and event.fault in OWN:
+            if is_tried_again(request, workload.failures, event.exit_code):
+                return ""
+            return f"failed {workload.failures} times before: it is not to be tried again"
         case Evicted() if request is not None and workload.evictions >= request.max_evictions:
             return f"evicted {workload.evictions} times before: one more is a failure"
         case Succeeded() | Failed() | Cancelled() if event.digest != workload.digest:

@@ -32,7 +32,7 @@ from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
 from berthmaster.lifecycle.sizes import index_of, set_of
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Isolation
+from berthmaster.messages.workload import Fault, Isolation
 
 DEADLINE: Final = "deadline"
 DELETED: Final = "its job object was deleted"
@@ -133,7 +133,8 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         why, hopeless = _stuck(pod)
         # The kubelet goes to and fro between names for one trouble: the pod's is what lasts.
         if hopeless or (why and scene.lasted_s(_name(pod), now_s) >= PULL_S):
-            return AttemptStatus([*events, PodsRefused(attempt, why)])
+            node = pod.spec.node_name
+            return AttemptStatus([*events, PodsRefused(attempt, why, "not_started", node)])
         if why:
             again_s = PULL_S
         else:
@@ -224,29 +225,57 @@ def _failed(
 def _whose_fault(scene: Scene) -> PodEvent | None:
     """What the first pod that ended badly says; None if no pod says anything."""
     attempt = scene.attempt
-    taken = [(at_s, _name(p), text) for p in scene.pods.values() for at_s, text in _disrupted(p)]
+    taken = [
+        (at_s, _name(p), text, fault, p.spec.node_name)
+        for p in scene.pods.values()
+        for at_s, text, fault in _disrupted(p)
+    ]
     ended = [
-        (_when_s(t.finished_at), _name(pod), t)
+        (_when_s(t.finished_at), _name(pod), t, pod)
         for pod in scene.pods.values()
         if pod.status.phase == "Failed" and not pod.leaving and not any(_disrupted(pod))
         for t in _terminated(pod)[:1]
     ]
     first_taken, first_ended = min(taken, default=None), min(ended, default=None, key=_by_time)
     if first_taken and (first_ended is None or first_taken[0] <= first_ended[0]):
-        return PodsRefused(attempt, _cut(f"pod {first_taken[1]}: {first_taken[2]}"))
+        _, name, text, fault, node = first_taken
+        return PodsRefused(attempt, _cut(f"pod {name}: {text}"), fault, node)
     if first_ended:
-        return PodsFailed(
-            attempt, _ending(first_ended[1], first_ended[2]), first_ended[2].exit_code
-        )
+        _, name, how, pod = first_ended
+        return _of_its_own(attempt, name, how, pod)
     for pod in _in_order(scene):  # not even started: the kubelet did not take it
         if pod.status.phase == "Failed" and not _terminated(pod) and not pod.leaving:
             told = f"{pod.status.reason or 'failed'}: pod {_name(pod)} on {pod.spec.node_name}"
             message = pod.status.message
-            return PodsRefused(attempt, _cut(f"{told}: {message}" if message else told))
+            told = _cut(f"{told}: {message}" if message else told)
+            return PodsRefused(attempt, told, "not_started", pod.spec.node_name)
     return None
 
 
-def _by_time(ended: tuple[float, str, Terminated]) -> tuple[float, str]:
+def _of_its_own(attempt: Attempt, name: str, how: Terminated, pod: PodObject) -> PodEvent:
+    """A container ended badly: by itself, for lack of memory, or since its GPU was lost."""
+    told, node = _ending(name, how), pod.spec.node_name
+    if lost := _lost_devices(pod):
+        told = _cut(f"its node says that {lost} is unhealthy: {told}")
+        return PodsRefused(attempt, told, "gpu_lost", node)
+    fault: Fault = "out_of_memory" if how.reason == "OOMKilled" else "exit"
+    return PodsFailed(attempt, told, how.exit_code, fault, node)
+
+
+def _lost_devices(pod: PodObject) -> str:
+    """Devices of a pod that its kubelet knows to be unhealthy, where it tells (from Kubernetes
+    1.31, ResourceHealthStatus)."""
+    lost = [
+        f"{resource.name} {device.resource_id}".strip()
+        for status in pod.status.container_statuses or ()
+        for resource in status.allocated_resources_status or ()
+        for device in resource.resources or ()
+        if device.health == "Unhealthy"
+    ]
+    return ", ".join(lost[:4])
+
+
+def _by_time(ended: tuple[float, str, Terminated, PodObject]) -> tuple[float, str]:
     return ended[:2]
 
 
@@ -254,7 +283,7 @@ def _taken_away(scene: Scene, why: Condition) -> PodEvent:
     """No pod says why: whoever deletes pods leaves nothing to read."""
     leaving = sorted(_name(pod) for pod in scene.pods.values() if pod.leaving)
     if leaving:
-        return PodsRefused(scene.attempt, _cut(f"somebody deleted pod {leaving[0]}"))
+        return PodsRefused(scene.attempt, _cut(f"somebody deleted pod {leaving[0]}"), "evicted")
     if any(pod.status.phase == "Failed" for pod in scene.pods.values()):
         return PodsFailed(scene.attempt, _cut(why.message or why.reason))
     return PodsRefused(
@@ -262,11 +291,22 @@ def _taken_away(scene: Scene, why: Condition) -> PodEvent:
     )
 
 
-def _disrupted(pod: PodObject) -> list[tuple[float, str]]:
+# Why Kubernetes takes a pod away; another word counts as evicted.
+_TAKEN: Final[dict[str, Fault]] = {
+    "PreemptionByScheduler": "preempted",
+    "DeletionByTaintManager": "node_lost",
+    "DeletionByPodGC": "node_lost",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "evicted",
+}
+
+
+def _disrupted(pod: PodObject) -> list[tuple[float, str, Fault]]:
     found = condition(pod.status.conditions or (), "DisruptionTarget")
     if found is None or not found.true:
         return []
-    return [(_when_s(found.last_transition_time), f"{found.reason}: {found.message}")]
+    fault = _TAKEN.get(found.reason, "evicted")
+    return [(_when_s(found.last_transition_time), f"{found.reason}: {found.message}", fault)]
 
 
 def _when_s(time: str | None) -> float:

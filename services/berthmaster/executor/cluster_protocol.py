@@ -15,7 +15,7 @@ told more than once.
 from typing import NamedTuple
 
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import Fault, JobRequest
 
 
 class Attempt(NamedTuple):
@@ -118,6 +118,8 @@ class PodsRefused(NamedTuple):
 
     attempt: Attempt
     reason: str
+    fault: Fault = ""
+    node: str = ""  # on which that happened, "" = not known
 
 
 class PodsCompleted(NamedTuple):
@@ -132,6 +134,8 @@ class PodsFailed(NamedTuple):
     attempt: Attempt
     reason: str
     exit_code: int | None = None
+    fault: Fault = "exit"
+    node: str = ""
 
 
 class PodsExpired(NamedTuple):

@@ -347,7 +347,7 @@ class Executor:
             if job.resizing and now_s >= job.due_s:
                 self._let_go_of_new_pods(job, now_s)
             elif job.pods is Pods.ASKED and now_s >= job.due_s:
-                job.judge(FinalResult(How.EVICTED, self._limits.too_late(job)))
+                job.judge(FinalResult(How.EVICTED, self._limits.too_late(job), fault="late"))
             done += self._advance(job, now_s)
         return [*done, *self._give_way(now_s)]
 
@@ -419,7 +419,7 @@ class Executor:
         elif job.leaving:
             job.judge(FinalResult(How.EVICTED, job.leaving))
         elif (rest_s := left_s(job, now_s)) is not None and rest_s <= 0:
-            job.judge(FinalResult(How.EVICTED, "deadline"))
+            job.judge(FinalResult(How.EVICTED, "deadline", fault="deadline"))
         return job.verdict is not None
 
     def _create(self, job: Job, now_s: float) -> list[Instruction]:
@@ -466,7 +466,9 @@ class Executor:
         if job.pods not in (Pods.NONE, Pods.GONE):
             return []  # they still hold resources
         known = job.submitted_at_s > 0
-        if verdict.how is How.EVICTED and not job.leaving:
+        retries = job.request.retries if job.request is not None else 0
+        counts = verdict.how is How.EVICTED or (verdict.how is How.FAILED and retries)
+        if counts and not job.leaving:
             known = known and job.evictions is not None
         if not known:
             return [self._reload(job)]

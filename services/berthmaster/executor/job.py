@@ -29,7 +29,7 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.sizes import index_of, least, set_of, with_bound
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import JobRequest, Placed
+from berthmaster.messages.workload import Fault, JobRequest, Placed
 
 
 class Pods(Enum):
@@ -58,6 +58,8 @@ class FinalResult(NamedTuple):
     reason: str = ""
     exit_code: int | None = None
     blameless: bool = False  # of an eviction: nobody did anything wrong
+    fault: Fault = ""
+    node: str = ""  # on which that happened, "" = not known
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -74,6 +76,9 @@ class Job(msgspec.Struct, kw_only=True):
     submitted_at_s: float = 0.0  # 0 = not known
     claimed_at_s: float = 0.0  # not later than the log's own time of the claim
     evictions: int | None = None  # None = not known
+    failures: int = 0  # of its own, before this attempt; known when evictions are
+    last_fault: Fault = ""
+    repeats: int = 0  # attempts in a row that were ended by that
     cancel: bool = False
     cancel_reason: str = ""
     leaving: str = ""  # why it is to make room for another; "" = it is not
@@ -166,15 +171,15 @@ class Job(msgspec.Struct, kw_only=True):
                 if self.pods is Pods.ASKED:
                     self.pods = Pods.RUNNING
                 self.observed = pods
-            case PodsRefused(_, reason):
-                self.judge(FinalResult(How.EVICTED, reason))
-            case PodsFailed(_, reason, exit_code):
-                self.judge(FinalResult(How.FAILED, reason, exit_code))
+            case PodsRefused(_, reason, fault, node):
+                self.judge(FinalResult(How.EVICTED, reason, fault=fault, node=node))
+            case PodsFailed(_, reason, exit_code, fault, node):
+                self.judge(FinalResult(How.FAILED, reason, exit_code, fault=fault, node=node))
             case PodsCompleted():
                 self.judge(FinalResult(How.COMPLETED))
                 self.pods = Pods.GONE
             case PodsExpired():
-                self.judge(FinalResult(How.EVICTED, "deadline"))
+                self.judge(FinalResult(How.EVICTED, "deadline", fault="deadline"))
                 self.pods = Pods.GONE
             case PodsGone(_, reason):
                 self.judge(FinalResult(How.EVICTED, reason or "its pods vanished from the cluster"))
@@ -193,6 +198,8 @@ class Job(msgspec.Struct, kw_only=True):
         self.submitted_at_s = work.submitted_at_s
         self.claimed_at_s = work.claimed_at_s
         self.evictions = work.evictions
+        self.failures = work.failures
+        self.last_fault, self.repeats = work.last_fault, work.repeats
         self.cancel = work.cancel_requested
         self.leaving = work.leaving
         if not (work.resizing and self.resize_failed):  # else it is on its way back

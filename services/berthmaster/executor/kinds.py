@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import msgspec
+
 from berthmaster.kubernetes.objects import Condition, Object, Struct
 
 
@@ -56,11 +58,26 @@ class ContainerState(Struct, frozen=True):
     terminated: Terminated | None = None
 
 
+class DeviceHealth(Struct, frozen=True):
+    """What the kubelet knows of one device that a container has."""
+
+    resource_id: str = msgspec.field(default="", name="resourceID")
+    health: str = ""
+
+
+class DevicesHealth(Struct, frozen=True):
+    """The same of all of one resource."""
+
+    name: str = ""
+    resources: tuple[DeviceHealth, ...] | None = ()
+
+
 class ContainerStatus(Struct, frozen=True):
     """One container of a pod."""
 
     name: str = ""
     state: ContainerState = ContainerState()
+    allocated_resources_status: tuple[DevicesHealth, ...] | None = ()
 
 
 class PodSpec(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from typing import Any, Final, NamedTuple
 
 from berthmaster.executor.job import FinalResult, How, Job
+from berthmaster.lifecycle.faults import SAME_WAY, backoff_s, is_tried_again, repeats_after
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.workload import (
     Admitted,
@@ -45,8 +46,16 @@ class LogEvents(NamedTuple):
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """A wish to cancel outweighs an eviction; too many evictions are a failure, but for those
         that count against nobody."""
-        how, reason, exit_code, blameless = verdict
+        how, reason, exit_code, blameless, fault, node = verdict
         head = self._head(job, now_s)
+        if how is How.FAILED and _is_tried_again(job, verdict):
+            return Evicted(
+                **head,
+                reason=_try_again(job, verdict)[:MAX_REASON_CHARS],
+                fault=fault,
+                node=node,
+                exit_code=exit_code,
+            )
         if how is How.EVICTED:
             evictions = (job.evictions or 0) + 1
             if job.cancel:
@@ -55,8 +64,11 @@ class LogEvents(NamedTuple):
                 return Evicted(**head, reason=job.leaving[:MAX_REASON_CHARS], blameless=True)
             elif blameless and may_give_way(job.request, job.logged, job.attempt.number):
                 return Evicted(**head, reason=reason[:MAX_REASON_CHARS], blameless=True)
+            elif (times := repeats_after(fault, job.last_fault, job.repeats)) >= SAME_WAY:
+                reason = f"ended the same way {times} times in a row, wherever it was: {reason}"
             elif job.request is not None and evictions <= job.request.max_evictions:
-                return Evicted(**head, reason=reason[:MAX_REASON_CHARS])
+                cut = reason[:MAX_REASON_CHARS]
+                return Evicted(**head, reason=cut, fault=fault, node=node)
             else:
                 reason = f"evicted {evictions} times, at last: {reason}"
         head |= {
@@ -68,7 +80,7 @@ class LogEvents(NamedTuple):
             return Succeeded(**head)
         if how is How.CANCELLED:
             return Cancelled(**head)
-        return Failed(**head, exit_code=exit_code)
+        return Failed(**head, exit_code=exit_code, fault=fault, node=node)
 
     def _head(self, job: Job, now_s: float) -> dict[str, Any]:
         return {
@@ -80,3 +92,16 @@ class LogEvents(NamedTuple):
             "cluster": self.cluster,
             "attempt": job.attempt.number,
         }
+
+
+def _is_tried_again(job: Job, verdict: FinalResult) -> bool:
+    if job.request is None or job.cancel or job.leaving:
+        return False
+    return is_tried_again(job.request, job.failures, verdict.exit_code)
+
+
+def _try_again(job: Job, verdict: FinalResult) -> str:
+    assert job.request is not None
+    pause_s = backoff_s(job.request, job.failures + 1)
+    tries = f"failure {job.failures + 1} of at most {job.request.retries + 1}"
+    return f"{tries}, tried again after {pause_s:g} s: {verdict.reason}"

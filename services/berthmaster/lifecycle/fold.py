@@ -31,6 +31,7 @@ from typing import Final, NewType
 
 import msgspec
 
+from berthmaster.lifecycle.faults import OWN, backoff_s, repeats_after
 from berthmaster.lifecycle.sizes import is_elastic, together, with_bound, without
 from berthmaster.lifecycle.states import ENDED, LIVE, NoSuchTransition, State, after
 from berthmaster.messages.api import RecordedEvent
@@ -45,6 +46,7 @@ from berthmaster.messages.workload import (
     Evicted,
     EvictionRequested,
     Failed,
+    Fault,
     Held,
     HoldReleased,
     HubObject,
@@ -114,6 +116,10 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     submitted_at_s: float = 0.0  # server's time
     attempt: int = 0  # number of placements so far; the last one is open while the state is LIVE
     evictions: int = 0
+    failures: int = 0  # of its own, after which it was to be tried again
+    retry_at_s: float = 0.0  # server's time before which it is placed nowhere
+    last_fault: Fault = ""  # what ended the last attempt that was given back
+    repeats: int = 0  # so many in a row were ended by that, of what may be the job's own doing
     cluster: str = ""  # of the open or last attempt
     pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs; all that hold room
     resizing: tuple[PodBinding, ...] = ()  # those that it shall have; () = what it has
@@ -433,7 +439,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             _has(workload, event.pods)
         case Evicted():
             _wait_again(workload)
-            workload.evictions += not event.blameless
+            _blame(workload, event, stored_at_s)
             workload.moves += bool(workload.leaving)
             workload.ran_s += _counted_s(workload, stored_at_s, blameless=event.blameless)
             workload.reason = event.reason
@@ -460,6 +466,17 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.checkpoint_at_s = stored_at_s
         case Admitted():
             pass
+
+
+def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
+    """Count an attempt that was given back as whoever's fault it was."""
+    own = event.fault in OWN
+    workload.evictions += not (event.blameless or own)
+    workload.failures += own
+    workload.repeats = repeats_after(event.fault, workload.last_fault, workload.repeats)
+    workload.last_fault = event.fault
+    if own and workload.request is not None:
+        workload.retry_at_s = stored_at_s + backoff_s(workload.request, workload.failures)
 
 
 def _wish(

@@ -277,7 +277,7 @@ class Resolver:
     def wake_at_s(self) -> float:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
-        times = [self._refusals.next_s(), self._grows_at_s()]
+        times = [self._refusals.next_s(), self._grows_at_s(), *know.derived.resting.values()]
         oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)

@@ -61,9 +61,13 @@ class Log:
         return self.view.take(event_subject(event), self.last, 100.0, self.data[self.last])
 
     def submit(
-        self, name: str = "train", cell: str = "all", pod_sets: tuple[PodSet, ...] = (PodSet(),)
+        self,
+        name: str = "train",
+        cell: str = "all",
+        pod_sets: tuple[PodSet, ...] = (PodSet(),),
+        **more: Any,
     ) -> int:
-        job = JobRequest(id=name, pod_sets=pod_sets)
+        job = JobRequest(id=name, pod_sets=pod_sets, **more)
         self.store(Submitted(**head(0, name), request=job, digest="d", cell=cell))
         return self.last
 
@@ -75,9 +79,10 @@ class Log:
         attempt: int = 1,
         cell: str = "all",
         pod_sets: tuple[PodSet, ...] = (PodSet(),),
+        **more: Any,
     ) -> Placed:
         """Submitted if need be, and placed."""
-        after = self.submit(name, cell, pod_sets) if attempt == 1 else self.last
+        after = self.submit(name, cell, pod_sets, **more) if attempt == 1 else self.last
         placed = Placed(
             **head(after, name),
             cluster=cluster,
@@ -478,3 +483,15 @@ def test_a_name_that_no_subject_holds_is_refused(name: str, again: bool) -> None
     found = at_work().view.check(RED, claimed(1, name=name), again=again)
     assert isinstance(found, Refuse)
     assert found.why.startswith("tenant, id: ")
+
+
+def test_a_failure_is_given_back_as_often_as_its_request_is_tried_again() -> None:
+    log = at_work()
+    for attempt in range(1, 4):
+        log.place(RED, attempt=attempt, retries=2, no_retry_exit_codes=(3,))
+        log.store(claimed(log.last, attempt=attempt))
+        failed = Evicted(**here(log, attempt=attempt), reason="x", fault="exit", exit_code=1)
+        final = Evicted(**here(log, attempt=attempt), reason="x", fault="exit", exit_code=3)
+        assert (log.view.check(RED, failed, again=False) == Store()) == (attempt <= 2), attempt
+        assert isinstance(log.view.check(RED, final, again=False), Refuse)
+        log.store(failed)

@@ -22,6 +22,8 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.kinds import (
     ContainerState,
     ContainerStatus,
+    DeviceHealth,
+    DevicesHealth,
     JobObject,
     JobSpec,
     JobStatus,
@@ -171,29 +173,31 @@ def test_it_is_complete_only_when_its_controller_says_so_and_no_pod_is_left() ->
     [
         (
             [pod(0, "Failed", code=3, why="Error"), pod(1, "Failed", code=143, leaving=True)],
-            PodsFailed(TRAIN, "pod main-0 exited with 3", 3),
+            PodsFailed(TRAIN, "pod main-0 exited with 3", 3, "exit", "n0"),
         ),
         (
             [
                 pod(0, "Failed", code=2, at=LATER),
                 pod(1, "Failed", code=137, why="OOMKilled", at=EARLIER),
             ],
-            PodsFailed(TRAIN, "pod main-1 exited with 137 (OOMKilled)", 137),
+            PodsFailed(TRAIN, "pod main-1 exited with 137 (OOMKilled)", 137, "out_of_memory", "n1"),
         ),
         (  # it was drained, and its peer crashed for want of it
             [
                 pod(0, "Failed", code=143, disrupted="EvictionByEvictionAPI"),
                 pod(1, "Failed", code=1),
             ],
-            PodsRefused(TRAIN, "pod main-0: EvictionByEvictionAPI: drained"),
+            PodsRefused(TRAIN, "pod main-0: EvictionByEvictionAPI: drained", "evicted", "n0"),
         ),
         (  # it crashed before its peer was drained
             [pod(0, disrupted="DeletionByTaintManager"), pod(1, "Failed", code=1, at=EARLIEST)],
-            PodsFailed(TRAIN, "pod main-1 exited with 1", 1),
+            PodsFailed(TRAIN, "pod main-1 exited with 1", 1, "exit", "n1"),
         ),
         (
             [pod(0, "Failed", reason="OutOfnvidia.com/gpu", message="0 left")],
-            PodsRefused(TRAIN, "OutOfnvidia.com/gpu: pod main-0 on n0: 0 left"),
+            PodsRefused(
+                TRAIN, "OutOfnvidia.com/gpu: pod main-0 on n0: 0 left", "not_started", "n0"
+            ),
         ),
     ],
 )
@@ -216,12 +220,12 @@ def test_pods_that_somebody_deletes_are_given_back_but_not_before_their_news_had
     ]
     leaves = scene(job("Failed", reason="BackoffLimitExceeded"), pod(0, leaving=True))
     told(leaves, 100.0)
-    assert told(leaves, 103.0)[0] == PodsRefused(TRAIN, "somebody deleted pod main-0")
+    assert told(leaves, 103.0)[0] == PodsRefused(TRAIN, "somebody deleted pod main-0", "evicted")
     # The pod whose failure was meant may be heard of late.
     late = scene(job("FailureTarget", reason="BackoffLimitExceeded"), pod(0), count=1)
     assert [type(e) for e in told(late)] == [PodsWaiting]
     late.pods = {"x": pod(0, "Failed", code=7)}
-    assert told(late)[0] == PodsFailed(TRAIN, "pod main-0 exited with 7", 7)
+    assert told(late)[0] == PodsFailed(TRAIN, "pod main-0 exited with 7", 7, "exit", "n0")
 
 
 def test_its_deadline_is_over_when_no_pod_is_left() -> None:
@@ -288,7 +292,7 @@ def test_an_image_that_cannot_be_had_is_given_back_after_a_while_or_at_once() ->
     assert standing(waits, 100.0) == ([PodsWaiting(TRAIN, why)], PULL_S)
     waits.pods = {"x": pod(0, "Pending", waiting="ImagePullBackOff")}  # the same trouble
     assert told(waits, 100.0 + PULL_S) == [
-        PodsRefused(TRAIN, "pod main-0: ImagePullBackOff: no such image")
+        PodsRefused(TRAIN, "pod main-0: ImagePullBackOff: no such image", "not_started", "n0")
     ]
     # It healed in between: its time begins anew.
     healed = scene(job(), pod(0, "Pending", waiting="ErrImagePull"), count=1)
@@ -303,4 +307,19 @@ def test_an_image_that_cannot_be_had_is_given_back_after_a_while_or_at_once() ->
 
 def test_times_that_are_none_disturb_nobody() -> None:
     odd = scene(job("FailureTarget"), pod(0, "Failed", code=1, at="yesterday"), count=1)
-    assert told(odd)[0] == PodsFailed(TRAIN, "pod main-0 exited with 1", 1)
+    assert told(odd)[0] == PodsFailed(TRAIN, "pod main-0 exited with 1", 1, "exit", "n0")
+
+
+def test_a_pod_whose_gpu_its_kubelet_calls_unhealthy_has_lost_it() -> None:
+    failed = pod(0, "Failed", code=1, why="Error")
+    [status] = failed.status.container_statuses or ()
+    ill = DeviceHealth(resource_id="GPU-1", health="Unhealthy")
+    devices = (ill, DeviceHealth(health="Healthy"))
+    lost = replace(
+        status,
+        allocated_resources_status=(DevicesHealth(name="nvidia.com/gpu", resources=devices),),
+    )
+    failed = replace(failed, status=replace(failed.status, container_statuses=(lost,)))
+    failing = scene(job("Failed", reason="BackoffLimitExceeded"), failed, count=1)
+    why = "its node says that nvidia.com/gpu GPU-1 is unhealthy: pod main-0 exited with 1"
+    assert told(failing)[0] == PodsRefused(TRAIN, why, "gpu_lost", "n0")

@@ -1,14 +1,18 @@
 """The executor's core alone: what goes in, what comes out, whole values."""
 
 import msgspec
+import pytest
 
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     CreatePods,
     DeletePods,
+    PodEvent,
     PodsCompleted,
+    PodsFailed,
     PodsFound,
     PodsGone,
+    PodsRefused,
     PodsRunning,
     PodsWaiting,
     StopPods,
@@ -45,6 +49,7 @@ from berthmaster.messages.workload import (
     PodSet,
     Running,
     Succeeded,
+    WorkloadEvent,
 )
 
 REQUEST = JobRequest(id="train", deadline_s=60)
@@ -576,3 +581,67 @@ def test_who_has_given_way_too_often_is_to_blame() -> None:
         ending = says.ending(job, verdict, 1.0)
         assert isinstance(ending, Evicted)
         assert ending.blameless is blameless
+
+
+def own_failure(work_: Workload, *events: PodEvent) -> WorkloadEvent:
+    """What the executor writes in the end of an attempt that it finds running after a restart."""
+    executor = Executor("berlin")
+    executor.handle(PodsFound(TRAIN), 100)
+    executor.handle(Reloaded(ref="1", workload=work_), 101)
+    done: list[Instruction] = []
+    for event in events:
+        done += executor.handle(event, 102)
+    while not (written := [each.event for each in done if isinstance(each, Append)]):
+        assert executor.next_due_s is not None
+        done = executor.handle(Tick(), executor.next_due_s)
+    return written[-1]
+
+
+FLAKY = JobRequest(id="train", retries=2, backoff_s=30.0, no_retry_exit_codes=(3,))
+
+
+@pytest.mark.parametrize(
+    ("failures", "code", "reason"),
+    [
+        (0, 1, "failure 1 of at most 3, tried again after 30 s: exited"),
+        (1, 1, "failure 2 of at most 3, tried again after 60 s: exited"),
+        (2, 1, None),
+        (0, 3, None),
+    ],
+)
+def test_a_failure_of_its_own_is_given_back_while_it_is_to_be_tried_again(
+    failures: int, code: int, reason: str | None
+) -> None:
+    found = work(State.RUNNING, request=FLAKY, failures=failures, submitted_at_s=7.0)
+    failed = PodsFailed(TRAIN, "exited", code, "exit", "n1")
+    event = own_failure(found, failed, PodsGone(TRAIN))
+    if reason is None:
+        assert isinstance(event, Failed)
+        assert event.reason == "exited"
+    else:
+        assert isinstance(event, Evicted)
+        assert (event.reason, event.blameless) == (reason, False)
+    assert (event.fault, event.node, event.exit_code) == ("exit", "n1", code)
+
+
+def test_a_job_that_can_start_nowhere_has_failed_when_that_is_clear() -> None:
+    refused = PodsRefused(TRAIN, 'secret "acme.wandb" not found', "not_started", "n1")
+    for repeats, kind in ((0, Evicted), (1, Evicted), (2, Failed)):
+        found = work(
+            State.CLAIMED,
+            request=FLAKY,
+            last_fault="not_started" if repeats else "",
+            repeats=repeats,
+            evictions=repeats,
+            submitted_at_s=7.0,
+        )
+        event = own_failure(found, refused, PodsGone(TRAIN))
+        assert type(event) is kind
+        assert isinstance(event, Evicted | Failed)
+        assert 'secret "acme.wandb" not found' in event.reason
+        assert (event.fault, event.node) == ("not_started", "n1")
+    # Another kind of end in between begins anew.
+    found = work(
+        State.CLAIMED, request=FLAKY, last_fault="node_lost", repeats=2, submitted_at_s=7.0
+    )
+    assert isinstance(own_failure(found, refused, PodsGone(TRAIN)), Evicted)

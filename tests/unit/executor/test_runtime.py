@@ -390,7 +390,8 @@ async def test_a_restart_finds_what_is_there_and_says_how_it_stands() -> None:
 @story
 async def test_a_failed_job_is_told_as_such_after_a_restart_too_and_needs_no_patch() -> None:
     ended = {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
-    told = PodsFailed(TRAIN, "pod main-0 exited with 137 (OOMKilled)", 137)
+    why = "pod main-0 exited with 137 (OOMKilled)"
+    told = PodsFailed(TRAIN, why, 137, "out_of_memory", "n2")
     async with LittleApi() as api:
         async with playing(api) as first:
             first.create()

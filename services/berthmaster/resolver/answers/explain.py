@@ -127,6 +127,12 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         return _held(know, now_s, workload, workload.hold)
     request = least_request(workload.request)  # with more it would begin too
     cycle = Cycle(know, policy, now_s)
+    if (again_at_s := know.derived.resting.get(workload.key)) is not None:
+        return WhyReply(
+            tenant=workload.tenant,
+            id=workload.id,
+            summary=f"waits {again_at_s - now_s:.0f} s more: {workload.reason}",
+        )
     fits_beside_nobody = bool(_look(cycle, request)[0].candidates)
     kept = planned(know, policy, now_s)
     own = kept.get(workload.key)

@@ -49,6 +49,7 @@ class Derived(FleetDerived):
         self.placed_at_s: dict[str, float] = {}  # cluster -> of the newest placement heard of
         self.leaving: dict[Key, None] = {}  # told to make room, and not ended
         self.asked: dict[Key, None] = {}  # live, and a person holds it or wants it gone
+        self.resting: dict[Key, float] = {}  # failed, and tried again then
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
@@ -71,6 +72,7 @@ class Derived(FleetDerived):
     def frozen(self, name: Key, cluster: str | None) -> None:
         """Nothing more is decided about it."""
         self.lines.remove(name)
+        self.resting.pop(name, None)
         self.movable.drop(name)
         self.elastic.drop(name)
         self.asked.pop(name, None)
@@ -94,7 +96,7 @@ class Derived(FleetDerived):
             return
         if suspended:
             self.lines.remove(workload.key)
-        else:
+        elif workload.key not in self.resting:
             self._wait(workload)
         self.due_order.follow(workload, waits=not suspended)
         self.growth += 1
@@ -122,10 +124,16 @@ class Derived(FleetDerived):
         else:
             self.asked.pop(name, None)
         self.to_cancel.discard(name)
+        rested = before is State.QUEUED and name in self.lines
+        self.resting.pop(name, None)
         if state is State.QUEUED and workload.cancel_requested:
             self.to_cancel.add(name)
         elif not frozen and _takes_turns(workload):
-            self._wait(workload)
+            if workload.retry_at_s and not rested:  # refresh() says when that is over
+                self.lines.remove(name)
+                self.resting[name] = workload.retry_at_s
+            else:
+                self._wait(workload)
         elif before in (State.QUEUED, State.NEW):
             self.lines.remove(name)
         self.due_order.follow(workload, waits=name in self.lines)
@@ -157,17 +165,28 @@ class Derived(FleetDerived):
 
     # As of a time
 
+    def _end_rests(self, now_s: float) -> None:
+        """Those that failed and have waited long enough wait in their lines again."""
+        for name in [name for name, at_s in self.resting.items() if at_s <= now_s]:
+            del self.resting[name]
+            workload = self._open[name]
+            self._wait(workload)
+            self.due_order.follow(workload, waits=True)
+            self.growth += 1
+
     def refresh(
         self,
         open_clusters: frozenset[str],
         by: OrderBy,
         saw: Saw,
         given: ToldOutlook | None,
+        now_s: float,
         *,
         renew: bool,
     ) -> None:
         """Bring it up to date for whoever looks: the same again if nothing was heard since.
         ``renew``, ``given``: as in ``DueOrder.look``."""
+        self._end_rests(now_s)
         if not open_clusters <= self.open_clusters:
             self.growth += 1  # one that was closed may take what did not fit then
         self.open_clusters = open_clusters
