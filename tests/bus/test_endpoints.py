@@ -130,6 +130,51 @@ async def test_every_subject_under_a_wildcard_is_answered_and_the_service_can_be
 
 
 @story
+async def test_what_stands_in_another_lane_is_not_waited_for(server: Server) -> None:
+    """A flood is on its way that the service does not even read; the other lane does not care."""
+    done: list[bytes] = []
+
+    async def answer(_: str, data: bytes) -> bytes:
+        done.append(data)
+        return data
+
+    async with (
+        proxied(server.url) as slow,
+        connected(server.url) as general,
+        connected(slow.url) as first,
+        connected(server.url) as second,
+        connected(server.url, "asker") as asker,
+    ):
+        running = await served(general, answer, lanes=[first, second])
+        slow.hold()
+        for _ in range(1000):
+            await asker.publish("berth.lane.0.api.evil.echo", b"flood")
+        reply = await asker.request("berth.lane.1.api.acme.echo", b"in time")
+        assert reply.data == b"in time"
+        assert done == [b"in time"]
+        slow.go_on()
+        reply = await asker.request("berth.lane.0.api.evil.echo", b"the rest", timeout_s=5)
+        assert reply.data == b"the rest"
+        assert done == [b"in time", *[b"flood"] * 1000, b"the rest"]
+        await running.stop()
+        for lane in (0, 1):
+            with pytest.raises(NoAnswer, match="nobody listens"):
+                await asker.request(f"berth.lane.{lane}.api.acme.echo", b"late")
+
+
+@story
+async def test_a_handler_is_told_the_subject_that_was_asked_and_not_the_lane(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        running = await served(conn, echo, lanes=[conn])
+        reply = await asker.request("berth.lane.0.api.acme.echo", b"hello")
+        assert reply.data == b"berth.api.acme.echo hello"
+        assert (await asker.request("berth.api.acme.echo", b"x")).data == b"berth.api.acme.echo x"
+        await running.stop()
+
+
+@story
 async def test_several_replicas_share_the_requests(server: Server) -> None:
     async with (
         connected(server.url, "a") as a,

@@ -23,6 +23,7 @@ from berthmaster.bus.permissions import (
     inbox_prefix,
 )
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
+from berthmaster.bus.subjects import without_lanes
 from berthmaster.messages.families import AGENT_REQUESTS
 from tests.bus.tools import accounts_of
 
@@ -92,6 +93,7 @@ IN_A_CLUSTER = Case(
     ),
     may_not=(
         "pub berth.agent.c1",
+        "sub berth.lane.*.agent.*.*",
         "pub berth.assign.c1.news",
         "sub berth.agent.c1.tell",
         "sub berth.agent.*.tell",
@@ -182,6 +184,7 @@ CASES: Mapping[str, Case] = {
             f"{API}CONSUMER.CREATE.WORKLOADS.door-1f.berth.workload.>",
             f"{API}CONSUMER.CREATE.FLEET.door-1f.berth.fleet.>",
             "sub berth.agent.*.tell",
+            "sub berth.lane.0.agent.*.*",
             "sub $SRV.INFO.berth-door",
         ),
         may_not=(
@@ -229,6 +232,7 @@ CASES: Mapping[str, Case] = {
             f"{API}CONSUMER.CREATE.WORKLOADS.gateway-1f.berth.workload.>",
             f"{API}CONSUMER.CREATE.CONTROL.gateway-1f.berth.control.>",
             "sub berth.api.*.submit",
+            "sub berth.lane.0.api.*.*",
             "sub berth.operator.cordon",
             "sub $SRV.PING",
             "sub $SRV.INFO.berth-gateway.4711",
@@ -592,6 +596,9 @@ CASES: Mapping[str, Case] = {
         ),
         may_not=(
             "pub berth.api.rival.submit",
+            "pub berth.lane.any.api.rival.submit",
+            "pub berth.lane.any.api.acme.submit",
+            "sub berth.lane.*.api.*.*",
             "pub berth.operator.cordon",
             f"{EVENT}submitted.-",
             f"{EVENT}succeeded.c1",
@@ -676,7 +683,7 @@ async def violations(bus: Bus, user: str, tries: tuple[str, ...]) -> set[str]:
         text = str(error).lower()
         assert "permissions violation" in text, text
         kind = "pub" if "violation for publish" in text else "sub"
-        refused.add(f"{kind} {text.split(chr(34))[1]}")
+        refused.add(f"{kind} {without_lanes(text).split(chr(34))[1]}")
         if f"pub {LAST}" in refused:
             complete.set()
 
@@ -793,7 +800,7 @@ async def test_an_answer_reaches_the_tenant_who_asked_and_only_once(bus: Bus) ->
             await msg.respond(b"first")
             await msg.respond(b"second")  # nobody asked for it
 
-        await gateway.subscribe_raw("berth.api.*.get", answer, queue="q")
+        await gateway.subscribe_raw("berth.lane.*.api.*.get", answer, queue="q")
         heard: list[str] = []
         await tenant.subscribe("_INBOX.tenant.acme.uninvited", lambda where, _: heard.append(where))
         reply = await answered(tenant, "berth.api.acme.get")

@@ -8,6 +8,7 @@ Rules of this file:
   of a service can be sent into the log.
 - CORE's exports are public, which is safe: imports stand in account JWTs, and those only the
   operator's key signs. Nothing of JetStream, of the log or of the operators is ever exported.
+- What tenants ask of the gateway and clusters of the door comes by lanes (see subjects.py).
 - An account's default permissions are a second fence, for JWTs that have none of their own.
 - Times and randomness are handed in. A seed is never put into an error.
 """
@@ -22,7 +23,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import nkeys
 
+from berthmaster.bus import subjects
 from berthmaster.bus.subjects import LOGIN as LOGIN_SUBJECT
+from berthmaster.messages.api import GATEWAY_VERBS
+from berthmaster.messages.door import DOOR_VERBS
 
 CORE: Final = "CORE"
 SYSTEM: Final = "SYS"
@@ -176,7 +180,11 @@ def operator(key: str, *, system: str) -> Body:
 
 def core(key: str, *, revocations: Revocations | None = None) -> Body:
     """Where the streams and the services are, and all that others may have of it."""
-    return _account(
+    in_lanes = (
+        *(subjects.api_of_all_tenants(verb) for verb in GATEWAY_VERBS),
+        *(subjects.agent_of_all_clusters(verb) for verb in DOOR_VERBS),
+    )
+    body = _account(
         key,
         CORE,
         CORE_LIMITS,
@@ -190,6 +198,10 @@ def core(key: str, *, revocations: Revocations | None = None) -> Body:
             _stream("berth.assign.>"),
         ],
     )
+    body["nats"]["mappings"] = {
+        asked: [{"subject": subjects.lane_of_subject(asked), "weight": 100}] for asked in in_lanes
+    }
+    return body
 
 
 def system(key: str) -> Body:

@@ -23,6 +23,7 @@ from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.requests import PatientClient, Requests
 from berthmaster.bus.storing import Storing
+from berthmaster.bus.subjects import without_lanes
 from berthmaster.bus.tls import distrust
 from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.redact import redact
@@ -156,6 +157,7 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         text = (str(error) or type(error).__name__).removeprefix("nats: ")
         if "permissions violation" in text.lower():
+            text = without_lanes(text)
             self.violations = [*self.violations[-99:], text]
             self.log.error("permission violation", what=text)
             self._requests.denied(text)

@@ -9,13 +9,16 @@ keeps the way back for a while after the request, and only for the connection th
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from typing import Final, NamedTuple
 
+from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NotConnected, TooLarge
+from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
+from berthmaster.bus.reading import Taker
 from berthmaster.bus.turns import NUMBER_AGAIN_S, Beyond, Share, Turns
 
 # isort: split
@@ -39,6 +42,7 @@ START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not t
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]  # (subject, body) -> reply; None: not us
 Failed = Callable[[str, Exception], bytes]
+Overloaded = Callable[[Beyond], bytes]
 
 
 class Endpoint(NamedTuple):
@@ -64,6 +68,7 @@ class _Asked(NamedTuple):
     data: bytes
     came_s: float
     life: int  # which connection brought it
+    back: "_Answers"
 
 
 class _Answers:
@@ -71,6 +76,7 @@ class _Answers:
 
     def __init__(self, conn: Connection, failed: Failed, limit_s: float) -> None:
         self._conn = conn
+        self.log = conn.log
         self._limit_s = limit_s
         self._failed = failed
         self._too_late = 0
@@ -87,7 +93,7 @@ class _Answers:
 
     def asked(self, subject: str, reply: str, data: bytes) -> _Asked:
         """It came just now."""
-        return _Asked(subject, reply, data, asyncio.get_running_loop().time(), self._life())
+        return _Asked(subject, reply, data, asyncio.get_running_loop().time(), self._life(), self)
 
     async def send(self, asked: _Asked, reply: bytes) -> None:
         """Answer it, if that can still arrive."""
@@ -161,43 +167,72 @@ class _Refusals:
 
 
 Begin = Callable[[_Asked, Endpoint, Callable[[], None]], None]  # the last is called at its end
+_Find = Callable[[str], tuple[str, Endpoint | None]]  # what was asked, and of whom, by the subject
 
 
-class _Fair:
-    """Lets those who ask have their turns. Requests are taken as they are read, since whatever is
-    done for each of a flood is done before anything that stands behind it."""
+class _Door:
+    """Who may come in: those who ask have their turns, and what each has in hand is bounded."""
 
-    def __init__(
-        self,
-        conn: Connection,
-        fairness: Fairness,
-        answers: _Answers,
-        overloaded: Callable[[Beyond], bytes],
-        full: Beyond,
-        most: int,
-        begin: Begin,
-    ) -> None:
+    def __init__(self, begin: Begin, most: int, fairness: Fairness | None) -> None:
+        self._start = begin
+        self._most = most
+        self._under_way = 0
+        self._full = Beyond(f"at most {most} requests at once", NUMBER_AGAIN_S)
+        self._turns = Turns(fairness.share) if fairness else None
+        self.asker = fairness.asker if fairness else lambda _: ""
+
+    def beyond(self, asker: str, size: int) -> Beyond | None:
+        """Why one more request of his must not come in, if so."""
+        turns, most = self._turns, self._most
+        if turns is None:
+            return self._full if self._under_way >= most else None
+        # Several who ask without end must not keep out one who hardly asks.
+        if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(asker) else 1):
+            return self._full
+        return turns.beyond(asker, size)
+
+    def enter(self, asker: str, asked: _Asked, endpoint: Endpoint) -> None:
+        """A request that nothing is ``beyond``."""
+        turns = self._turns
+        if turns is None:
+            self._under_way += 1
+            self._start(asked, endpoint, self._over)
+            return
+        size = len(asked.data)
+        over = partial(turns.leave, asker, size)
+        turns.join(asker, size, endpoint.work, partial(self._start, asked, endpoint, over))
+
+    def _over(self) -> None:
+        self._under_way -= 1
+
+
+class _Row:
+    """What is asked by one connection. Requests are taken as they are read, since whatever is done
+    for each of a flood is done before anything that stands behind it."""
+
+    def __init__(self, conn: Connection, door: _Door, back: _Answers, overloaded: Overloaded):
         self._takers = conn.nc.reading.takers
         self._mine: list[bytes] = []
-        self._turns = Turns(fairness.share)
-        self._answers = answers
-        self._full = full
-        self._most = most
-        self._begin = begin
+        self._door = door
+        self._back = back
         self._refusals = _Refusals(conn)
         self._refusal = cache(overloaded)  # of a handful of reasons
 
+    def taker(self, find: _Find) -> Taker:
+        """Takes the requests of one subscription."""
+        asker = self._door.asker
+
         @lru_cache(maxsize=KNOWN_SUBJECTS)
-        def known(subject: bytes) -> tuple[str, str]:
-            text = subject.decode("utf-8", "replace")
-            return text, fairness.asker(text)
+        def known(subject: bytes) -> tuple[str, str, Endpoint | None]:
+            asked, endpoint = find(subject.decode("utf-8", "replace"))
+            return asked, asker(asked), endpoint
 
-        self._known = known
+        return partial(self._take, known)
 
-    def listen(self, number: int, endpoint: Endpoint) -> None:
-        """To a subscription's messages."""
-        self._mine.append(b"%d" % number)
-        self._takers[self._mine[-1]] = partial(self._take, endpoint)
+    def listen(self, heard: Subscription, take: Taker) -> None:
+        """From now on its messages are taken as they are read."""
+        self._mine.append(b"%d" % heard._id)
+        self._takers[self._mine[-1]] = take
 
     def stop(self) -> None:
         """Listen no more."""
@@ -205,26 +240,21 @@ class _Fair:
             self._takers.pop(number, None)
         self._refusals.stop()
 
-    def _take(self, endpoint: Endpoint, subject: bytes, reply: bytes, body: bytes) -> None:
-        text, asker = self._known(subject)
+    def _take(
+        self,
+        known: Callable[[bytes], tuple[str, str, Endpoint | None]],
+        subject: bytes,
+        reply: bytes,
+        body: bytes,
+    ) -> None:
+        text, asker, endpoint = known(subject)
         to = reply.decode("utf-8", "replace")
-        if self._answers.astray(to):
+        if endpoint is None or self._back.astray(to):
             return
-        size = len(body)
-        if (beyond := self._beyond(asker, size)) is not None:
+        if (beyond := self._door.beyond(asker, len(body))) is not None:
             self._refusals.add(reply, self._refusal(beyond))
             return
-        asked = self._answers.asked(text, to, body)
-        over = partial(self._turns.leave, asker, size)
-        begin = partial(self._begin, asked, endpoint, over)
-        self._turns.join(asker, size, endpoint.work, begin)
-
-    def _beyond(self, asker: str, size: int) -> Beyond | None:
-        turns, most = self._turns, self._most
-        # Several who ask without end must not keep out one who hardly asks.
-        if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(asker) else 1):
-            return self._full
-        return turns.beyond(asker, size)
+        self._door.enter(asker, self._back.asked(text, to, body), endpoint)
 
 
 class Stopping(Exception):
@@ -235,21 +265,28 @@ class Endpoints:
     """A running micro service."""
 
     def __init__(
-        self, service: Service, tasks: set[asyncio.Task[None]], fair: "_Fair | None"
+        self,
+        service: Service,
+        lanes: Sequence[Subscription],
+        rows: Sequence[_Row],
+        tasks: set[asyncio.Task[None]],
     ) -> None:
         self._service = service
+        self._lanes = lanes
+        self._rows = rows
         self._tasks = tasks
-        self._fair = fair
 
     async def stop(self) -> None:
         """Take no more requests; finish those in hand, within a time limit."""
+        stopping = [self._service.stop(), *(_drained(lane) for lane in self._lanes)]
         try:
             async with asyncio.timeout(DRAIN_S):
-                await self._service.stop()
-        except (TimeoutError, nats_errors.Error, OSError):
-            pass  # the server is away, so nothing more comes from it either
-        if self._fair is not None:
-            self._fair.stop()
+                # The server may be away, so nothing more comes from it either.
+                await asyncio.gather(*stopping, return_exceptions=True)
+        except TimeoutError:
+            pass
+        for row in self._rows:
+            row.stop()
         if not self._tasks:
             return
         _, late = await asyncio.wait(set(self._tasks), timeout=DRAIN_S)
@@ -266,21 +303,21 @@ async def serve(
     *,
     version: str,
     description: str,
-    overloaded: Callable[[Beyond], bytes],
+    overloaded: Overloaded,
     failed: Failed,
     max_concurrent: int = MAX_CONCURRENT,
     fairness: Fairness | None = None,
     answer_limit_s: float = ANSWER_LIMIT_S,
+    lanes: Sequence[Connection] = (),
 ) -> Endpoints:
     """Start answering. ``overloaded(beyond)`` and ``failed(subject, error)`` make the replies for
     requests beyond the bounds and for handlers that raised, took too long (TimeoutError), answered
-    too much (TooLarge) or were cut short (Stopping). Raises NotConnected."""
+    too much (TooLarge) or were cut short (Stopping). ``lanes``: connections by which requests of
+    tenants or clusters come, where the server puts them into lanes. Raises NotConnected."""
     tasks: set[asyncio.Task[None]] = set()
-    answers = _Answers(conn, failed, answer_limit_s)
-    full = Beyond(f"at most {max_concurrent} requests at once", NUMBER_AGAIN_S)
 
     def begin(asked: _Asked, endpoint: Endpoint, over: Callable[[], None]) -> None:
-        work = _work(conn, asked, endpoint, answers, failed, answer_limit_s)
+        work = _work(asked, endpoint, failed, answer_limit_s)
         task = asyncio.create_task(work, name=asked.subject)
         tasks.add(task)
 
@@ -290,52 +327,71 @@ async def serve(
 
         task.add_done_callback(ended)
 
-    def handler(endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
-        async def accept(request: Request) -> None:
-            reply = request._msg.reply
-            if answers.astray(reply):
-                return
-            asked = answers.asked(request.subject, reply, request.data)
-            if len(tasks) < max_concurrent:
-                begin(asked, endpoint, lambda: None)
-            else:
-                await answers.send(asked, overloaded(full))
+    door = _Door(begin, max_concurrent, fairness)
 
-        return accept
+    def row_of(by: Connection) -> _Row:
+        return _Row(by, door, _Answers(by, failed, answer_limit_s), overloaded)
 
-    fair = None
-    if fairness is not None:
-        fair = _Fair(conn, fairness, answers, overloaded, full, max_concurrent, begin)
-
+    row = row_of(conn)
+    rows = [row]
+    in_lanes: list[Subscription] = []
     try:
         service = await micro.add_service(
             conn.nc, ServiceConfig(name=name, version=version, description=description)
         )
         for endpoint_name, endpoint in endpoints.items():
-            await service.add_endpoint(
-                EndpointConfig(
-                    name=endpoint_name,
-                    subject=endpoint.subject,
-                    handler=handler(endpoint),
-                    queue_group=name,  # replicas share; another service hears all of it too
-                )
+            take = row.taker(partial(_by_itself, endpoint))
+            config = EndpointConfig(
+                name=endpoint_name,
+                subject=endpoint.subject,
+                handler=partial(_of_service, take),
+                queue_group=name,  # replicas share; another service hears all of it too
             )
-            if fair is not None and (heard := service._endpoints[-1]._subscription):
-                fair.listen(heard._id, endpoint)
-        await conn.flush(timeout_s=START_LIMIT_S)  # from here on, whoever asks is heard
+            await service.add_endpoint(config)
+            if (heard := service._endpoints[-1]._subscription) is not None:
+                row.listen(heard, take)
+        kinds = subjects.kinds_in_lanes(each.subject for each in endpoints.values())
+        by_verb = {each.subject.split(".")[-1]: each for each in endpoints.values()}
+        for number, lane in enumerate(lanes):
+            rows.append(row_of(lane))
+            for kind in kinds:
+                take = rows[-1].taker(partial(_by_lane, by_verb))
+                heard = await lane.subscribe_raw(
+                    subjects.lane(number, kind), partial(_of_lane, take), queue=name
+                )
+                rows[-1].listen(heard, take)
+                in_lanes.append(heard)
+        # From here on, whoever asks is heard.
+        await asyncio.gather(*(by.flush(timeout_s=START_LIMIT_S) for by in (conn, *lanes)))
     except (BusError, nats_errors.Error, OSError) as error:
         raise NotConnected(f"cannot serve {name}: {error}") from error
-    return Endpoints(service, tasks, fair)
+    return Endpoints(service, in_lanes, rows, tasks)
 
 
-async def _work(
-    conn: Connection,
-    asked: _Asked,
-    endpoint: Endpoint,
-    answers: _Answers,
-    failed: Failed,
-    limit_s: float,
-) -> None:
+async def _drained(lane: Subscription) -> None:
+    await lane.drain()  # type: ignore[no-untyped-call]
+
+
+def _by_itself(endpoint: Endpoint, subject: str) -> tuple[str, Endpoint]:
+    return subject, endpoint
+
+
+def _by_lane(by_verb: Mapping[str, Endpoint], subject: str) -> tuple[str, Endpoint | None]:
+    asked = subjects.without_lanes(subject)
+    return asked, by_verb.get(asked.rpartition(".")[2])
+
+
+async def _of_service(take: Taker, request: Request) -> None:
+    """What came between subscribing and listening."""
+    await _of_lane(take, request._msg)
+
+
+async def _of_lane(take: Taker, message: Msg) -> None:
+    take(message.subject.encode(), message.reply.encode(), message.data)
+
+
+async def _work(asked: _Asked, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:
+    answers = asked.back
     try:
         async with asyncio.timeout(limit_s):
             reply = await endpoint.answer(asked.subject, asked.data)
@@ -343,7 +399,7 @@ async def _work(
         await answers.send(asked, failed(asked.subject, Stopping("the service is stopping")))
         raise
     except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
-        conn.log.error("request handler failed", error=error, subject=asked.subject)
+        answers.log.error("request handler failed", error=error, subject=asked.subject)
         reply = failed(asked.subject, error)
     if reply is not None:
         await answers.send(asked, reply)

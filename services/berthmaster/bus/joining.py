@@ -4,14 +4,17 @@ Either may be long in coming, and the service may be told to stop before: then t
 connection and nothing left to do. Services never make streams; only the user "setup" may.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.bus.connection import SERVER_CLOCK, Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.streams import stream_info
+from berthmaster.bus.subjects import LANES
 from berthmaster.runtime.errors import CannotStart
+from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
@@ -21,6 +24,14 @@ LOOK_AGAIN_S: Final = 0.2
 LOOK_AGAIN_MOST_S: Final = 5.0
 STORING_S: Final = 0.5  # between two looks at whether our writes are stored
 S = TypeVar("S", bound=CommonSettings)
+
+
+class Heard(NamedTuple):
+    """What others send whenever they like. However much that is, it stands in rows of its own: what
+    the service itself waits for, such as the answer to a write, does not come by them."""
+
+    general: Connection
+    lanes: tuple[Connection, ...]  # of those who ask, each always by the same one
 
 
 @asynccontextmanager
@@ -49,24 +60,53 @@ async def joined(
         yield conn if await _streams_are_there(ctx, conn, streams) else None
 
 
+class _Quiet:
+    """The log of a lane: the service's own connection tells that the server is away."""
+
+    def __init__(self, log: LogLike) -> None:
+        self.error = log.error
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """One is enough."""
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        """One is enough."""
+
+
 @asynccontextmanager
-async def hearing(ctx: Context[S], conn: Connection) -> AsyncIterator[Connection | None]:
-    """A second connection, for what others send whenever they like; None if told to stop before.
-    However much that is, it stands in a row of its own: what the service itself waits for, such as
-    the answer to a write, comes by the other one. Raises CannotStart."""
+async def hearing(ctx: Context[S], conn: Connection) -> AsyncIterator[Heard | None]:
+    """More connections, for what others send; None if told to stop before. Raises CannotStart."""
     ctx.health.ready("bus", False, "no connection yet to be asked by")
-    opening = Connection.open(ctx.settings, conn.name, ctx.log, clock_subject="")
+    opened: list[Connection] = []
     try:
-        heard = await unless_stopped(opening, ctx.stopping)
-    except BusError as error:
-        raise CannotStart(str(error)) from error
-    if heard is None:
-        yield None
-        return
-    async with heard:
-        heard.on_violation = conn.on_violation
-        ctx.health.ready("bus", True)
+        opening = _open(ctx.settings, conn, _Quiet(ctx.log), opened)
+        heard: Heard | None = None
+        try:
+            heard = await unless_stopped(opening, ctx.stopping)
+        except* BusError as errors:
+            raise CannotStart(str(errors.exceptions[0])) from errors
+        if heard is not None:
+            ctx.health.ready("bus", True)
         yield heard
+    finally:
+        await asyncio.gather(*(each.close() for each in opened))
+
+
+async def _open(
+    settings: CommonSettings, conn: Connection, quiet: LogLike, opened: list[Connection]
+) -> Heard:
+    """``opened``: those that stand, also when one of them does not come to stand."""
+
+    async def one(log: LogLike) -> Connection:
+        made = await Connection.open(settings, conn.name, log, clock_subject="")
+        opened.append(made)
+        made.on_violation = conn.on_violation
+        return made
+
+    async with asyncio.TaskGroup() as group:
+        general = group.create_task(one(conn.log))
+        lanes = [group.create_task(one(quiet)) for _ in range(LANES)]
+    return Heard(general.result(), tuple(lane.result() for lane in lanes))
 
 
 async def _tell_storing(ctx: Context[S], conn: Connection) -> None:

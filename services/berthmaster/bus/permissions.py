@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from berthmaster.bus import subjects
 from berthmaster.bus.stream_names import (
     ARCHIVE,
     CONTROL,
@@ -185,6 +186,7 @@ def _gateway(_: str) -> Grants:
         ),
         subscribe=(
             "berth.api.*.*",
+            "berth.lane.*.api.*.*",
             "berth.operator.*",
             "berth.figures.*.*.*",
             "berth.logs.*.*",
@@ -307,7 +309,7 @@ def _door(_: str) -> Grants:
             "berth.assign.>",
             "berth.dead.*",
         ),
-        subscribe=("berth.agent.*.*", *_asked("berth-door")),
+        subscribe=("berth.agent.*.*", "berth.lane.*.agent.*.*", *_asked("berth-door")),
         answers=True,
     )
 
@@ -570,6 +572,9 @@ def grants(user: str) -> Grants:
         base = PART_ROLES[role](part)
     elif not dot and role in WHOLE_ROLES:
         base = WHOLE_ROLES[role]("*")
+        # Of users of its own account the server asks this once the lane stands in the subject.
+        asked = [each for each in base.publish if subjects.kinds_in_lanes([each])]
+        base = base._replace(publish=(*base.publish, *map(subjects.in_any_lane, asked)))
     else:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")

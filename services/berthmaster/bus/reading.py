@@ -4,8 +4,12 @@ before anything is made of them.
 All that somebody sends in a burst stands in one row before what others send after it, so what one
 message costs here decides how long they wait. A subscription may have a taker: it is called with
 the bytes of each message as they are read, and the library never hears of it.
+
+Nor does one connection keep the event loop: after so many messages the others, and whatever waits,
+have their turn, however much there is to read.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,6 +21,7 @@ from nats.protocol.parser import Parser  # after nats_py, which sees to what nat
 Taker = Callable[[bytes, bytes, bytes], None]  # (subject, reply, body)
 
 _END: Final = b"\r\n"
+SLICE: Final = 64  # messages that are read before the event loop runs; about a millisecond's work
 _MESSAGES: Final = (b"MSG", b"HMSG")
 
 
@@ -43,6 +48,7 @@ class Reading(Parser):
         stock = bytes(self.buf)
         at = self._needs = 0
         life = self._lives
+        read = 0
         try:
             while (end := stock.find(_END, at)) >= 0:
                 words = stock[at:end].split()
@@ -73,6 +79,9 @@ class Reading(Parser):
                         )
                     else:
                         take(words[1], reply, stock[body:stop])
+                    read += 1
+                    if read % SLICE == 0:
+                        await asyncio.sleep(0)
                 if life != self._lives:
                     return
         finally:

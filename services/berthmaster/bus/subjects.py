@@ -6,10 +6,12 @@ one NATS token and ``text`` turns it back. Nothing else in the project spells a 
 
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _ESCAPE: Final = re.compile(r"=([0-9A-F]{2})")
+_LANE: Final = re.compile(r"\bberth\.lane\.\d+\.")
 _UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
 
 NONE: Final = "-"  # the place of a cluster or node in subjects that have none
@@ -31,6 +33,12 @@ ALL_LEASES: Final = "berth.lease.>"
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
 # Not behind ``berth.``: what is asked there holds tokens, and operators hear all of that.
 LOGIN: Final = "login.token"
+
+
+# All that one connection brings stands in one row, and whoever sends without end stands before all
+# others in it. So the requests of tenants and clusters come by several connections, each of them
+# always by the same one: the server writes the number of its lane into their subject.
+LANES: Final = 16
 
 
 class SubjectError(ValueError):
@@ -345,6 +353,33 @@ def asker(subject: str) -> str:
     """Who asks by a request's subject: a tenant, or "" for operators."""
     parts = subject.split(".")
     return parts[2] if parts[1] == "api" else ""
+
+
+def kinds_in_lanes(asked: Iterable[str]) -> list[str]:
+    """Those kinds of requests of these subjects that come by lanes: "api", "agent"."""
+    return sorted({subject.split(".")[1] for subject in asked} & {"api", "agent"})
+
+
+def lane(number: int, kind: str) -> str:
+    """Where a service listens for what comes by one lane."""
+    return f"berth.lane.{number}.{kind}.*.*"
+
+
+def without_lanes(text: str) -> str:
+    """What a server says, with the subjects that were asked instead of those of lanes."""
+    return _LANE.sub("berth.", text)
+
+
+def in_any_lane(asked: str) -> str:
+    """What a request's subject may become on its way to a service."""
+    return asked.replace("berth.", "berth.lane.*.", 1)
+
+
+def lane_of_subject(asked: str) -> str:
+    """What the server makes of the subject of a request to all tenants' or clusters' one verb,
+    in its own language for such mappings."""
+    berth, kind, _, verb = asked.split(".")
+    return f"{berth}.lane.{{{{partition({LANES},1)}}}}.{kind}.{{{{wildcard(1)}}}}.{verb}"
 
 
 def operator(verb: str) -> str:

@@ -4,8 +4,9 @@ Everybody has a queue of his own, bounded by number, bytes and rate; what is bey
 once and costs next to nothing. From the queues work is begun a little at a time, one of each in
 turn, and the event loop runs in between: what has been begun goes on, and whoever comes new waits
 for one small portion of work at most. Those with few requests in hand come first, and while one of
-them is served, those with many have a portion now and then; whoever comes next also waits for what
-has been begun (writes to one log), so that is bounded as long as others come at all.
+them is served, those with many have a portion now and then. As long as others come at all, those
+with many have a third of the loop's time, and little at work: whoever comes next finds the loop
+free rather than busy, and waits for what has been begun (writes to one log).
 """
 
 import asyncio
@@ -14,10 +15,13 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 PORTION: Final = 8  # work that is begun before the event loop runs
-FEW: Final = 4  # requests in hand of one for whom there is always room
+FEW: Final = 16  # requests in hand of one for whom there is always room
+NEW: Final = 4  # of one for whom there is room where all others have filled it
 PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
-AT_WORK: Final = 128  # begun of one with many, where others come too; with 32, a third less is done
-OTHERS_S: Final = 1.0  # so long after one with few has been served, others come
+AT_WORK: Final = 32  # begun of one with many, where others come too
+REST: Final = 2.0  # times as long as a portion of those with many took, the next waits then
+SHORTEST_REST_S: Final = 0.001
+OTHERS_S: Final = 1.0  # so long after another one has been served, others come
 NUMBER_AGAIN_S: Final = 0.25  # a full queue at 0.5 ms each
 RATE_AGAIN_S: Final = 1.0  # until the whole rate is there again
 FORGET_AT: Final = 10_000  # rates of those who asked are kept for so many at least
@@ -65,7 +69,8 @@ class Turns:
         self._is_due = False
         self._later: asyncio.TimerHandle | None = None
         self._many_at_s = 0.0
-        self._others_until_s = 0.0
+        self._is_portion_out = False
+        self._served: list[tuple[str, float]] = []  # the last two, the latest first, and when
         self._waiting = 0
         self._in_hand = 0
         one = "of one tenant"
@@ -103,6 +108,8 @@ class Turns:
         elif one.in_hand == FEW + 1:
             self._with_few -= 1
         is_many = one.in_hand > FEW or asker in self._many
+        if is_many and asker in self._few:  # each one's requests are begun in their order
+            self._many[asker] = self._few.pop(asker)
         queues = self._many if is_many else self._few
         queues.setdefault(asker, deque()).append((work, start))
         self._waiting += 1
@@ -116,9 +123,9 @@ class Turns:
         one.in_hand -= 1
         one.at_work -= 1
         one.bytes -= size
+        self._was_served(asker)
         if one.in_hand == 0:
             self._with_few -= 1
-            self._others_until_s = self._loop.time() + OTHERS_S
         elif one.in_hand == FEW:
             self._with_few += 1
         if self._many and not self._with_few:
@@ -127,7 +134,7 @@ class Turns:
     def is_new(self, asker: str) -> bool:
         """Whether somebody has next to nothing in hand."""
         one = self._askers.get(asker)
-        return one is None or one.in_hand < FEW
+        return one is None or one.in_hand < NEW
 
     @property
     def in_hand(self) -> int:
@@ -154,19 +161,41 @@ class Turns:
     def _begin(self) -> None:
         self._is_due = False
         now_s = self._loop.time()
-        most = AT_WORK if now_s < self._others_until_s else self._share.in_hand
         left = self._portion(self._few, PORTION, self._share.in_hand)
-        began = 0
-        if self._many and self._with_few:
-            if now_s >= self._many_at_s:
-                self._many_at_s = now_s + PATIENCE_S
-                self._portion(self._many, PORTION, most)
-            if self._later is None:
-                self._later = self._loop.call_later(PATIENCE_S, self._wake)
+        goes_on = bool(self._few)
+        if self._many and (self._with_few or self._others_come(now_s)):
+            due_s = self._many_at_s + (PATIENCE_S if self._with_few else 0.0)
+            if now_s >= due_s and not self._is_portion_out:
+                self._is_portion_out = True
+                self._portion(self._many, PORTION, AT_WORK)
+                self._loop.call_soon(self._rest, now_s)  # behind what it has begun
+            elif not self._is_portion_out:
+                if self._later is not None:
+                    self._later.cancel()
+                self._later = self._loop.call_at(due_s, self._wake)
         elif self._many:
-            began = left - self._portion(self._many, left, most)
-        if self._few or began:
+            rest = self._portion(self._many, left, self._share.in_hand)
+            goes_on = rest < left or left <= 0
+        if goes_on:
             self._call()
+
+    def _rest(self, began_s: float) -> None:
+        self._is_portion_out = False
+        now_s = self._loop.time()
+        self._many_at_s = now_s + max(SHORTEST_REST_S, REST * (now_s - began_s))
+        if self._many:
+            self._call()
+
+    def _was_served(self, asker: str) -> None:
+        now_s = self._loop.time()
+        self._served = [(asker, now_s), *(each for each in self._served if each[0] != asker)][:2]
+
+    def _others_come(self, now_s: float) -> bool:
+        """Besides one with many: the only one, if there is none."""
+        if len(self._many) > 1:
+            return True
+        [only] = self._many
+        return any(asker != only and now_s < at_s + OTHERS_S for asker, at_s in self._served)
 
     def _wake(self) -> None:
         self._later = None

@@ -21,7 +21,7 @@ from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.joining import hearing, joined
+from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import SubjectRecord
 from berthmaster.bus.log import EventLog, archived_story, decode_story, message_at
 from berthmaster.bus.nats_py import Msg
@@ -108,13 +108,13 @@ _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
 
 class Shell:
-    """One replica: it reads and writes by one connection, and is asked by another."""
+    """One replica: it reads and writes by one connection, and is asked by others."""
 
-    def __init__(self, ctx: Context[DoorSettings], conn: Connection, asked_by: Connection) -> None:
+    def __init__(self, ctx: Context[DoorSettings], conn: Connection, heard: Heard) -> None:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
-        self._asked_by = asked_by
+        self._heard_by = heard
         creds = settings.nats_creds_file
         self._core = Door(settings.limits, key_of(read_creds(creds).seed if creds else ""))
         self._guard = LogGuard(
@@ -150,7 +150,7 @@ class Shell:
             ctx.health.ready(part, False, "catching up")
         ctx.spawn(self._follow_log(), name="follow the log")
         ctx.spawn(self._mirror_fleet(), name="mirror the facts")
-        telemetry = await self._asked_by.subscribe_raw(
+        telemetry = await self._heard_by.general.subscribe_raw(
             subjects.agent_of_all_clusters("telemetry"),
             self._pass_on,
             queue=SERVED_AS,
@@ -180,7 +180,7 @@ class Shell:
             pending_messages=MAX_LOG_CHUNKS,
         )
         endpoints = await serve(
-            self._asked_by,
+            self._heard_by.general,
             SERVED_AS,
             {
                 verb: Endpoint(subjects.agent_of_all_clusters(verb), self._answering(verb, work))
@@ -194,9 +194,10 @@ class Shell:
             failed=lambda _, error: encode(unavailable(f"the request failed: {error}")),
             max_concurrent=MAX_OPEN,
             answer_limit_s=ANSWER_LIMIT_S,
+            lanes=self._heard_by.lanes,
         )
         async for _ in beats(FIGURES_S, ctx.stopping):
-            connected = self._conn.connected and self._asked_by.connected
+            connected = self._conn.connected and self._heard_by.general.connected
             ctx.health.ready("bus", connected, "no connection to NATS")
             self._figures.show(self._core, len(self._takes) + len(self._fact_polls))
             await self._bury_letters()
@@ -730,9 +731,9 @@ async def main(ctx: Context[DoorSettings]) -> None:
     async with joined(ctx, WORKLOADS, FLEET) as conn:
         if conn is None:
             return
-        async with hearing(ctx, conn) as asked_by:
-            if asked_by is not None:
-                await Shell(ctx, conn, asked_by).run()
+        async with hearing(ctx, conn) as heard:
+            if heard is not None:
+                await Shell(ctx, conn, heard).run()
 
 
 SERVICE = Service(NAME, DoorSettings, main)

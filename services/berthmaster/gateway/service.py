@@ -21,7 +21,7 @@ from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.heard_figures import HeardFigures
-from berthmaster.bus.joining import hearing, joined
+from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.turns import PORTION, Share
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
@@ -74,15 +74,13 @@ NO_STREAM: Final = 10059
 
 
 class Shell:
-    """One gateway: it reads and writes by one connection, and is asked by another."""
+    """One gateway: it reads and writes by one connection, and is asked by others."""
 
-    def __init__(
-        self, ctx: Context[GatewaySettings], conn: Connection, asked_by: Connection
-    ) -> None:
+    def __init__(self, ctx: Context[GatewaySettings], conn: Connection, heard: Heard) -> None:
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
-        self._asked_by = asked_by
+        self._heard_by = heard
         self._effects = Effects(conn, settings.settle_limit_s, self._tell)
         self._life = f"gateway-{secrets.token_hex(4)}"
         self._core = Gateway(
@@ -131,7 +129,7 @@ class Shell:
             settings.tenant_requests_per_s,
         )
         endpoints = await serve(
-            self._asked_by,
+            self._heard_by.general,
             "berth-gateway",
             {
                 **{
@@ -151,6 +149,7 @@ class Shell:
             failed=lambda _, __: encode(unavailable("the gateway failed; repeating is safe")),
             max_concurrent=limit,
             fairness=Fairness(subjects.asker, share),
+            lanes=self._heard_by.lanes,
         )
         ctx.health.ready("endpoints", True)
         ctx.log.info("serving", instance=self._life)
@@ -344,7 +343,7 @@ class Shell:
         async for _ in beats(1.0, self._ctx.stopping):
             self._see_trouble()
             self._start(self._tell(Tick()))
-            connected = self._conn.connected and self._asked_by.connected
+            connected = self._conn.connected and self._heard_by.general.connected
             self._ctx.health.ready("bus", connected, "no connection to NATS")
             self._figures.refresh()
             letters, self._letters = self._letters, []
@@ -366,9 +365,9 @@ async def main(ctx: Context[GatewaySettings]) -> None:
     async with joined(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
         if conn is None:
             return
-        async with hearing(ctx, conn) as asked_by:
-            if asked_by is not None:
-                await Shell(ctx, conn, asked_by).run()
+        async with hearing(ctx, conn) as heard:
+            if heard is not None:
+                await Shell(ctx, conn, heard).run()
 
 
 SERVICE = Service("gateway", GatewaySettings, main)

@@ -351,6 +351,10 @@ class LogEndReply(
     kept: bool
 
 
+DOOR_VERBS = (  # those that are answered
+    *("hello", "take", "tell", "story", "facts", "report", "lease", "dead", "log_end"),
+)
+
 DoorReply = (
     GreetReply
     | TakeReply

@@ -38,6 +38,9 @@ from berthmaster.bus.keys import (
 )
 from berthmaster.bus.permissions import BACKED_UP, STREAMS, inbox_prefix
 from berthmaster.bus.streams import ensure_streams
+from berthmaster.bus.subjects import LANES
+from berthmaster.messages.api import GATEWAY_VERBS
+from berthmaster.messages.door import DOOR_VERBS
 from berthmaster.messages.families import encode
 from tests.bus.tools import Lines, Settings, eventually, story, submitted, until
 
@@ -202,14 +205,22 @@ async def answering(bus: Bus) -> AsyncIterator[tuple[Connection, list[str]]]:
         return b"failed"
 
     api = {
-        "api": Endpoint("berth.api.*.*", answer),
+        **{verb: Endpoint(f"berth.api.*.{verb}", answer) for verb in GATEWAY_VERBS},
         "operator": Endpoint("berth.operator.*", answer),
     }
-    agents = {"agent": Endpoint("berth.agent.*.*", answer)}
+    agents = {verb: Endpoint(f"berth.agent.*.{verb}", answer) for verb in DOOR_VERBS}
     about: dict[str, Any] = {"version": "1.0.0", "description": "test"}
     async with bus.user("gateway") as gateway, bus.user("door") as door:
         running = [
-            await serve(conn, name, endpoints, **about, overloaded=said, failed=said)
+            await serve(
+                conn,
+                name,
+                endpoints,
+                **about,
+                overloaded=said,
+                failed=said,
+                lanes=[conn] * LANES,  # all of them by the one
+            )
             for conn, name, endpoints in (
                 (gateway, "berth-gateway", api),
                 (door, "berth-door", agents),
@@ -230,14 +241,14 @@ async def test_an_answer_goes_to_who_asked_wherever_it_was_to_go(
     async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all(account) as evil:
         for reply in REPLIES:
             for headers in (None, HEADERS, TRACE):
-                await evil.publish(f"{own}.tell", b"{}", reply=reply, headers=headers)
-        answer = await evil.request(f"{own}.get", b"{}", timeout=5)
+                await evil.publish(f"{own}.hello", b"{}", reply=reply, headers=headers)
+        answer = await evil.request(f"{own}.hello", b"{}", timeout=5)
         assert answer.data == b"refused"
         await gateway.flush()
         # Each came as its own account's, and nothing else was heard. (The server itself refuses a
         # reply that begins as its own do.)
         asked = 3 * sum(not reply.startswith("_R_.") for reply in REPLIES)
-        assert heard == [f"{own}.tell"] * asked + [f"{own}.get"]
+        assert heard == [f"{own}.hello"] * asked + [f"{own}.hello"]
         assert gateway.violations == []
 
 
@@ -333,7 +344,7 @@ async def test_who_asked_is_what_the_server_says_and_not_the_asker(bus: Bus) -> 
         async def hear(msg: Any) -> None:
             asked.append(dict(msg.headers or {}))
 
-        await gateway.subscribe_raw("berth.api.*.*", hear)
+        await gateway.subscribe_raw("berth.lane.*.api.*.*", hear)
         await gateway.flush()
         await evil.publish("berth.api.evil.get", b"{}", reply="x", headers=HEADERS)
         await until(lambda: asked)

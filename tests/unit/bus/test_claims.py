@@ -9,6 +9,8 @@ import pytest
 
 from berthmaster.bus import claims
 from berthmaster.bus.permissions import STREAMS, grants
+from berthmaster.messages.api import GATEWAY_VERBS
+from berthmaster.messages.door import DOOR_VERBS
 
 KINDS: dict[str, claims.Kind] = {
     "operator": "operator",
@@ -116,6 +118,16 @@ def matches(pattern: str, subject: str) -> bool:
 )
 def test_nothing_of_the_log_of_jetstream_or_of_the_operators_is_exported(subject: str) -> None:
     assert [each for each in reachable(CORE["nats"]["exports"]) if matches(each, subject)] == []
+
+
+def test_what_tenants_and_clusters_ask_comes_by_lanes_and_nothing_else_does() -> None:
+    mappings = CORE["nats"]["mappings"]
+    asked = {f"berth.api.*.{verb}" for verb in GATEWAY_VERBS}
+    asked |= {f"berth.agent.*.{verb}" for verb in DOOR_VERBS}
+    assert set(mappings) == asked
+    assert mappings["berth.api.*.submit"] == [
+        {"subject": "berth.lane.{{partition(16,1)}}.api.{{wildcard(1)}}.submit", "weight": 100}
+    ]
 
 
 def test_a_tenant_imports_its_own_api_events_and_figures_and_has_no_jetstream() -> None:

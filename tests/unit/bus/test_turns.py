@@ -79,6 +79,14 @@ def test_one_request_may_be_larger_than_all_that_may_be_in_hand() -> None:
     asyncio.run(run())
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+    for _ in range(10):  # and what would come besides
+        await asyncio.sleep(0)
+
+
 LARGE = Share(in_hand=500, bytes_in_hand=1000, per_s=1000.0)
 
 
@@ -97,15 +105,14 @@ def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits
             await asyncio.sleep(0)
         begun.append("|")
         turns.leave("few", 1)
-        while turns.waiting:
-            await asyncio.sleep(0)
+        await until(lambda: not turns.waiting)
         return begun
 
     begun = asyncio.run(run())
     first, then = begun[: begun.index("|")], begun[begun.index("|") + 1 :]
     assert first.index("few") <= 1  # those with few come first
-    assert first.count("many") == FEW + PORTION
-    assert then == ["many"] * PORTION
+    assert first.count("many") == PORTION
+    assert then == ["many"] * (PORTION + FEW)
 
 
 def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_is_over() -> None:
@@ -116,13 +123,31 @@ def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_i
         turns.leave("other", 1)
         for number in range(AT_WORK + 3):
             join(turns, "many", start=partial(begun.append, number))
-        for _ in range(2 * AT_WORK // PORTION):
-            await asyncio.sleep(0)
-        assert begun == list(range(AT_WORK))
+        await until(lambda: len(begun) >= AT_WORK)
         turns.leave("many", 1)
-        for _ in range(2 * AT_WORK // PORTION):
-            await asyncio.sleep(0)
+        await until(lambda: len(begun) > AT_WORK)
         assert begun == list(range(AT_WORK + 1))
         assert turns.in_hand == AT_WORK + 2
 
     asyncio.run(run())
+
+
+def test_one_with_many_rests_where_others_come_and_does_not_where_nobody_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SHORTEST_REST_S", 600.0)
+
+    async def run(*, others: bool) -> int:
+        turns, begun = Turns(LARGE), list[str]()
+        for name in ("many", "other") if others else ("many",):
+            join(turns, name)
+            await asyncio.sleep(0)
+            turns.leave(name, 1)
+        for _ in range(FEW + 3 * PORTION):
+            join(turns, "many", start=partial(begun.append, "many"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return len(begun)
+
+    assert asyncio.run(run(others=False)) == FEW + 3 * PORTION
+    assert asyncio.run(run(others=True)) == PORTION
