@@ -3,6 +3,8 @@
 Everything of `berth up`, two tenants. One submits at a steady rate; then the other sends 9,000
 messages as fast as its connection takes them (long lists, garbage, submits), from a process of its
 own, while the first goes on. An account has no rate on the bus: being fair is the gateway's work.
+Before that the same flood goes to a verb that nobody hears: what it costs then is the machine's and
+the server's, whose cores the flood takes, and no service's.
 """
 
 import asyncio
@@ -25,6 +27,7 @@ MESSAGES = 9_000
 LISTED_JOBS = 2_000  # of the loud tenant, so that its lists are long
 SUBMITS_PER_S = 50.0
 CALM_SUBMITS = 500
+UNHEARD = "nobody"  # a verb
 SENDER_LIMIT_S = 120.0
 
 BUDGETS = {"p99_ratio": ("<=", 2.0), "timed_out_count": ("<=", 0.0)}
@@ -39,8 +42,8 @@ def client(url: str, tenant: str, keys: Path) -> Client:
     )
 
 
-async def send(url: str, keys: Path) -> None:
-    """The flood; nobody waits for its answers."""
+async def send(url: str, keys: Path, unheard: str) -> None:
+    """The flood; nobody waits for its answers. ``unheard``: the verb to send it to instead."""
     async with client(url, LOUD, keys) as loud:
         conn = loud.connection
         inbox = conn.nc.new_inbox()
@@ -51,8 +54,24 @@ async def send(url: str, keys: Path) -> None:
                 ("submit", b"\xff no request at all"),
                 ("submit", encode(request(f"flood-{number}"))),
             )[number % 3]
-            await conn.publish(subjects.api(LOUD, verb), data, reply=inbox)
+            to, reply = (unheard, "") if unheard else (verb, inbox)
+            await conn.publish(subjects.api(LOUD, to), data, reply=reply)
         await conn.flush(timeout_s=SENDER_LIMIT_S)
+
+
+async def under_flood(
+    url: str, keys: Path, quiet: Client, unheard: str
+) -> tuple[list[float], float, float]:
+    """The quiet tenant's answers while the flood is sent, how many got none, and its seconds."""
+    argv = [sys.executable, "-m", "scripts.benchmarks.flood", url, str(keys), unheard]
+    began_s = time.perf_counter()
+    flood = await asyncio.create_subprocess_exec(*argv)
+    took_ms: list[float] = []
+    part = 0
+    while flood.returncode is None:
+        took_ms += await paced(quiet, f"under-{unheard}-{part}-", 25, SUBMITS_PER_S)
+        part += 1
+    return took_ms, 25.0 * part - len(took_ms), time.perf_counter() - began_s
 
 
 async def run() -> dict[str, float]:
@@ -78,22 +97,18 @@ async def run() -> dict[str, float]:
             async with client(url, QUIET, stack.keys) as quiet:
                 await paced(quiet, "warm-", 100, SUBMITS_PER_S)
                 calm_ms = await paced(quiet, "calm-", CALM_SUBMITS, SUBMITS_PER_S)
-                argv = [sys.executable, "-m", "scripts.benchmarks.flood", url, str(stack.keys)]
-                began_s = time.perf_counter()
-                flood = await asyncio.create_subprocess_exec(*argv)
-                under_ms: list[float] = []
-                part = 0
-                while flood.returncode is None:
-                    under_ms += await paced(quiet, f"under-{part}-", 25, SUBMITS_PER_S)
-                    part += 1
-                took_s = time.perf_counter() - began_s
+                unheard_ms, _, _ = await under_flood(url, stack.keys, quiet, UNHEARD)
+                await paced(quiet, "between-", 50, SUBMITS_PER_S)
+                under_ms, lost, took_s = await under_flood(url, stack.keys, quiet, "")
     return {
         "calm_p50_ms": percentile(calm_ms, 50),
         "calm_p99_ms": percentile(calm_ms, 99),
+        "unheard_flood_p99_ms": percentile(unheard_ms, 99),
+        "unheard_flood_p99_ratio": percentile(unheard_ms, 99) / percentile(calm_ms, 99),
         "flooded_p50_ms": percentile(under_ms, 50),
         "flooded_p99_ms": percentile(under_ms, 99),
         "p99_ratio": percentile(under_ms, 99) / percentile(calm_ms, 99),
-        "timed_out_count": float(25 * part - len(under_ms)),
+        "timed_out_count": lost,
         "flood_s": took_s,
     }
 
@@ -104,4 +119,4 @@ def measure() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    asyncio.run(send(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run(send(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
