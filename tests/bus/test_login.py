@@ -23,9 +23,11 @@ from berthmaster.bus.errors import BusError, NoAnswer, NotPermitted
 from berthmaster.bus.keys import SIGNERS, creds_file, make_keys, remove_user, server_config, signer
 from berthmaster.bus.login import NotLetIn, ask, keep_logged_in, log_in, write_creds
 from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.subjects import LOGIN
+from berthmaster.bus.subjects import LANES, LOGIN
 from berthmaster.login.service import main
 from berthmaster.login.settings import LoginSettings
+from berthmaster.messages.api import GATEWAY_VERBS
+from berthmaster.messages.door import DOOR_VERBS
 from berthmaster.messages.login import LoginRequest
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.health import Health
@@ -149,18 +151,19 @@ async def answering(bus: Bus) -> AsyncIterator[list[str]]:
         return b"here"
 
     async with bus.user("gateway") as gateway, bus.user("door") as door:
-        for conn, name, subject in (
-            (gateway, "berth-gateway", "berth.api.*.*"),
-            (door, "berth-door", "berth.agent.*.*"),
+        for conn, name, asked, verbs in (
+            (gateway, "berth-gateway", "berth.api.*", GATEWAY_VERBS),
+            (door, "berth-door", "berth.agent.*", DOOR_VERBS),
         ):
             await serve(
                 conn,
                 name,
-                {"x": Endpoint(subject, answer)},
+                {verb: Endpoint(f"{asked}.{verb}", answer) for verb in verbs},
                 version="1.0.0",
                 description="x",
                 overloaded=lambda why: b"",
                 failed=lambda subject, error: b"",
+                lanes=[conn] * LANES,
             )
         yield heard
 

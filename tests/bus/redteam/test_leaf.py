@@ -167,7 +167,7 @@ async def linked(conn: Connection) -> None:
     """Until the leaf and the hub know of each other's subscriptions."""
 
     async def answered() -> bool:
-        return bool((await conn.request(f"{RED}.get", b"{}", timeout_s=1)).data)
+        return bool((await conn.request(f"{RED}.story", b"{}", timeout_s=1)).data)
 
     await eventually(answered)
 
@@ -195,15 +195,15 @@ async def test_what_comes_by_way_of_a_leaf_is_its_own_clusters_and_no_more(
                 await evil.publish(subject, b"{}", reply="berth.decision.all", headers=headers)
         await evil.flush()
         # Behind all of that on the same links: it is answered when the rest has come.
-        behind = await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        behind = await honest.request(f"{RED}.story", b"{}", timeout_s=5)
         assert behind.data == b"refused"
         # That answer may overtake what the service has still to work on.
         await until(lambda: heard.count(f"{RED}.tell") > len(LOG))
         await gateway.flush()
-        assert set(heard) == {f"{RED}.tell", f"{RED}.get"}
+        assert set(heard) == {f"{RED}.tell", f"{RED}.story"}
         assert gateway.violations == []
         with pytest.raises(BusError):
-            await honest.request("berth.agent.blue.get", b"{}", timeout_s=0.2)
+            await honest.request("berth.agent.blue.story", b"{}", timeout_s=0.2)
 
 
 @pytest.mark.parametrize("which", ["as_agent", "may_all"])
@@ -231,7 +231,7 @@ async def test_jetstream_and_the_system_do_not_answer_across_a_leaf(
             for reply in (inbox, *LOG):
                 await evil.publish(subject, b"{}", reply=reply)
         await evil.flush()
-        await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        await honest.request(f"{RED}.story", b"{}", timeout_s=5)
         await evil.flush()
         told = b"".join(said).decode()
         assert not any(stream in told.replace("$JS.API", "") for stream in STREAMS), told
@@ -280,7 +280,7 @@ async def test_who_listens_behind_a_leaf_hears_its_own_clusters_assignments_only
             await assigning.publish(subject, b"{}")
         await assigning.flush()
         await asyncio.wait_for(mine.wait(), 5)
-        await honest.request(f"{RED}.get", b"{}", timeout_s=5)
+        await honest.request(f"{RED}.story", b"{}", timeout_s=5)
         await evil.flush()
         # What the agent says and hears on its own leaf is that leaf's to keep.
         foreign = {one for one in heard if not one.startswith((RED, "_INBOX.agent.red."))}
@@ -448,7 +448,7 @@ async def all_attacks(evil: NatsClient, own: str) -> None:
     """Each once, and heard."""
     for reply in REPLIES:
         for headers in (None, HEADERS, TRACE):
-            await evil.publish(f"{own}.tell", b"{}", reply=reply, headers=headers)
+            await evil.publish(f"{own}.hello", b"{}", reply=reply, headers=headers)
     for subject in (*LOG, *OTHERS, *SYSTEM, *(one.format(of) for one in API for of in STREAMS)):
         for reply in ("", "berth.decision.all"):
             await evil.publish(subject, b"{}", reply=reply, headers=HEADERS)
@@ -504,5 +504,5 @@ async def test_on_three_servers_too_also_when_the_leafs_own_goes(tmp_path: Path)
             assert linked_to(three) not in (None, lost)
             await all_attacks(evil, RED)
             await linked(honest)
-            assert set(heard) == {f"{RED}.tell", f"{RED}.get", "berth.api.evil.tell"}
+            assert set(heard) == {f"{RED}.hello", f"{RED}.story", "berth.api.evil.hello"}
             await patiently(lambda: last(operator))
