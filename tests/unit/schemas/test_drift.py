@@ -237,6 +237,9 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "api_of_all_tenants",
         "agent_of_all_clusters",
         "log_chunks_for",
+        "lane",
+        "lane_of_subject",
+        "in_any_lane",
     }
     readers = {
         "parse_workload_event",
@@ -249,6 +252,8 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "asker",
         "parse_agent",
         "parse_log_chunks",
+        "kinds_in_lanes",
+        "without_lanes",
     }
     readers |= {"is_decision", "is_archived_story", "cell_of"}
     buckets = {"archive", "archived_decision"}  # which of them is archived_stories' and …decisions'
