@@ -58,7 +58,7 @@ class Damaged(Peopled):
             first = dice.randint(1, log.end)
         if last < first:
             return
-        known = self._remembers(first)
+        known = self._remembers(first, remade=form == "copy")
         self.judge.note("fate", f"the log loses {first} to {last}: {form}")
         self.note_misfortune(
             self.clock.now_s, f"damage ({form}) {first} to {last} of", self.door, 0
@@ -74,8 +74,9 @@ class Damaged(Peopled):
         """Whether there is damage that nobody has accepted yet."""
         return bool(self.damages) and self.damages[-1].at_s > self.bus.accepted_at_s
 
-    def _remembers(self, first: int) -> bool:
-        """Whether a mark, or whoever follows the log, has seen that it went so far."""
+    def _remembers(self, first: int, *, remade: bool) -> bool:
+        """Whether a mark, or whoever follows the log, has seen that it went so far. Whoever finds
+        another stream than it followed begins anew, and knows only what marks say."""
         marks = [one.sequence for kept in self.bus.marks.values() for one in kept.mark.streams]
         watching: list[Decider | Front | Doorway] = [*self.deciders, self.front, self.door]
         readers = [
@@ -83,7 +84,7 @@ class Damaged(Peopled):
             for process in watching
             if process.life and process.up and not process.paused
         ]
-        return max([*marks, *readers], default=0) >= first
+        return max([*marks, *([] if remade else readers)], default=0) >= first
 
     # As bus/follow.py does when its connection is there again
 
@@ -155,14 +156,14 @@ class Damaged(Peopled):
         self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
 
     def _operator_gives_up(self) -> None:
-        """Whatever is frozen and was brought back by nobody: not what runs somewhere."""
+        """Whatever is frozen and brought back by nobody: not what runs somewhere."""
         if self.judge.frozen:
             self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
         away = any(site.cut or site.paused or not site.up for site in self.sites)
         if away or self.damage_is_pending():
             return
         groups = [g for site in self.sites for g in site.cluster.world.groups.values()]
-        held = {key(g.attempt.tenant, g.attempt.id) for g in groups}
+        held = {key(g.attempt.tenant, g.attempt.id) for g in groups if self.judge.alive(g)}
         for name in sorted(self.judge.frozen - held):
             tenant, _, workload_id = name.partition("/")
             self.judge.cancels.add(name)
@@ -177,11 +178,10 @@ class Damaged(Peopled):
     def _told_jobs(self, found: list[core.Damage]) -> set[str]:
         """As logcheck's with_jobs: the open jobs that it touches, as the snapshot knew them."""
         missing = [gap for each in found for gap in each.missing]
-        # Where the log has grown again meanwhile, numbers say nothing of who had them before.
-        last = self.bus.log.end
-        self.judge.known_lost -= {w.key for w in self.bus.snapshot_open() if w.sequence <= last}
+        holds = {message.sequence: message.subject for message in self.bus.log.messages}
         return {
-            f"{one.tenant}/{one.id}"
+            one.key
             for one in self.bus.snapshot_open()
-            if core.touches((one.sequence, one.submitted_sequence), sorted(missing))
+            for number in (one.sequence, one.submitted_sequence)
+            if core.touches((number,), sorted(missing)) or holds.get(number, one.key) != one.key
         }

@@ -241,6 +241,8 @@ class Decider(Process):
 
     def _snapshot(self) -> None:
         self.later(self.bus.pace.snapshot_s, self._snapshot)
+        if not self.watch.in_order:
+            return
         if not self._missing and self.bus.holds_lease(self) and not self.cut:
             raw = msgspec.msgpack.encode(snapshot_of(self.core.know))
             self.bus.snapshot = (self._folded_as, raw)

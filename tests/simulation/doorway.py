@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from berthmaster.door.receipts import Receipt, Receipts
 from berthmaster.door.recovery import BringBack, Losses, No, judged, numbers_of, refused_at_once
 from berthmaster.executor.events import Listed
+from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.flaws import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key, offer
 from berthmaster.lifecycle.instructions import Outcome, Reload, Reloaded
@@ -27,6 +28,7 @@ RECOVER_WITHIN_S: Final = 3600.0
 _SAME: Final = tuple(
     (set(Receipt.__struct_fields__) & set(Workload.__struct_fields__)) - {"sequence"}
 )
+_OF_PLACED: Final = ("request", "attempt", "cluster", "pods", "target", "decision", "cell")
 
 
 class Hint(NamedTuple):
@@ -115,6 +117,10 @@ class Doorway(Process):
             return ""  # lost on the way
         until = [one for one in story if one.sequence <= message.sequence]
         work, _ = judged_story(event.tenant, event.id, recorded(until), self.bus.is_lost)
+        if work.attempt != event.attempt:  # the door had read what the log has lost since
+            work.digest = request_digest(event.request)
+            for field in _OF_PLACED:
+                setattr(work, field, getattr(event, field))
         return self._signed(work, message.sequence)
 
     def _signed(self, work: Workload, sequence: int) -> str:

@@ -140,6 +140,7 @@ class Front(Process):
             self.log.close()
         self._tell(LogReplaced())
         self.read_to = 0
+        self.watch.folds_anew()
         self.watch.follows(1)
         self.followed = self.bus.created
         self.log = Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up)

@@ -63,12 +63,17 @@ class LogWatch:
         return not self._bus.watched or (self._begun and not self._seen and not self._found)
 
     @property
-    def certain(self) -> bool:
-        """Whether what the log lacks never was, or a person has accepted that it is lost."""
+    def in_order(self) -> bool:
+        """Whether the last look found nothing either: else no snapshot takes that one's place."""
         if not self._bus.watched:
             return True
-        doubted = self._doubted_s is not None or self._looked_at_making != self._bus.makings
-        return self.sound and self.read and not doubted
+        has_looked = self._looked_at_making == self._bus.makings
+        return self.sound and self._doubted_s is None and has_looked
+
+    @property
+    def certain(self) -> bool:
+        """Whether what the log lacks never was, or a person has accepted that it is lost."""
+        return not self._bus.watched or (self.in_order and self.read)
 
     @property
     def is_current(self) -> bool:
@@ -86,12 +91,16 @@ class LogWatch:
             spoken = not self._waits_for_executors or since_s >= RECOVERY_S
             if self._doubted_s is None and spoken:
                 self._begun = True
-                self._folded_as = self._bus.snapshot_of
-                self._folded_at_s = self._bus.accepted_at_s
+                self.folds_anew()
                 self._process.later(self._bus.pace.log_look_s, self._again)
                 go_on()
                 return
         self._process.later(FIRST_LOOKS_S, lambda: self.begin(go_on))
+
+    def folds_anew(self) -> None:
+        """From its beginning, as it is now."""
+        self._folded_as = self._bus.snapshot_of
+        self._folded_at_s = self._bus.accepted_at_s
 
     def follows(self, start: int) -> None:
         """The log is followed from here on, and each message handed to ``saw``."""

@@ -157,6 +157,8 @@ class World(Haunted):
                 continue  # see _check_losses
             if work is None:
                 return f"{name} was submitted and is not in the log"
+            if name in self.judge.frozen and self.damage_is_pending():
+                continue  # nothing that could tell of it was looking
             if name in self.judge.frozen:
                 return f"{name} is frozen, and nobody gave it up"
             if not work.ended and work.state is not State.QUEUED:

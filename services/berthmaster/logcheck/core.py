@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.subjects import is_decision
+from berthmaster.bus.subjects import SubjectError, is_decision, parse_workload_event
 from berthmaster.messages.api import StrictLogGap
 from berthmaster.messages.control import LogAccepted, LogGap
 from berthmaster.messages.records import UNKNOWN, LogMark, StreamMark
@@ -302,6 +302,17 @@ def touches(sequences: Iterable[int], gaps: Sequence[Gap]) -> bool:
     """Whether one of a job's events is in the gaps: its last one, or its submission, without which
     nobody knows what the rest is about."""
     return any(within(sequence, gaps) for sequence in sequences if sequence)
+
+
+def is_of(subject: str, name: str) -> bool:
+    """Whether a message of the log is an event of this workload, <tenant>/<id>."""
+    if is_decision(subject):
+        return False
+    try:
+        place = parse_workload_event(subject)
+    except SubjectError:
+        return False
+    return f"{place.tenant}/{place.id}" == name
 
 
 def words(gaps: Sequence[Gap], most: int = 5) -> str:

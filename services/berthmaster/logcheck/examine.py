@@ -1,7 +1,7 @@
 """Holds the logs against what is remembered: by what the server says of them, or by reading all."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -140,9 +140,10 @@ async def judged(
 async def with_jobs(
     conn: Connection, looked: Iterable[Looked], damage: list[Damage]
 ) -> list[Damage]:
-    """The same with the open jobs that it touches, as resolvers' snapshots knew them. Raises
-    BusError."""
-    lost = [each for each in damage if each.stream == WORKLOADS and each.missing]
+    """The same with the open jobs that it touches, as resolvers' snapshots knew them: whose events
+    are missing, or whose numbers are another's now, since the log has grown again. Raises BusError,
+    TimeoutError."""
+    lost = [each for each in damage if each.stream == WORKLOADS]
     if not lost:
         return damage
     services = {mark.service for each in looked for _, mark in each.marks}
@@ -158,15 +159,31 @@ async def with_jobs(
                 f"{one.tenant}/{one.id}": (one.sequence, one.submitted_sequence)
                 for one in snapshot.open
             }
-    return [
-        msgspec.structs.replace(
-            each,
-            jobs=tuple(sorted(n for n, at in known.items() if core.touches(at, each.missing))),
-        )
-        if each in lost
-        else each
-        for each in damage
-    ]
+    replaced = await _replaced(conn, known)
+    told = []
+    for each in damage:
+        if each in lost:
+            jobs = {name for name, at in known.items() if core.touches(at, each.missing)}
+            jobs |= replaced if each is lost[0] else set()
+            told.append(msgspec.structs.replace(each, jobs=tuple(sorted(jobs))))
+        else:
+            told.append(each)
+    return told
+
+
+async def _replaced(conn: Connection, known: Mapping[str, tuple[int, ...]]) -> set[str]:
+    """Which of these jobs had numbers under which another's message stands now."""
+    wanted = {number: name for name, numbers in known.items() for number in numbers if number}
+    found: set[str] = set()
+
+    def take(recorded: Recorded) -> None:
+        name = wanted.get(recorded.sequence)
+        if name is not None and not core.is_of(recorded.subject, name):
+            found.add(name)
+
+    if wanted:
+        await read_all(conn, WORKLOADS, ALL_OF[WORKLOADS], take, limit_s=READ_LIMIT_S)
+    return found
 
 
 async def examine(conn: Connection) -> list[Damage]:

@@ -90,11 +90,18 @@ class LogGuard:
         return self._begun and not self._grave
 
     @property
+    def in_order(self) -> bool:
+        """Whether the last look found nothing either, through the connection that there is now.
+        While it is not, what is remembered of the log must not be replaced: it may be all that
+        tells what is lost."""
+        has_looked = self._looked_through == self._conn.reconnects
+        return self.sound and self._doubted_s is None and has_looked
+
+    @property
     def certain(self) -> bool:
         """Whether all of the log was read, and has been in order at each look since: what it does
         not hold never was, or was removed on purpose, or a person has accepted that it is lost."""
-        is_doubted = self._doubted_s is not None or self._looked_through != self._conn.reconnects
-        return self.sound and self.read and not is_doubted
+        return self.in_order and self.read
 
     @property
     def accepted_at_s(self) -> float:

@@ -391,7 +391,7 @@ class Shell:
             self._live.set(
                 len(know.derived.unclaimed) + sum(len(keys) for keys in know.derived.held.values())
             )
-            if loop.time() < next_snapshot_s or not self._lease.held:
+            if loop.time() < next_snapshot_s or not (self._lease.held and self._guard.in_order):
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s
             if know.workloads_sequence == saved or self.core.blind:  # it is not in a snapshot
