@@ -21,6 +21,7 @@ STARTS: Final[Mapping[Together, str]] = {
     "kubernetes": "Kubernetes' own PodGroups (scheduling.k8s.io)",
     "workload": "Kubernetes' own Workloads (scheduling.k8s.io, 1.35)",
     "coscheduling": "PodGroups of scheduler-plugins, for pods of a scheduler that has the plugin",
+    "volcano": "Volcano's PodGroups, its scheduler for all pods (scheduling.volcano.sh)",
     "kai": "KAI's scheduler, for its own pods",
     "kueue": "Kueue's waitForPodsReady, for jobs of its queues",
 }
@@ -64,5 +65,5 @@ EOF""",
         "--gang-limit-s of the executor (30 s), blamed for nothing.",
         change="# any one of: Kubernetes 1.36 with the gates GenericWorkload and GangScheduling, "
         "and scheduling.k8s.io/v1alpha2\n# in --runtime-config; scheduler-plugins' coscheduling; "
-        "KAI's scheduler; Kueue's waitForPodsReady",
+        "Volcano; KAI's scheduler; Kueue's waitForPodsReady",
     )

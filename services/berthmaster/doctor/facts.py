@@ -174,7 +174,9 @@ class HubFacts(ClusterFacts):
 
 Vendor = Literal["nvidia", "amd", "intel", "tpu"]
 Sharing = Literal["", "MIG", "HAMi", "MPS", "time slicing"]
-Together = Literal["kubernetes", "workload", "coscheduling", "kai", "kueue"]  # what starts gangs
+Together = Literal[
+    "kubernetes", "workload", "coscheduling", "volcano", "kai", "kueue"
+]  # what starts gangs
 
 
 @dataclass(frozen=True, kw_only=True)

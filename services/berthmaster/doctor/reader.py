@@ -255,11 +255,12 @@ async def _worker(
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
 
 
-# The first of Kubernetes' and coscheduling's that is served is what the executor makes.
+# The first of Kubernetes', coscheduling's and Volcano's that is served is what the executor makes.
 _GROUPS: Final[tuple[tuple[facts.Together, Resource], ...]] = (
     ("kubernetes", resources.POD_GROUPS),
     ("workload", resources.SCHEDULING_WORKLOADS),
     ("coscheduling", resources.COSCHEDULING_POD_GROUPS),
+    ("volcano", resources.VOLCANO_POD_GROUPS),
 )
 _KAI: Final = ("scheduling.run.ai/v2alpha2", "podgroups")
 

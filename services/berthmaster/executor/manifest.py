@@ -73,6 +73,8 @@ class Style(NamedTuple):
     scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
     gangs: Gangs = Gangs.NONE  # what of it the cluster serves
     kai_gangs: bool = True  # whether KAI is told of them
+    volcano_scheduler: str = "volcano"  # of all other pods, where Volcano starts the gangs
+    volcano_queue: str = "default"
 
 
 def kind_of(order: CreatePods) -> Resource:
@@ -205,7 +207,8 @@ def _together(
         return {KAI_MEMBERS: str(pods)} if style.kai_gangs else {}
     if any(by_kai) or style.gangs is Gangs.NONE:
         return {}  # two schedulers have no gang in common
-    group = Group(style.gangs, pods)
+    queue = style.volcano_queue if style.gangs is Gangs.VOLCANO else ""
+    group = Group(style.gangs, pods, queue)
     for each in templates:
         gangs.join(group, name, each)
     return {GROUP: group.text}
@@ -326,6 +329,8 @@ def _template(
     if devices.isolation:
         told[labels.ISOLATION] = devices.isolation
     scheduler = style.scheduler
+    if style.gangs is Gangs.VOLCANO:
+        scheduler = style.scheduler or style.volcano_scheduler
     if devices.by == "kai":
         known["kai.scheduler/queue"] = style.kai_queue
         scheduler = style.kai_scheduler

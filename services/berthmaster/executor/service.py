@@ -200,6 +200,8 @@ class _Serving:
             scheduler=settings.scheduler,
             gangs=served.gangs,
             kai_gangs=settings.gangs == "auto",
+            volcano_scheduler=settings.volcano_scheduler,
+            volcano_queue=settings.volcano_queue,
         )
         writer = JobWriter(
             client,

@@ -10,7 +10,7 @@ from berthmaster.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SCHEDULER: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?\Z")
-GANGS: Final = ("auto", "kubernetes", "coscheduling", "none")
+GANGS: Final = ("auto", "kubernetes", "coscheduling", "volcano", "none")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
 
 
@@ -68,9 +68,14 @@ class ExecutorSettings(ClusterSettings):
         "auto",
         check=_gangs,
         help="what starts all pods of a gang or none: kubernetes (its PodGroup, or in 1.35 its "
-        "Workload), coscheduling (scheduler-plugins' PodGroup), none; auto = the first of these "
+        "Workload), coscheduling (scheduler-plugins' PodGroup), volcano (its PodGroup, and "
+        "its scheduler for all pods), none; auto = the first of these "
         "that the cluster serves and we may make. Pods for KAI's scheduler are gangs of KAI's",
     )
+    volcano_scheduler: str = setting(
+        "volcano", check=_scheduler, help="scheduler of all pods where Volcano starts the gangs"
+    )
+    volcano_queue: str = setting("default", help="Volcano's queue for such gangs")
     logs_mib_per_s: float = setting(
         2.0,
         least=0.001,

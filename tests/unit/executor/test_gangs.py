@@ -33,15 +33,17 @@ def made(style: Style, *sets: PodSet, offers: Offers | None = None) -> Any:
             {"podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 4}}}]},
         ),
         (Gangs.COSCHEDULING, {"minMember": 4}),
+        (Gangs.VOLCANO, {"minMember": 4, "queue": "research"}),
     ],
 )
 def test_the_pods_of_a_job_name_a_group_that_is_as_large_as_they_are(
     gangs: Gangs, spec: dict[str, Any]
 ) -> None:
-    job = made(Style(gangs=gangs), PodSet(count=4, gpus=1))
+    style = Style(gangs=gangs, volcano_queue="research")
+    job = made(style, PodSet(count=4, gpus=1))
     name, template = job["metadata"]["name"], job["spec"]["template"]
     group = read(job["metadata"]["annotations"][GROUP])
-    assert group == Group(gangs, 4)
+    assert group == Group(gangs, 4, "research" if gangs is Gangs.VOLCANO else "")
     found = document(group, name, {"a": "b"}, OWNER)
     assert found["spec"] == spec
     assert found["metadata"] == {
@@ -53,6 +55,10 @@ def test_the_pods_of_a_job_name_a_group_that_is_as_large_as_they_are(
         Gangs.KUBERNETES: template["spec"].get("schedulingGroup") == {"podGroupName": name},
         Gangs.WORKLOAD: template["spec"].get("workloadRef") == {"name": name, "podGroup": "gang"},
         Gangs.COSCHEDULING: template["metadata"]["labels"].get("scheduling.x-k8s.io/pod-group")
+        == name,
+        Gangs.VOLCANO: template["metadata"]
+        .get("annotations", {})
+        .get("scheduling.k8s.io/group-name")
         == name,
     }
     assert [way for way, named in says.items() if named] == [gangs]
@@ -68,6 +74,26 @@ def test_all_pod_sets_are_one_gang_and_a_single_pod_is_none() -> None:
         assert labels["scheduling.x-k8s.io/pod-group"] == name
     assert GROUP not in made(style, PodSet(gpus=1))["metadata"]["annotations"]
     assert GROUP not in made(Style(), PodSet(count=4))["metadata"]["annotations"]
+
+
+def test_where_volcano_starts_gangs_it_schedules_all_pods() -> None:
+    style = Style(gangs=Gangs.VOLCANO)
+    for pods in (PodSet(count=1), PodSet(count=3, gpus=1)):
+        template = made(style, pods)["spec"]["template"]
+        assert template["spec"]["schedulerName"] == "volcano"
+    own = made(replace(style, scheduler="own"), PodSet(count=2))["spec"]["template"]
+    assert own["spec"]["schedulerName"] == "own"
+
+
+def test_an_elastic_gang_needs_its_least_and_its_pods_are_told_both() -> None:
+    pods = PodSet(count=4, gpus=1, min_count=2, max_count=8)
+    job = made(Style(gangs=Gangs.COSCHEDULING), pods)
+    assert job["metadata"]["annotations"][GROUP] == "coscheduling:2"
+    assert job["metadata"]["annotations"]["berthmaster.io/pod-bounds"] == "main:2-8"
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    told = ("BERTH_COUNT", "BERTH_MIN_COUNT", "BERTH_MAX_COUNT", "PET_NNODES")
+    assert [env[name] for name in told] == ["4", "2", "8", "2:8"]
 
 
 def test_kai_is_told_how_many_pods_there_must_be() -> None:
