@@ -8,7 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.kubernetes.resources import COSCHEDULING_POD_GROUPS, POD_GROUPS
+from berthmaster.kubernetes.resources import (
+    COSCHEDULING_POD_GROUPS,
+    POD_GROUPS,
+    VOLCANO_POD_GROUPS,
+)
 from berthmaster.messages.workload import Evicted, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
@@ -20,6 +24,7 @@ from tests.controlplane.planes import Planes
 
 pytestmark = pytest.mark.timeout(600)
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
+VOLCANO: Final = CRD.parent / "volcano.yaml"
 GATES: Final = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 
 
@@ -175,3 +180,34 @@ async def test_pod_groups_of_scheduler_plugins_are_made_where_they_may_be(
             assert "gang scheduling is served, and we may not use it" in berlin.words()
     finally:
         worker.api.delete(f"{DEFINITIONS}/podgroups.scheduling.x-k8s.io")
+
+
+@story
+async def test_where_volcano_is_served_a_gang_has_its_pod_group_in_a_queue_and_goes_with_it(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1", gpus=4)])
+    worker.apply(documents(VOLCANO))
+    try:
+        token = await asyncio.to_thread(with_its_role, worker, namespace)
+        kubeconfig = worker.kubeconfig_with_token(token)
+        # No Volcano runs here: the usual scheduler starts its pods, and waits for no group.
+        flags = ("--volcano-queue", "research", "--volcano-scheduler", "default-scheduler")
+        async with site(worker, namespace, tmp_path, *flags, kubeconfig=kubeconfig) as berlin:
+            attempt = await berlin.place(job(run_s="8", count=2, gpus=1), "n1")
+            made = await berlin.job_of(attempt)
+            name, template = made["metadata"]["name"], made["spec"]["template"]
+            assert template["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == name
+            await berlin.until("train", "Running")
+            async with asyncio.timeout(20):
+                while not (groups := berlin.objects(VOLCANO_POD_GROUPS)):
+                    await asyncio.sleep(0.05)
+            [group] = groups
+            assert group["metadata"]["name"] == name
+            assert group["spec"] == {"minMember": 2, "queue": "research"}
+            await berlin.until("train", "Succeeded")
+            await berlin.clean()
+            await eventually(lambda: _none(berlin, VOLCANO_POD_GROUPS), LIMIT_S)
+    finally:
+        worker.api.delete(f"{DEFINITIONS}/podgroups.scheduling.volcano.sh")

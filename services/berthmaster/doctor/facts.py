@@ -174,9 +174,8 @@ class HubFacts(ClusterFacts):
 
 Vendor = Literal["nvidia", "amd", "intel", "tpu"]
 Sharing = Literal["", "MIG", "HAMi", "MPS", "time slicing"]
-Together = Literal[
-    "kubernetes", "workload", "coscheduling", "volcano", "kai", "kueue"
-]  # what starts gangs
+# What starts gangs.
+Together = Literal["kubernetes", "workload", "coscheduling", "volcano", "kai", "kueue"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,15 +51,13 @@ def test_the_pods_of_a_job_name_a_group_that_is_as_large_as_they_are(
         "labels": {"a": "b"},
         "ownerReferences": [OWNER],
     }
+    told = template["metadata"].get("annotations", {})
     says = {
         Gangs.KUBERNETES: template["spec"].get("schedulingGroup") == {"podGroupName": name},
         Gangs.WORKLOAD: template["spec"].get("workloadRef") == {"name": name, "podGroup": "gang"},
         Gangs.COSCHEDULING: template["metadata"]["labels"].get("scheduling.x-k8s.io/pod-group")
         == name,
-        Gangs.VOLCANO: template["metadata"]
-        .get("annotations", {})
-        .get("scheduling.k8s.io/group-name")
-        == name,
+        Gangs.VOLCANO: told.get("scheduling.k8s.io/group-name") == name,
     }
     assert [way for way, named in says.items() if named] == [gangs]
 
@@ -81,7 +79,7 @@ def test_where_volcano_starts_gangs_it_schedules_all_pods() -> None:
     for pods in (PodSet(count=1), PodSet(count=3, gpus=1)):
         template = made(style, pods)["spec"]["template"]
         assert template["spec"]["schedulerName"] == "volcano"
-    own = made(replace(style, scheduler="own"), PodSet(count=2))["spec"]["template"]
+    own = made(style._replace(scheduler="own"), PodSet(count=2))["spec"]["template"]
     assert own["spec"]["schedulerName"] == "own"
 
 
