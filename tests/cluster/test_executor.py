@@ -1,15 +1,17 @@
 """The executor in a real cluster: from placed to the ending, as its own status tells."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Cancelled, Evicted, Failed, Running, Succeeded
-from tests.bus.tools import story
+from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
+from tests.support.gangs import meet, pod_env
 
 pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
 
@@ -67,6 +69,43 @@ async def test_a_gang_that_does_not_fit_is_given_back_whole(
         assert evicted.reason.startswith("not all pods ran within 4 s: pod main-")
         assert "nvidia.com/gpu" in evicted.reason
         await berlin.clean()
+
+
+@story
+async def test_processes_of_a_gang_meet_by_the_service_that_is_made_for_it_and_goes_with_it(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    core = f"/api/v1/namespaces/{namespace}"
+    async with site(worker, namespace, tmp_path) as berlin:
+        attempt = await berlin.place(job(count=2, run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        name = (await berlin.job_of(attempt))["metadata"]["name"]
+        service = worker.api.get(f"{core}/services/g-{name}")
+        assert service["spec"]["clusterIP"] == "None"
+
+        # What a cluster's DNS answers by: pods that the Service selects, by host name.
+        selected = [
+            pod
+            for pod in berlin.pods()
+            if service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        ]
+        names = {f"{p['spec']['hostname']}.{p['spec']['subdomain']}": "127.0.0.1" for p in selected}
+        assert sorted(names) == [f"{name}-{index}.g-{name}" for index in range(2)]
+        envs = [pod_env(pod) for pod in selected]
+        outs = await asyncio.to_thread(meet, envs, names)
+        assert sorted(outs) == ["", "[[1, 1]]"]
+
+        await berlin.cancel("train")
+        await berlin.until("train", "Cancelled")
+        await berlin.clean()
+
+        async def gone() -> bool:
+            found = await asyncio.to_thread(worker.api.find, f"{core}/services/g-{name}")
+            return found is None
+
+        await eventually(gone, 60)
 
 
 @story

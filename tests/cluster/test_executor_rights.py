@@ -110,7 +110,7 @@ async def test_its_role_is_enough_for_all_that_it_does(
     token = await asyncio.to_thread(with_its_role, worker, namespace)
     kubeconfig = worker.kubeconfig_with_token(token)
     async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
-        await berlin.place(job("ends"), "n1")
+        await berlin.place(job("ends", count=2), "n1")  # a gang has a Service
         await berlin.place(job("fails", exit_code=1), "n1")
         await berlin.place(job("stopped", run_s="forever"), "n1")
         await berlin.until("stopped", "Running")

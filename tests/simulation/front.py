@@ -10,6 +10,7 @@ from berthmaster.gateway.core import Gateway
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    CordonSet,
     Event,
     LogDamaged,
     Logged,
@@ -169,6 +170,8 @@ class Front(Process):
             self._tell(Logged(event=body, sequence=sequence, stored_at_s=stored_at_s))
 
     def _on_control(self, message: Message) -> None:
+        if isinstance(message.body, Cordon):
+            self._tell(CordonSet(cordon=message.body))
         if isinstance(message.body, RuntimeSetting):
             self._tell(RuntimeSet(setting=message.body, sequence=message.sequence))
         if isinstance(message.body, QueueSetting):

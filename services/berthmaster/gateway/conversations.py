@@ -419,7 +419,12 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     if isinstance(made, Refusal):
         return made
     fact, note = made
-    step = yield PutControl(ref=asked.ref, fact=fact)
+    return (yield from put(shared, asked.ref, fact, note))
+
+
+def put(shared: SharedState, ref: str, fact: ControlFact, note: str) -> Conversation:
+    """Store a setting."""
+    step = yield PutControl(ref=ref, fact=fact)
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
         if isinstance(fact, QueueSetting):
             shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once

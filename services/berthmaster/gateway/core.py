@@ -20,6 +20,7 @@ from berthmaster.gateway.conversations import Conversation, Reread, Step, Told, 
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    CordonSet,
     Event,
     LogDamaged,
     Logged,
@@ -39,6 +40,7 @@ from berthmaster.gateway.giving_up import give_up
 from berthmaster.gateway.instructions import Instruction, ReadStory
 from berthmaster.gateway.job_verbs import ORDERS
 from berthmaster.gateway.shared_state import Limits, SharedState
+from berthmaster.gateway.suspects import Suspects
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict, Workload, key
 from berthmaster.lifecycle.instructions import (
@@ -51,6 +53,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import JOB_VERBS, ApiReply, Refusal
+from berthmaster.messages.control import Cordon
 from berthmaster.messages.workload import Evicted
 from berthmaster.requests import validation
 
@@ -71,8 +74,10 @@ class Gateway:
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
         self._shared = SharedState(by, limits or Limits())
         self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
-        self._wishes: dict[str, Wish | Reread] = {}  # not begun yet, by ref
-        self._pursued: dict[str, Wish | Reread] = {}
+        self._wishes: dict[str, Wish | Reread | Cordon] = {}  # not begun yet, by ref
+        limits = self._shared.limits
+        self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
+        self._pursued: dict[str, Wish | Reread | Cordon] = {}
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
     @property
@@ -118,6 +123,7 @@ class Gateway:
                 return self._on_abandoned(event)
             case Tick():
                 self._shared.view.forget(now_s - self._shared.limits.keep_ended_s)
+                self._suspect(now_s)
                 return self._pursue(now_s)
             case CaughtUp():
                 self._shared.caught_up = True
@@ -135,6 +141,8 @@ class Gateway:
                 self._shared.damage = event.why
             case QueueSet():
                 self._shared.set_queue(event.setting, event.sequence)
+            case CordonSet():
+                self._suspects.said(event.cordon)
             case RuntimeSet():
                 self._shared.set_runtime(event.setting, event.sequence)
             case QueuesListed():
@@ -239,6 +247,8 @@ class Gateway:
             if is_new:
                 self._wishes[f"{WISH}read/{work.key}"] = Reread(work.tenant, work.id)
                 return self._pursue(now_s)
+        if verdict is Verdict.COUNTED:
+            self._suspects.take(event.event, work, event.stored_at_s)
         if isinstance(event.event, Evicted) and self._shared.caught_up:
             self._wish_on(work)
             return self._pursue(now_s)
@@ -252,6 +262,15 @@ class Gateway:
                 reason = "its cancel had been requested before it was evicted"
                 self._wishes[ref] = Wish(work.tenant, work.id, reason=reason)
 
+    def _suspect(self, now_s: float) -> None:
+        """Nodes that fail everybody's jobs get nothing new, once all is known of them."""
+        if not (self._shared.caught_up and self._shared.queues_known):
+            return
+        for cordon in self._suspects.due(now_s):
+            ref = f"{WISH}cordon/{cordon.cluster}/{cordon.node}"
+            if ref not in self._pursued:
+                self._wishes[ref] = cordon
+
     def _pursue(self, now_s: float) -> list[Instruction]:
         begun: list[Instruction] = []
         if self._shared.damage:
@@ -262,6 +281,8 @@ class Gateway:
             self._pursued[ref] = wish
             if isinstance(wish, Reread):
                 talk = conversations.reread(self._shared, ref, wish)
+            elif isinstance(wish, Cordon):
+                talk = conversations.put(self._shared, ref, wish, "")
             else:
                 talk = conversations.fulfil(self._shared, ref, wish, now_s)
             begun += self._advance(ref, talk, None)

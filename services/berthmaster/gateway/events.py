@@ -5,7 +5,7 @@ import msgspec
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Answered, Reloaded
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import WorkloadEvent
 
@@ -64,6 +64,12 @@ class QueueSet(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
 
 
+class CordonSet(msgspec.Struct, frozen=True, kw_only=True):
+    """What CONTROL has of a cluster or node."""
+
+    cordon: Cordon
+
+
 class RuntimeSet(msgspec.Struct, frozen=True, kw_only=True):
     """A runtime, as CONTROL has it under this sequence."""
 
@@ -120,6 +126,7 @@ Event = (
     | LogDamaged
     | QueueSet
     | RuntimeSet
+    | CordonSet
     | QueuesListed
     | QueuesKnown
     | LogSize

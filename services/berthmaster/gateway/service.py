@@ -30,6 +30,7 @@ from berthmaster.gateway.effects import Effects
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    CordonSet,
     Event,
     LogDamaged,
     Logged,
@@ -61,7 +62,7 @@ from berthmaster.messages.api import (
     GetRequest,
     Refusal,
 )
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.runtime.periodic import beats
@@ -90,6 +91,8 @@ class Shell:
                 full_share=settings.full_share,
                 max_open_of_tenant=settings.tenant_open_workloads,
                 keep_ended_s=settings.tombstone_days * 86_400,
+                cordon_after=settings.cordon_after,
+                cordon_within_s=settings.cordon_within_s,
             ),
         )
         self._figures = GatewayMetrics(ctx.metrics, self._core)
@@ -322,6 +325,8 @@ class Shell:
             return
         if isinstance(fact, QueueSetting):
             self._tell(QueueSet(setting=fact, sequence=recorded.sequence))
+        elif isinstance(fact, Cordon):
+            self._tell(CordonSet(cordon=fact))
         elif isinstance(fact, RuntimeSetting):
             self._tell(RuntimeSet(setting=fact, sequence=recorded.sequence))
 

@@ -73,6 +73,16 @@ class GatewaySettings(CommonSettings):
         help="share of the size limit of the stream WORKLOADS from which new submits are refused; "
         "the rest is for the events of workloads that are in it already",
     )
+    cordon_after: int = setting(
+        3,
+        least=0,
+        most=1000,
+        help="workloads that ended badly on one node, after which it is cordoned, with the "
+        "evidence; 0 = never",
+    )
+    cordon_within_s: float = setting(
+        3600.0, least=1, most=86_400, help="seconds within which they did"
+    )
     memory_dir: str = setting("", help=MEMORY_HELP)
     size_interval_s: float = setting(
         2.0,

@@ -21,6 +21,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tries: int = 8  # of one change whose workload keeps moving
     max_open_of_tenant: int = 100_000
     full_share: float = 0.9  # of the log's size limit, from which no submit is taken
+    cordon_after: int = 3  # workloads that ended badly on a node; 0 = never
+    cordon_within_s: float = 3600.0
     keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
 
 

@@ -1,10 +1,7 @@
 """What the pods of a gang are told of each other, and that real processes meet by it."""
 
 import json
-import os
-import socket
 import subprocess
-import sys
 from typing import Any
 
 from berthmaster.executor import rendezvous
@@ -20,28 +17,8 @@ from berthmaster.messages.runtimes import (
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.runtimes import filled_in
+from tests.support.gangs import env_of, meet
 from tests.unit.executor.test_manifest import made, order
-
-INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-WORKER = """
-import json, os, socket
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-host = os.environ["MASTER_ADDR"]
-assert host.endswith("." + os.environ["BERTH_SERVICE"]), host
-where = json.loads(os.environ["NAMES"])[host], int(os.environ["PORT"])
-if rank == 0:
-    with socket.create_server(where) as server:
-        seen = sorted(json.loads(server.accept()[0].makefile().readline()) for _ in range(size - 1))
-    print(json.dumps(seen), flush=True)
-else:
-    for _ in range(500):
-        try:
-            with socket.create_connection(where, timeout=10) as one:
-                one.sendall(json.dumps([rank, int(os.environ["NODE_RANK"])]).encode() + b"\\n")
-            break
-        except ConnectionRefusedError:
-            __import__("time").sleep(0.02)
-"""
 
 
 def with_runtime(one: Any, name: str, tenant: str = "acme", **parameters: Any) -> Any:
@@ -55,21 +32,6 @@ def with_runtime(one: Any, name: str, tenant: str = "acme", **parameters: Any) -
     )
     assert isinstance(request, JobRequest), request
     return one._replace(request=request)
-
-
-def env_of(container: Document, index: int) -> dict[str, str]:
-    """As a kubelet makes it for the pod with this index, ``$(…)`` included."""
-    env: dict[str, str] = {}
-    for one in container["env"]:
-        if "valueFrom" in one:
-            if one["valueFrom"].get("fieldRef", {}).get("fieldPath") == INDEX:
-                env[one["name"]] = str(index)
-            continue
-        value = one["value"]
-        for name, known in env.items():
-            value = value.replace(f"$({name})", known)
-        env[one["name"]] = value
-    return env
 
 
 def containers(document: Document) -> list[Document]:
@@ -145,20 +107,8 @@ def test_real_processes_meet_by_what_the_made_manifest_tells_them() -> None:
     job = made(order(PodSet(count=3, gpus=1)))
     [container] = containers(job)
     [name] = [e["value"] for e in container["env"] if e["name"] == "MASTER_ADDR"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    names = {"NAMES": json.dumps({name: "127.0.0.1"}), "PORT": port}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER],
-            env={**os.environ, **env_of(container, index), **names},
-            stdout=subprocess.PIPE,
-        )
-        for index in range(3)
-    ]
-    outs = [process.communicate(timeout=30)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert json.loads(outs[0]) == [[1, 1], [2, 2]]
+    envs = [env_of(container, index) for index in range(3)]
+    assert meet(envs, {name: "127.0.0.1"}) == ["[[1, 1], [2, 2]]", "", ""]
 
 
 def test_torchrun_gets_one_process_a_gpu_and_the_script_as_its_argument() -> None:

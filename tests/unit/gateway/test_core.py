@@ -11,10 +11,12 @@ from berthmaster.gateway.core import Gateway
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
+    CordonSet,
     Logged,
     LogReplaced,
     LogSize,
     QueueSet,
+    QueuesKnown,
     Requested,
     RuntimeSet,
     Storing,
@@ -932,3 +934,24 @@ def test_any_request_leads_to_exactly_one_step(verb: str, tenant: str | None, da
         assert msgspec.json.encode(step.reply)
     else:
         assert gateway.handle(Abandoned(ref="r1"), 2.0) == say(UNCERTAIN)
+
+
+def test_a_node_that_fails_everybodys_jobs_is_cordoned_once_all_is_known() -> None:
+    gateway = Gateway(by=BY)
+    for number, name in enumerate("abc"):
+        request, first = job(name), 4 * number + 1
+        lost = msgspec.structs.replace(evicted(request, first + 2), fault="gpu_lost", node="n1")
+        story = submitted(request), placed(request, first), claimed(request, first + 1), lost
+        log(gateway, *story, start=first)
+    gateway.handle(CaughtUp(), 10.0)
+    assert gateway.handle(Tick(), 10.0) == []  # it may be cordoned: the settings are not read yet
+    gateway.handle(QueuesKnown(), 10.0)
+    [put] = gateway.handle(Tick(), 11.0)
+    assert isinstance(put, PutControl)
+    assert isinstance(put.fact, Cordon)
+    assert (put.fact.cluster, put.fact.node, put.fact.cordoned) == ("c1", "n1", True)
+    assert "ann/a gpu_lost" in put.fact.reason
+    assert gateway.handle(Tick(), 12.0) == []  # asked for already
+    assert gateway.handle(stored(13, put.ref), 12.0) == []
+    gateway.handle(CordonSet(cordon=put.fact), 12.0)
+    assert gateway.handle(Tick(), 13.0) == []
