@@ -269,6 +269,37 @@ def test_a_queue_is_made_listed_and_used_by_whom_it_allows(up: Up) -> None:
     assert lab.returncode == 0, lab.stderr
 
 
+def test_a_runtime_is_set_named_and_removed_and_refused_by_name(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "tune.json"
+    parameters = {"steps": {"type": "integer", "default": 1}}
+    body = {"runtime": "tune", "parameters": parameters, "template": {"env": {"N": "{{steps}}"}}}
+    file.write_text(json.dumps(body))
+    made = up.berth("runtime", "apply", "-f", str(file))
+    assert made.returncode == 0, made.stderr
+    names = [each["runtime"] for each in up.json("runtime", "list")]
+    assert names == ["jax", "mpi", "notebook", "plain", "torch", "tune"]
+    version = up.json("runtime", "show", "tune")["version"]
+
+    ask = ("submit", "--id", "tuned", "--gpus", "1", "--runtime", "tune")
+    wrong = up.berth(*ask, "--param", "steps=many")
+    assert wrong.returncode == 1
+    assert "runtime.parameters.steps" in wrong.stderr
+    done = up.berth(*ask, "--param", "steps=7")
+    assert done.returncode == 0, done.stderr
+    story = up.json("job", "tuned")["story"]
+    used = story[0]["event"]["request"]["runtime_used"]
+    assert (used["version"], used["template"]["env"]) == (version, {"N": "7"})
+
+    file.write_text(json.dumps(body | {"template": {"hostNetwork": True}}))
+    never = up.berth("runtime", "apply", "-f", str(file))
+    assert never.returncode == 2
+    assert "template.hostNetwork" in never.stderr
+    assert up.berth("runtime", "remove", "tune").returncode == 0
+    late = up.berth("submit", "--id", "late", "--gpus", "1", "--runtime", "tune")
+    assert late.returncode == 1
+    assert "runtime.name" in late.stderr
+
+
 def test_priorities_change_while_a_job_waits(up: Up) -> None:
     assert up.berth("submit", "--id", "prio", "--gpus", "1", "--model", "Q9").returncode == 0
     changed = up.berth("reprioritize", "prio", "-7")

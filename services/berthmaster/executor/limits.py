@@ -28,7 +28,7 @@ class Limits(NamedTuple):
             why = f"its cluster's queue did not let it in within {self.queue_s:g} s"
         else:
             why = f"not all pods ran within {self.start_s:g} s"
-        return f"{why}: {job.waits_for}" if job.waits_for else why
+        return f"{why}: {job.waits_for or _mounts(job)}".removesuffix(": ")
 
     def in_the_way(self, job: Job) -> str:
         """Why a gang is given back that others wait for, as it waits for them."""
@@ -41,6 +41,18 @@ class Limits(NamedTuple):
             return 0.0
         doubled = 2 ** min(evictions - 1, MAX_DOUBLINGS)
         return float(min(self.first_pause_s * doubled, self.longest_pause_s))
+
+
+def _mounts(job: Job) -> str:
+    """What its pods may wait for without a word: what is mounted, and perhaps is not there."""
+    used = job.request.runtime_used if job.request is not None else None
+    volumes = used.template.volumes if used is not None else ()
+    told = [f"Secret {one.secret}" for one in volumes if one.secret]
+    told += [f"ConfigMap {one.config_map}" for one in volumes if one.config_map]
+    told += [f"PersistentVolumeClaim {one.claim}" for one in volumes if one.claim]
+    if not told:
+        return ""
+    return f"no reason is told; its runtime mounts {', '.join(told)}, which may not be there"
 
 
 def in_queue(job: Job) -> bool:

@@ -37,6 +37,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.runtimes import PodTemplate, RuntimeUse, RuntimeVolume
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
@@ -645,3 +646,18 @@ def test_a_job_that_can_start_nowhere_has_failed_when_that_is_clear() -> None:
         State.CLAIMED, request=FLAKY, last_fault="node_lost", repeats=2, submitted_at_s=7.0
     )
     assert isinstance(own_failure(found, refused, PodsGone(TRAIN)), Evicted)
+
+
+def test_pods_that_wait_without_a_word_may_wait_for_what_their_runtime_mounts() -> None:
+    mounted = RuntimeVolume(name="k", mount_path="/k", secret="acme.mpi-ssh")
+    used = RuntimeUse(version="v", template=PodTemplate(volumes=(mounted,)), digest="d")
+    asked = JobRequest(id="train", runtime_used=used)
+    job = Job(attempt=TRAIN, request=asked)
+    why = "not all pods ran within 60 s"
+    told = (
+        f"{why}: no reason is told; its runtime mounts Secret acme.mpi-ssh, which may not be there"
+    )
+    assert Limits().too_late(job) == told
+    job.waits_for = "0/3 nodes are available"
+    assert Limits().too_late(job) == f"{why}: 0/3 nodes are available"
+    assert Limits().too_late(Job(attempt=TRAIN, request=REQUEST)) == why

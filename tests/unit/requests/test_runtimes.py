@@ -1,6 +1,7 @@
 """Runtimes: what a request becomes by one, and what of both is refused, by field and value."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -261,3 +262,17 @@ def test_a_folder_of_ones_own_is_not_left_by_a_parameter() -> None:
     answer = filled_in(asked, "acme", {"home": home})
     assert isinstance(answer, Refusal)
     assert answer.value == '"acme/../other"'
+
+
+def test_the_example_of_the_docs_is_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "runtimes.md").read_text()
+    example = text.partition("```json\n")[2].partition("```")[0]
+    setting = runtime_setting(example.encode())
+    assert isinstance(setting, RuntimeSetting), setting
+    request = JobRequest(
+        id="x",
+        queue="research",
+        pod_sets=(PodSet(gpus=1),),
+        runtime=Runtime(name="tune", parameters={"data": "pile"}),
+    )
+    assert isinstance(filled_in(request, "acme", {"tune": setting}), JobRequest)
