@@ -15,6 +15,7 @@ DECIDING: Final = ("due",)
 FORGING: Final = ("lies",)  # see lies.py
 DAMAGE: Final = ("damage",)  # of the log, see damage.py
 MOVING: Final = ("room",)  # jobs that may not be moved, or lose little
+ORDERING: Final = ("verbs",)  # people hold, evict, move and drain; jobs tell of checkpoints
 RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they run
 KINDS: Final = (
     *BUS,
@@ -26,6 +27,7 @@ KINDS: Final = (
     *DAMAGE,
     *MOVING,
     *RESIZING,
+    *ORDERING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 

@@ -292,11 +292,13 @@ class Judge:
     def _check_order(self, event: EvictionRequested, work: Workload) -> None:
         """Only what may be moved is, and nobody is moved back and forth."""
         request = work.request
-        if request is None or not request.preemptible or work.target.via != "direct":
+        makes_room = event.reason in WORDS.values()  # else a person says so
+        may_go = request is not None and (request.preemptible or not makes_room)
+        if not may_go or work.target.via != "direct":
             self.find("only what may be ended makes room", f"{event}; {work}")
         if work.cancel_requested:
             self.find("who is cancelled makes no room", f"{event}; {work}")
-        self.moves[work.key] = self.moves.get(work.key, 0) + 1
+        self.moves[work.key] = self.moves.get(work.key, 0) + makes_room
         if self.moves[work.key] > MOST_MOVES:
             self.find("nobody is moved back and forth", f"{self.moves[work.key]} times: {event}")
 

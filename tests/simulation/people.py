@@ -99,6 +99,7 @@ class Peopled(Ground):
         self.person.ask("submit", body, then=then)
 
     def _wishes(self, name: str, at_s: float, span_s: float) -> None:
+        self._verbs(name, at_s, span_s)
         for kind, share in (("cancel", 0.3), ("reprioritize", 0.3)):
             dice = self.faults.dice(kind)
             if not self.faults.has(kind) or dice.random() > share:
@@ -113,6 +114,45 @@ class Peopled(Ground):
                 self.clock.at(when_s, lambda k=kind, b=body: self._wish(k, b))  # type: ignore[misc]
                 when_s += dice.choice((0.0, 0.01, 3.0))
 
+    def _verbs(self, name: str, at_s: float, span_s: float) -> None:
+        """People hold it, have it go or move it, and it tells of a checkpoint; all of it may come
+        when it has ended, or not yet begun. What is held is released."""
+        dice = self.faults.dice("verbs")
+        if not self.faults.has("verbs") or dice.random() > 0.4:
+            return
+        when_s = at_s + span_s * 0.3 * dice.random()
+        for _ in range(dice.choice((1, 2, 3))):
+            verb = dice.choice(("hold", "evict", "move", "checkpointed"))
+            body: dict[str, object] = {"id": name}
+            if verb == "hold":
+                body["evict"] = dice.random() < 0.7
+                over_s = when_s + 10.0 * dice.random()
+                self.clock.at(over_s, lambda: self.person.ask("release", {"id": name}))
+                self.calm_at_s = max(self.calm_at_s, over_s)
+            elif verb == "move" and dice.random() < 0.5:
+                body["to"] = dice.choice(self.sites).spec.name
+            elif verb == "checkpointed":
+                body |= {"step": dice.randint(0, 9), "uri": f"s3://runs/{name}"}
+            self.clock.at(when_s, lambda v=verb, b=body: self.person.ask(v, b))  # type: ignore[misc]
+            when_s += 5.0 * dice.random()
+
+    def _drains(self, span_s: float) -> None:
+        dice = self.faults.dice("verbs")
+        if not self.faults.has("verbs"):
+            return
+        ask = self.person.ask
+        for _ in range(dice.choice((1, 2))):
+            place: dict[str, object] = {"cluster": dice.choice(self.sites).spec.name}
+            if dice.random() < 0.5:
+                place["node"] = "n1"
+            began_s = START_S + span_s * dice.random()
+            over_s = began_s + span_s * 0.5 * dice.random()
+            by_s = began_s + 45.0 + 20.0 * dice.random() if dice.random() < 0.5 else None
+            drain = place | ({} if by_s is None else {"by_s": by_s})
+            self.clock.at(began_s, lambda b=drain: ask("drain", b, operator=True))  # type: ignore[misc]
+            self.clock.at(over_s, lambda b=place: ask("undrain", b, operator=True))  # type: ignore[misc]
+            self.calm_at_s = max(self.calm_at_s, over_s)
+
     def _wish(self, verb: str, body: dict[str, object]) -> None:
         if verb == "cancel":
             self.judge.cancels.add(key(TENANT, str(body["id"])))
@@ -124,6 +164,7 @@ class Peopled(Ground):
 
     def _orders(self, span_s: float) -> None:
         ask = self.person.ask
+        self._drains(span_s)
         if self.faults.has("queues"):
             dice = self.faults.dice("queues")
             for share in (0.0, dice.random(), dice.random()):

@@ -230,6 +230,8 @@ class World(Haunted):
         for name, work in self.judge.workloads.items():
             if work.state is not State.QUEUED or name in self.judge.frozen:
                 continue
+            if work.hold is not None:  # its release was asked for too early, or got lost
+                continue
             why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
             if not isinstance(why, WhyReply) or not (why.filtered or "queue" in why.summary):
                 self.judge.find("who waits has a reason", f"{name}: {why}")

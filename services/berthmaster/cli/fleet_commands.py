@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from berthmaster.cli.moving_commands import caller
-from berthmaster.cli.requests import WrongInput, parse_gpus, parse_weights
+from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_gpus, parse_weights
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.engine.scoring.profiles import PROFILES
@@ -28,6 +28,11 @@ _AMOUNTS: Final = {
     "deserved": "deserved_gpu_milli",
     "limit": "capability_gpu_milli",
     "max_job": "max_job_gpu_milli",
+}
+_DEFAULTS: Final = {
+    "default_max_run": "max_run_s",
+    "default_checkpoint_every": "checkpoint_every_s",
+    "default_grace": "grace_s",
 }
 _PLACE: Final = re.compile(
     r"((?P<cluster>[^=]+)=)?(?P<namespace>[^=/@]+)(/(?P<queue>[^=/@]+))?(@(?P<account>[^=/@]+))?"
@@ -176,6 +181,22 @@ async def queue_list(session: Session) -> None:
     help="Of its jobs in an hour, to make room for others; 'none' = as many as of the fleet.",
 )
 @click.option(
+    "--default-max-run", metavar="TIME", help="Of its jobs that say none; 'none' = no limit."
+)
+@click.option(
+    "--default-checkpoint-every",
+    metavar="TIME",
+    help="Of its jobs that say none; 'none' = unknown.",
+)
+@click.option(
+    "--default-grace", metavar="TIME", help="Of its jobs that say none; 'none' = the cluster's own."
+)
+@click.option(
+    "--default-preemptible",
+    type=click.Choice(["yes", "no", "none"]),
+    help="Whether its jobs that do not say may be ended to make room.",
+)
+@click.option(
     "--allow-tolerations",
     metavar="KEY,…",
     help="Taints that its jobs may tolerate; 'any' = all, '' = none.",
@@ -270,6 +291,17 @@ async def queue_apply(session: Session, file: IO[bytes]) -> None:
                 click.echo(f"warning: {told}", err=True)
 
 
+def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
+    """Of jobs that do not say it. Raises WrongInput."""
+    found: dict[str, Any] = {}
+    for flag, field in _DEFAULTS.items():
+        if (text := flags.get(flag)) is not None:
+            found[field] = None if text == "none" else parse_duration_s(text)
+    if (text := flags.get("default_preemptible")) is not None:
+        found["preemptible"] = {"yes": True, "no": False, "none": None}[text]
+    return found
+
+
 def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> QueueSetting:
     """The setting with what the flags say. Raises WrongInput."""
     new: dict[str, Any] = {
@@ -285,6 +317,8 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
             new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
     if flags.get("max_evictions") is not None:
         new["max_evictions_per_hour"] = _jobs("--max-evictions", flags["max_evictions"])
+    if defaults := _defaults(flags):
+        new["defaults"] = msgspec.structs.replace(setting.defaults, **defaults)
     if flags.get("max_priority") is not None:
         new["max_priority"] = _priority(flags["max_priority"])
     if allows := {

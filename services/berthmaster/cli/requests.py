@@ -39,6 +39,7 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "checkpoint_every_s": "--checkpoint-every",
     "preemptible": "--not-preemptible",
     "grace_s": "--grace",
+    "max_run_s": "--max-run",
     "run": "--image or the command",
 }
 _MIB: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
@@ -178,6 +179,7 @@ _OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
     "checkpoint_every": ("checkpoint_every_s", parse_duration_s),
     "not_preemptible": ("preemptible", operator.not_),
     "grace": ("grace_s", parse_duration_s),
+    "max_run": ("max_run_s", parse_duration_s),
     "retries": ("retries", int),
     "backoff": ("backoff_s", parse_duration_s),
     "no_retry_exit_code": ("no_retry_exit_codes", list),

@@ -93,6 +93,7 @@ _FLAGS = [
         "--checkpoint-every", metavar="TIME", help="So much work is lost at most if it is ended."
     ),
     click.option("--grace", metavar="TIME", help="From SIGTERM to SIGKILL when it is ended."),
+    click.option("--max-run", metavar="TIME", help="It has failed once it ran for longer."),
     click.option(
         "--retries", type=int, metavar="N", help="Run it again so often if it fails by itself [0]."
     ),

@@ -15,7 +15,7 @@ told more than once.
 from typing import NamedTuple
 
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Fault, JobRequest
+from berthmaster.messages.workload import Checkpoint, Fault, JobRequest
 
 
 class Attempt(NamedTuple):
@@ -47,6 +47,7 @@ class CreatePods(NamedTuple):
     ran: bool = False  # its pods were told to run: what is gone of them is not made a second time
     claimed_before: bool = False  # the claim was read in the log: there may be an object already
     receipt: str = ""  # of its placement: to be kept with the object, opaque
+    checkpoint: Checkpoint | None = None  # that an earlier attempt has told
 
 
 class ResizePods(NamedTuple):

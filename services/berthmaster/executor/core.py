@@ -41,7 +41,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.events import ClusterReached, Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job, Pods
-from berthmaster.executor.limits import Limits, left_s, order_of
+from berthmaster.executor.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.executor.log_events import MAX_REASON_CHARS, LogEvents
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.instructions import (
@@ -233,6 +233,8 @@ class Executor:
             case Running():
                 job.logged = State.RUNNING
                 job.told_pods = event.pods
+                job.running_at_s = job.running_at_s or event.at_s
+                self._watch_run(job)
             case Resized():
                 job.told_pods = event.pods
                 job.resizing = job.resize_ordered = ()
@@ -261,6 +263,7 @@ class Executor:
         if work.attempt != job.attempt.number:
             return self._replace(job, work, read.receipt, now_s)
         job.adopt(work)
+        self._watch_run(job)
         job.receipt = job.receipt or read.receipt
         return self._advance(job, now_s)
 
@@ -336,6 +339,11 @@ class Executor:
         job.due_s = now_s + self._limits.patience_s(job)
         self._set_timer(job.due_s, job.attempt)
 
+    def _watch_run(self, job: Job) -> None:
+        ends_s = max_run_ends_s(job)
+        if ends_s is not None:
+            self._set_timer(ends_s, job.attempt)
+
     def _on_tick(self, now_s: float) -> list[Instruction]:
         """A timer only makes us look at its attempt again; most are for nothing by then."""
         done: list[Instruction] = []
@@ -394,6 +402,11 @@ class Executor:
                 job.judge(FinalResult(How.CANCELLED, job.cancel_reason))
             elif job.leaving and job.pods is not Pods.GONE:
                 job.judge(FinalResult(How.EVICTED, job.leaving))
+            elif job.pods is Pods.RUNNING and job.request is not None:
+                ends_s = max_run_ends_s(job)
+                if ends_s is not None and now_s >= ends_s:
+                    too_long = f"it ran for longer than its max_run_s, {job.request.max_run_s:g} s"
+                    job.judge(FinalResult(How.FAILED, too_long))
         stop: list[Instruction] = []
         running = job.pods in (Pods.ASKED, Pods.RUNNING)
         if job.verdict is not None and running and job.logged in HELD:

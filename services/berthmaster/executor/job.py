@@ -29,7 +29,7 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.sizes import index_of, least, set_of, with_bound
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Fault, JobRequest, Placed
+from berthmaster.messages.workload import Checkpoint, Fault, JobRequest, Placed
 
 
 class Pods(Enum):
@@ -75,6 +75,9 @@ class Job(msgspec.Struct, kw_only=True):
     digest: str = ""
     submitted_at_s: float = 0.0  # 0 = not known
     claimed_at_s: float = 0.0  # not later than the log's own time of the claim
+    running_at_s: float = 0.0  # since when all its pods run; 0 = they do not yet
+    ran_s: float = 0.0  # of earlier attempts, what max_run_s counts
+    checkpoint: Checkpoint | None = None  # that it goes on from
     evictions: int | None = None  # None = not known
     failures: int = 0  # of its own, before this attempt; known when evictions are
     last_fault: Fault = ""
@@ -119,6 +122,8 @@ class Job(msgspec.Struct, kw_only=True):
             digest=request_digest(placed.request),
             submitted_at_s=placed.submitted_at_s,
             receipt=receipt,
+            ran_s=placed.ran_s,
+            checkpoint=placed.checkpoint,
         )
 
     def judge(self, verdict: FinalResult) -> None:
@@ -197,6 +202,10 @@ class Job(msgspec.Struct, kw_only=True):
         self.digest = work.digest
         self.submitted_at_s = work.submitted_at_s
         self.claimed_at_s = work.claimed_at_s
+        self.running_at_s = work.running_at_s
+        self.ran_s = work.ran_s
+        if self.pods is Pods.NONE:  # what its pods were told does not change
+            self.checkpoint = work.checkpoint
         self.evictions = work.evictions
         self.failures = work.failures
         self.last_fault, self.repeats = work.last_fault, work.repeats

@@ -69,6 +69,15 @@ def left_s(job: Job, now_s: float) -> float | None:
     return min(deadline_s, job.claimed_at_s + deadline_s - now_s)
 
 
+def max_run_ends_s(job: Job) -> float | None:
+    """When it will have run for as long as it may, all attempts together; None = never, or its
+    pods do not run."""
+    most_s = job.request.max_run_s if job.request is not None else None
+    if most_s is None or not job.running_at_s:
+        return None
+    return job.running_at_s + max(0.0, most_s - job.ran_s)
+
+
 def order_of(job: Job, executor: str, now_s: float) -> CreatePods:
     """To have its pods made. Its request is known."""
     assert job.request is not None
@@ -84,4 +93,5 @@ def order_of(job: Job, executor: str, now_s: float) -> CreatePods:
         ran=job.logged is not State.CLAIMED,
         claimed_before=job.read_back,
         receipt=job.receipt,
+        checkpoint=job.checkpoint,
     )

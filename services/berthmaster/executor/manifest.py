@@ -315,6 +315,14 @@ def _held_to_less(share: Share, pods: PodSet, memories_mib: Sequence[int]) -> di
     return env
 
 
+def _checkpoint_env(order: CreatePods) -> dict[str, str]:
+    """What it goes on from."""
+    told = order.checkpoint
+    if told is None:
+        return {}
+    return {"BERTH_CHECKPOINT_URI": told.uri, "BERTH_CHECKPOINT_STEP": str(told.step)}
+
+
 def nodes_of(order: CreatePods, pods: PodSet) -> list[str]:
     """The nodes that were chosen for the pods of a set."""
     return [b.node for b in order.pods if b.pod.rpartition("-")[0] == pods.name]
@@ -342,7 +350,7 @@ def _template(
         tenant=order.attempt.tenant,
         account=order.target.service_account,
         devices={name: str(amount) for name, amount in devices.counted.items()},
-        env={**_sizes_env(pods), **devices.env},
+        env={**_sizes_env(pods), **_checkpoint_env(order), **devices.env},
     )
     spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers)
     if style.run_as_non_root:

@@ -246,6 +246,24 @@ def test_a_wish_to_cancel_stops_the_pods_and_is_told_when_they_are_gone() -> Non
     assert executor.handle(PodsGone(TRAIN, "typo"), 111) == [Append(ref="3", event=ending)]
 
 
+def test_one_that_runs_for_longer_than_it_may_is_stopped_and_has_failed() -> None:
+    executor = Executor("berlin")
+    executor.handle(PodsFound(TRAIN), 0)
+    limited = msgspec.structs.replace(REQUEST, max_run_s=100.0)
+    running = work(State.RUNNING, request=limited, running_at_s=10.0, ran_s=30.0)
+    executor.handle(PodsRunning(TRAIN, running.pods), 11)
+    executor.handle(Reloaded(ref="1", workload=running), 11)
+    assert executor.handle(Tick(), 79) == []
+    assert executor.next_due_s is not None
+    assert executor.next_due_s <= 80
+    why = "it ran for longer than its max_run_s, 100 s"
+    assert executor.handle(Tick(), 80) == [StopPods(TRAIN, why)]
+    (told,) = executor.handle(PodsGone(TRAIN, why), 81)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Failed)
+    assert told.event.reason == why
+
+
 def order_to_make_room(after: int) -> EvictionRequested:
     return EvictionRequested(
         tenant="acme",

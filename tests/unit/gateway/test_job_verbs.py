@@ -1,0 +1,182 @@
+"""What hold, release, evict, move and checkpointed come to, through the gateway's core."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from berthmaster.gateway.core import Gateway
+from berthmaster.gateway.events import Logged, QueueSet
+from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
+from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal
+from berthmaster.messages.control import Cordon, JobDefaults, QueueSetting
+from berthmaster.messages.placement import Target
+from berthmaster.messages.workload import (
+    Checkpoint,
+    Checkpointed,
+    Held,
+    HoldReleased,
+    MoveRequested,
+    Submitted,
+    WorkloadEvent,
+)
+from tests.unit.gateway.stories import ask, claimed, fresh, job, placed, submitted, succeeded
+
+QUEUED = (submitted(job()),)
+PLACED = (*QUEUED, placed(job(), 1))
+RUNS = (*PLACED, claimed(job(), 2))
+
+
+def knowing(*events: WorkloadEvent) -> Gateway:
+    gateway = fresh()
+    for sequence, event in enumerate(events, 1):
+        gateway.handle(Logged(event=event, sequence=sequence, stored_at_s=float(sequence)), 0.0)
+    return gateway
+
+
+def done(gateway: Gateway, verb: str, *, tenant: str | None = "ann", **body: Any) -> WorkloadEvent:
+    """The event that it leads to, which is stored and told."""
+    (step,) = gateway.handle(ask(verb, {"id": "train"} | body, tenant=tenant), 9.0)
+    assert isinstance(step, Append), step
+    sequence = step.event.after + 1
+    (told,) = gateway.handle(Answered(ref="r1", outcome=Stored(sequence)), 9.0)
+    assert isinstance(told, Reply)
+    assert isinstance(told.reply, ChangeReply)
+    gateway.handle(Logged(event=step.event, sequence=sequence, stored_at_s=9.0), 9.0)
+    return step.event
+
+
+def answer(gateway: Gateway, verb: str, *, tenant: str | None = "ann", **body: Any) -> Any:
+    (step,) = gateway.handle(ask(verb, {"id": "train"} | body, tenant=tenant), 9.0)
+    assert isinstance(step, Reply), step
+    return step.reply
+
+
+def refused(gateway: Gateway, verb: str, **body: Any) -> tuple[str, str, str]:
+    reply = answer(gateway, verb, **body)
+    assert isinstance(reply, Refusal), reply
+    return reply.code, reply.field, reply.expected
+
+
+def test_what_a_tenant_holds_it_releases_and_what_an_operator_holds_it_does_not() -> None:
+    gateway = knowing(*QUEUED)
+    held = done(gateway, "hold", reason="not yet")
+    assert isinstance(held, Held)
+    assert (held.who, held.operator, held.reason) == ("tenant ann", False, "not yet")
+    assert answer(gateway, "hold").note == "tenant ann holds it already"
+    assert isinstance(done(gateway, "release"), HoldReleased)
+    assert answer(gateway, "release").note == "nobody held it"
+    order = {"id": "train", "tenant": "ann", "who": "ada"}
+    (step,) = gateway.handle(ask("hold_job", order, tenant=None), 9.0)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, Held)
+    assert (step.event.who, step.event.operator) == ("operator ada", True)
+    gateway.handle(Answered(ref="r1", outcome=Stored(4)), 9.0)
+    gateway.handle(Logged(event=step.event, sequence=4, stored_at_s=9.0), 9.0)
+    assert refused(gateway, "release") == (
+        "forbidden",
+        "id",
+        "a hold of your own; operator ada holds this one",
+    )
+    (step,) = gateway.handle(ask("release_job", order, tenant=None), 9.0)
+    assert isinstance(step, Append)
+
+
+def test_what_runs_is_held_only_by_whoever_says_that_it_may_be_ended() -> None:
+    gateway = knowing(*RUNS)
+    assert refused(gateway, "hold")[:2] == ("conflict", "evict")
+    assert isinstance(done(gateway, "hold", evict=True), Held)
+
+
+def test_who_goes_twice_has_been_told() -> None:
+    gateway = knowing(*RUNS)
+    event = done(gateway, "evict", reason="look")
+    assert isinstance(event, MoveRequested)
+    assert (event.how, event.cluster, event.attempt, event.who) == ("evict", "c1", 1, "tenant ann")
+    assert answer(gateway, "evict").note == "it had been told to go before"
+
+
+@pytest.mark.parametrize("verb", ["hold", "evict", "move", "checkpointed", "release"])
+def test_of_what_has_ended_nothing_is_done_and_that_is_said(verb: str) -> None:
+    life = (*RUNS, succeeded(job(), 3))
+    gateway = knowing(*life)
+    body = {"step": 1, "uri": "s3://a"} if verb == "checkpointed" else {}
+    told = ("conflict", "id", "a workload that has not ended; this one succeeded")
+    (step,) = gateway.handle(ask(verb, {"id": "train"} | body), 9.0)
+    assert isinstance(step, Reload)  # it may be over by now: the log knows
+    work = Workload(tenant="ann", id="train")
+    for sequence, each in enumerate(life, 1):
+        offer(work, each, sequence, float(sequence))  # type: ignore[arg-type]
+    (said,) = gateway.handle(Reloaded(ref="r1", workload=work), 9.0)
+    assert isinstance(said, Reply)
+    assert isinstance(said.reply, Refusal)
+    assert (said.reply.code, said.reply.field, said.reply.expected) == told
+
+
+def test_a_move_needs_another_cluster_and_one_that_runs() -> None:
+    assert refused(knowing(*QUEUED), "move")[2].startswith("a workload that runs")
+    assert refused(knowing(*PLACED), "move")[0] == "unavailable"
+    gateway = knowing(*RUNS)
+    assert refused(gateway, "move", to="c1")[:2] == ("conflict", "to")
+    event = done(gateway, "move", to="c2")
+    assert isinstance(event, MoveRequested)
+    assert (event.how, event.to) == ("move", "c2")
+    assert answer(gateway, "move", to="c2").note == "that had been asked for before"
+
+
+def test_what_kueue_governs_is_left_to_kueue() -> None:
+    there = msgspec.structs.replace(placed(job(), 1), target=Target(via="worker"))
+    gateway = knowing(*QUEUED, there, claimed(job(), 2))
+    for verb, body in (("evict", {}), ("move", {}), ("hold", {"evict": True})):
+        assert "Kueue" in refused(gateway, verb, **body)[2]
+
+
+def test_a_checkpoint_is_of_the_last_attempt_and_holds_no_password() -> None:
+    gateway = knowing(*RUNS)
+    assert refused(gateway, "checkpointed", step=1, uri="s3://me:pw@b/1")[:2] == ("invalid", "uri")
+    assert refused(gateway, "checkpointed", step=1, uri="s3://b/1", attempt=2)[1] == "attempt"
+    assert refused(knowing(*QUEUED), "checkpointed", step=1, uri="s3://b/1")[0] == "conflict"
+    event = done(gateway, "checkpointed", step=1, uri="s3://b/1")
+    assert isinstance(event, Checkpointed)
+    assert event.checkpoint == Checkpoint(step=1, uri="s3://b/1")
+    assert answer(gateway, "checkpointed", step=1, uri="s3://b/1").note == "that was known"
+    assert refused(gateway, "checkpointed", step=2, uri="s3://b/2")[0] == "overloaded"
+    # Another tenant has no such workload, whatever it says.
+    (step,) = gateway.handle(
+        ask("checkpointed", {"id": "train", "step": 9, "uri": "s3://x"}, tenant="eve"), 9.0
+    )
+    assert not isinstance(step, Append)
+
+
+def test_a_drain_is_a_cordon_with_a_deadline_ahead() -> None:
+    gateway = fresh()
+    body = {"cluster": "c1", "by_s": 8.0}
+    (told,) = gateway.handle(ask("drain", body, tenant=None), 9.0)
+    assert isinstance(told, Reply)
+    assert isinstance(told.reply, Refusal)
+    assert told.reply.field == "by_s"
+    (put,) = gateway.handle(ask("drain", {**body, "by_s": 60.0, "who": "ada"}, tenant=None), 9.0)
+    fact = Cordon(
+        cluster="c1", cordoned=True, drain=True, drain_by_s=60.0, set_by="ada", set_at_s=9.0
+    )
+    assert put.fact == fact  # type: ignore[union-attr]
+    (said,) = gateway.handle(Answered(ref="r1", outcome=Stored(1)), 9.0)
+    assert isinstance(said, Reply)
+    assert isinstance(said.reply, OperatorReply)
+
+
+def test_a_queues_defaults_hold_where_a_request_says_nothing() -> None:
+    gateway = fresh()
+    defaults = JobDefaults(max_run_s=60.0, grace_s=5.0, preemptible=False)
+    gateway.handle(QueueSet(setting=QueueSetting(queue="q", defaults=defaults), sequence=1), 0.0)
+    body = b'{"id": "a", "queue": "q", "grace_s": 9, "preemptible": true}'
+    (step,) = gateway.handle(ask("submit", body), 1.0)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, Submitted)
+    request = step.event.request
+    assert (request.max_run_s, request.grace_s, request.preemptible) == (60.0, 9.0, True)
+    (step,) = gateway.handle(ask("submit", b'{"id": "b", "queue": "q"}', ref="r2"), 1.0)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, Submitted)
+    assert step.event.request.preemptible is False
