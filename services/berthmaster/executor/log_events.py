@@ -3,6 +3,7 @@
 from typing import Any, Final, NamedTuple
 
 from berthmaster.executor.job import FinalResult, How, Job
+from berthmaster.executor.limits import max_run_ends_s
 from berthmaster.lifecycle.faults import SAME_WAY, backoff_s, is_tried_again, repeats_after
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.workload import (
@@ -48,7 +49,7 @@ class LogEvents(NamedTuple):
         that count against nobody."""
         how, reason, exit_code, blameless, fault, node = verdict
         head = self._head(job, now_s)
-        if how is How.FAILED and _is_tried_again(job, verdict):
+        if how is How.FAILED and _is_tried_again(job, verdict, now_s):
             return Evicted(
                 **head,
                 reason=_try_again(job, verdict)[:MAX_REASON_CHARS],
@@ -94,9 +95,12 @@ class LogEvents(NamedTuple):
         }
 
 
-def _is_tried_again(job: Job, verdict: FinalResult) -> bool:
+def _is_tried_again(job: Job, verdict: FinalResult, now_s: float) -> bool:
     if job.request is None or job.cancel or job.leaving:
         return False
+    ends_s = max_run_ends_s(job)
+    if ends_s is not None and now_s >= ends_s:
+        return False  # it has run for as long as it may
     return is_tried_again(job.request, job.failures, verdict.exit_code)
 
 
