@@ -33,6 +33,8 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "Withdrawn",
         "CancelRequested",
         "Reprioritized",
+        "ResizeRequested",
+        "Resized",
         "verdict void",
         "lies",
         "doubtful",

@@ -7,10 +7,10 @@ from berthmaster.messages.fleet import Share
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.records import ArchivedStory
 from berthmaster.messages.telemetry import GpuUse, JobFigures
-from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.messages.workload import JobRequest, Placed, PodSet, Resized, ResizeRequested
 from berthmaster.usage.core import Progress, Usage
 from berthmaster.usage.gpus import Catalogue, Held, held
-from berthmaster.usage.jobs import EndedJob
+from berthmaster.usage.jobs import EndedJob, Use, with_use
 from tests.support.builders import node
 from tests.unit.usage.stories import Story
 
@@ -175,3 +175,36 @@ def test_what_was_measured_is_there_again_when_its_job_could_not_be_stored() -> 
     found.begin(Progress(0, 0, 0), [])
     tell(found, story)
     assert found.take()[0][0].holdings[0].measured_gpu_us == 0
+
+
+def test_an_elastic_job_is_charged_for_the_pods_that_it_had_at_each_moment() -> None:
+    story = Story("e", gpus=1)
+    pods = msgspec.structs.replace(story.request.pod_sets[0], count=4, min_count=1, max_count=6)
+    story.request = msgspec.structs.replace(story.request, pod_sets=(pods,))
+    three = tuple(PodBinding(pod=f"main-{n}", node="n1", gpus=(n,)) for n in range(3))
+    story.submitted(10)
+    head = {"cluster": "c1", "attempt": 1}
+    story._attempt, story._cluster = 1, "c1"
+    placed = Placed(**story._head(), **head, pods=three, request=story.request, decision=1)  # type: ignore[arg-type]
+    story._store(placed, 20)
+    story.claimed(21).running(25)
+    shrink = ResizeRequested(**story._head(), **head, pods=three[:1], reason="r", decision=2)  # type: ignore[arg-type]
+    story._store(shrink, 40)
+    story._store(Resized(**story._head(), **head, pods=three[:1]), 50)  # type: ignore[arg-type]
+    grow = ResizeRequested(**story._head(), **head, pods=three[:2], reason="r", decision=3)  # type: ignore[arg-type]
+    story._store(grow, 70)
+    story._store(Resized(**story._head(), **head, pods=three[:2]), 75)  # type: ignore[arg-type]
+    story.succeeded(100)
+    found = usage()
+    tell(found, story)
+    (job,), _ = found.take()
+    # What goes is held until it is gone, and what comes from when it is decided.
+    assert holdings(job) == [
+        (1, "c1", "H100", 3000, 20_000, 50_000, "succeeded"),
+        (1, "c1", "H100", 1000, 50_000, 70_000, "succeeded"),
+        (1, "c1", "H100", 2000, 70_000, 100_000, "succeeded"),
+    ]
+    # What was measured of the whole attempt is shared out by what was held.
+    used = with_use(job, {1: Use(measured_ms=80_000, used_gpu_us=85_000_000)}).holdings
+    assert [one.used_gpu_us for one in used] == [45_000_000, 10_000_000, 30_000_000]
+    assert sum(one.measured_gpu_us for one in used) == 170_000_000

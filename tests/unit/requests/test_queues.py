@@ -1,0 +1,19 @@
+"""What a queue does not take, whoever asks."""
+
+import pytest
+
+from berthmaster.messages.api import Refusal
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.placement import Via
+from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.requests.queues import refusal_of
+
+
+@pytest.mark.parametrize("via", ["direct", "worker", "hub"])
+def test_a_number_of_pods_that_varies_is_not_for_queues_by_way_of_a_hub(via: Via) -> None:
+    queues = {"team": QueueSetting(queue="team", via=via)}
+    sets = PodSet(), PodSet(name="rest", count=4, max_count=8)
+    request = JobRequest(id="train", queue="team", pod_sets=sets)
+    why = "nothing: the queue 'team' goes by way of the hub's Kueue, which starts all pods"
+    refused = Refusal(code="invalid", field="pod_sets[1].max_count", value="8", expected=why)
+    assert refusal_of(queues, "acme", request, {}) == (refused if via == "hub" else None)
