@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from berthmaster.engine.queueing.making_room import (
     Accounts,
+    Floors,
     Mover,
     NodeRoom,
     Part,
     PodNeed,
+    RightName,
     Victim,
     cheapest_on,
     cost_of,
@@ -20,44 +22,85 @@ from berthmaster.engine.queueing.making_room import (
     right_over,
 )
 from berthmaster.engine.queueing.queues import QueueShare, Tier
+from berthmaster.engine.queueing.tree import Level, Path
 from berthmaster.lifecycle.fold import Key, Workload
 from tests.support.builders import job
 
 B = QueueShare("b", priority=3, guarantee={"gpu": 1000}, deserved={"gpu": 3000, "cpu": 50})
-FLOOR = {"gpu": 3000, "cpu": 50}
+FLOOR = (("b", {"gpu": 3000, "cpu": 50}),)
+
+
+def mover(queue: str, tier: Tier, queue_priority: int, priority: int, preempts: str) -> Mover:
+    return Mover((Level(queue, tier, queue_priority),), priority, preempts)
 
 
 @pytest.mark.parametrize(
     ("mover", "victim_priority", "right"),
     [
-        (Mover("a", Tier.GUARANTEED, 0, 0, "never"), 99, ("guarantee", {"gpu": 1000})),
-        (Mover("a", Tier.DESERVED, 3, 0, "never"), 99, ("deserved", FLOOR)),
-        (Mover("a", Tier.DESERVED, 2, 0, "all"), 0, None),  # its queue is of lower priority
-        (Mover("a", Tier.BORROWED, 3, 5, "all"), 4, ("priority", FLOOR)),
-        (Mover("a", Tier.BORROWED, 3, 5, "all"), 5, None),
-        (Mover("a", Tier.BORROWED, 9, 5, "all"), 5, None),  # a better queue, but no better job
-        (Mover("a", Tier.BORROWED, 3, 5, "queue"), 4, None),
-        (Mover("b", Tier.BORROWED, 3, 5, "queue"), 4, ("priority", {})),
-        (Mover("b", Tier.GUARANTEED, 3, 5, "queue"), 5, None),  # a queue takes nothing of its own
-        (Mover("b", Tier.BORROWED, 3, 5, "never"), 4, None),
+        (mover("a", Tier.GUARANTEED, 0, 0, "never"), 99, ("guarantee", (("b", {"gpu": 1000}),))),
+        (mover("a", Tier.DESERVED, 3, 0, "never"), 99, ("deserved", FLOOR)),
+        (mover("a", Tier.DESERVED, 2, 0, "all"), 0, None),  # its queue is of lower priority
+        (mover("a", Tier.BORROWED, 3, 5, "all"), 4, ("priority", FLOOR)),
+        (mover("a", Tier.BORROWED, 3, 5, "all"), 5, None),
+        (mover("a", Tier.BORROWED, 9, 5, "all"), 5, None),  # a better queue, but no better job
+        (mover("a", Tier.BORROWED, 3, 5, "queue"), 4, None),
+        (mover("b", Tier.BORROWED, 3, 5, "queue"), 4, ("priority", ())),
+        (mover("b", Tier.GUARANTEED, 3, 5, "queue"), 5, None),  # a queue takes nothing of its own
+        (mover("b", Tier.BORROWED, 3, 5, "never"), 4, None),
     ],
 )
 def test_by_what_right_a_job_is_ended_for_another(
-    mover: Mover, victim_priority: int, right: tuple[str, dict[str, int]] | None
+    mover: Mover, victim_priority: int, right: tuple[RightName, Floors] | None
 ) -> None:
-    assert right_over(mover, B, victim_priority) == right
+    assert right_over(mover, (B,), victim_priority) == right
+
+
+TOP = QueueShare("top", guarantee={"gpu": 9000})
+SIBLING = QueueShare("sibling", deserved={"gpu": 500})
+ELSEWHERE = (QueueShare("x", guarantee={"gpu": 10}), QueueShare("y", guarantee={"gpu": 20}))
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "victim", "right"),
+    [
+        # Among siblings their own rights count, whatever their parent's are.
+        (Tier.DESERVED, Tier.BORROWED, (SIBLING, TOP), ("deserved", (("sibling", {"gpu": 500}),))),
+        (Tier.BORROWED, Tier.GUARANTEED, (SIBLING, TOP), None),
+        # Beside a queue of another parent it is the parents' rights; all on the way down keep.
+        (
+            Tier.BORROWED,
+            Tier.GUARANTEED,
+            ELSEWHERE,
+            ("guarantee", (("x", {"gpu": 10}), ("y", {"gpu": 20}))),
+        ),
+        (Tier.GUARANTEED, Tier.BORROWED, ELSEWHERE, None),
+        # A job that its parent had before it was one has no share beside the children.
+        (Tier.DESERVED, Tier.BORROWED, (TOP,), ("deserved", ())),
+    ],
+)
+def test_below_a_parent_the_right_is_that_of_the_two_that_are_siblings(
+    own: Tier, above: Tier, victim: Path, right: tuple[RightName, Floors] | None
+) -> None:
+    levels = (Level("mine", own, 0), Level("top", above, 0))
+    assert right_over(Mover(levels, 0, "queue"), victim, 0) == right
+
+
+def test_a_job_left_in_a_parent_takes_nothing_from_the_queues_below_it() -> None:
+    levels = (Level("top", Tier.GUARANTEED, 0),)
+    assert right_over(Mover(levels, 9, "all"), (SIBLING, TOP), 0) is None
 
 
 def test_a_queue_keeps_its_floor_of_each_resource_that_the_job_takes() -> None:
     accounts = Accounts({"b": {"gpu": 4000, "gpu/T4": 3000, "gpu/H100": 1000, "cpu": 10}})
     one = {"gpu": 1000, "gpu/T4": 1000, "cpu": 5}
-    assert accounts.may_lose("b", one, {"gpu": 3000})
-    assert not accounts.may_lose("b", one, {"gpu": 3001})
-    assert not accounts.may_lose("b", one, {"cpu": 6})
-    assert accounts.may_lose("b", one, {"gpu/H100": 1000})  # it takes none of those
-    accounts.leaves("b", one)
-    assert not accounts.may_lose("b", one, {"gpu": 3000})
-    assert accounts.may_lose("nobody", {}, {"gpu": 1})
+    assert accounts.may_lose((("b", {"gpu": 3000}),), one)
+    assert not accounts.may_lose((("b", {"gpu": 3001}),), one)
+    assert not accounts.may_lose((("b", {"cpu": 6}),), one)
+    assert accounts.may_lose((("b", {"gpu/H100": 1000}),), one)  # it takes none of those
+    accounts.leaves((B, TOP), one)
+    assert not accounts.may_lose((("b", {}), ("top", {"gpu": 0})), one)  # as one is on its way out
+    assert not accounts.may_lose((("b", {"gpu": 3000}),), one)
+    assert accounts.may_lose((("nobody", {"gpu": 1}),), {})
 
 
 def running(**fields: object) -> Workload:

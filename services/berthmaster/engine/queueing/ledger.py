@@ -39,6 +39,9 @@ class Ledger:
         self._report_of = report_of
         self._used: dict[str, Amounts] = {}
         self.running: Counter[str] = Counter()  # queue -> live jobs
+        self._counts_in: dict[str, tuple[str, ...]] = {}  # queue -> parents whose account it is in
+        self._together: dict[str, Amounts] = {}  # parent -> what it and all below it have
+        self._running_together: Counter[str] = Counter()
         self._live: dict[Key, _Live] = {}
         self._on_node: dict[NodeName, dict[Key, None]] = {}
         self._there: dict[str, Amounts] = {}  # cluster -> amounts of all its nodes
@@ -54,6 +57,40 @@ class Ledger:
         """Those with an account."""
         return self._used.keys()
 
+    # Parents
+
+    def regroup(self, parents: Mapping[str, tuple[str, ...]]) -> None:
+        """Queues have these parents from now on, the nearest first."""
+        inner = {name for names in parents.values() for name in names}
+        self._counts_in = dict(parents)
+        for name in inner:
+            self._counts_in[name] = (name, *parents.get(name, ()))
+        self._together = {name: {} for name in inner}
+        self._running_together.clear()
+        if inner:
+            for queue, used in self._used.items():
+                self._count_in_parents(queue, used, self.running[queue], +1)
+
+    def used_together(self, queue: str) -> Mapping[str, int]:
+        """What a queue and all below it take."""
+        found = self._together.get(queue)
+        return self.used(queue) if found is None else found
+
+    def running_together(self, queue: str) -> int:
+        """Live jobs of a queue and of all below it."""
+        return self._running_together[queue] if queue in self._together else self.running[queue]
+
+    def accounts(self) -> dict[str, Mapping[str, int]]:
+        """What every queue has, parents with all below them."""
+        return {**self._used, **self._together}
+
+    def _count_in_parents(
+        self, queue: str, amounts: Mapping[str, int], jobs: int, sign: int
+    ) -> None:
+        for name in self._counts_in.get(queue, ()):
+            _add(self._together[name], amounts, sign)
+            self._running_together[name] += sign * jobs
+
     # Live placements
 
     def hold(
@@ -65,6 +102,7 @@ class Ledger:
         self._live[key] = _Live(request.queue, request, cluster, pods, amounts)
         self.running[request.queue] += 1
         _add(self._used.setdefault(request.queue, {}), amounts, +1)
+        self._count_in_parents(request.queue, amounts, 1, +1)
         for binding in pods:
             self._on_node.setdefault((cluster, binding.node), {})[key] = None
 
@@ -76,6 +114,7 @@ class Ledger:
         self.running[live.queue] -= 1
         used = self._used[live.queue]
         _add(used, live.amounts, -1)
+        self._count_in_parents(live.queue, live.amounts, 1, -1)
         for binding in live.pods:
             here = self._on_node.get((live.cluster, binding.node))
             if here is not None:

@@ -7,6 +7,8 @@ Rules of this file, the first that gives room counts:
   Nobody is taken below that.
 - A job of higher priority gets room from those of lower priority in its own queue and, where its
   queue says so, from queues of no higher priority, down to what those deserve.
+- Where queues have parents, this holds among the children of the nearest parent that both queues
+  have; nobody below one of them is taken below what it has by the same right, at any step.
 - So nobody is moved for one whom it would move back: whoever began by a guarantee or a deserved
   share is above no floor by that, and among priorities less never moves more. Where several queues
   share what is lent, the room is owed to whom it was made for (deciding/reserves.py).
@@ -20,18 +22,18 @@ from typing import Final, Literal, NamedTuple
 
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
+from berthmaster.engine.queueing.tree import Level, Path
 from berthmaster.lifecycle.fold import Key, Workload, unsaved_s
 
 CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
 RightName = Literal["guarantee", "deserved", "priority"]
+Floors = tuple[tuple[str, Mapping[str, int]], ...]  # queue -> what it must keep of each resource
 
 
 class Mover(NamedTuple):
     """A waiting job that does not fit, and what its queue may do for it."""
 
-    queue: str
-    tier: Tier
-    queue_priority: int
+    levels: tuple[Level, ...]  # its queue, the one above it, and so on
     priority: int
     preempts: str  # never, queue, all
 
@@ -95,25 +97,43 @@ def lost_by_shrinking_gpu_s(workload: Workload, now_s: float, restart_s: float) 
     return lost_gpu_s(workload, workload.running_at_s, restart_s)
 
 
-def right_over(
-    mover: Mover, victim: QueueShare, victim_priority: int
-) -> tuple[RightName, Mapping[str, int]] | None:
-    """By what right a job of this queue may be ended for the mover, and what its queue must keep
-    of each resource; None if by none."""
-    if victim.queue == mover.queue:
+def right_over(mover: Mover, victim: Path, victim_priority: int) -> tuple[RightName, Floors] | None:
+    """By what right a job of this queue may be ended for the mover, and what its queue and those
+    above it must keep; None if by none.
+
+    Of two queues with a parent in common those two of its children count that they are below: one
+    has the right, the other and all below it on the way to the victim keep what is theirs.
+    """
+    if victim[0].queue == mover.levels[0].queue:
         if mover.preempts == "never" or victim_priority >= mover.priority:
             return None
-        return "priority", {}
-    if mover.tier is Tier.GUARANTEED:
-        return "guarantee", victim.guarantee
-    if victim.priority > mover.queue_priority:
+        return "priority", ()
+    common = _in_common(mover.levels, victim)
+    mine, theirs = mover.levels[: len(mover.levels) - common], victim[: len(victim) - common]
+    if not mine:
+        return None  # a job that was in a queue before others came below it
+    by = mine[-1]
+    above = theirs[-1] if theirs else QueueShare(victim[0].queue)  # such a job has no share
+    if by.tier is Tier.GUARANTEED:
+        return "guarantee", tuple((share.queue, share.guarantee) for share in theirs)
+    if above.priority > by.priority:
         return None
-    if mover.tier is Tier.DESERVED:
-        return "deserved", floor_of(victim)
-    below = (victim.priority, victim_priority) < (mover.queue_priority, mover.priority)
+    floors = tuple((share.queue, floor_of(share)) for share in theirs)
+    if by.tier is Tier.DESERVED:
+        return "deserved", floors
+    below = (above.priority, victim_priority) < (by.priority, mover.priority)
     if mover.preempts == "all" and below and victim_priority < mover.priority:
-        return "priority", floor_of(victim)
+        return "priority", floors
     return None
+
+
+def _in_common(levels: Sequence[Level], path: Path) -> int:
+    """How many queues above both there are."""
+    pairs = zip(reversed(levels), reversed(path), strict=False)
+    return next(
+        (at for at, (mine, theirs) in enumerate(pairs) if mine.queue != theirs.queue),
+        min(len(levels), len(path)),
+    )
 
 
 def floor_of(share: QueueShare) -> Amounts:
@@ -135,14 +155,18 @@ class Accounts:
         """To try who might go beside them."""
         return Accounts(self._used)
 
-    def leaves(self, queue: str, amounts: Mapping[str, int]) -> None:
-        """So much of it is on its way out."""
-        used = self._used.setdefault(queue, {})
-        for resource, amount in amounts.items():
-            used[resource] = used.get(resource, 0) - amount
+    def leaves(self, victim: Path, amounts: Mapping[str, int]) -> None:
+        """So much of a queue, and of those above it, is on its way out."""
+        for share in victim:
+            used = self._used.setdefault(share.queue, {})
+            for resource, amount in amounts.items():
+                used[resource] = used.get(resource, 0) - amount
 
-    def may_lose(self, queue: str, amounts: Mapping[str, int], floor: Mapping[str, int]) -> bool:
-        """Whether the queue keeps its floor without these."""
+    def may_lose(self, floors: Floors, amounts: Mapping[str, int]) -> bool:
+        """Whether these queues keep their floors without these."""
+        return all(self._keeps(queue, amounts, floor) for queue, floor in floors)
+
+    def _keeps(self, queue: str, amounts: Mapping[str, int], floor: Mapping[str, int]) -> bool:
         used = self._used.get(queue, {})
         rest = {name: amount - amounts.get(name, 0) for name, amount in used.items()}
         return all(

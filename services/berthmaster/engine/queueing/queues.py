@@ -11,9 +11,11 @@ model, and ``gpu/<model>`` in GPU milli of one. The rules of this file:
 - A dominant share is the largest of a queue's shares of the fleet: allocated * multiplier / total,
   over CPU, memory and each GPU model, divided by the queue's weight. What no node has counts not.
 - Making room for a guarantee that is lent out is preemption's business: nothing here stops a job.
+- Queues may have parents (tree.py). Then all of this holds among the children of one parent, and
+  for a job among the queues on its way to the top, each with what all below it have together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -201,16 +203,23 @@ _UNLIMITED: Final = Right("")
 
 
 def right(
-    share: QueueShare, used: Mapping[str, int], running: int, ask: Ask, models: Models
+    share: QueueShare,
+    used: Mapping[str, int],
+    running: int,
+    ask: Ask,
+    models: Models,
+    who: str = "its queue",
+    barred_before: Sequence[str] = (),
 ) -> Right:
-    """Whether one more job keeps the queue within its limits."""
+    """Whether one more job keeps the queue within its limits. ``who``: what people are told of it;
+    ``barred_before``: models that the job must not have in any case."""
     if share.held:
-        return Right("its queue is held")
+        return Right(f"{who} is held")
     most = share.max_job_gpu_milli
     if most is not None and ask.gpu_milli > most:
-        return Right(f"its queue takes no job of more than {most / 1000:g} GPUs")
+        return Right(f"{who} takes no job of more than {most / 1000:g} GPUs")
     if share.max_running is not None and running >= share.max_running:
-        return Right(f"its queue runs the {share.max_running} jobs that it may")
+        return Right(f"{who} runs the {share.max_running} jobs that it may")
     if not share.capability:
         return _UNLIMITED
     barred = []
@@ -219,15 +228,15 @@ def right(
         if not asked or used_of(used, resource) + asked <= limit:
             continue
         if not resource.startswith(MODEL):
-            return Right(f"its queue is at its capability of {amount_text(resource, limit)}")
+            return Right(f"{who} is at its capability of {amount_text(resource, limit)}")
         barred.append(resource.removeprefix(MODEL))
     names = tuple(barred)
     for wanted, _ in ask.sets if names else ():
         there = models_left(wanted, (), models)
-        if there and not models_left(wanted, names, models):
-            told = next(n for n in names if meet(wanted, of_model(n), models))
+        if there and not models_left(wanted, (*barred_before, *names), models):
+            told = next((n for n in names if meet(wanted, of_model(n), models)), names[0])
             limit_text = amount_text(of_model(told), share.capability[of_model(told)])
-            return Right(f"its queue is at its capability of {limit_text}")
+            return Right(f"{who} is at its capability of {limit_text}")
     return Right("", names)
 
 

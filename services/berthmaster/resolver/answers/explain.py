@@ -11,7 +11,7 @@ import msgspec
 from berthmaster.engine.fitting.topology import never, shaped
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
-from berthmaster.engine.queueing.queues import GPU
+from berthmaster.engine.queueing.queues import GPU, QueueShare
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.flaws import frozen_words
@@ -19,6 +19,7 @@ from berthmaster.lifecycle.fold import Hold, Key, Workload, key
 from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Choice, Decision, Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.answers.cordons import leaving_words
@@ -220,17 +221,14 @@ def _kept(know: Knowledge, own: Reservation) -> str:
 
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
-    """How a queue stands."""
+    """How a queue stands, and those above it."""
     amounts = dict(know.derived.ledger.used(queue))
-    used, running = amounts.get(GPU, 0), know.derived.ledger.running[queue]
-    setting = know.queues.get(queue)
-    if setting is None:
-        return QueueAccount(
-            queue=queue, used_gpu_milli=used, used=amounts, running=running, waiting=waiting
-        )
+    running = know.derived.ledger.running[queue]
+    setting = know.queues.get(queue) or QueueSetting(queue=queue)
     own = setting.deserved_gpu_milli
     if own is None:
         own = setting.guarantee_gpu_milli
+    used = amounts.get(GPU, 0)
     return QueueAccount(
         queue=queue,
         used_gpu_milli=used,
@@ -244,6 +242,27 @@ def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
         borrowed_gpu_milli=max(0, used - own) if own is not None else 0,
         priority=setting.priority,
         held=setting.held,
+        parents=tuple(_together(know, share) for share in know.derived.path(queue)[1:]),
+    )
+
+
+def _together(know: Knowledge, share: QueueShare) -> QueueAccount:
+    """How a parent stands, with all below it; what it does not say, it has from them."""
+    ledger = know.derived.ledger
+    amounts = dict(ledger.used_together(share.queue))
+    used, own = amounts.get(GPU, 0), share.deserved.get(GPU, share.guarantee.get(GPU))
+    return QueueAccount(
+        queue=share.queue,
+        used_gpu_milli=used,
+        used=amounts,
+        running=ledger.running_together(share.queue),
+        max_running_jobs=share.max_running,
+        guarantee_gpu_milli=share.guarantee.get(GPU),
+        deserved_gpu_milli=share.deserved.get(GPU),
+        capability_gpu_milli=share.capability.get(GPU),
+        borrowed_gpu_milli=max(0, used - own) if own is not None else 0,
+        priority=share.priority,
+        held=share.held,
     )
 
 

@@ -95,18 +95,13 @@ class RoomMaker:
         setting = know.queues.get(turn.line.queue)
         if setting is None or setting.via != "direct":
             return None  # nobody has set what it may do
-        if turn.tier is Tier.BORROWED and setting.preempts == "never":
+        best_tier = min(level.tier for level in turn.levels)
+        if best_tier is Tier.BORROWED and setting.preempts == "never":
             return None
         if not policy.evictions_per_hour or self._looks >= LOOKS_A_COMMIT:
             return None
         workload = know.open[turn.key]
-        mover = Mover(
-            turn.line.queue,
-            turn.tier,
-            turn.share.priority,
-            workload.priority,
-            setting.preempts,
-        )
+        mover = Mover(turn.levels, workload.priority, setting.preempts)
         queues = self._queues(mover)
         left = policy.evictions_per_hour - know.moved.within(self._now_s - HOUR_S)
         if not queues or left <= 0:
@@ -130,7 +125,7 @@ class RoomMaker:
         return frozenset(
             queue
             for queue, priority in know.derived.movable.queues().items()
-            if right_over(mover, know.derived.share(queue), priority) is not None
+            if right_over(mover, know.derived.path(queue), priority) is not None
             and self._budget(queue) > 0
         )
 
@@ -223,11 +218,11 @@ class RoomMaker:
             workload = know.open[name]
             request = workload.request
             assert request is not None  # else it were not movable
-            right = right_over(mover, know.derived.share(request.queue), workload.priority)
+            right = right_over(mover, know.derived.path(request.queue), workload.priority)
             if right is None:
                 continue
             amounts = amounts_of(know.fleet.node, request, cluster, workload.pods)
-            if accounts.may_lose(request.queue, amounts, right[1]):
+            if accounts.may_lose(right[1], amounts):
                 cost = lost_gpu_s(workload, self._now_s, policy.restart_s)
                 found.append(
                     Victim(cost, -workload.submitted_sequence, name, request.queue, amounts)
@@ -238,21 +233,21 @@ class RoomMaker:
         """As they will be when all have gone that were told to."""
         know = self._know
         ledger = know.derived.ledger
-        accounts = Accounts({queue: ledger.used(queue) for queue in ledger.queues()})
+        accounts = Accounts(ledger.accounts())
         for name in know.derived.leaving:
             workload = know.open[name]
             if workload.request is not None:
                 amounts = amounts_of(
                     know.fleet.node, workload.request, workload.cluster, workload.pods
                 )
-                accounts.leaves(workload.request.queue, amounts)
+                accounts.leaves(know.derived.path(workload.request.queue), amounts)
         for name in know.derived.resizing:
             workload = know.open[name]
             gone = without(workload.pods, workload.resizing)
             if workload.request is not None and gone and name not in know.derived.leaving:
                 request = with_bound(workload.request, gone)
                 amounts = amounts_of(know.fleet.node, request, workload.cluster, gone)
-                accounts.leaves(workload.request.queue, amounts)
+                accounts.leaves(know.derived.path(workload.request.queue), amounts)
         return accounts
 
     def _ordered(
@@ -277,11 +272,11 @@ class RoomMaker:
             if any(going[queue] + n > self._budget(queue) for queue, n in of_queue.items()):
                 continue
             for victim in more:
-                share = know.derived.share(victim.queue)
-                right = right_over(mover, share, know.open[victim.key].priority)
-                if right is None or not tried.may_lose(victim.queue, victim.amounts, right[1]):
+                path = know.derived.path(victim.queue)
+                right = right_over(mover, path, know.open[victim.key].priority)
+                if right is None or not tried.may_lose(right[1], victim.amounts):
                     break
-                tried.leaves(victim.queue, victim.amounts)
+                tried.leaves(path, victim.amounts)
             else:
                 accounts = tried
                 going.update(of_queue)
@@ -302,8 +297,8 @@ class RoomMaker:
         need = _need(pods)
 
         def may_go(queue: str, priority: int) -> bool:
-            share = know.derived.share(queue)
-            return queue in queues and right_over(mover, share, priority) is not None
+            path = know.derived.path(queue)
+            return queue in queues and right_over(mover, path, priority) is not None
 
         nodes = know.derived.movable.here(cluster).cheapest_first(
             know.fleet,
@@ -345,7 +340,7 @@ class RoomMaker:
         orders = []
         for victim in found.victims:
             ended = know.open[victim.key]
-            right = right_over(mover, know.derived.share(victim.queue), ended.priority)
+            right = right_over(mover, know.derived.path(victim.queue), ended.priority)
             assert right is not None  # or it were no victim
             orders.append(_order(ended, workload, right[0], victim.lost_gpu_s))
         reservation = Reservation(

@@ -1,18 +1,19 @@
 """Whose turn it is: the queues' accounts as they stand in a draft, and the heads of their lines.
 
 The rules of order among queues are engine/queueing/queues.py's; inside a queue the line whose first
-has the least order goes first. A queue's place depends on its own account and first job alone, so
-placing a job moves one queue and no other. Lines that are known not to fit take their turns too: a
-job that waits for room is first in its queue, and reserves.py has to hear of it. Whom room is kept
-for has a turn of its own: others of its line, who must leave that room alone, may have come before
-it.
+has the least order goes first. Where queues have parents (engine/queueing/tree.py), the turn goes
+to a top queue, then to one of its children, and so on: at each step by the same rules. A queue's
+place depends on its own account and first job alone, so placing a job moves one queue of each step
+and no other. Lines that are known not to fit take their turns too: a job that waits for room is
+first in its queue, and reserves.py has to hear of it. Whom room is kept for has a turn of its own:
+others of its line, who must leave that room alone, may have come before it.
 """
 
 import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from berthmaster.engine.queueing.lines import Line, Order
+from berthmaster.engine.queueing.lines import Line, LineId, Order
 from berthmaster.engine.queueing.queues import (
     Amounts,
     Ask,
@@ -22,9 +23,9 @@ from berthmaster.engine.queueing.queues import (
     Tier,
     ask_of,
     dominant_share,
-    right,
     tier,
 )
+from berthmaster.engine.queueing.tree import Level, Path, right_along
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.sizes import least_request
 from berthmaster.messages.workload import JobRequest
@@ -32,7 +33,8 @@ from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
 Place = tuple[bool, int, int, float, Order, str]
-Rank = tuple[bool, int, int]  # less comes first: not guaranteed, -queue priority, -priority
+# Less comes first: not guaranteed and -queue priority, of each queue from the top; -priority.
+Rank = tuple[tuple[tuple[bool, int], ...], int]
 
 
 class Turn(NamedTuple):
@@ -43,30 +45,57 @@ class Turn(NamedTuple):
     order: Order
     share: QueueShare
     right: Right
-    tier: Tier
+    levels: tuple[Level, ...]  # the queue itself first
     rank: Rank
     blocked: bool  # known not to fit
-    used: Mapping[str, int]  # by its queue
-    running: int
+    accounts: "_Accounts"  # of its queue and of those above it
 
     def right_to(self, request: JobRequest, models: Models) -> Right:
         """Whether its queue may have this, which need not be all that the job wishes for."""
-        return right(self.share, self.used, self.running, ask_of(request), models)
+        return self.accounts.right(ask_of(request), models)
+
+
+class _Accounts(NamedTuple):
+    """A queue and those above it, as they stand in a draft."""
+
+    path: Path
+    used: Mapping[str, Mapping[str, int]]
+    running: Mapping[str, int]
+
+    def right(self, ask: Ask, models: Models) -> Right:
+        """Whether all of them may have one more job."""
+        return right_along(self.path, self.used.__getitem__, self.running.__getitem__, ask, models)
 
 
 class _Queue:
-    """One queue in a draft."""
+    """One queue in a draft: with jobs of its own, or with queues below it."""
 
-    __slots__ = ("has", "heads", "running", "share", "used")
+    __slots__ = ("above", "below", "has", "heads", "is_remnant", "running", "share", "used")
 
     def __init__(
-        self, share: QueueShare, used: Mapping[str, int], running: int, has: float
+        self,
+        share: QueueShare,
+        used: Mapping[str, int],
+        running: int,
+        has: float,
+        above: "_Queue | None" = None,
     ) -> None:
         self.share = share
         self.used: Amounts = dict(used)
         self.running = running
         self.has = has  # its dominant share, by its weight
+        self.above = above
         self.heads: list[tuple[Order, int, Key, Line]] = []
+        self.below: list[tuple[Place, _Queue]] = []
+        self.is_remnant = False  # the jobs that a parent has of its own, from before it was one
+
+    def first(self) -> tuple[Order, Line]:
+        """The job that it has to offer."""
+        leaf = self
+        while leaf.below:
+            leaf = leaf.below[0][1]
+        order, _, _, line = leaf.heads[0]
+        return order, line
 
 
 class Turns:
@@ -80,27 +109,61 @@ class Turns:
         holders: Iterable[Key] = (),
     ) -> None:
         self._know = know
+        self._tree = know.derived.tree
         self._growth = know.derived.growth
         self._totals = know.derived.ledger.totals(open_clusters)
         self._models = know.derived.ledger.models()
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._placed: set[Key] = set()
-        self._heap: list[tuple[Place, _Queue]] = []
+        self._top = _Queue(QueueShare(""), {}, 0, 0.0)
+        self._inner: dict[str, _Queue] = {}
         behind = self._behind(holders)
         for name, lines in know.derived.lines.by_queue().items():
-            share, used = know.derived.share(name), know.derived.ledger.used(name)
-            queue = _Queue(share, used, know.derived.ledger.running[name], self._share(share, used))
-            for number, line in enumerate(lines.values()):
-                first = line.first()
-                if first is not None:
-                    queue.heads.append((first[0], number, first[1], line))
-                for key in behind.get(line, ()):
-                    queue.heads.append((line.members[key], number, key, line))
-            heapq.heapify(queue.heads)
+            queue = self._waiting(name, lines, behind)
             if queue.heads:
-                self._heap.append((self._place(queue), queue))
-        heapq.heapify(self._heap)
+                assert queue.above is not None  # only the top has nothing above
+                queue.above.below.append((self._place(queue), queue))
+        for queue in sorted(self._inner.values(), key=lambda q: -len(self._path(q))):
+            if queue.below and queue.above is not None:
+                heapq.heapify(queue.below)
+                queue.above.below.append((self._place(queue), queue))
+        heapq.heapify(self._top.below)
+
+    def _waiting(
+        self, name: str, lines: Mapping[LineId, Line], behind: Mapping[Line, list[Key]]
+    ) -> _Queue:
+        """A queue with the first jobs of its lines."""
+        ledger, share = self._know.derived.ledger, self._tree.share(name)
+        above, is_remnant = self._above(name), name in self._tree.children
+        if is_remnant:
+            above, share = self._parent(name), QueueShare(name)
+        has = ledger.used(name), ledger.running[name]
+        queue = _Queue(share, *has, self._share(share, has[0]), above)
+        queue.is_remnant = is_remnant
+        for number, line in enumerate(lines.values()):
+            first = line.first()
+            if first is not None:
+                queue.heads.append((first[0], number, first[1], line))
+            for key in behind.get(line, ()):
+                queue.heads.append((line.members[key], number, key, line))
+        heapq.heapify(queue.heads)
+        return queue
+
+    def _above(self, name: str) -> _Queue:
+        parents = self._tree.parents.get(name)
+        return self._parent(parents[0]) if parents else self._top
+
+    def _parent(self, name: str) -> _Queue:
+        """A queue with others below it."""
+        found = self._inner.get(name)
+        if found is None:
+            ledger, share = self._know.derived.ledger, self._tree.share(name)
+            used = ledger.used_together(name)
+            has = self._share(share, used)
+            found = _Queue(share, used, ledger.running_together(name), has, self._above(name))
+            self._inner[name] = found
+        return found
 
     def _behind(self, holders: Iterable[Key]) -> dict[Line, list[Key]]:
         """Those who are not the first of their lines."""
@@ -113,32 +176,53 @@ class Turns:
 
     def next(self) -> Turn | None:
         """Who is to be decided about; the same one until it is placed or passed over."""
-        if not self._heap:
+        if not self._top.below:
             return None
-        queue = self._heap[0][1]
+        queue, levels = self._top, []
+        while queue.below:
+            place, queue = queue.below[0]
+            if not queue.is_remnant:
+                levels.append((place, queue))
         order, _, key, line = queue.heads[0]
-        place = self._heap[0][0]
+        accounts = self._accounts(queue)
         return Turn(
             line,
             key,
             order,
             queue.share,
-            right(queue.share, queue.used, queue.running, line.ask, self._models),
-            Tier(place[2]),
-            (place[0], place[1], order[1]),
+            accounts.right(line.ask, self._models),
+            tuple(Level(q.share.queue, Tier(p[2]), -p[1]) for p, q in reversed(levels)),
+            (tuple((place[0], place[1]) for place, _ in levels), order[1]),
             line.blocked_at == self._growth and line.is_first(key),
-            queue.used,
-            queue.running,
+            accounts,
+        )
+
+    def _path(self, queue: _Queue) -> list[_Queue]:
+        """A queue and those above it."""
+        found = []
+        at: _Queue | None = queue
+        while at is not None and at is not self._top:
+            found.append(at)
+            at = at.above
+        return found
+
+    def _accounts(self, queue: _Queue) -> _Accounts:
+        path = [each for each in self._path(queue) if not each.is_remnant]
+        return _Accounts(
+            tuple(each.share for each in path),
+            {each.share.queue: each.used for each in path},
+            {each.share.queue: each.running for each in path},
         )
 
     def placed(self, amounts: Amounts) -> None:
         """The one whose turn it was has a place now."""
-        queue = self._heap[0][1]
-        used, more = queue.used, {}
-        for resource, amount in amounts.items():
-            used[resource] = more[resource] = used.get(resource, 0) + amount
-        queue.has = max(queue.has, self._share(queue.share, more))  # of the rest it has no less
-        queue.running += 1
+        queue = self._leaf()
+        for each in self._path(queue):
+            used, more = each.used, {}
+            for resource, amount in amounts.items():
+                used[resource] = more[resource] = used.get(resource, 0) + amount
+            each.has = max(each.has, self._share(each.share, more))  # of the rest it has no less
+            each.running += 1
         _, number, key, line = heapq.heappop(queue.heads)
         self._placed.add(key)
         if line.is_first(key):
@@ -151,7 +235,7 @@ class Turns:
 
     def passed(self) -> None:
         """The one whose turn it was does not fit, nor does anybody in its line."""
-        queue = self._heap[0][1]
+        queue = self._leaf()
         heapq.heappop(queue.heads)
         self._moved(queue)
 
@@ -160,21 +244,32 @@ class Turns:
         for line, entries in self._taken.items():
             line.push(entries)
 
+    def _leaf(self) -> _Queue:
+        """The queue whose turn it is."""
+        queue = self._top
+        while queue.below:
+            queue = queue.below[0][1]
+        return queue
+
     def _moved(self, queue: _Queue) -> None:
         while queue.heads and queue.heads[0][2] in self._placed:  # it had two turns
             heapq.heappop(queue.heads)
-        if queue.heads:
-            heapq.heapreplace(self._heap, (self._place(queue), queue))
-        else:
-            heapq.heappop(self._heap)
+        for each in self._path(queue):
+            assert each.above is not None  # only the top has nothing above
+            if each.heads or each.below:
+                heapq.heapreplace(each.above.below, (self._place(each), each))
+            else:
+                heapq.heappop(each.above.below)
 
     def _place(self, queue: _Queue) -> Place:
         """Where a queue stands with the job that is its first: the least goes first."""
-        order, _, _, line = queue.heads[0]
+        order, line = queue.first()
         share = queue.share
         by = Tier.BORROWED
         if share.guarantee or share.deserved:
             by = tier(share, queue.used, line.ask, self._models)
+        if queue.below and not queue.below[0][0][0] and self._tree.keeps(share.queue):
+            by = Tier.GUARANTEED
         return (by is not Tier.GUARANTEED, -share.priority, by, queue.has, order, share.queue)
 
     def _share(self, share: QueueShare, used: Mapping[str, int]) -> float:
@@ -188,21 +283,15 @@ def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
 
 def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
     """The rank of whoever asks for this of a queue. ``order``: its priority, negated."""
-    share = know.derived.share(queue)
-    by = tier(share, know.derived.ledger.used(queue), ask, know.derived.ledger.models())
-    return (by is not Tier.GUARANTEED, -share.priority, order)
+    levels = reversed(know.derived.levels(queue, ask))
+    return tuple((by is not Tier.GUARANTEED, -priority) for _, by, priority in levels), order
 
 
 def right_of(know: Knowledge, line: Line) -> Right:
     """Whether a line's queue may have one more of its jobs, as its account stands in the log."""
-    ledger, queue = know.derived.ledger, line.queue
-    has = ledger.used(queue), ledger.running[queue]
-    return right(know.derived.share(queue), *has, line.ask, ledger.models())
+    return know.derived.right(line.queue, line.ask)
 
 
 def queue_refusal(know: Knowledge, request: JobRequest) -> str:
     """Why a queue lets nothing like this out, or ""."""
-    queue, ledger = request.queue, know.derived.ledger
-    has = ledger.used(queue), ledger.running[queue]
-    ask = ask_of(least_request(request))
-    return right(know.derived.share(queue), *has, ask, ledger.models()).refusal
+    return know.derived.right(request.queue, ask_of(least_request(request))).refusal

@@ -13,7 +13,8 @@ from berthmaster.engine.queueing.due_order import DueOrder, Saw
 from berthmaster.engine.queueing.expectations import Expectations
 from berthmaster.engine.queueing.lines import Lines
 from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
-from berthmaster.engine.queueing.queues import CPU, MODEL, QueueShare, share_of
+from berthmaster.engine.queueing.queues import CPU, MODEL, Ask, QueueShare, Right
+from berthmaster.engine.queueing.tree import Level, Path, QueueTree, right_along
 from berthmaster.fleetview.derived import FleetDerived
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
@@ -39,7 +40,7 @@ class Derived(FleetDerived):
         self._open = open_
         self.lines = Lines()
         self.due_order = DueOrder(expectations)
-        self._shares: dict[str, QueueShare] = {}
+        self._tree: QueueTree | None = None  # None: queues were set since it was made
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
         self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
@@ -54,15 +55,44 @@ class Derived(FleetDerived):
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
 
+    # Queues
+
+    @property
+    def tree(self) -> QueueTree:
+        """The queues that operators have set."""
+        return self._tree or self._grow()
+
+    def _grow(self) -> QueueTree:
+        """Made once for all queues that were set since; the ledger counts by it."""
+        if self._tree is None:
+            self._tree = QueueTree(self._queues)
+            self.ledger.regroup(self._tree.parents)
+        return self._tree
+
     def share(self, queue: str) -> QueueShare:
         """What operators set of a queue, as far as order and limits go."""
-        return self._shares.get(queue) or QueueShare(queue)
+        return self.tree.share(queue)
+
+    def path(self, queue: str) -> Path:
+        """The same of a queue and of all above it, the nearest first."""
+        return self.tree.path(queue)
+
+    def levels(self, queue: str, ask: Ask) -> tuple[Level, ...]:
+        """By what right a queue and those above it would have a job."""
+        tree = self.tree
+        return tree.levels(queue, self.ledger.used_together, ask, self.ledger.models())
+
+    def right(self, queue: str, ask: Ask) -> Right:
+        """Whether a queue, and all above it, may have one more job that asks for this."""
+        path, ledger = self.path(queue), self.ledger
+        together = ledger.used_together, ledger.running_together
+        return right_along(path, *together, ask, ledger.models())
 
     # In step with messages
 
     def queue_set(self, setting: QueueSetting, priority_before: int) -> None:
         """An operator set a queue."""
-        self._shares[setting.queue] = share_of(setting.queue, setting)
+        self._tree = None
         if setting.priority != priority_before:
             for line in self.lines.lines():
                 if line.queue == setting.queue:
@@ -187,6 +217,7 @@ class Derived(FleetDerived):
         """Bring it up to date for whoever looks: the same again if nothing was heard since.
         ``renew``, ``given``: as in ``DueOrder.look``."""
         self._end_rests(now_s)
+        self._grow()
         if not open_clusters <= self.open_clusters:
             self.growth += 1  # one that was closed may take what did not fit then
         self.open_clusters = open_clusters
