@@ -1,5 +1,6 @@
 """Commands about the fleet and its operators: clusters, cordon, lost, queue, dead letters."""
 
+import asyncio
 import re
 import sys
 from typing import IO, Any, Final
@@ -13,10 +14,11 @@ from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
-from berthmaster.messages.api import OperatorReply
+from berthmaster.messages.api import OperatorReply, QueueAccount
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 
+ACCOUNTS_LIMIT_S: Final = 3.0
 _ALLOWED: Final = {
     "allow_tolerations": "tolerations",
     "allow_node_labels": "node_labels",
@@ -149,17 +151,49 @@ def queue() -> None:
 @queue.command("list")
 @bus_command
 async def queue_list(session: Session) -> None:
-    """List the queues that operators have set."""
+    """List the queues that operators have set, each below its parent, and what they have now."""
     from berthmaster.cli.render import fleet
 
     async with session.client() as berth:
         found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-        session.out.document(found, lambda: fleet.queues(found))
+        accounts: tuple[QueueAccount, ...] = ()
+        if found and not session.out.as_json:
+            accounts = await _accounts(berth)
+        session.out.document(found, lambda: fleet.queues(found, accounts))
+
+
+async def _accounts(berth: Client) -> tuple[QueueAccount, ...]:
+    """What queues have now; nothing if nobody says it, or to us."""
+    try:
+        async with asyncio.timeout(ACCOUNTS_LIMIT_S):
+            return (await berth.why()).accounts
+    except (BerthError, TimeoutError):
+        return ()
+
+
+async def _warn_if_overcommitted(berth: Client) -> None:
+    """Of guarantees beyond what the fleet has: it may grow, so that it is no error."""
+    from berthmaster.cli.queue_file import overcommitted_in
+
+    known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+    if not any(setting.guarantee_gpu_milli or setting.resources for setting in known):
+        return
+    try:
+        nodes = [seen.fact for seen in await berth.fleet(nodes=True)]
+    except BerthError:
+        return  # the order was carried out; that we may not look does not change that
+    for told in overcommitted_in(known, nodes):
+        click.echo(f"warning: {told}", err=True)
 
 
 @queue.command("set")
 @click.argument("name")
-@click.option("--priority", type=int, help="Queues with more go first.")
+@click.option(
+    "--parent",
+    metavar="QUEUE",
+    help="The queue of whose shares it has a part; 'none' = it has its part of the fleet.",
+)
+@click.option("--priority", type=int, help="Queues with more go first, of one parent.")
 @click.option(
     "--weight", type=click.FloatRange(min=0, min_open=True), help="Its share beside others."
 )
@@ -257,6 +291,7 @@ async def queue_set(session: Session, /, name: str, everybody: bool, **flags: An
         except WrongInput as error:
             usage(str(error))
         operator_reply(session, reply, f"queue {name} is set")
+        await _warn_if_overcommitted(berth)
 
 
 @queue.command("apply")
@@ -274,21 +309,22 @@ async def queue_apply(session: Session, file: IO[bytes]) -> None:
 
     All are checked before the first is set. `berth queue list --json` writes such a file.
     """
-    from berthmaster.cli.queue_file import overcommitted_in, read_settings
+    from berthmaster.cli.queue_file import in_order, read_settings
 
     try:
         settings = read_settings(file.read(), file.name)
     except WrongInput as error:
         usage(str(error))
     async with session.client() as berth:
-        for setting in settings:
+        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+        try:
+            ordered = in_order(settings, known)
+        except WrongInput as error:
+            usage(f"{file.name}: {error}")
+        for setting in ordered:
             reply = await berth.set_queue(setting)
             operator_reply(session, reply, f"queue {setting.queue} is set")
-        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-        if any(setting.guarantee_gpu_milli or setting.resources for setting in known):
-            nodes = [seen.fact for seen in await berth.fleet(nodes=True)]
-            for told in overcommitted_in(known, nodes):
-                click.echo(f"warning: {told}", err=True)
+        await _warn_if_overcommitted(berth)
 
 
 def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
@@ -329,6 +365,8 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
         new["allows"] = msgspec.structs.replace(setting.allows, **allows)
     if everybody or flags.get("allow"):
         new["tenants"] = () if everybody else tuple(flags["allow"])
+    if flags.get("parent") is not None:
+        new["parent"] = "" if flags["parent"] == "none" else flags["parent"]
     if flags.get("profile") is not None:
         new["profile"] = "" if flags["profile"] == "none" else flags["profile"]
     if flags.get("score_weights"):

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from berthmaster.cli.requests import WrongInput, read_requests
 from berthmaster.engine.queueing.ledger import node_amounts
-from berthmaster.engine.queueing.queues import Amounts, overcommitted, share_of
+from berthmaster.engine.queueing.queues import Amounts, overcommitted
+from berthmaster.engine.queueing.tree import QueueTree
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
+from berthmaster.requests.queue_tree import placing_fault
+from berthmaster.requests.queues import NO_QUEUES
 from berthmaster.requests.validation import queue_setting
 
 
@@ -33,5 +36,27 @@ def overcommitted_in(settings: Sequence[QueueSetting], facts: Iterable[FleetFact
         if isinstance(fact, NodeReport):
             for resource, amount in node_amounts(fact).items():
                 totals[resource] = totals.get(resource, 0) + amount
-    shares = {each.queue: share_of(each.queue, each) for each in settings if not each.deleted}
-    return list(overcommitted(shares, totals).values())
+    tree = QueueTree({each.queue: each for each in settings if not each.deleted})
+    return list(overcommitted(tree.roots(), totals).values())
+
+
+def in_order(settings: Sequence[QueueSetting], known: Iterable[QueueSetting]) -> list[QueueSetting]:
+    """The order in which each can be set beside those before it, whatever the file's is: parents
+    first, but one that gets less after its children. Raises WrongInput if there is none."""
+    there = dict(NO_QUEUES) | {each.queue: each for each in known}
+    left, ordered = list(settings), []
+    while left:
+        faults = []
+        for setting in left:
+            fault = placing_fault(there, setting)
+            if fault is None:
+                there[setting.queue] = setting
+                ordered.append(setting)
+            else:
+                faults.append((setting, fault))
+        if len(faults) == len(left):
+            setting, fault = faults[0]
+            at = f"queue {setting.queue!r}: {fault.field} is {fault.value}"
+            raise WrongInput(f"{at}; right is {fault.expected}")
+        left = [setting for setting, _ in faults]
+    return ordered

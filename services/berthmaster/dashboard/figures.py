@@ -3,17 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from berthmaster.dashboard.board import ALL, WATCHERS, Audience
 from berthmaster.dashboard.grid import BUSY, HELD, LOST, MARKS, UNKNOWN, Grid
 from berthmaster.dashboard.known import Known
+from berthmaster.engine.queueing.queues import GPU
+from berthmaster.engine.queueing.tree import QueueTree
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.quality import QualityReport, QueueQuality
 
 MAX_KUEUE_ROWS: Final = 500
+_NO_TREE: Final = QueueTree({})
 
 
 def fleet_document(rows: Sequence[ClusterRow], grids: Mapping[str, Grid]) -> dict[str, Any]:
@@ -67,12 +71,16 @@ def queue_documents(known: Known) -> dict[str, tuple[Any, Audience]]:
         for each in report.queues:
             seen[each.queue] = _sum(seen.get(each.queue), each)
     found: dict[str, tuple[Any, Audience]] = {}
+    tree = QueueTree(known.queues)
+    for name, parents in tree.parents.items():
+        for parent in parents if name in seen and name not in tree.children else ():
+            seen[parent] = _sum(seen.get(parent), msgspec.structs.replace(seen[name], queue=parent))
     for name in sorted(seen.keys() | known.queues.keys()):
         setting = known.queues.get(name)
         audience = ALL
         if setting is not None and setting.tenants:
             audience = Audience(True, frozenset(setting.tenants))
-        document = queue_document(name, setting, seen.get(name))
+        document = queue_document(name, setting, seen.get(name), tree)
         found[f"queue/{name}"] = (document, audience)
     kueue = sorted(known.kueue.items())[:MAX_KUEUE_ROWS]
     found["kueue"] = ([kueue_row(report) for _, report in kueue], WATCHERS)
@@ -80,20 +88,29 @@ def queue_documents(known: Known) -> dict[str, tuple[Any, Audience]]:
 
 
 def queue_document(
-    name: str, setting: QueueSetting | None, seen: QueueQuality | None
+    name: str,
+    setting: QueueSetting | None,
+    seen: QueueQuality | None,
+    tree: QueueTree = _NO_TREE,
 ) -> dict[str, Any]:
-    """What a queue may have and has. Borrowed is what it has beyond what it deserves, or is
-    guaranteed where nobody said what it deserves."""
+    """What a queue may have and has, a parent with all below it. Borrowed is what it has beyond
+    what it deserves, or is guaranteed where nobody said what it deserves."""
     own = setting or QueueSetting(queue=name)
     used = seen.used_gpu_milli if seen is not None else 0
-    entitled = own.guarantee_gpu_milli if own.deserved_gpu_milli is None else own.deserved_gpu_milli
+    guarantee, deserved = own.guarantee_gpu_milli, own.deserved_gpu_milli
+    if name in tree.children:  # what a parent does not say, it has from those below it
+        share = tree.share(name)
+        guarantee, deserved = share.guarantee.get(GPU), share.deserved.get(GPU)
+    entitled = guarantee if deserved is None else deserved
     return {
         "queue": name,
+        "above": list(reversed(tree.parents.get(name, ()))),
+        "parent": name in tree.children,
         "set": setting is not None,
         "priority": own.priority,
         "weight": own.weight,
-        "guarantee": _gpus(own.guarantee_gpu_milli),
-        "deserved": _gpus(own.deserved_gpu_milli),
+        "guarantee": _gpus(guarantee),
+        "deserved": _gpus(deserved),
         "capability": _gpus(own.capability_gpu_milli),
         "used": used / 1000,
         "borrowed": max(0, used - entitled) / 1000 if entitled is not None else 0.0,

@@ -71,6 +71,7 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.requests import validation
 from berthmaster.requests.bounds import priority_refusal
+from berthmaster.requests.queue_tree import placing_fault
 from berthmaster.requests.queues import taken, with_defaults
 from berthmaster.requests.templates import runtime_setting
 
@@ -514,6 +515,10 @@ def _control_fact(
             setting = validation.queue_setting(asked.data)
             if isinstance(setting, Refusal):
                 return setting
+            if not shared.queues_known:
+                return unavailable("the queues have not been read yet")
+            if fault := placing_fault(shared.queues, setting):
+                return fault
             by = setting.set_by or shared.by
             return msgspec.structs.replace(setting, set_by=by, set_at_s=now_s), _idle(setting)
         case "runtime":

@@ -370,7 +370,7 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     borrowed_gpu_milli: int = 0  # used beyond what it deserves, or is guaranteed
     priority: int = 0
     held: bool = False
-    parents: tuple["QueueAccount", ...] = ()  # the nearest first; of the first account only
+    parents: tuple["QueueAccount", ...] = ()  # the nearest first; they name none themselves
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):
@@ -384,6 +384,7 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     waiting: int = 0  # workloads that wait in all
     queue_position: int | None = None  # among those of its queue, 1 = next
     account: QueueAccount | None = None  # of its queue
+    accounts: tuple[QueueAccount, ...] = ()  # without an id: of all queues open to the tenant
     first_free_s: float | None = None  # about when there may be room, if jobs end as they said
     reservation: Reservation | None = None  # room that is kept for it
     held_back: int = 0  # jobs before it for which room is kept that it would fit in

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
 from berthmaster.lifecycle.sizes import is_elastic
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import JobDefaults, QueueSetting
@@ -14,9 +15,9 @@ from berthmaster.messages.explain import invalid, shorten
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.bounds import request_refusal
+from berthmaster.requests.queue_tree import inner_refusal
 from berthmaster.requests.runtimes import filled_in
 
-DEFAULT_QUEUE: Final = "default"
 NO_QUEUES: Final = {DEFAULT_QUEUE: QueueSetting(queue=DEFAULT_QUEUE)}  # while no operator set one
 MAX_QUEUES_NAMED: Final = 20
 
@@ -44,7 +45,9 @@ def refusal_of(
     waiting: Mapping[str, int],
 ) -> Refusal | None:
     """Why the request's queue does not take it, if so. ``waiting``: queue -> how many wait."""
-    refusal = _not_open(queues, tenant, request.queue)
+    refusal = _not_open(queues, tenant, request.queue) or inner_refusal(
+        queues, tenant, request.queue
+    )
     if refusal is not None:
         return refusal
     setting = queues[request.queue]

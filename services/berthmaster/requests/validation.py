@@ -12,6 +12,7 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
+from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
 from berthmaster.engine.scoring.profiles import fault
 from berthmaster.lifecycle.sizes import most
 from berthmaster.messages.api import (
@@ -68,7 +69,6 @@ from berthmaster.messages.families import (
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.requests.gpu_env import gpu_env_fault
 from berthmaster.requests.pod_sets import pod_set_fault
-from berthmaster.requests.queues import DEFAULT_QUEUE
 from berthmaster.requests.secrecy import secret_fault
 
 T = TypeVar("T", bound=msgspec.Struct)

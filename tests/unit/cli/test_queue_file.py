@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from berthmaster.cli.fleet_commands import changed
-from berthmaster.cli.queue_file import overcommitted_in, read_settings
+from berthmaster.cli.queue_file import in_order, overcommitted_in, read_settings
 from berthmaster.cli.render import fleet
 from berthmaster.cli.requests import WrongInput
+from berthmaster.messages.api import QueueAccount
 from berthmaster.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import FleetFact
@@ -143,3 +144,49 @@ def test_what_its_requests_may_ask_for_is_listed_kept_and_taken_back() -> None:
     assert changed(more, False, {"max_priority": "none"}).max_priority is None
     with pytest.raises(WrongInput, match="--max-priority 'high'"):
         changed(more, False, {"max_priority": "high"})
+
+
+def test_a_file_is_set_in_an_order_in_which_each_may_be() -> None:
+    top = QueueSetting(queue="top", guarantee_gpu_milli=8000)
+    child = QueueSetting(queue="child", parent="top", guarantee_gpu_milli=8000)
+    assert in_order([child, top], []) == [top, child]
+    # Both get less: the child first, or the parent would have too little for it.
+    less = [replace(each, guarantee_gpu_milli=4000) for each in (top, child)]
+    assert in_order(less, [top, child]) == less[::-1]
+    # Both go: the child first.
+    gone = [replace(each, deleted=True) for each in (top, child)]
+    assert in_order(gone, [top, child]) == gone[::-1]
+    with pytest.raises(WrongInput) as caught:
+        in_order([replace(top, parent="child"), child], [])
+    assert str(caught.value) == (
+        "queue 'top': parent is \"child\"; right is a queue that was set; there is none of this "
+        "name"
+    )
+
+
+def test_queues_are_listed_as_a_tree_with_what_they_have() -> None:
+    settings = [
+        QueueSetting(queue="b-child", parent="top"),
+        QueueSetting(queue="a-child", parent="top", deserved_gpu_milli=2000),
+        QueueSetting(queue="top", deserved_gpu_milli=4000),
+        QueueSetting(queue="other", priority=1),
+    ]
+    accounts = [
+        QueueAccount(queue="top", used_gpu_milli=5000, borrowed_gpu_milli=1000),
+        QueueAccount(queue="a-child", used_gpu_milli=5000, borrowed_gpu_milli=3000),
+    ]
+    out = StringIO()
+    Console(file=out, width=160).print(fleet.queues(settings, accounts))
+    rows = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert [row[: row.index(" ", 2) if row[0] != " " else 9].rstrip() for row in rows[1:]] == [
+        "other",
+        "top",
+        "  a-child",
+        "  b-child",
+    ]
+    assert rows[0].split()[4:8] == ["DESERVED", "LIMIT", "USED", "BORROWED"]
+    assert [row.split()[4:8] for row in rows[2:]] == [
+        ["4", "-", "5", "1"],
+        ["2", "-", "5", "3"],
+        ["-", "-", "?", "?"],
+    ]

@@ -1,6 +1,6 @@
 """The fleet on the screen: one line a cluster, one line a node."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,7 +10,9 @@ from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.render.why import ranks_by
 from berthmaster.client.following import SeenDead
 from berthmaster.engine.queueing.queues import amount_text
+from berthmaster.engine.queueing.tree import QueueTree
 from berthmaster.fleetview.rows import ClusterRow, NodeRow
+from berthmaster.messages.api import QueueAccount
 from berthmaster.messages.control import QueueSetting
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
@@ -151,13 +153,18 @@ def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
 _PREEMPTS = {"never": "nobody", "all": "in all queues"}
 
 
-def queues(settings: Sequence[QueueSetting]) -> RenderableType:
-    """The queues that operators have set."""
+def queues(
+    settings: Sequence[QueueSetting], accounts: Sequence[QueueAccount] = ()
+) -> RenderableType:
+    """The queues that operators have set, each below its parent."""
     if not settings:
         return safe("No queue has been set; requests use the queue 'default'.")
-    numbers = ("PRIO", "WEIGHT", "GUARANTEE", "DESERVED", "LIMIT", "JOB", "RUNNING", "WAITING")
+    has = {each.queue: each for each in accounts}
+    shares = ("PRIO", "WEIGHT", "GUARANTEE", "DESERVED", "LIMIT")
+    now = ("USED", "BORROWED") if accounts else ()
+    numbers = (*shares, *now, "JOB", "RUNNING", "WAITING")
     table = plain_table("QUEUE", *numbers, "TENANTS", "STATE", right=numbers)
-    for setting in sorted(settings, key=lambda each: (-each.priority, each.queue)):
+    for depth, setting in _as_tree(settings):
         state = "deleted" if setting.deleted else "held" if setting.held else "open"
         if setting.via != "direct":
             state += f", by Kueue ({setting.via})"  # whose amounts are the ones that count
@@ -177,12 +184,13 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
         if allowed:
             state += f", allows {'; '.join(allowed)}"
         table.add_row(
-            safe(setting.queue),
+            safe("  " * depth + setting.queue),
             str(setting.priority),
             f"{setting.weight:g}",
             _amounts(setting, "guarantee"),
             _amounts(setting, "deserved"),
             _amounts(setting, "capability"),
+            *(_has(has.get(setting.queue)) if accounts else ()),
             _gpus(setting.max_job_gpu_milli),
             _jobs(setting.max_running_jobs),
             _jobs(setting.max_waiting_jobs),
@@ -190,6 +198,25 @@ def queues(settings: Sequence[QueueSetting]) -> RenderableType:
             safe(state),
         )
     return table
+
+
+def _as_tree(settings: Sequence[QueueSetting]) -> Iterator[tuple[int, QueueSetting]]:
+    """Each with how many are above it: those of one parent by priority, then by name."""
+    by_name = {each.queue: each for each in settings}
+    tree = QueueTree(by_name)
+    first: dict[str, tuple[tuple[int, str], ...]] = {}
+    for name in by_name:
+        way = [by_name[each] for each in (*reversed(tree.parents.get(name, ())), name)]
+        first[name] = tuple((-each.priority, each.queue) for each in way)
+    for name in sorted(by_name, key=first.__getitem__):
+        yield len(first[name]) - 1, by_name[name]
+
+
+def _has(account: QueueAccount | None) -> tuple[str, str]:
+    """GPUs that a queue and all below it use, and that are beyond what it deserves."""
+    if account is None:
+        return "?", "?"
+    return f"{account.used_gpu_milli / 1000:g}", f"{account.borrowed_gpu_milli / 1000:g}"
 
 
 def _amounts(setting: QueueSetting, kind: str) -> Text:

@@ -29,6 +29,7 @@ def why(reply: WhyReply, now_s: float) -> RenderableType:
     lines += [safe(line) for line in _room(reply)]
     if reply.account is not None:
         lines.append(safe(queue_line(reply.account)))
+        lines += [safe(f"Above it: {queue_line(each)}") for each in reply.account.parents]
     lines += [safe(line) for line in figures.lines(reply.figures, now_s)]
     if reply.reasons and not reply.filtered:
         unit = "clusters" if reply.id else "workloads"

@@ -291,7 +291,23 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
         summary=summary,
         waiting=waiting,
         reasons=dict(reasons.most_common()),
+        accounts=_accounts(know, tenant),
     )
+
+
+def _accounts(know: Knowledge, tenant: str) -> tuple[QueueAccount, ...]:
+    """Of the queues that are open to it, and of those above them."""
+    tree, lines = know.derived.tree, know.derived.lines
+    seen = [n for n, s in know.queues.items() if not s.tenants or tenant in s.tenants]
+    names = {above for name in seen for above in tree.parents.get(name, ())} | set(seen)
+    found = []
+    for name in sorted(names):
+        if name in tree.children:
+            found.append(_together(know, tree.share(name)))
+        else:
+            each = account(know, name, lines.waiting(name))
+            found.append(msgspec.structs.replace(each, parents=()))
+    return tuple(found)
 
 
 def dry_run(

@@ -33,6 +33,7 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.messages.workload import JobRequest, Submitted
+from berthmaster.requests.queue_tree import placing_fault
 from berthmaster.requests.runtimes import filled_in
 from berthmaster.requests.validation import ranking_fault, request_fault
 from berthmaster.resolver.known.knowledge import Knowledge
@@ -126,7 +127,8 @@ def _cordon(know: Knowledge, verb: str, request: CordonRequest) -> Change | Refu
 def _queue(know: Knowledge, supposed: SupposedQueue) -> Change | Refusal:
     fields = QueueSetting.__struct_fields__
     setting = QueueSetting(**{name: getattr(supposed, name) for name in fields})
-    if (wrong := ranking_fault(setting)) is not None:
+    wrong = ranking_fault(setting) or placing_fault(know.queues, setting)
+    if wrong is not None:
         return _inside("queue", wrong)
     known = know.queues.get(setting.queue)
     return Change(

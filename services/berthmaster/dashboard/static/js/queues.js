@@ -13,16 +13,28 @@ function meter(queue, most) {
     mark(queue.guarantee, "guarantee"), mark(queue.deserved, "deserved"), mark(queue.capability, "at most", "cap"));
 }
 
+// Each below its parent; those of one parent by priority, then by name.
+function asTree(list) {
+  const named = new Map(list.map((queue) => [queue.queue, queue]));
+  const order = (a, b) => (!a || !b ? (a ? 1 : b ? -1 : 0) : b.priority - a.priority || b.waiting - a.waiting || a.queue.localeCompare(b.queue));
+  const way = (queue) => [...(queue.above || []).map((name) => named.get(name)).filter(Boolean), queue];
+  return [...list].sort((a, b) => {
+    const mine = way(a), theirs = way(b);
+    for (let at = 0; at < Math.max(mine.length, theirs.length); at += 1) if (mine[at] !== theirs[at]) return order(mine[at], theirs[at]);
+    return 0;
+  });
+}
+
 const amount = (value) => (value === null ? "–" : count(value));
 
 export function queues(root) {
   const ours = h("section", { class: "card" }), kueue = h("section", { class: "card" }), deciders = h("section", { class: "card" });
   root.append(h("h1", { class: "hidden" }, "Queues"), h("div", { class: "stack" }, ours, kueue, deciders));
   function show() {
-    const list = all("queue/").sort((a, b) => b.priority - a.priority || b.waiting - a.waiting || a.queue.localeCompare(b.queue));
+    const list = asTree(all("queue/"));
     const most = Math.max(1, ...list.map((queue) => Math.max(queue.used, queue.guarantee ?? 0, queue.deserved ?? 0, queue.capability ?? 0)));
     fill(ours, h("h2", {}, "Queues"), table([
-      { head: "queue", cell: (queue) => [h("a", { href: link("jobs", [], { queue: queue.queue }) }, queue.queue), " ",
+      { head: "queue", cell: (queue) => [h("span", { style: { paddingLeft: `${1.2 * (queue.above || []).length}em` } }), h("a", { href: link("jobs", [], { queue: queue.queue }) }, queue.queue), " ",
         queue.held ? h("span", { class: "chip warn" }, "held") : null, queue.deleted ? h("span", { class: "chip bad" }, "deleted") : null,
         queue.via !== "direct" ? h("span", { class: "chip" }, `by Kueue (${queue.via})`) : null] },
       { head: "priority", num: true, cell: (queue) => queue.priority }, { head: "weight", num: true, cell: (queue) => count(queue.weight) },
@@ -34,7 +46,7 @@ export function queues(root) {
       { head: "mean wait", num: true, cell: (queue) => (queue.mean_wait_s === null ? "–" : span(queue.mean_wait_s)) },
       { head: "tenants", cell: (queue) => (queue.tenants.length ? queue.tenants.join(", ") : "everybody") },
     ], list, "Nobody has set a queue, and nothing has used one."),
-    h("p", { class: "soft small" }, "Bars: used of GPUs, borrowed beyond what is deserved. Marks: guarantee and deserved; the last one is the limit. Higher priority goes first."));
+    h("p", { class: "soft small" }, "Bars: used of GPUs, borrowed beyond what is deserved. Marks: guarantee and deserved; the last one is the limit. Higher priority goes first, among the queues of one parent; a parent has what all below it have."));
     const theirs = get("kueue") || [];
     kueue.hidden = !theirs.length;
     fill(kueue, h("h2", {}, "ClusterQueues of Kueue in the clusters"), table([
