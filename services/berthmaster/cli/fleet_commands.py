@@ -14,7 +14,7 @@ from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
-from berthmaster.messages.api import OperatorReply, QueueAccount
+from berthmaster.messages.api import OperatorReply, QueueStanding
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 
@@ -156,13 +156,13 @@ async def queue_list(session: Session) -> None:
 
     async with session.client() as berth:
         found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
-        accounts: tuple[QueueAccount, ...] = ()
+        accounts: tuple[QueueStanding, ...] = ()
         if found and not session.out.as_json:
             accounts = await _accounts(berth)
         session.out.document(found, lambda: fleet.queues(found, accounts))
 
 
-async def _accounts(berth: Client) -> tuple[QueueAccount, ...]:
+async def _accounts(berth: Client) -> tuple[QueueStanding, ...]:
     """What queues have now; nothing if nobody says it, or to us."""
     try:
         async with asyncio.timeout(ACCOUNTS_LIMIT_S):

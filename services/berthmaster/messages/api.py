@@ -355,7 +355,7 @@ class WhyRequest(
     id: WorkloadId | None = None
 
 
-class QueueAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QueueStanding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a queue stands: what it has, what it may have. None: nobody set such a bound."""
 
     queue: str
@@ -370,7 +370,12 @@ class QueueAccount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     borrowed_gpu_milli: int = 0  # used beyond what it deserves, or is guaranteed
     priority: int = 0
     held: bool = False
-    parents: tuple["QueueAccount", ...] = ()  # the nearest first; they name none themselves
+
+
+class QueueAccount(QueueStanding, frozen=True, kw_only=True, omit_defaults=True):
+    """How a queue stands, and those above it, each with all below it."""
+
+    parents: tuple[QueueStanding, ...] = ()  # the nearest first
 
 
 class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.why.v1"):
@@ -384,7 +389,7 @@ class WhyReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     waiting: int = 0  # workloads that wait in all
     queue_position: int | None = None  # among those of its queue, 1 = next
     account: QueueAccount | None = None  # of its queue
-    accounts: tuple[QueueAccount, ...] = ()  # without an id: of all queues open to the tenant
+    accounts: tuple[QueueStanding, ...] = ()  # without an id: of all queues open to the tenant
     first_free_s: float | None = None  # about when there may be room, if jobs end as they said
     reservation: Reservation | None = None  # room that is kept for it
     held_back: int = 0  # jobs before it for which room is kept that it would fit in

@@ -11,7 +11,7 @@ from berthmaster.cli.fleet_commands import changed
 from berthmaster.cli.queue_file import in_order, overcommitted_in, read_settings
 from berthmaster.cli.render import fleet
 from berthmaster.cli.requests import WrongInput
-from berthmaster.messages.api import QueueAccount
+from berthmaster.messages.api import QueueStanding
 from berthmaster.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import FleetFact
@@ -172,8 +172,8 @@ def test_queues_are_listed_as_a_tree_with_what_they_have() -> None:
         QueueSetting(queue="other", priority=1),
     ]
     accounts = [
-        QueueAccount(queue="top", used_gpu_milli=5000, borrowed_gpu_milli=1000),
-        QueueAccount(queue="a-child", used_gpu_milli=5000, borrowed_gpu_milli=3000),
+        QueueStanding(queue="top", used_gpu_milli=5000, borrowed_gpu_milli=1000),
+        QueueStanding(queue="a-child", used_gpu_milli=5000, borrowed_gpu_milli=3000),
     ]
     out = StringIO()
     Console(file=out, width=160).print(fleet.queues(settings, accounts))

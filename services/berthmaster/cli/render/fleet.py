@@ -12,7 +12,7 @@ from berthmaster.client.following import SeenDead
 from berthmaster.engine.queueing.queues import amount_text
 from berthmaster.engine.queueing.tree import QueueTree
 from berthmaster.fleetview.rows import ClusterRow, NodeRow
-from berthmaster.messages.api import QueueAccount
+from berthmaster.messages.api import QueueStanding
 from berthmaster.messages.control import QueueSetting
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
@@ -154,7 +154,7 @@ _PREEMPTS = {"never": "nobody", "all": "in all queues"}
 
 
 def queues(
-    settings: Sequence[QueueSetting], accounts: Sequence[QueueAccount] = ()
+    settings: Sequence[QueueSetting], accounts: Sequence[QueueStanding] = ()
 ) -> RenderableType:
     """The queues that operators have set, each below its parent."""
     if not settings:
@@ -212,7 +212,7 @@ def _as_tree(settings: Sequence[QueueSetting]) -> Iterator[tuple[int, QueueSetti
         yield len(first[name]) - 1, by_name[name]
 
 
-def _has(account: QueueAccount | None) -> tuple[str, str]:
+def _has(account: QueueStanding | None) -> tuple[str, str]:
     """GPUs that a queue and all below it use, and that are beyond what it deserves."""
     if account is None:
         return "?", "?"

@@ -9,7 +9,7 @@ from berthmaster.cli.render import amounts, figures
 from berthmaster.cli.render.terminal import plain_table, safe, visible
 from berthmaster.cli.render.workloads import places
 from berthmaster.engine.scoring.profiles import BALANCED
-from berthmaster.messages.api import DryRunReply, QueueAccount, WhyReply
+from berthmaster.messages.api import DryRunReply, QueueStanding, WhyReply
 from berthmaster.messages.placement import Choice, RankedCluster
 
 SHOWN_CLUSTERS = 10
@@ -65,7 +65,7 @@ def _room(reply: WhyReply) -> list[str]:
     return [f"Room is kept for it on {kept.cluster}: {nodes}{more}{when}."]
 
 
-def queue_line(account: QueueAccount) -> str:
+def queue_line(account: QueueStanding) -> str:
     """How a queue stands, in one line."""
     parts = [f"{_gpus(account.used_gpu_milli)} GPUs in use"]
     if account.max_running_jobs is not None:

@@ -6,8 +6,6 @@ They are made by the very functions that decide, so an explanation is what would
 from collections import Counter
 from collections.abc import Mapping
 
-import msgspec
-
 from berthmaster.engine.fitting.topology import never, shaped
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
@@ -18,7 +16,7 @@ from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.fold import Hold, Key, Workload, key
 from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.api import DryRunReply, QueueAccount, Refusal, WhyReply
+from berthmaster.messages.api import DryRunReply, QueueAccount, QueueStanding, Refusal, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Choice, Decision, Reservation
 from berthmaster.messages.workload import JobRequest
@@ -222,6 +220,14 @@ def _kept(know: Knowledge, own: Reservation) -> str:
 
 def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
     """How a queue stands, and those above it."""
+    parents = tuple(_together(know, share) for share in know.derived.path(queue)[1:])
+    own = _standing(know, queue, waiting)
+    fields = QueueStanding.__struct_fields__
+    return QueueAccount(**{name: getattr(own, name) for name in fields}, parents=parents)
+
+
+def _standing(know: Knowledge, queue: str, waiting: int) -> QueueStanding:
+    """How a queue stands that has none below it."""
     amounts = dict(know.derived.ledger.used(queue))
     running = know.derived.ledger.running[queue]
     setting = know.queues.get(queue) or QueueSetting(queue=queue)
@@ -229,7 +235,7 @@ def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
     if own is None:
         own = setting.guarantee_gpu_milli
     used = amounts.get(GPU, 0)
-    return QueueAccount(
+    return QueueStanding(
         queue=queue,
         used_gpu_milli=used,
         used=amounts,
@@ -242,16 +248,15 @@ def account(know: Knowledge, queue: str, waiting: int) -> QueueAccount:
         borrowed_gpu_milli=max(0, used - own) if own is not None else 0,
         priority=setting.priority,
         held=setting.held,
-        parents=tuple(_together(know, share) for share in know.derived.path(queue)[1:]),
     )
 
 
-def _together(know: Knowledge, share: QueueShare) -> QueueAccount:
+def _together(know: Knowledge, share: QueueShare) -> QueueStanding:
     """How a parent stands, with all below it; what it does not say, it has from them."""
     ledger = know.derived.ledger
     amounts = dict(ledger.used_together(share.queue))
     used, own = amounts.get(GPU, 0), share.deserved.get(GPU, share.guarantee.get(GPU))
-    return QueueAccount(
+    return QueueStanding(
         queue=share.queue,
         used_gpu_milli=used,
         used=amounts,
@@ -295,19 +300,17 @@ def why_all(know: Knowledge, policy: Policy, now_s: float, tenant: str) -> WhyRe
     )
 
 
-def _accounts(know: Knowledge, tenant: str) -> tuple[QueueAccount, ...]:
+def _accounts(know: Knowledge, tenant: str) -> tuple[QueueStanding, ...]:
     """Of the queues that are open to it, and of those above them."""
     tree, lines = know.derived.tree, know.derived.lines
     seen = [n for n, s in know.queues.items() if not s.tenants or tenant in s.tenants]
     names = {above for name in seen for above in tree.parents.get(name, ())} | set(seen)
-    found = []
-    for name in sorted(names):
-        if name in tree.children:
-            found.append(_together(know, tree.share(name)))
-        else:
-            each = account(know, name, lines.waiting(name))
-            found.append(msgspec.structs.replace(each, parents=()))
-    return tuple(found)
+    return tuple(
+        _together(know, tree.share(name))
+        if name in tree.children
+        else _standing(know, name, lines.waiting(name))
+        for name in sorted(names)
+    )
 
 
 def dry_run(
