@@ -118,13 +118,20 @@ def right_over(mover: Mover, victim: Path, victim_priority: int) -> tuple[RightN
         return "guarantee", tuple((share.queue, share.guarantee) for share in theirs)
     if above.priority > by.priority:
         return None
-    floors = tuple((share.queue, floor_of(share)) for share in theirs)
+    floors = floors_beside(mover, victim)
     if by.tier is Tier.DESERVED:
         return "deserved", floors
     below = (above.priority, victim_priority) < (by.priority, mover.priority)
     if mover.preempts == "all" and below and victim_priority < mover.priority:
         return "priority", floors
     return None
+
+
+def floors_beside(mover: Mover, victim: Path) -> Floors:
+    """What the victim's queue keeps in any case beside the mover's, and those above it that are not
+    above both."""
+    theirs = victim[: len(victim) - _in_common(mover.levels, victim)]
+    return tuple((share.queue, floor_of(share)) for share in theirs)
 
 
 def _in_common(levels: Sequence[Level], path: Path) -> int:

@@ -6,6 +6,8 @@ They are made by the very functions that decide, so an explanation is what would
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
+
 from berthmaster.engine.fitting.topology import never, shaped
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of

@@ -57,7 +57,7 @@ CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
 
 
 Token = tuple[Key, int]
-_FIRST: Final[Rank] = (False, 0, 0)  # of one that moves: nobody goes before it
+_FIRST: Final[Rank] = ((), 0)  # of one that moves: nobody goes before it
 
 
 class Kept(NamedTuple):

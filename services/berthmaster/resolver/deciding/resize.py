@@ -31,7 +31,7 @@ from berthmaster.engine.queueing.making_room import (
     Accounts,
     Mover,
     RightName,
-    floor_of,
+    floors_beside,
     lost_by_shrinking_gpu_s,
     right_over,
 )
@@ -118,9 +118,7 @@ class Shrinker:
         self._looks += 1
         workload = know.open[turn.key]
         mover = Mover(
-            turn.line.queue,
-            turn.tier,
-            turn.share.priority,
+            turn.levels,
             workload.priority,
             setting.preempts if setting is not None else "never",
         )
@@ -196,12 +194,12 @@ class Shrinker:
     ) -> _Loser | None:
         know, request = self._know, workload.request
         assert request is not None  # or it were not elastic
-        share = know.derived.share(request.queue)
-        by = right_over(mover, share, workload.priority)
+        path = know.derived.path(request.queue)
+        by = right_over(mover, path, workload.priority)
         name: _Right = ""
-        low, floor = _wished(workload), {} if share.queue == mover.queue else floor_of(share)
+        low, floors = _wished(workload), floors_beside(mover, path)
         if by is not None and request.preemptible:
-            name, floor = by[0], dict(by[1])
+            name, floors = by
             low = {pods.name: least(pods) for pods in request.pod_sets}
         has = counts_of(workload.pods)
         low = {pods: min(count, has.get(pods, count)) for pods, count in low.items()}
@@ -212,13 +210,13 @@ class Shrinker:
             kept = _first_of(workload.pods, counts)
             left = self._amounts(workload, kept)
             gone = {what: n - left.get(what, 0) for what, n in before_amounts.items()}
-            if not accounts.may_lose(request.queue, gone, floor):
+            if not accounts.may_lose(floors, gone):
                 break
             sizes.append(kept)
             lost = gone
         if len(sizes) == 1:
             return None
-        accounts.leaves(request.queue, lost)
+        accounts.leaves(path, lost)
         return _Loser(cost, before, workload.key, name, tuple(sizes))
 
     def _amounts(self, workload: Workload, pods: tuple[PodBinding, ...]) -> Mapping[str, int]:
