@@ -21,7 +21,7 @@ from nats.protocol.parser import Parser  # after nats_py, which sees to what nat
 Taker = Callable[[bytes, bytes, bytes], None]  # (subject, reply, body)
 
 _END: Final = b"\r\n"
-SLICE: Final = 64  # messages that are read before the event loop runs; about a millisecond's work
+SLICE: Final = 32  # messages that are read before the event loop runs; below a millisecond's work
 _MESSAGES: Final = (b"MSG", b"HMSG")
 
 

@@ -5,7 +5,7 @@ once and costs next to nothing. From the queues work is begun a little at a time
 turn, and the event loop runs in between: what has been begun goes on, and whoever comes new waits
 for one small portion of work at most. Those with few requests in hand come first, and while one of
 them is served, those with many have a portion now and then. As long as others come at all, those
-with many have a third of the loop's time, and little at work: whoever comes next finds the loop
+with many have a fifth of the loop's time, and little at work: whoever comes next finds the loop
 free rather than busy, and waits for what has been begun (writes to one log).
 """
 
@@ -14,12 +14,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-PORTION: Final = 8  # work that is begun before the event loop runs
+PORTION: Final = 4  # work that is begun before the event loop runs
 FEW: Final = 16  # requests in hand of one for whom there is always room
 NEW: Final = 4  # of one for whom there is room where all others have filled it
 PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
-AT_WORK: Final = 32  # begun of one with many, where others come too
-REST: Final = 2.0  # times as long as a portion of those with many took, the next waits then
+AT_WORK: Final = 12  # begun of one with many, where others come too
+REST: Final = 4.0  # times as long as a portion of those with many took, the next waits then
 SHORTEST_REST_S: Final = 0.001
 OTHERS_S: Final = 1.0  # so long after another one has been served, others come
 NUMBER_AGAIN_S: Final = 0.25  # a full queue at 0.5 ms each
