@@ -40,7 +40,7 @@ def test_each_has_one_turn_before_any_has_a_second() -> None:
         for name in ("a1", "a2", "a3", "b1", "c1"):
             assert join(turns, name[0], start=partial(begun.append, name)) is None
 
-    assert in_turns(work) == ["a1", "b1", "c1", "a2", "a3", "|"]
+    assert in_turns(work) == ["a1", "b1", "c1", "a2", "|", "a3", "|"]
 
 
 def test_between_portions_the_event_loop_runs() -> None:
@@ -121,13 +121,13 @@ def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_i
         join(turns, "other")
         await asyncio.sleep(0)
         turns.leave("other", 1)
-        for number in range(AT_WORK + 3):
+        for number in range(AT_WORK + FEW):
             join(turns, "many", start=partial(begun.append, number))
         await until(lambda: len(begun) >= AT_WORK)
         turns.leave("many", 1)
         await until(lambda: len(begun) > AT_WORK)
         assert begun == list(range(AT_WORK + 1))
-        assert turns.in_hand == AT_WORK + 2
+        assert turns.in_hand == AT_WORK + FEW - 1
 
     asyncio.run(run())
 
