@@ -362,3 +362,18 @@ def test_the_newest_decisions_are_at_hand_and_always_the_last(
     kept = world.resolver.decisions
     assert [len(decision.placements) for decision in kept.values()] == [4]
     assert list(kept) == [world.decisions[-1][1].number]
+
+
+def test_a_job_too_wide_for_any_cluster_is_told_what_a_division_would_change() -> None:
+    world = World()
+    for name, gpus in (("a", 4), ("b", 3), ("c", 2)):
+        world.fact(profile(name), alive(name), node(name, "n", gpus=gpus))
+    for count, said in (
+        (7, "7 x 1: all fit on 2 clusters (a 4, b 3)"),
+        (30, "30 x 1: 9 fit on 3 clusters (a 4, b 3, c 2)"),
+    ):
+        world.submit(job(f"wide{count}", gpus=1, count=count))
+        assert world.settle() == []
+        reply = why(world, f"wide{count}")
+        end = "; dividing is off: all pods of a job run in one cluster"
+        assert reply.hints[0] == said + end

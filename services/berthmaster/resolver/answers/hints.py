@@ -10,7 +10,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet.needs import gpu_milli, wants_fraction
+from berthmaster.engine.fleet.needs import gpu_milli, shape_of, wants_fraction
+from berthmaster.engine.queueing.dividing import on_fewest
+from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import MAX_TOLERATIONS, JobRequest, PodSet, Toleration
@@ -20,6 +22,7 @@ from berthmaster.resolver.known.knowledge import Knowledge
 
 MOST_QUEUES: Final = 16  # tried
 MOST_TAINTS: Final = 4
+MOST_DIVIDED: Final = 16  # clusters
 MOST_HINTS: Final = 8  # told
 _TAINT: Final = re.compile(r"tainted \((?P<key>.*)\)\Z")
 
@@ -68,6 +71,7 @@ def hints(cycle: Cycle, tenant: str, request: JobRequest, shortlist: Shortlist) 
     trial = Trial(cycle)
     found = [
         *_other_gpus(trial, request),
+        *_divided(cycle, request, shortlist),
         *_fewer(trial, request),
         *_less(trial, request),
         *_anywhere(trial, request),
@@ -126,6 +130,41 @@ def _fewer(trial: Trial, request: JobRequest) -> Iterator[str]:
     number, place = trial.most(part, parts)
     if number:
         yield f"a smaller part of a GPU: {number / 1000:g} would fit now, {_on(place)}"
+
+
+def _divided(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> Iterator[str]:
+    """What it would change if its pods might run in several clusters, which they may not."""
+    pods = request.pod_sets[0]
+    free_to_divide = len(request.pod_sets) == 1 and pods.count > 1 and pods.topology is None
+    if not free_to_divide or queue_refusal(cycle.know, request):
+        return
+    busy = [cluster for cluster, why in shortlist.filtered.items() if why == BUSY]
+    room = {cluster: _fitting(cycle, request, cluster) for cluster in busy[:MOST_DIVIDED]}
+    parts = on_fewest(pods.count, room)
+    if len(parts) < 2:
+        return
+    each = f" x {pods.gpus * pods.gpu_milli / 1000:g}" if pods.gpus else ""
+    fit = sum(parts.values())
+    how_many = "all" if fit == pods.count else str(fit)
+    named = ", ".join(f"{cluster} {count}" for cluster, count in parts.items())
+    yield (
+        f"{pods.count}{each}: {how_many} fit on {len(parts)} clusters ({named}); dividing is off: "
+        "all pods of a job run in one cluster"
+    )
+
+
+def _fitting(cycle: Cycle, request: JobRequest, cluster: str) -> int:
+    """How many of its pods a cluster has room for, by halving."""
+    pods = request.pod_sets[0]
+    fits, too_many = 0, pods.count
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        asked = replace(request, pod_sets=(replace(pods, count=middle),))
+        if cycle.bind_in(asked, shape_of(asked), cluster) is not None:
+            fits = middle
+        else:
+            too_many = middle
+    return fits
 
 
 def _less(trial: Trial, request: JobRequest) -> Iterator[str]:
