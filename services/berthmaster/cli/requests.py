@@ -22,6 +22,7 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "prefer_gpu_models": "--prefer-model",
     "mig_profile": "--mig",
     "data": "--data-at",
+    "depends_on": "--after",
     "gpu_memory_mib": "--gpu-memory",
     "resources": "--resource",
     "claims": "--claim",
@@ -180,6 +181,7 @@ _OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
     "not_preemptible": ("preemptible", operator.not_),
     "grace": ("grace_s", parse_duration_s),
     "max_run": ("max_run_s", parse_duration_s),
+    "set_name": ("set", str),
     "retries": ("retries", int),
     "backoff": ("backoff_s", parse_duration_s),
     "no_retry_exit_code": ("no_retry_exit_codes", list),
@@ -212,6 +214,8 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
     if "runtime" in given:
         parameters = parse_parameters(given.get("param", ()))
         request["runtime"] = {"name": given["runtime"], "parameters": parameters}
+    if "after" in given:
+        request["depends_on"] = given["after"]
     if topology := _topology_of(given):
         pods["topology"] = topology
     if command or any(flag in given for flag in ("image", "env", "secret_env")):

@@ -128,6 +128,18 @@ _FLAGS = [
     ),
     click.option("--node-label", multiple=True, metavar="K=V", help="Required of the nodes."),
     click.option("--label", multiple=True, metavar="K=V", help="A label of your own."),
+    click.option("--set", "set_name", metavar="NAME", help="A name for several jobs."),
+    click.option(
+        "--array",
+        metavar="0-99%8",
+        help="So many jobs ID-0 … of the set ID, with BERTH_ARRAY_INDEX; 8 of them at once.",
+    ),
+    click.option(
+        "--after",
+        multiple=True,
+        metavar="ID[:succeeded|ended]",
+        help="Only when that job has succeeded, or ended; may be repeated.",
+    ),
     click.option("--image", help="Container image, for real clusters."),
     click.option("--env", multiple=True, metavar="K=V", help="A variable; no secret."),
     click.option(
@@ -176,16 +188,20 @@ async def submit(
 
 def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
     """Requests as JSON, of files or of flags. Raises WrongInput."""
+    from berthmaster.cli.arrays import array_of, in_order, parse_after
     from berthmaster.cli.requests import WrongInput, from_flags, read_requests
     from berthmaster.messages.families import encode
 
     if _any_given(flags):
         if words and (words[0] == "-" or words[0].endswith(".json")):
             raise WrongInput("give files or flags, not both; a command to run stands after --")
-        return [encode(from_flags(flags, words, f"job-{secrets.token_hex(4)}"))]
+        array = flags.pop("array", None)
+        flags["after"] = parse_after(flags.get("after") or ()) or None
+        request = from_flags(flags, words, f"job-{secrets.token_hex(4)}")
+        return [encode(one) for one in (array_of(request, array) if array else [request])]
     if not words:
         raise WrongInput("give a file, - for standard input, or flags such as --gpus 1")
-    return [body for word in words for body in read_requests(_read(word), word)]
+    return in_order([body for word in words for body in read_requests(_read(word), word)])
 
 
 def _any_given(flags: dict[str, Any]) -> bool:
@@ -223,7 +239,7 @@ async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> in
 
 
 async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wait: bool) -> int:
-    """Submit one after the other; one that is refused does not keep the others back."""
+    """Submit all, an answer each; one that is refused does not keep the others back."""
     from berthmaster.cli.render.terminal import safe
     from berthmaster.cli.requests import id_of
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
@@ -232,12 +248,13 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
     accepted: list[str] = []
     existing: set[str] = set()
     refused = 0
-    for number, body in enumerate(bodies, 1):
-        try:
-            reply = await berth.submit_raw(body)
-        except (RefusedError, TooLargeError) as error:
+    number = 0
+    async for _, reply in berth.submit_many(bodies):
+        number += 1
+        if isinstance(reply, RefusedError | TooLargeError):
+            error = reply
             refused += 1
-            name = id_of(body) or (f"request {number}" if len(bodies) > 1 else "")
+            name = id_of(bodies[number - 1]) or (f"request {number}" if len(bodies) > 1 else "")
             text = describe(error.refusal) if isinstance(error, RefusedError) else str(error)
             if session.out.as_json:
                 refusal = error.refusal if isinstance(error, RefusedError) else None

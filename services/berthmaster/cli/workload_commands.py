@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from berthmaster.cli.completion import ANY, OPEN
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 if TYPE_CHECKING:
+    from berthmaster.client import Client
     from berthmaster.messages.api import WhyReply, WorkloadStateName, WorkloadView
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
@@ -28,17 +29,41 @@ STATES: "tuple[WorkloadStateName, ...]" = (
 @click.command()
 @click.option("--state", type=click.Choice(STATES), multiple=True, help="Only in these states.")
 @click.option("--queue", default="", help="Only of this queue.")
+@click.option("--set", "set_name", default="", metavar="NAME", help="Only of this set.")
+@click.option("--label", multiple=True, metavar="K=V", help="Only with this label.")
+@click.option("--since", metavar="TIME", help="Only those of which something happened since: 2h.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", type=int, default=0, help="Only those submitted before this event.")
 @bus_command
 async def jobs(
-    session: Session, state: "tuple[WorkloadStateName, ...]", queue: str, limit: int, before: int
+    session: Session,
+    state: "tuple[WorkloadStateName, ...]",
+    queue: str,
+    set_name: str,
+    label: tuple[str, ...],
+    since: str | None,
+    limit: int,
+    before: int,
 ) -> None:
     """List workloads, newest first."""
     from berthmaster.cli.render import workloads
+    from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_pairs
 
+    try:
+        labels = parse_pairs(label, "label")
+        ago_s = None if since is None else parse_duration_s(since)
+    except WrongInput as error:
+        usage(str(error))
     async with session.client() as berth:
-        reply = await berth.list(states=state, queue=queue, limit=limit, before=before)
+        reply = await berth.list(
+            states=state,
+            queue=queue,
+            set_name=set_name,
+            labels=labels,
+            since_s=0.0 if ago_s is None else max(0.0, berth.now() - ago_s),
+            limit=limit,
+            before=before,
+        )
         session.out.document(reply, lambda: workloads.jobs(reply, berth.now()))
 
 
@@ -109,17 +134,49 @@ def ending_of(view: "WorkloadView") -> "WhyReply":
     return WhyReply(tenant=view.tenant, id=view.id, state=view.state, summary=summary)
 
 
+async def open_ones(berth: "Client", set_name: str, label: tuple[str, ...]) -> list[str]:
+    """Ids of all workloads of a set, with these labels, that have not ended."""
+    from berthmaster.cli.requests import WrongInput, parse_pairs
+
+    try:
+        labels = parse_pairs(label, "label")
+    except WrongInput as error:
+        usage(str(error))
+    states: tuple[WorkloadStateName, ...] = ("queued", "placed", "claimed", "admitted", "running")
+    found: list[str] = []
+    before = 0
+    while True:
+        page = await berth.list(
+            states=states, set_name=set_name, labels=labels, limit=1000, before=before
+        )
+        found += [view.id for view in page.workloads]
+        if not (before := page.next_before):
+            return found
+
+
 @click.command()
-@click.argument("workloads", nargs=-1, required=True, metavar="WORKLOAD...", type=OPEN)
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=OPEN)
+@click.option("--set", "set_name", default="", metavar="NAME", help="All open ones of this set.")
+@click.option("--label", multiple=True, metavar="K=V", help="All open ones with this label.")
 @click.option("--reason", default="", help="Why, for those who read its story.")
 @bus_command
-async def cancel(session: Session, workloads: tuple[str, ...], reason: str) -> int:
+async def cancel(
+    session: Session,
+    workloads: tuple[str, ...],
+    set_name: str,
+    label: tuple[str, ...],
+    reason: str,
+) -> int:
     """Cancel workloads. One that runs is stopped by its cluster a little later."""
+    if not (workloads or set_name or label):
+        usage("name workloads, or say --set or --label")
     from berthmaster.cli.render.terminal import safe
     from berthmaster.client.errors import RefusedError
 
     failed = 0
     async with session.client() as berth:
+        if set_name or label:
+            workloads = (*workloads, *await open_ones(berth, set_name, label))
         for workload in workloads:
             try:
                 reply = await berth.cancel(workload, reason)

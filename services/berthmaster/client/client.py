@@ -7,7 +7,8 @@ request is told what the first one did, and all the other requests may be repeat
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -78,9 +79,11 @@ from berthmaster.runtime.backoff import Backoff
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
+Submitted = SubmitReply | RefusedError | TooLargeError
 
 TIMEOUT_S: Final = 10.0  # for one request with all its repetitions
 TRY_TIMEOUT_S: Final = 2.0
+SUBMITS_AT_ONCE: Final = 64
 LOG_WAIT_S: Final = 4.0
 TRY_LOG_S: Final = 5.0  # for the answer of a cluster, beyond what is waited for lines
 LOG_PAUSE_S: Final = 0.5
@@ -195,6 +198,37 @@ class Client:
         """Submit a job; returns when it is durable. The same request again is harmless."""
         return await self._tenant("submit", request, SubmitReply)
 
+    async def submit_many(
+        self, requests: Iterable[JobRequest | bytes], *, at_once: int = SUBMITS_AT_ONCE
+    ) -> AsyncGenerator[
+        tuple[JobRequest | bytes, SubmitReply | RefusedError | TooLargeError], None
+    ]:
+        """Submit many over one connection, ``at_once`` on the way; each with its own answer, in
+        their order. One that depends on others goes when all before it were answered."""
+        waiting: deque[tuple[JobRequest | bytes, asyncio.Task[SubmitReply]]] = deque()
+
+        async def answered() -> tuple[JobRequest | bytes, Submitted]:
+            request, task = waiting[0]
+            try:
+                return request, await task
+            except (RefusedError, TooLargeError) as error:
+                return request, error
+            finally:
+                waiting.popleft()
+
+        try:
+            for request in requests:
+                body = request if isinstance(request, bytes) else encode(request)
+                while waiting and (len(waiting) >= at_once or b'"depends_on"' in body):
+                    yield await answered()
+                waiting.append((request, asyncio.create_task(self.submit_raw(body))))
+            while waiting:
+                yield await answered()
+        finally:
+            for _, task in waiting:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in waiting), return_exceptions=True)
+
     async def submit_raw(self, body: bytes) -> SubmitReply:
         """Submit what somebody else has written as JSON: the gateway checks it."""
         return await self._ask(subjects.api(self.tenant, "submit"), body, SubmitReply)
@@ -257,9 +291,21 @@ class Client:
         queue: str = "",
         limit: int = 100,
         before: int = 0,
+        set_name: str = "",
+        labels: Mapping[str, str] | None = None,
+        since_s: float = 0.0,
     ) -> ListReply:
-        """Workloads, newest first; the next page with ``before=reply.next_before``."""
-        request = ListRequest(states=tuple(states), queue=queue, limit=limit, before=before)
+        """Workloads, newest first; the next page with ``before=reply.next_before``. ``since_s``:
+        of which something has happened since that time."""
+        request = ListRequest(
+            states=tuple(states),
+            queue=queue,
+            limit=limit,
+            before=before,
+            set=set_name,
+            labels=dict(labels or {}),
+            since_s=since_s,
+        )
         return await self._tenant("list", request, ListReply)
 
     async def logs(

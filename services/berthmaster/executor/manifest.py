@@ -182,6 +182,12 @@ def _partly_admitted(pods: PodSet) -> dict[str, str]:
     return {MIN_PARALLELISM: str(least(pods)), EQUAL_COMPLETIONS: "true"}
 
 
+def _array_env(order: CreatePods) -> dict[str, str]:
+    """Which job of its array it is."""
+    index = order.request.array_index
+    return {} if index is None else {"BERTH_ARRAY_INDEX": str(index)}
+
+
 def _sizes_env(pods: PodSet) -> dict[str, str]:
     """What each pod of a set is told whose number varies: how many there are when the Job is made,
     and between what that number stays. Who is there at the moment their rendezvous has to say."""
@@ -350,7 +356,12 @@ def _template(
         tenant=order.attempt.tenant,
         account=order.target.service_account,
         devices={name: str(amount) for name, amount in devices.counted.items()},
-        env={**_sizes_env(pods), **_checkpoint_env(order), **devices.env},
+        env={
+            **_array_env(order),
+            **_sizes_env(pods),
+            **_checkpoint_env(order),
+            **devices.env,
+        },
     )
     spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers)
     if style.run_as_non_root:

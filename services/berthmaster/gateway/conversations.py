@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
+from berthmaster.gateway import dependencies
 from berthmaster.gateway.answers import (
     changed,
     conflict,
@@ -66,6 +67,7 @@ from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     JobRequest,
+    Released,
     Reprioritized,
     Submitted,
 )
@@ -118,6 +120,18 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = filled
     else:
         request = filled
+    if refusal is None:
+        via = shared.queues[request.queue].via
+        refusal = dependencies.order_refusal(request, via)
+    if refusal is None:
+        for at in dependencies.unknown(shared, tenant, request):
+            other = request.depends_on[at].id  # another gateway may have taken it just now
+            read, now_s = yield from _reload(asked.ref, tenant, other)
+            if read.failed:
+                return unavailable(AGAIN)
+            if read.workload is None or read.workload.state is State.NEW:
+                refusal = dependencies.unknown_refusal(at, other)
+                break
     most = shared.limits.max_open_of_tenant
     if refusal is None and shared.view.open_of(tenant) >= most:
         refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")
@@ -191,6 +205,38 @@ class Wish(NamedTuple):
     id: str
     priority: int | None = None
     reason: str = ""
+
+
+class Settle(NamedTuple):
+    """A workload that depends on others, to be released, or cancelled, if it is time."""
+
+    tenant: str
+    id: str
+
+
+def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conversation:
+    """As those that it depends on stand now."""
+    tenant, name = doubt
+    for _ in range(shared.limits.max_tries):
+        read, now_s = yield from _reload(ref, tenant, name)
+        work = read.workload
+        if work is None or work.state is State.NEW:
+            return unavailable(AGAIN) if read.failed else not_found(name)
+        if work.state is not State.QUEUED or not work.depends:
+            return changed(tenant, name, work.state, "")
+        done, why_not = dependencies.stands(shared, work)
+        if why_not:
+            return (yield from fulfil(shared, ref, Wish(tenant, name, reason=why_not), now_s))
+        if not done:
+            return changed(tenant, name, work.state, "")
+        event = Released(
+            tenant=tenant, id=name, after=work.sequence, at_s=now_s, by=shared.by, cause=ref
+        )
+        outcome, now_s = yield from _append(ref, event)
+        if isinstance(outcome, Stored):
+            shared.wrote(tenant, name, outcome.sequence)
+            return changed(tenant, name, work.state, "")
+    return unavailable(AGAIN)
 
 
 class Reread(NamedTuple):
@@ -542,7 +588,7 @@ def _idle(setting: QueueSetting) -> str:
 
 
 def _append(
-    ref: str, event: Submitted | Cancelled | CancelRequested | Reprioritized | JobEvent
+    ref: str, event: Submitted | Released | Cancelled | CancelRequested | Reprioritized | JobEvent
 ) -> Generator[Ask, Step, tuple[Stored | Refused | Unknown, float]]:
     step = yield Append(ref=ref, event=event)
     if not isinstance(step.told, Answered):

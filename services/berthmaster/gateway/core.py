@@ -16,7 +16,8 @@ from typing import Final, assert_never
 
 from berthmaster.gateway import conversations
 from berthmaster.gateway.answers import malformed_verb, overloaded, unavailable
-from berthmaster.gateway.conversations import Conversation, Reread, Step, Told, Wish
+from berthmaster.gateway.conversations import Conversation, Reread, Settle, Step, Told, Wish
+from berthmaster.gateway.dependencies import Waiting
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
@@ -42,7 +43,7 @@ from berthmaster.gateway.job_verbs import ORDERS
 from berthmaster.gateway.shared_state import Limits, SharedState
 from berthmaster.gateway.suspects import Suspects
 from berthmaster.gateway.workload_index import WorkloadIndex
-from berthmaster.lifecycle.fold import Verdict, Workload, key
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -74,10 +75,11 @@ class Gateway:
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
         self._shared = SharedState(by, limits or Limits())
         self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
-        self._wishes: dict[str, Wish | Reread | Cordon] = {}  # not begun yet, by ref
+        self._wishes: dict[str, Wish | Reread | Cordon | Settle] = {}  # not begun yet, by ref
+        self._waiting = Waiting()
         limits = self._shared.limits
         self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
-        self._pursued: dict[str, Wish | Reread | Cordon] = {}
+        self._pursued: dict[str, Wish | Reread | Cordon | Settle] = {}
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
     @property
@@ -129,6 +131,7 @@ class Gateway:
                 self._shared.caught_up = True
                 for work in self._shared.view.open_workloads():
                     self._wish_on(work)
+                    self._settle_on(self._waiting.follow(work))
                 return self._pursue(now_s)
             case UnreadableEvent():
                 why = f"this version cannot read its event {event.sequence} ({event.why})"
@@ -136,6 +139,7 @@ class Gateway:
                 self._shared.followed(event.sequence)
             case LogReplaced():
                 self._shared.restart()
+                self._waiting = Waiting()
                 self._wishes.clear()
             case LogDamaged():
                 self._shared.damage = event.why
@@ -241,6 +245,10 @@ class Gateway:
             return []
         verdict, work = offered
         self.verdicts[verdict] += 1
+        begun: list[Instruction] = []
+        if self._shared.caught_up and verdict is Verdict.COUNTED:
+            self._settle_on(self._waiting.follow(work))
+            begun = self._pursue(now_s) if self._wishes else []
         if verdict is Verdict.MISSED:
             is_new = work.key not in self._shared.doubted
             self._shared.doubted[work.key] = event.sequence
@@ -251,8 +259,14 @@ class Gateway:
             self._suspects.take(event.event, work, event.stored_at_s)
         if isinstance(event.event, Evicted) and self._shared.caught_up:
             self._wish_on(work)
-            return self._pursue(now_s)
-        return []
+            return [*begun, *self._pursue(now_s)]
+        return begun
+
+    def _settle_on(self, names: list[Key]) -> None:
+        """Look at those who depended on what has changed."""
+        for name in names:
+            tenant, _, workload_id = name.partition("/")
+            self._wishes[f"{WISH}after/{name}"] = Settle(tenant, workload_id)
 
     def _wish_on(self, work: Workload) -> None:
         """Somebody asked for its end, its attempt ended otherwise: it must not start again."""
@@ -283,6 +297,8 @@ class Gateway:
                 talk = conversations.reread(self._shared, ref, wish)
             elif isinstance(wish, Cordon):
                 talk = conversations.put(self._shared, ref, wish, "")
+            elif isinstance(wish, Settle):
+                talk = conversations.settle(self._shared, ref, wish, now_s)
             else:
                 talk = conversations.fulfil(self._shared, ref, wish, now_s)
             begun += self._advance(ref, talk, None)

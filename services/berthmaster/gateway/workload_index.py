@@ -59,6 +59,9 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
     gpu_models: tuple[str, ...]
     pods: int
     reason: str
+    set: str = ""
+    array_index: int | None = None
+    labels: tuple[str, ...] = ()  # key, value, key, value
 
 
 def _asked_for(request: JobRequest | None) -> tuple[float, tuple[str, ...], int]:
@@ -97,7 +100,17 @@ def view_of(work: Workload) -> WorkloadView:
         held_by=work.hold.who if work.hold is not None else "",
         checkpoint=work.checkpoint,
         reason=work.reason,
+        set=work.request.set if work.request else "",
+        array_index=work.request.array_index if work.request else None,
+        labels=work.request.labels if work.request else {},
+        waits_for=_waits_for(work),
     )
+
+
+def _waits_for(work: Workload) -> tuple[str, ...]:
+    if work.request is None or not work.depends:
+        return ()
+    return tuple(other.id for other in work.request.depends_on)
 
 
 def _view_of_record(tenant: str, record: Record) -> WorkloadView:
@@ -117,6 +130,9 @@ def _view_of_record(tenant: str, record: Record) -> WorkloadView:
         changed_at_s=record.changed_at_s,
         sequence=record.sequence,
         reason=record.reason,
+        set=record.set,
+        array_index=record.array_index,
+        labels=dict(zip(record.labels[::2], record.labels[1::2], strict=True)),
     )
 
 
@@ -138,6 +154,11 @@ def _record_of(work: Workload, order: int) -> Record:
         gpu_models=models,
         pods=pods,
         reason=work.reason[:REASON_CHARS],
+        set=sys.intern(work.request.set) if work.request else "",
+        array_index=work.request.array_index if work.request else None,
+        labels=_shared(tuple(t for pair in work.request.labels.items() for t in pair))
+        if work.request
+        else (),
     )
 
 
@@ -202,8 +223,11 @@ class _Tenant:
         else:
             del self.counts[name]
 
-    def matches(self, order: int, workload_id: str, wanted: frozenset[State], queue: str) -> bool:
-        """Whether it still is the workload of this order, in a wanted state and queue."""
+    def matches(
+        self, order: int, workload_id: str, wanted: frozenset[State], request: ListRequest
+    ) -> bool:
+        """Whether it still is the workload of this order, and one that is asked for."""
+        queue = request.queue
         work = self.open.get(workload_id)
         if work is not None:
             state, in_queue = work.state, work.request.queue if work.request else ""
@@ -213,7 +237,16 @@ class _Tenant:
             if record is None:
                 return False
             state, in_queue, same = record.state, record.queue, record.order == order
-        return same and (not wanted or state in wanted) and (not queue or in_queue == queue)
+        if not same or (wanted and state not in wanted) or (queue and in_queue != queue):
+            return False
+        if not (request.set or request.labels or request.since_s):
+            return True
+        view = self.view(workload_id)
+        return (
+            (not request.set or view.set == request.set)
+            and request.labels.items() <= view.labels.items()
+            and view.changed_at_s >= request.since_s
+        )
 
     def view(self, workload_id: str) -> WorkloadView:
         work = self.open.get(workload_id)
@@ -332,6 +365,12 @@ class WorkloadIndex:
         known = self._tenants.get(tenant)
         return known.open.get(workload_id) if known else None
 
+    def ended_state(self, tenant: str, workload_id: str) -> State | None:
+        """How a workload has ended; None: it has not, or is not remembered."""
+        known = self._tenants.get(tenant)
+        record = known.ended.get(workload_id) if known is not None else None
+        return record.state if record is not None else None
+
     def has_ended(self, tenant: str, workload_id: str) -> bool:
         """Whether it has ended and is remembered."""
         known = self._tenants.get(tenant)
@@ -370,11 +409,12 @@ class WorkloadIndex:
                 return ListReply(workloads=tuple(page), counts=dict(known.counts), next_before=last)
             examined += 1
             last = order
-            if not known.matches(order, name, wanted, request.queue):
+            if not known.matches(order, name, wanted, request):
                 continue
             entry = known.view(name)
             if frozen := self.frozen(tenant, name):
                 entry = msgspec.structs.replace(entry, reason=frozen)
             page.append(entry)
+            chars += sum(len(k) + len(v) + 8 for k, v in entry.labels.items())
             chars += _ENTRY_CHARS + len(entry.reason) + sum(len(m) + 3 for m in entry.gpu_models)
         return ListReply(workloads=tuple(page), counts=dict(known.counts))

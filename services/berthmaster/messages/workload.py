@@ -194,8 +194,6 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # array_index: its number in its set; its pods have it as BERTH_ARRAY_INDEX.
     depends_on: Annotated[tuple[Dependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
     # depends_on: it waits for these, and is cancelled when one of them can no longer come about.
-    progress_every_s: Annotated[float, Meta(ge=5, le=86_400)] | None = None
-    # progress_every_s: its log is looked at so often for lines `BERTH {"step": …}`; None: never.
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -70,9 +70,27 @@ def why(
             f"heard of it; it is tried again soon. `berth audit` and `berth repair inspect {name}` "
             "show whether its story is damaged",
         )
+    if workload.state is State.QUEUED and (first := _waits_for_jobs(know, workload)):
+        return WhyReply(tenant=tenant, id=workload_id, state="queued", summary=first)
     if workload.state is State.QUEUED:
         return _why_not_yet(know, policy, now_s, workload)
     return _why_there(know, policy, now_s, workload, decisions)
+
+
+def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
+    """Why it waits for other jobs before it waits for a place; "" = it does not."""
+    request = workload.request
+    if request is None:
+        return ""
+    if workload.depends:
+        others = ", ".join(f"{other.id} to have {other.until}" for other in request.depends_on)
+        return f"waits for {others}; then for a place"
+    if live := know.derived.sets.outside(workload):
+        return (
+            f"waits for jobs of its set {request.set} to end: {live} have a place, and it gets "
+            f"none while {request.set_at_most} do"
+        )
+    return ""
 
 
 def _why_there(

@@ -22,6 +22,7 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import ToldOutlook
 from berthmaster.resolver.known.elastic import Elastic
 from berthmaster.resolver.known.movable import Movable
+from berthmaster.resolver.known.sets import JobSets
 
 
 class Derived(FleetDerived):
@@ -39,6 +40,7 @@ class Derived(FleetDerived):
         self._queues = queues
         self._open = open_
         self.lines = Lines()
+        self.sets = JobSets()
         self.due_order = DueOrder(expectations)
         self._tree: QueueTree | None = None  # None: queues were set since it was made
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
@@ -101,6 +103,8 @@ class Derived(FleetDerived):
 
     def frozen(self, name: Key, cluster: str | None) -> None:
         """Nothing more is decided about it."""
+        if (workload := self._open.get(name)) is not None:
+            self._stand_in_line(workload, State.QUEUED, waits=False)
         self.lines.remove(name)
         self.resting.pop(name, None)
         self.movable.drop(name)
@@ -124,11 +128,9 @@ class Derived(FleetDerived):
         """It waits in no line for now, or in its line again."""
         if workload.cancel_requested or not _takes_turns(workload):
             return
-        if suspended:
-            self.lines.remove(workload.key)
-        elif workload.key not in self.resting:
-            self._wait(workload)
-        self.due_order.follow(workload, waits=not suspended)
+        waits = not suspended and workload.key not in self.resting
+        self._stand_in_line(workload, State.QUEUED, waits=waits)
+        self.due_order.follow(workload, waits=workload.key in self.lines)
         self.growth += 1
 
     def follow(
@@ -156,16 +158,13 @@ class Derived(FleetDerived):
         self.to_cancel.discard(name)
         rested = before is State.QUEUED and name in self.lines
         self.resting.pop(name, None)
+        waits = not frozen and not workload.cancel_requested and _takes_turns(workload)
         if state is State.QUEUED and workload.cancel_requested:
             self.to_cancel.add(name)
-        elif not frozen and _takes_turns(workload):
-            if workload.retry_at_s and not rested:  # refresh() says when that is over
-                self.lines.remove(name)
-                self.resting[name] = workload.retry_at_s
-            else:
-                self._wait(workload)
-        elif before in (State.QUEUED, State.NEW):
-            self.lines.remove(name)
+        if waits and workload.retry_at_s and not rested:  # refresh() says when that is over
+            self.resting[name] = workload.retry_at_s
+            waits = False
+        self._stand_in_line(workload, before, waits=waits)
         self.due_order.follow(workload, waits=name in self.lines)
         if state is State.PLACED and not frozen:
             self.unclaimed.setdefault(name, workload.placed_at_s)
@@ -180,6 +179,22 @@ class Derived(FleetDerived):
             self.held.get(attempt_cluster, set()).discard(name)
         elif state in HELD and before not in HELD and not frozen:
             self.held.setdefault(workload.cluster, set()).add(name)
+
+    def _stand_in_line(self, workload: Workload, before: State, *, waits: bool) -> None:
+        """It, and those of its set whose turn it is now, or no more."""
+        moved = self.sets.follow(workload, waits=waits)
+        if workload.key not in moved.enter and before in (State.QUEUED, State.NEW):
+            self.lines.remove(workload.key)
+        for name in moved.leave:
+            self.lines.remove(name)
+            if name != workload.key and name in self._open:
+                self.due_order.follow(self._open[name], waits=False)
+        for name in moved.enter:
+            other = workload if name == workload.key else self._open[name]
+            self._wait(other)
+            if other is not workload:
+                self.due_order.follow(other, waits=True)
+                self.growth += 1
 
     def _follow_admission(self, workload: Workload, attempt_cluster: str) -> None:
         if workload.state in (State.PLACED, State.CLAIMED) and workload.target.via == "worker":
@@ -200,8 +215,8 @@ class Derived(FleetDerived):
         for name in [name for name, at_s in self.resting.items() if at_s <= now_s]:
             del self.resting[name]
             workload = self._open[name]
-            self._wait(workload)
-            self.due_order.follow(workload, waits=True)
+            self._stand_in_line(workload, State.QUEUED, waits=True)
+            self.due_order.follow(workload, waits=name in self.lines)
             self.growth += 1
 
     def refresh(
