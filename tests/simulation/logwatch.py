@@ -206,7 +206,7 @@ def _counted(bus: Bus) -> list[tuple[StreamMark, LogMark]]:
 
 def new_reading(bus: Bus, start: int = 1) -> Reading:
     """To be shown the log from there on."""
-    return Reading(start, core.known_digests(bus.created, _counted(bus)))
+    return Reading(start, core.known_digests(bus.created, _counted(bus)), bus.accepted_missing)
 
 
 def held_against_marks(bus: Bus) -> list[Damage]:

@@ -103,13 +103,20 @@ LINK: Final = msgspec.json.Decoder(Link)
 class Reading:
     """One pass over a stream, in its order: gaps, digests, and whether those are as remembered."""
 
-    def __init__(self, start: int = 1, known: Mapping[int, set[str]] | None = None) -> None:
-        """``known``: digests of marks by the number up to which they go."""
+    def __init__(
+        self,
+        start: int = 1,
+        known: Mapping[int, set[str]] | None = None,
+        accepted: Sequence[Gap] = (),
+    ) -> None:
+        """``known``: digests of marks by the number up to which they go; ``accepted``: gaps that
+        every reader knows, so that blocks with them have a digest all the same."""
         self.last = start - 1
         self.gaps: list[Gap] = []
         self.other: list[int] = []  # numbers up to which the digest is not the remembered one
         self.links: list[Link] = []  # of the decisions that were seen
         self._known = known or {}
+        self._accepted = accepted
         self._whole: deque[tuple[int, str]] = deque(maxlen=KEPT_DIGESTS)
         self._running = hashlib.blake2b(digest_size=8)
         self._complete = start % BLOCK == 1
@@ -154,7 +161,8 @@ class Reading:
 
     def _missed(self, first: int, last: int) -> None:
         self.gaps.append((first, last))
-        self._complete = False
+        if apart([(first, last)], self._accepted):
+            self._complete = False
 
 
 class Numbers:

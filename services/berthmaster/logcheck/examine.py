@@ -68,7 +68,8 @@ class Looked(NamedTuple):
     def reading(self, start: int = 1) -> Reading:
         """To be told of its messages from this number on."""
         created = self.seen.created if self.seen is not None else ""
-        return Reading(start, core.known_digests(created, self.marks))
+        accepted = core.heard(self.accepted.missing) if self.accepted is not None else ()
+        return Reading(start, core.known_digests(created, self.marks), accepted)
 
 
 async def look(conn: Connection, folder: Path | None = None) -> dict[str, Looked]:

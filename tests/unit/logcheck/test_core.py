@@ -218,3 +218,23 @@ def test_below_what_the_archive_remembers_nobody_can_say_what_was_removed() -> N
     assert read_through("WORKLOADS", reading, [(1, 60), (70, 99)], 100) == []
     (damage,) = read_through("WORKLOADS", reading, [(1, 60), (70, 99)], 80)
     assert damage.missing == ((80, 99),)
+
+
+def test_an_accepted_gap_leaves_its_block_a_digest_and_marks_that_differ_are_damage() -> None:
+    def read(numbers: range, known: dict[int, set[str]], last: bytes = b"9") -> Reading:
+        reading = Reading(1, known, ((3, 4),))
+        for number in numbers:
+            if number not in (3, 4):
+                reading.saw(number, "a", last if number == 9 else b"x")
+        return reading
+
+    mine = read(range(1, 10), {}).digests()
+    assert list(mine) == [9]
+    assert read(range(1, 12), {9: {mine[9]}}).other == []
+    # The log lost 9 and gave the number to another message: one of two readers has seen that.
+    assert read(range(1, 12), {9: {mine[9]}}, b"other").other == [9]
+    assert read(range(1, 12), {9: {mine[9], "another"}}).other == [9]
+    unaccepted = Reading(1, {})
+    for number in (1, 2, 5):
+        unaccepted.saw(number, "a", b"x")
+    assert unaccepted.digests() == {}
