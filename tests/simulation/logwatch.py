@@ -149,8 +149,7 @@ class LogWatch:
             self._accepted()
             return
         self._look()
-        if not self._seen and self._doubted_s is None and self._reading is not None:
-            self._keep_mark()
+        self._keep_mark()
         late_s = self._bus.clock.now_s - self._read_at_s
         if self.read and self._read_making != self._bus.makings and late_s >= READ_AGAIN_S:
             self._read_all(None)
@@ -164,8 +163,7 @@ class LogWatch:
     def _look_now(self) -> None:
         if self._begun and not self._process.cut:
             self._look()
-            if not self._seen and self._doubted_s is None and self._reading is not None:
-                self._keep_mark()
+            self._keep_mark()
 
     def _begin_anew(self) -> None:
         self._process.kill()
@@ -173,7 +171,9 @@ class LogWatch:
 
     def _keep_mark(self) -> None:
         bus, reading = self._bus, self._reading
-        assert reading is not None
+        is_doubted = bool(self._seen) or self._doubted_s is not None
+        if reading is None or (is_doubted and reading.last <= bus.log.end):
+            return  # who has seen more than there is tells what it was
         mark = StreamMark(
             stream=WORKLOADS,
             created=bus.created,

@@ -188,11 +188,7 @@ class LogGuard:
                 try:
                     await self._look()
                     mark = self._mark()
-                    if (
-                        not self._seen
-                        and self._doubted_s is None
-                        and mark.streams not in ((), kept)
-                    ):
+                    if self._may_keep and mark.streams not in ((), kept):
                         await marks.keep(self._conn, mark, self._folder)
                         kept = mark.streams
                     if self._keeps_archive and loop.time() >= archive_s:
@@ -255,6 +251,14 @@ class LogGuard:
                 self._ctx.log.error("a log is damaged", why=str(each), remedy=REMEDY)
         why = f"nothing is decided, since {grave}; {REMEDY}"
         self._ctx.health.ready(PART, not grave, why, note=words)
+
+    @property
+    def _may_keep(self) -> bool:
+        """While the log is in doubt only who has seen more than there is tells what it was."""
+        if not self._seen and self._doubted_s is None:
+            return True
+        seen, reading = self._looked[WORKLOADS].seen, self._reading
+        return seen is not None and reading is not None and reading.last > seen.last
 
     def _mark(self) -> LogMark:
         if self._caught_up is not None and not self._caught_up.is_set():
