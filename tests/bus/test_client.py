@@ -18,6 +18,7 @@ from berthmaster.bus.keys import creds_file
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
+from berthmaster.bus.subjects import LANES
 from berthmaster.client import (
     Client,
     NotAllowedError,
@@ -58,6 +59,7 @@ async def answering(
         description="answers as the test says",
         overloaded=lambda _: encode(LATER),
         failed=lambda _, __: b"",
+        lanes=[conn] * LANES,
     )
 
 
