@@ -1,14 +1,38 @@
 """The executor in a real cluster: from placed to the ending, as its own status tells."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Cancelled, Evicted, Failed, Running, Succeeded
+from berthmaster.messages.placement import PodBinding, Target
+from berthmaster.messages.runtimes import (
+    PodTemplate,
+    Runtime,
+    RuntimeParameter,
+    RuntimeSetting,
+    RuntimeVolume,
+)
+from berthmaster.messages.workload import (
+    Cancelled,
+    Evicted,
+    Failed,
+    JobRequest,
+    Placed,
+    Running,
+    RunSpec,
+    Succeeded,
+)
+from berthmaster.requests.runtimes import filled_in
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
+from tests.controlplane.api import Api
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support.gangs import meet, pod_env
@@ -106,6 +130,119 @@ async def test_processes_of_a_gang_meet_by_the_service_that_is_made_for_it_and_g
             return found is None
 
         await eventually(gone, 60)
+
+
+TUNING = """
+import os, pathlib, time
+data, steps, every = pathlib.Path(os.environ["DATA"]), 60, int(os.environ["EVERY"])
+saved = data / "checkpoint"
+step = int(saved.read_text()) if saved.exists() else 0
+while step < steps:
+    step += 1
+    with (data / "done").open("a") as done:
+        done.write(f"{step}\\n")
+    if step % every == 0:
+        (data / "new").write_text(str(step))
+        (data / "new").rename(saved)
+    time.sleep(0.02)
+"""
+TUNE = RuntimeSetting(
+    runtime="tune",
+    parameters={"every": RuntimeParameter(type="integer", default=10)},
+    template=PodTemplate(
+        command=("python", "-c", TUNING),
+        env={"DATA": "/data", "EVERY": "{{every}}"},
+        volumes=(RuntimeVolume(name="data", mount_path="/data", claim="data"),),
+    ),
+)
+
+
+def make_claim(api: Api, namespace: str) -> None:
+    """A claim that is bound, as the controller of volumes leaves it; there is none here."""
+    size = {"storage": "1Gi"}
+    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    name = f"data-{namespace}"
+    path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    bound = {"name": "data", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}}
+    asked = {**shared, "resources": {"requests": size}, "volumeName": name}
+    made = api.create(path, {"metadata": bound, "spec": asked})
+    whose = {"namespace": namespace, "name": "data", "uid": made["metadata"]["uid"]}
+    source = {"path": "/nowhere"}
+    volume = {**shared, "capacity": size, "hostPath": source, "claimRef": whose}
+    api.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
+
+
+@story
+async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1"), gpu_node("n2")])
+    make_claim(worker.api, namespace)
+    data = tmp_path / "data"  # what the claim stands for
+    data.mkdir()
+    done = data / "done"
+
+    def start(pod: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """The process of a pod, with its claim's folder where it mounts it."""
+        [container], [volume] = pod["spec"]["containers"], pod["spec"]["volumes"]
+        [mount] = container["volumeMounts"]
+        assert volume["persistentVolumeClaim"]["claimName"] == "data"
+        assert mount["mountPath"] == "/data"
+        env = {**os.environ, **pod_env(pod), "DATA": str(data)}
+        return subprocess.Popen([sys.executable, *container["command"][1:]], env=env)
+
+    async def steps(least: int) -> None:
+        async def made() -> bool:
+            return done.exists() and len(done.read_text().split()) >= least
+
+        await eventually(made, 30)
+
+    run = RunSpec(image="example.org/tune:1", env={"BERTH_TEST_RUN_S": "forever"})
+    request = replace(job(), runtime=Runtime(name="tune"), run=run)
+    full = filled_in(request, "acme", {"tune": TUNE})
+    assert isinstance(full, JobRequest)
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(full, "n1")
+        await berlin.until("train", "Running")
+        [pod] = berlin.pods()
+        first = start(pod)
+        try:
+            await steps(25)
+            path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
+            named = {"name": pod["metadata"]["name"], "namespace": namespace}
+            worker.api.create(f"{path}/eviction", {**eviction, "metadata": named})
+        finally:
+            first.kill()  # as its kubelet would
+            first.wait(10)
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.fault == "evicted", evicted
+        work = await berlin.read("train")
+        assert (work.evictions, work.failures, work.retry_at_s) == (1, 0, 0.0)
+        again = Placed(
+            tenant="acme",
+            id="train",
+            after=work.sequence,
+            at_s=3.0,
+            by="resolver",
+            cluster="berlin",
+            attempt=2,
+            pods=(PodBinding(pod="main-0", node="n2"),),
+            request=full,
+            decision=2,
+            target=Target(namespace=namespace),
+        )
+        await berlin.append(again)
+        await berlin.until("train", "Running", times=2)
+        [pod] = [p for p in berlin.pods() if p["status"]["phase"] == "Running"]
+        assert await asyncio.to_thread(start(pod).wait, 30) == 0
+        await berlin.cancel("train")
+        await berlin.clean()
+    told = [int(step) for step in done.read_text().split()]
+    assert told[-1] == 60
+    assert 0 <= len(told) - 60 <= 10, told  # one interval at most was done twice
 
 
 @story
