@@ -12,9 +12,16 @@ from berthmaster.cli.fleet_commands import changed, queue_set
 from berthmaster.cli.requests import WrongInput, parse_memory_mib
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.cli.submit import bodies_of, request_flags
-from berthmaster.messages.api import AddedCluster, CordonRequest, SupposedQueue, WhatifRequest
+from berthmaster.messages.api import (
+    AddedCluster,
+    CordonRequest,
+    DrainRequest,
+    SupposedQueue,
+    WhatifRequest,
+)
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import encode
+from berthmaster.requests.validation import is_name
 
 _MINE = click.option(
     "--mine", is_flag=True, help="Ask as a tenant: others' workloads are counted, not named."
@@ -64,6 +71,37 @@ async def uncordon(session: Session, cluster: str, node: str | None, mine: bool)
     """A cluster or a node were opened again: who would be placed there?"""
     request = WhatifRequest(uncordon=CordonRequest(cluster=cluster, node=node))
     await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("drain")
+@click.argument("cluster")
+@click.argument("node", required=False)
+@_MINE
+@bus_command
+async def drain(session: Session, cluster: str, node: str | None, mine: bool) -> None:
+    """A place were drained: who would move, at what cost, and who would stay and why?"""
+    request = WhatifRequest(drain=DrainRequest(cluster=cluster, node=node))
+    await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("preempt")
+@click.argument("words", nargs=-1, metavar="WORKLOAD | [FILE] [-- COMMAND]")
+@request_flags
+@bus_command
+async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
+    """Room were made for a job that waits, or for one as `berth submit` takes it: who would be
+    ended, and at what cost?"""
+    given = any(value not in (None, (), False) for value in flags.values())
+    if len(words) == 1 and not given and is_name(words[0]):
+        await _ask(session, encode(WhatifRequest(preempt=words[0])), of_all=False)
+        return
+    try:
+        bodies = bodies_of(words, flags)
+    except WrongInput as error:
+        usage(str(error))
+    if len(bodies) != 1:
+        usage(f"one job at a time; this is {len(bodies)}")
+    await _ask(session, b'{"preempt_for":' + bodies[0] + b"}", of_all=False)
 
 
 @whatif.command("add-cluster")

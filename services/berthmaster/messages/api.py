@@ -500,7 +500,6 @@ class WhatifRequest(
     drain: DrainRequest | None = None
     preempt: WorkloadId | None = None  # of the asker's tenant: who would be ended for it
     preempt_for: SubmitRequest | None = None  # the same for a job that is not submitted
-    rebalance: bool | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

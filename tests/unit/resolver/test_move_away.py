@@ -5,8 +5,17 @@ from typing import Any
 import msgspec
 
 from berthmaster.lifecycle.fold import Key
-from berthmaster.messages.api import CordonsReply, WhyReply
-from berthmaster.messages.control import Cordon
+from berthmaster.messages.api import (
+    CordonsReply,
+    DrainRequest,
+    Refusal,
+    StrictPodSet,
+    SubmitRequest,
+    WhatifReply,
+    WhatifRequest,
+    WhyReply,
+)
+from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.workload import (
     Checkpoint,
     Checkpointed,
@@ -15,6 +24,7 @@ from berthmaster.messages.workload import (
     HoldReleased,
     MoveRequested,
 )
+from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
@@ -238,3 +248,47 @@ def test_one_that_is_held_in_a_place_that_is_drained_is_told_once() -> None:
     (plan,) = world.settle()
     assert [order.id for order in plan.decision.moves] == ["a"]
     assert [each.id for each in plan.decision.withdrawals] == ["b"]
+
+
+def asked(world: World, tenant: str | None = None, **question: Any) -> WhatifReply | Refusal:
+    steps = world.resolver.whatif(tenant, WhatifRequest(**question), world.now_s, Budget())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+
+def test_what_a_drain_would_do_is_told_and_nothing_is_done() -> None:
+    world = fleet(c1=2, c2=1)
+    blocker = start(world, "x", gpus=1, clusters=("c2",))
+    for name in "ab":
+        start(world, name, gpus=1)
+    world.succeed(blocker)
+    reply = asked(world, drain=DrainRequest(cluster="c1"))
+    assert isinstance(reply, WhatifReply)
+    assert [(each.to, each.why) for each in reply.ended] == [
+        ("c2", "room is kept elsewhere"),
+        ("", "no room for it elsewhere, and the drain has no deadline"),
+    ]
+    assert (world.settle(), cordons(world).cordons) == ([], ())
+    wrong = asked(world, drain=DrainRequest(cluster="c7"))
+    assert isinstance(wrong, Refusal)
+    assert (wrong.field, wrong.expected) == ("drain.cluster", "one of c1, c2")
+
+
+def test_who_would_be_ended_for_a_job_is_told_at_its_cost() -> None:
+    world = fleet(c1=1)
+    world.control(QueueSetting(queue="default"))
+    low = start(world, "low", gpus=1)
+    pass_s(world, 40.0, "c1")
+    high = SubmitRequest(id="high", priority=1, pod_sets=(StrictPodSet(gpus=1),))
+    reply = asked(world, TENANT, preempt_for=high)
+    assert isinstance(reply, WhatifReply)
+    assert [(each.id, each.lost_gpu_s, each.for_id) for each in reply.ended] == [
+        ("low", 100.0, f"{TENANT}/high")
+    ]
+    assert world.workloads[low].leaving == ""
+    unknown = asked(world, TENANT, preempt="nobody")
+    assert isinstance(unknown, Refusal)
+    assert unknown.field == "preempt"

@@ -216,11 +216,15 @@ def test_a_tenant_is_told_its_own_and_how_many_others() -> None:
 
 
 WRONG = {
-    "nothing": ({}, "", "exactly one of submit, cordon, uncordon, add_cluster, queue"),
+    "nothing": (
+        {},
+        "",
+        "exactly one of submit, cordon, uncordon, add_cluster, queue, drain, preempt, preempt_for",
+    ),
     "two": (
         {"cordon": CordonRequest(cluster="c1"), "queue": SupposedQueue(queue="q")},
         "",
-        "exactly one of submit, cordon, uncordon, add_cluster, queue",
+        "exactly one of submit, cordon, uncordon, add_cluster, queue, drain, preempt, preempt_for",
     ),
     "no such cluster": ({"cordon": CordonRequest(cluster="c7")}, "cordon.cluster", "one of c1"),
     "no such node": (

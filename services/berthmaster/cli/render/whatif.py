@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 
 from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.cli.render.why import why
-from berthmaster.messages.api import Moved, WhatifReply
+from berthmaster.messages.api import Ended, Moved, WhatifReply
 
 SHOWN = 20
 
@@ -24,10 +24,29 @@ def whatif(reply: WhatifReply, now_s: float) -> RenderableType:
     ):
         if reply.counts.get(name):
             lines += [safe(), *_moves(title, moved, reply.counts[name])]
+    if reply.ended:
+        lines += [safe(), _ended(reply.ended)]
     if reply.hidden:
         lines += [safe(), safe(f"{reply.hidden:,} of these are other tenants'.")]
     lines += [safe(f"Not all was looked at: {what}.") for what in reply.capped]
     return Group(*lines)
+
+
+def _ended(ended: Sequence[Ended]) -> RenderableType:
+    columns = ("WORKLOAD", "QUEUE", "GPUS", "IN", "TO", "LOSES", "WHY")
+    table = plain_table(*columns, right=("GPUS", "LOSES"))
+    table.columns[0].overflow = "fold"
+    for each in ended[:SHOWN]:
+        table.add_row(
+            safe(f"{each.tenant}/{each.id}"),
+            safe(each.queue),
+            f"{each.gpus:g}",
+            safe(each.cluster),
+            safe(each.to or "-"),
+            f"{each.lost_gpu_s:,.0f} GPU s",
+            safe(each.why),
+        )
+    return table
 
 
 def _moves(title: str, moved: Sequence[Moved], count: int) -> list[RenderableType]:

@@ -43,7 +43,10 @@ GPUS: Final = 8
 GPU_MEMORY_MIB: Final = 81_920
 CPU_MILLI_A_GPU: Final = 12_000
 MEMORY_MIB_A_GPU: Final = 98_304
-KINDS: Final = ("submit", "cordon", "uncordon", "add_cluster", "queue")
+KINDS: Final = (
+    *("submit", "cordon", "uncordon", "add_cluster", "queue"),
+    *("drain", "preempt", "preempt_for"),
+)
 _STAMP: Final = Stamp(epoch=1, counter=1)
 
 

@@ -23,8 +23,10 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
+from berthmaster.requests.validation import request_fault
 from berthmaster.resolver.answers.fork import fork
-from berthmaster.resolver.answers.suppositions import Change, change_of
+from berthmaster.resolver.answers.supposed_moves import drained, preempted
+from berthmaster.resolver.answers.suppositions import KINDS, Change, change_of
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import decide
 from berthmaster.resolver.deciding.draft import Plan
@@ -264,12 +266,31 @@ def whatif(
     why: Why,
 ) -> Steps:
     """The steps towards the answer. The first copies what is known: no message is heard in it."""
+    moved = _moves(know, policy, now_s, tenant, request)
+    if moved is not None:
+        return moved
     change = change_of(know, now_s, tenant, request)
     if isinstance(change, Refusal):
         return change
     question = Whatif(know, policy, now_s, tenant, budget, why)
     yield
     return (yield from question.steps(change))
+
+
+def _moves(
+    know: Knowledge, policy: Policy, now_s: float, tenant: str | None, request: WhatifRequest
+) -> WhatifReply | Refusal | None:
+    """The questions of who would be moved; None if it is another one, or more than one."""
+    if sum(getattr(request, name) is not None for name in KINDS) != 1:
+        return None
+    if request.drain is not None:
+        return drained(know, policy, now_s, tenant, request.drain)
+    if request.preempt is not None:
+        return preempted(know, policy, now_s, tenant, request.preempt)
+    if request.preempt_for is not None:
+        wrong = request_fault(request.preempt_for)
+        return wrong or preempted(know, policy, now_s, tenant, request.preempt_for)
+    return None
 
 
 def _placements(plan: Plan | None) -> dict[Key, str]:

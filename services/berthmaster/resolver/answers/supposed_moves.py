@@ -1,0 +1,159 @@
+"""Who would be moved or ended, were a place drained or room made for one job: tried on a copy of
+all that is known, by the functions that decide."""
+
+from collections.abc import Iterable
+
+from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.messages.api import DrainRequest, Ended, Refusal, WhatifReply
+from berthmaster.messages.control import Cordon
+from berthmaster.messages.workload import JobRequest, Submitted
+from berthmaster.resolver.answers.fork import fork
+from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.deciding.draft import Draft
+from berthmaster.resolver.deciding.make_room import WORDS, Evictions
+from berthmaster.resolver.deciding.move_away import held_inside, why_there_still
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.settings import Policy
+
+TOLD = 200
+
+
+def drained(
+    know: Knowledge, policy: Policy, now_s: float, tenant: str | None, asked: DrainRequest
+) -> WhatifReply | Refusal:
+    """What a drain would move now, and what would stay for now and why."""
+    place = f"node {asked.node} of {asked.cluster}" if asked.node else asked.cluster
+    known = {each.name for each in know.clusters.known() if each.profile is not None}
+    if asked.cluster not in known:
+        return _refused("drain.cluster", asked.cluster, f"one of {', '.join(sorted(known)[:10])}")
+    if asked.node is not None and know.fleet.node(asked.cluster, asked.node) is None:
+        return _refused("drain.node", asked.node, f"a node of {asked.cluster} that has reported")
+    copy = fork(know, sharing=(Workload,))
+    drain = Cordon(
+        cluster=asked.cluster,
+        node=asked.node,
+        cordoned=True,
+        drain=True,
+        drain_by_s=asked.by_s,
+        reason=asked.reason,
+    )
+    copy.take_control(drain, copy.view.control_sequence + 1)
+    plan = decide(copy, policy, now_s, "whatif")
+    orders = plan.decision.moves if plan is not None else ()
+    gone = {key(each.tenant, each.id) for each in orders}
+    ended = [
+        _ended(copy.open[key(o.tenant, o.id)], o.lost_gpu_s, "room is kept elsewhere", o.to)
+        for o in orders
+    ]
+    stay = [w for w in held_inside(copy, drain) if w.key not in gone]
+    ended += [
+        _ended(w, 0.0, why_there_still(copy, w, drain, now_s, policy.restart_s)) for w in stay
+    ]
+    cost = sum(order.lost_gpu_s for order in orders)
+    summary = (
+        f"drain {place}: {len(orders)} would move at once at a cost of {cost:,.0f} GPU seconds, "
+        f"{len(stay)} would stay for now"
+    )
+    return _reply(f"drain {place}", summary, ended, cost, tenant)
+
+
+def preempted(
+    know: Knowledge,
+    policy: Policy,
+    now_s: float,
+    tenant: str | None,
+    asked: str | JobRequest,
+) -> WhatifReply | Refusal:
+    """Who would be ended for a job that waits, or for one that is not submitted."""
+    owner = tenant or "default"
+    copy = fork(know, sharing=(Workload,))
+    if isinstance(asked, str):
+        name = key(owner, asked)
+        if copy.derived.lines.line_of(name) is None:
+            return _refused("preempt", asked, "a workload of this tenant that waits for its place")
+    else:
+        name = key(owner, asked.id)
+        if name in copy.open or name in copy.frozen or name in copy.elsewhere:
+            return _refused("preempt_for.id", asked.id, "an id that is not in use")
+        event = Submitted(
+            tenant=owner,
+            id=asked.id,
+            after=0,
+            at_s=now_s,
+            by="whatif",
+            request=asked,
+            digest=request_digest(asked),
+            cell=copy.cell,
+        )
+        copy.take_event(event, copy.workloads_sequence + 1, now_s)
+    found, why = _room_for(copy, policy, now_s, name)
+    change = f"make room for {name.partition('/')[2]}"
+    if found is None:
+        return _reply(change, f"{change}: {why}", [], 0.0, tenant)
+    ended = [
+        _ended(copy.open[key(o.tenant, o.id)], o.lost_gpu_s, WORDS[o.right], for_=name)
+        for o in found.orders
+    ]
+    cost = sum(order.lost_gpu_s for order in found.orders)
+    summary = (
+        f"{change}: {len(ended)} would be ended in {found.reservation.cluster} at a cost of "
+        f"{cost:,.0f} GPU seconds"
+    )
+    return _reply(change, summary, ended, cost, tenant)
+
+
+def _room_for(
+    know: Knowledge, policy: Policy, now_s: float, name: Key
+) -> tuple[Evictions | None, str]:
+    """As deciding would, if it were this one's turn."""
+    cycle = Cycle(know, policy, now_s)
+    with Draft(cycle, "whatif", anew=True) as draft:
+        turns = draft.begin()
+        while (turn := turns.next()) is not None and turn.key != name:
+            turns.passed()
+        if turn is None:
+            return None, "others that ask for the same go before it"
+        request = know.open[name].request
+        if turn.right.refusal or request is None:
+            return None, turn.right.refusal
+        if cycle.bind(request, cycle.shortlist(request)) is not None:
+            return None, "nobody need be ended: there is room for it"
+        with draft.reserves.aside(draft.reserves.others(name)):
+            found = draft.room_maker.look(turn, request, turn.line.id[1])
+        return (found, "") if isinstance(found, Evictions) else (None, "nobody may be ended for it")
+
+
+def _ended(workload: Workload, lost: float, why: str, to: str = "", *, for_: str = "") -> Ended:
+    request = workload.request
+    return Ended(
+        tenant=workload.tenant,
+        id=workload.id,
+        queue=request.queue if request is not None else "",
+        cluster=workload.cluster,
+        gpus=gpu_milli(request) / 1000 if request is not None else 0.0,
+        lost_gpu_s=round(lost, 3),
+        why=why,
+        to=to,
+        for_id=for_,
+    )
+
+
+def _reply(
+    change: str, summary: str, ended: Iterable[Ended], cost: float, tenant: str | None
+) -> WhatifReply:
+    listed = sorted(ended, key=lambda each: (not each.to, each.lost_gpu_s, each.tenant, each.id))
+    mine = [each for each in listed if tenant in (None, each.tenant)]
+    return WhatifReply(
+        change=change,
+        summary=summary,
+        ended=tuple(mine[:TOLD]),
+        lost_gpu_s=round(cost, 3),
+        hidden=len(listed) - len(mine),
+    )
+
+
+def _refused(field: str, value: str, expected: str) -> Refusal:
+    return Refusal(code="invalid", field=field, value=value, expected=expected)
