@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from berthmaster.executor.cluster_protocol import Attempt
+from berthmaster.kubernetes.resources import JOB_SETS
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Resized, Running
+from berthmaster.messages.workload import PodSet, Resized, Running
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
@@ -108,6 +109,46 @@ async def test_killed_while_it_stops_a_job_it_says_why_in_its_next_life(
         await berlin.until("train", "Cancelled")
         await berlin.clean()
         assert await berlin.kinds("train") == ["Claimed", "Running", "CancelRequested", "Cancelled"]
+
+
+@story
+async def test_the_jobs_of_a_job_set_shrink_alone_where_their_number_varies(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1", gpus=8)])
+    async with site(worker, namespace, tmp_path) as berlin:
+        sets = PodSet(name="driver", cpu_milli=100), PodSet(gpus=1, count=3, min_count=1)
+        attempt = await berlin.place(job(pod_sets=sets, run_s="forever"), "n1")
+        made = await berlin.job_of(attempt, JOB_SETS)
+        name = made["metadata"]["name"]
+        owner = {"apiVersion": made["apiVersion"], "kind": "JobSet", "name": name}
+        owner |= {"uid": made["metadata"]["uid"], "controller": True}
+        for each in made["spec"]["replicatedJobs"]:  # as its controller does, which is not here
+            worker.api.create(
+                f"/apis/batch/v1/namespaces/{namespace}/jobs",
+                {
+                    "metadata": {
+                        "name": f"{name}-{each['name']}-0",
+                        "labels": {"jobset": name},
+                        "ownerReferences": [owner],
+                    },
+                    "spec": each["template"]["spec"],
+                },
+            )
+        running = await berlin.until("train", "Running")
+        assert isinstance(running, Running)
+        await berlin.resize("train", running.pods[:2])
+        shrunk = await berlin.until("train", "Resized")
+        assert isinstance(shrunk, Resized)
+        assert [each.pod for each in shrunk.pods] == ["driver-0", "main-0"]
+        jobs = worker.api.get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"]
+        sizes = {each["metadata"]["name"]: each["spec"]["parallelism"] for each in jobs}
+        assert sizes == {f"{name}-s0-0": 1, f"{name}-s1-0": 1}
+        assert len(berlin.pods()) == 2
+        await berlin.cancel("train")
+        await berlin.until("train", "Cancelled")
+        await berlin.clean()
 
 
 @story

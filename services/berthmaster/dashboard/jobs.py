@@ -19,6 +19,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     Placed,
+    Resized,
     Running,
     Submitted,
     Succeeded,
@@ -31,7 +32,7 @@ MAX_TICKERS: Final = 500  # tenants with one of their own
 MAX_REASON: Final = 400
 MAX_LABELS: Final = 16  # shown of a job
 MAX_LABEL: Final = 100
-_TOLD: Final = (Submitted, Placed, Running, Evicted, Succeeded, Failed, Cancelled)
+_TOLD: Final = (Submitted, Placed, Running, Resized, Evicted, Succeeded, Failed, Cancelled)
 
 Sort = Literal["", "waited", "gpus", "priority", "changed"]
 WAITING: Final = "waiting"  # a word for two states, as people say it

@@ -44,7 +44,7 @@ from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.kubernetes.templates import apply as templates_apply
 from berthmaster.kueue.names import EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
-from berthmaster.lifecycle.sizes import is_elastic, least, most
+from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import PodSet
 
@@ -191,7 +191,7 @@ def _array_env(order: CreatePods) -> dict[str, str]:
 def _sizes_env(pods: PodSet) -> dict[str, str]:
     """What each pod of a set is told whose number varies: how many there are when the Job is made,
     and between what that number stays. Who is there at the moment their rendezvous has to say."""
-    if pods.min_count is None and pods.max_count is None:
+    if not is_set_elastic(pods):
         return {}
     return {
         "BERTH_COUNT": str(pods.count),

@@ -60,7 +60,7 @@ from berthmaster.kubernetes.resources import (
     SERVICES,
     Resource,
 )
-from berthmaster.lifecycle.sizes import counts_of
+from berthmaster.lifecycle.sizes import counts_of, is_set_elastic
 
 _IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
 FIELD_MANAGER: Final = "berthmaster-executor"
@@ -292,7 +292,8 @@ class JobWriter:
             change["spec"] = _size(next(iter(counts.values())))
         else:
             for number, pods in enumerate(order.request.pod_sets):
-                await self._resize_part(held, f"{held.name}-s{number}-0", counts[pods.name])
+                if (count := counts.get(pods.name)) is not None and is_set_elastic(pods):
+                    await self._resize_part(held, f"{held.name}-s{number}-0", count)
         told = job.metadata.annotations.get(PODS)
         if told == counts_text(counts) and (held.kind is not JOBS or _has(job, change["spec"])):
             return

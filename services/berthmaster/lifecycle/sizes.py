@@ -24,7 +24,12 @@ def most(pods: PodSet) -> int:
 
 def is_elastic(request: JobRequest) -> bool:
     """Whether it may have another number of pods than it wishes for."""
-    return any(p.min_count is not None or p.max_count is not None for p in request.pod_sets)
+    return any(map(is_set_elastic, request.pod_sets))
+
+
+def is_set_elastic(pods: PodSet) -> bool:
+    """Whether the number of these may be another than is wished for."""
+    return pods.min_count is not None or pods.max_count is not None
 
 
 def set_of(pod: str) -> str:
@@ -54,7 +59,7 @@ def sized(request: JobRequest, counts: Mapping[str, int]) -> JobRequest:
         return request
     sets = []
     for pods in request.pod_sets:
-        if pods.min_count is not None or pods.max_count is not None:
+        if is_set_elastic(pods):
             low, high = least(pods), most(pods)
             count = min(max(counts.get(pods.name) or pods.count, low), high)
             pods = msgspec.structs.replace(pods, count=count, min_count=low, max_count=high)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
-from berthmaster.lifecycle.sizes import is_elastic
+from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import JobDefaults, QueueSetting
 from berthmaster.messages.explain import invalid, shorten
@@ -103,11 +103,7 @@ def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Re
 
 def _not_elastic(setting: QueueSetting, request: JobRequest) -> Refusal:
     """Who starts its pods starts all of them, and changes their number by no word of ours."""
-    at, pods = next(
-        (at, pods)
-        for at, pods in enumerate(request.pod_sets)
-        if pods.min_count is not None or pods.max_count is not None
-    )
+    at, pods = next((at, pods) for at, pods in enumerate(request.pod_sets) if is_set_elastic(pods))
     field = "min_count" if pods.min_count is not None else "max_count"
     why = f"the queue {setting.queue!r} goes by way of the hub's Kueue, which starts all pods"
     return invalid(["pod_sets", at, field], getattr(pods, field), f"nothing: {why}")

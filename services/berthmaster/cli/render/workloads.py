@@ -9,7 +9,7 @@ from rich.text import Text
 
 from berthmaster.cli.render import amounts, figures
 from berthmaster.cli.render.terminal import plain_table, safe, visible
-from berthmaster.lifecycle.sizes import least, most
+from berthmaster.lifecycle.sizes import is_set_elastic, least, most
 from berthmaster.messages.api import GetReply, ListReply, RecordedEvent, WorkloadView
 from berthmaster.messages.families import event_kind
 from berthmaster.messages.placement import PodBinding
@@ -183,7 +183,7 @@ def pod_set_line(pods: PodSet) -> str:
         parts.append(", ".join(f"{key}={value}" for key, value in pods.node_labels.items()))
     each = ", ".join(parts)
     line = f"{pods.count} pods of {each}" if pods.count > 1 else each
-    if pods.min_count is not None or pods.max_count is not None:
+    if is_set_elastic(pods):
         line += f", {least(pods)} to {most(pods)} of them"
     return line + _topology_words(pods.topology)
 
