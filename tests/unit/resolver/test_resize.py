@@ -240,3 +240,12 @@ def test_new_pods_that_did_not_come_are_let_go_of_and_not_tried_again_at_once() 
     assert orders(world) == []
     pass_s(world, 2.0)
     assert orders(world) == [("elastic", 2, 4, "", "")]
+
+
+def test_it_grows_no_further_than_its_queue_and_those_above_may() -> None:
+    world = fleet(8)
+    queue(world, "all", capability_gpu_milli=5000)
+    queue(world, "a", parent="all", max_running_jobs=1)
+    start(world, "elastic", (1, 2, 8), queue="a")
+    pass_s(world, 61.0)
+    assert orders(world) == [("elastic", 2, 5, "", "")]
