@@ -17,14 +17,13 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
-    Cancelled,
     Claimed,
-    Evicted,
     EvictionRequested,
     JobRequest,
     Placed,
     PodSet,
     Running,
+    Succeeded,
     WorkloadEvent,
 )
 from berthmaster.resolver.core import Resolver
@@ -33,7 +32,7 @@ from scripts.benchmarks.engine import LARGE_CLUSTERS, LARGE_NODES, NOW_S, Log, f
 
 RUNNING_JOBS = 100_000
 ASKED = ((1, 1, 1000), (1, 8, 1000), (1, 1, 500), (8, 1, 1000), (4, 8, 1000))  # pods, GPUs, milli
-LOOKS = 20  # of each
+LOOKS = 10  # of each
 FLEETS = {"": LARGE_CLUSTERS, "one_cluster_": 1}
 BUDGETS = {
     f"{fleet}whom_to_move_{percentile}_ms": ("<=", 50.0)
@@ -122,19 +121,20 @@ class FullFleet(Log):
         return (ending_ms, 1000 * self.took_s) if orders else None
 
     def _leave(self, order: EvictionRequested) -> None:
-        """It has ended, and does not come back."""
+        """It ends by itself before it is ended, so that nobody waits again."""
         workload = self.resolver.know.open[key(order.tenant, order.id)]
-        head = {"tenant": order.tenant, "id": order.id, "at_s": NOW_S, "by": "x"}
-        where = {"cluster": order.cluster, "attempt": order.attempt, "reason": order.reason}
-        evicted = Evicted(**head, **where, after=workload.sequence, blameless=True)  # type: ignore[arg-type]
-        self._tell(evicted)
-        cancelled = Cancelled(
-            **head,  # type: ignore[arg-type]
+        ended = Succeeded(
+            tenant=order.tenant,
+            id=order.id,
+            at_s=NOW_S,
+            by="x",
             after=workload.sequence,
+            cluster=order.cluster,
+            attempt=order.attempt,
             digest=workload.digest,
             submitted_at_s=NOW_S,
         )
-        self._tell(cancelled)
+        self._tell(ended)
 
     def weigh_all_ms(self) -> float:
         """The obvious way: what each job costs that runs, and the cheapest of them."""
@@ -150,7 +150,7 @@ def measure() -> dict[str, float]:
     for prefix, clusters in FLEETS.items():
         fleet = FullFleet(reports(LARGE_NODES, clusters), RUNNING_JOBS)
         took = list(_all(fleet))
-        assert len(took) > LOOKS, "who is ended for whom is what this measures"
+        assert len(took) >= LOOKS, "who is ended for whom is what this measures"
         ending, placing = (sorted(each) for each in zip(*took, strict=True))
         figures[f"{prefix}running_count"] = float(len(fleet.resolver.know.open))
         for percent in (50, 99):

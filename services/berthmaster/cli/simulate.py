@@ -85,6 +85,13 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
     show_default=True,
     help="What policies know: the truth, the truth within a factor of two, or what ended before.",
 )
+@click.option(
+    "--short-first",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Of berthmaster: 0 = nobody waits for long, 1 = the smallest first.",
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG)."
@@ -99,6 +106,7 @@ def simulate(
     rate: float,
     policies: tuple[str, ...],
     durations: Knowing,
+    short_first: float,
     seed: int,
     plot: Path | None,
     as_json: bool,
@@ -127,6 +135,7 @@ def simulate(
             told(listed, durations, seed),
             seed,
             output,
+            short_first,
         )
         gpus = sum(sum(cluster.gpus.values()) for cluster in specs)
         result = Simulation(
@@ -153,12 +162,13 @@ def play(
     jobs: "Sequence[Job]",
     seed: int,
     output: Output,
+    short_first: float,
 ) -> tuple[RunSummary, ...]:
     """All policies, with bars on a terminal."""
     from berthmaster.simulate.compare import play_all
 
     with bars(len(jobs), output) as began:
-        runs = play_all(names, specs, jobs, seed=seed, began=began)
+        runs = play_all(names, specs, jobs, seed=seed, began=began, short_first=short_first)
     return tuple(summarize(run) for run in runs)
 
 

@@ -79,6 +79,13 @@ class ResolverSettings(CommonSettings):
         help="which of a queue's jobs of one priority goes first: as they came, or as they are due "
         "by their size, their width and the fleet's backlog",
     )
+    short_first: float = setting(
+        0.0,
+        least=0,
+        most=1,
+        help="where jobs go as they are due: how much a lower mean completion counts beside nobody "
+        "waiting for long; 0 = not at all, 1 = the smallest go first",
+    )
     reservations: int = setting(
         4, least=0, most=64, help="waiting jobs that room is kept for at a time; 0 = for none"
     )
@@ -121,6 +128,7 @@ class ResolverSettings(CommonSettings):
             stale_after_s=self.stale_after_s,
             commit_limit=self.commit_limit,
             order=self.order,
+            short_first=self.short_first,
             reservations=self.reservations,
             backfill=self.backfill,
             reserve_wait_s=self.reserve_wait_s,

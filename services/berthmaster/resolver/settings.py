@@ -24,6 +24,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     share_cpu: float = 1.0  # what a share of all CPU counts beside one of a GPU model
     share_memory: float = 1.0
     order: OrderBy = "arrival"  # among jobs of one queue and priority
+    short_first: float = 0.0  # where they go as they are due: 1 = the smallest first
     reservations: int = 4  # waiting jobs that room is kept for at the same time; 0 = for none
     reserve_wait_s: float = 300.0  # after which room is kept although its time is not known
     evictions_per_hour: int = 120  # attempts of all queues that are ended to make room; 0 = none

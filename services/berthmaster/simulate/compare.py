@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.simulate import baseline, ours
 from berthmaster.simulate.model import Job, Progress, Run
@@ -16,10 +18,12 @@ def play(
     *,
     seed: int = 0,
     progress: Progress | None = None,
+    short_first: float = 0.0,
 ) -> Run:
-    """One list under the policy of that name. Raises SimulationError."""
+    """One list under the policy of that name. Raises SimulationError. ``short_first``: ours'."""
     if name == OURS:
-        return ours.run(clusters, jobs, progress=progress)
+        policy = msgspec.structs.replace(ours.POLICY, short_first=short_first)
+        return ours.run(clusters, jobs, policy=policy, progress=progress)
     return baseline.run(clusters, jobs, baseline_named(name), seed=seed, progress=progress)
 
 
@@ -30,6 +34,10 @@ def play_all(
     *,
     seed: int = 0,
     began: Callable[[str], Progress],
+    short_first: float = 0.0,
 ) -> list[Run]:
     """One after the other; ``began`` is told each and gives where to report its progress."""
-    return [play(name, clusters, jobs, seed=seed, progress=began(name)) for name in names]
+    return [
+        play(name, clusters, jobs, seed=seed, progress=began(name), short_first=short_first)
+        for name in names
+    ]

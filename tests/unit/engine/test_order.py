@@ -24,7 +24,7 @@ from berthmaster.engine.queueing.order import (
 from tests.support.builders import job, pod_set
 
 AMOUNTS = st.floats(0, 1e12)
-STRETCH, PATIENCE, AHEAD, KEEP_STRETCH, KEEP_PATIENCE = STATED
+STRETCH, PATIENCE, AHEAD, KEEP_STRETCH, KEEP_PATIENCE, _ = STATED
 
 
 def test_a_job_is_as_large_as_the_gpus_of_all_its_pods_or_as_its_cpu_is_worth() -> None:
@@ -140,3 +140,26 @@ def test_of_two_equal_jobs_the_first_goes_first(
 ) -> None:
     seen = outlook(open_s, 64)
     assert place(service, first_s, 8, seen) <= place(service, first_s + later_s, 8, seen)
+
+
+def test_the_dial_lets_small_jobs_go_before_wide_and_old_ones() -> None:
+    """A wide job, an old one of 16 GPUs and a small one that has just come, on 64 GPUs."""
+
+    def first(short_first: float) -> list[str]:
+        seen = Outlook(3600.0, 64.0, short_first=short_first)
+        found = {
+            "wide": place(32 * 3600.0, 7000.0, 32.0, seen),
+            "old": place(16 * 3600.0, 0.0, 16.0, seen),
+            "small": place(3600.0, 7500.0, 1.0, seen),
+        }
+        return sorted(found, key=lambda name: found[name])
+
+    assert first(0.0) == ["old", "wide", "small"]
+    assert first(1.0) == ["small", "old", "wide"]
+    # The more it leans, the longer may others wait before they are due.
+    waits = [
+        place(1e6, 0.0, 1.0, Outlook(3600.0, 64.0, short_first=dial)).due_at_s
+        for dial in (0.0, 0.3, 0.6, 0.9, 1.0)
+    ]
+    assert waits == sorted(waits)
+    assert waits[-1] < float("inf")

@@ -174,7 +174,14 @@ class DueOrder:
     # The outlook
 
     def look(
-        self, gpus: float, by: OrderBy, given: ToldOutlook | None, saw: Saw, *, renew: bool
+        self,
+        gpus: float,
+        by: OrderBy,
+        given: ToldOutlook | None,
+        saw: Saw,
+        *,
+        renew: bool,
+        short_first: float = 0.0,
     ) -> bool:
         """Take the fleet as it is now. Whether anybody may have another place than before.
         ``given``: when a decision is repeated, what it told; ``renew``: guesses too, once for all
@@ -192,6 +199,8 @@ class DueOrder:
             self.seen = outlook(open_s, gpus, self._left_gpu_s())
         else:
             self.seen = NO_OUTLOOK
+        if self.seen is not None and short_first:
+            self.seen = self.seen._replace(short_first=short_first)
         return before != self.seen
 
     def _renew(self) -> None:

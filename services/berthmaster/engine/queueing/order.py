@@ -31,6 +31,11 @@ before them needs is kept for them after ``KEEP_LEFT`` of their size. Only jobs 
 duration can be, and no more than the share ``LEFT_SHARE`` of all may come to wait like that, so
 that all but one job in a hundred start in their time however wrong the statements are.
 
+**The dial.** By due times nobody waits for ever, and where several times as much is offered as the
+fleet can do, the mean completion suffers for that. ``short_first`` says how much of the one is
+given up for the other: at 0.5 size counts twice and the backlog is twice as long; at 1 the smallest
+go first, and others when they have waited for a hundred times as long as at 0.
+
 **Bound on waiting.** Under one outlook these times do not change, and no job that is submitted
 after another one's due time, and ``ahead`` times the backlog for its width, goes before it unless
 it is over before the other one's room is needed, or fits beside it. Of two jobs of equal service
@@ -51,6 +56,7 @@ OrderBy = Literal["due", "arrival"]  # among jobs of one queue and priority
 KEEP_LEFT: Final = 0.5  # as keep_stretch, for those who are left behind
 LEFT_SHARE: Final = 0.007  # of all jobs
 LATE: Final = 0.9  # of the backlog: who was left behind and has waited for longer is one of those
+MOST_SHORT_FIRST: Final = 0.99  # beyond it nobody would ever be due
 STEP: Final = 1.1  # between two outlooks' patience
 LEAST_PATIENCE_S: Final = 1.0
 CPU_MILLI_A_GPU: Final = 12_000  # what a GPU is worth to a job without: openb has 12 cores for each
@@ -64,6 +70,22 @@ class Terms(NamedTuple):
     ahead: float  # times the backlog, of a job as wide as the fleet
     keep_stretch: float
     keep_patience: float
+    width: float = 1.0  # what the share of the fleet counts that a job takes
+
+    def leaning(self, short_first: float) -> "Terms":
+        """The same where short jobs go first by so much: size counts the more, the backlog and
+        width the less."""
+        if not short_first:
+            return self
+        rest = 1.0 - min(short_first, MOST_SHORT_FIRST)
+        return Terms(
+            self.stretch / rest,
+            self.patience / rest,
+            self.ahead * rest,
+            self.keep_stretch / rest,
+            self.keep_patience / rest,
+            self.width * rest,
+        )
 
 
 STATED: Final = Terms(4.5, 2.0, 2.0, 1.0, 0.7)
@@ -84,6 +106,7 @@ class Outlook(NamedTuple):
     patience_s: float = math.inf  # that the fleet needs for all that is open
     gpus: float = math.inf  # of the fleet
     left_gpu_s: float = math.inf  # a job of more service than this is left behind
+    short_first: float = 0.0  # a setting: 0 = by due times, 1 = the smallest first
 
 
 NO_OUTLOOK: Final = Outlook()
@@ -131,13 +154,16 @@ def place(
 ) -> Rank:
     """Where a job stands among those of its queue and priority. ``gpus``: what all its pods take at
     once (``gpu_share``); ``stated``: the duration behind ``service`` is the submitter's."""
-    terms = STATED if stated else EXPECTED
+    terms = (STATED if stated else EXPECTED).leaning(seen.short_first)
     if stated and service > seen.left_gpu_s:
         due_at_s = submitted_at_s + terms.stretch * service
-        return Rank(due_at_s, submitted_at_s + KEEP_LEFT * service, due_at_s)
+        keep_s = KEEP_LEFT * terms.keep_stretch * service
+        return Rank(due_at_s, submitted_at_s + keep_s, due_at_s)
     backlog_s = seen.patience_s
     wide = min(1.0, gpus / seen.gpus) if seen.gpus > 0 else 1.0
-    due_s = (1.0 - wide) ** 2 * min(terms.stretch * service, terms.patience * backlog_s)
+    due_s = (1.0 - terms.width * wide) ** 2 * min(
+        terms.stretch * service, terms.patience * backlog_s
+    )
     if backlog_s < math.inf:
         due_s -= terms.ahead * wide * backlog_s
     due_at_s = submitted_at_s + due_s

@@ -228,6 +228,7 @@ class Derived(FleetDerived):
         now_s: float,
         *,
         renew: bool,
+        short_first: float,
     ) -> None:
         """Bring it up to date for whoever looks: the same again if nothing was heard since.
         ``renew``, ``given``: as in ``DueOrder.look``."""
@@ -238,7 +239,7 @@ class Derived(FleetDerived):
         self.open_clusters = open_clusters
         order = self.due_order
         gpus = gpus_of(self.ledger.totals(open_clusters))
-        if order.look(gpus, by, given, saw, renew=renew):
+        if order.look(gpus, by, given, saw, renew=renew, short_first=short_first):
             moved = [name for line in self.lines.lines() for name in line.members]
         else:
             moved = [name for name in order.moved if name in self.lines]

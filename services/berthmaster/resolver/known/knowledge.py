@@ -209,7 +209,15 @@ class Knowledge:
         )
         saw = self.workloads_sequence, self.view.fleet_sequence, self.view.control_sequence
         given = self.given.outlook if self.given is not None else None
-        self.derived.refresh(snapshot.open, policy.order, saw, given, now_s, renew=renew)
+        self.derived.refresh(
+            snapshot.open,
+            policy.order,
+            saw,
+            given,
+            now_s,
+            renew=renew,
+            short_first=policy.short_first,
+        )
         return snapshot
 
     def tells(self) -> tuple[ToldOutlook | None, tuple[Expected, ...]]:
