@@ -33,8 +33,8 @@ that all but one job in a hundred start in their time however wrong the statemen
 
 **The dial.** By due times nobody waits for ever, and where several times as much is offered as the
 fleet can do, the mean completion suffers for that. ``short_first`` says how much of the one is
-given up for the other: at 0.5 size counts twice and the backlog is twice as long; at 1 the smallest
-go first, and others when they have waited for a hundred times as long as at 0.
+given up for the other: at 0.5 the backlog counts as twice as long and width half; at 1 the smallest
+go first, and whoever has waited for a hundred times as long as at 0.
 
 **Bound on waiting.** Under one outlook these times do not change, and no job that is submitted
 after another one's due time, and ``ahead`` times the backlog for its width, goes before it unless
@@ -79,7 +79,7 @@ class Terms(NamedTuple):
             return self
         rest = 1.0 - min(short_first, MOST_SHORT_FIRST)
         return Terms(
-            self.stretch / rest,
+            self.stretch,
             self.patience / rest,
             self.ahead * rest,
             self.keep_stretch / rest,
