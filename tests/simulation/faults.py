@@ -17,6 +17,7 @@ DAMAGE: Final = ("damage",)  # of the log, see damage.py
 MOVING: Final = ("room",)  # jobs that may not be moved, or lose little
 ORDERING: Final = ("verbs",)  # people hold, evict, move and drain; jobs tell of checkpoints
 RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they run
+SHARING: Final = ("parents",)  # queues are put below others, where they may be and where not
 KINDS: Final = (
     *BUS,
     *PROCESSES,
@@ -28,6 +29,7 @@ KINDS: Final = (
     *MOVING,
     *RESIZING,
     *ORDERING,
+    *SHARING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 

@@ -162,6 +162,22 @@ class Peopled(Ground):
         drawn = self.faults.dice("room").choice((None, 1000, 4000))
         return None if drawn is None else min(max(drawn, least), most or drawn)
 
+    def _parent(self) -> str:
+        has = self.faults.has("parents")
+        return self.faults.dice("parents").choice(("", "above")) if has else ""
+
+    def _above(self) -> dict[str, object]:
+        """A queue that others may be below; sometimes it would be below one of them itself, which
+        is refused, unless both are asked for at once."""
+        dice = self.faults.dice("parents")
+        return {
+            "queue": "above",
+            "parent": dice.choice(("", "", "team")),
+            "capability_gpu_milli": dice.choice((None, 3000, 8000)),
+            "guarantee_gpu_milli": dice.choice((None, None, 3000)),
+            "weight": dice.choice((0.5, 2.0)),
+        }
+
     def _orders(self, span_s: float) -> None:
         ask = self.person.ask
         self._drains(span_s)
@@ -180,11 +196,14 @@ class Peopled(Ground):
                     "max_running_jobs": dice.choice((None, None, 2)),
                     "resources": dice.choice(({}, {"gpu/T4": {"capability": 3000}})),
                 }
-                setting = {"type": "control.queue.v1"} | setting
-                self.clock.at(
-                    START_S + span_s * share,
-                    lambda s=setting: ask("queue", s, operator=True),  # type: ignore[misc]
-                )
+                below = setting | {"parent": self._parent()}
+                for each in (self._above(), below) if self.faults.has("parents") else (below,):
+                    self.clock.at(
+                        START_S + span_s * share,
+                        lambda s={"type": "control.queue.v1"} | each: ask(  # type: ignore[misc]
+                            "queue", s, operator=True
+                        ),
+                    )
         for kind, on, off in (("cordon", "cordon", "uncordon"), ("lost", "lost", "found")):
             dice = self.faults.dice(kind)
             if not self.faults.has(kind):
