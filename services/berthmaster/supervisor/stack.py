@@ -134,11 +134,12 @@ class Stack:
         self._entries = entries(options)  # a plan that cannot be is told before anything is started
         self.options = options
         self.folder = options.folder.absolute()
-        self.supervisor = supervisor or Supervisor(told, slow=slow)
+        self.supervisor = supervisor or Supervisor(told, slow=self._slow_start)
         self._child = child or self._logged
         self._ports = ports
         self._start_limit_s = start_limit_s
         self._slow = slow
+        self._is_answering = False  # the bus does, and has its streams
         self._files: Certificates | None = None
         self.took_s = 0.0
         self._page_port = 0
@@ -213,9 +214,16 @@ class Stack:
         )
         write_external(self.folder, external_url(self.options.external, self.url))
         await self._make_streams()
+        self._is_answering = True
         await self.supervisor.start(self._services(), timeout_s=self._start_limit_s)
         if self._announce:
             write_connection(self.folder, self.connection, self._env)
+
+    def _slow_start(self, slow: SlowStart) -> None:
+        """Services may wait for a person, on a damaged log say: commands must find the bus then."""
+        if self._announce and self._is_answering:
+            write_connection(self.folder, self.connection, self._env)
+        self._slow(slow)
 
     def renew_certificates(self) -> bool:
         """Make the server's certificate anew if its end is near; whether it was. The server must
