@@ -94,6 +94,12 @@ class ResolverSettings(CommonSettings):
         least=0,
         help="seconds after which room is kept for a job although nobody knows when it is free",
     )
+    evictions_per_hour: int = setting(
+        120, least=0, help="jobs that may be ended in an hour to make room for others; 0 = none"
+    )
+    restart_s: float = setting(
+        60.0, least=0, help="seconds that a job is taken to need until it is at work again"
+    )
     backfill: float = setting(
         1.0,
         least=0.1,
@@ -130,6 +136,8 @@ class ResolverSettings(CommonSettings):
             order=self.order,
             short_first=self.short_first,
             reservations=self.reservations,
+            evictions_per_hour=self.evictions_per_hour,
+            restart_s=self.restart_s,
             backfill=self.backfill,
             reserve_wait_s=self.reserve_wait_s,
             grow_after_s=self.grow_after_s,
