@@ -230,9 +230,10 @@ class World(Haunted):
         for name, work in self.judge.workloads.items():
             if work.state is not State.QUEUED or name in self.judge.frozen:
                 continue
-            if work.hold is not None:  # its release was asked for too early, or got lost
-                continue
             why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
+            # Somebody's release was asked for too early, or got lost: then it says who holds it.
+            if work.hold is not None and isinstance(why, WhyReply) and "held by" in why.summary:
+                continue
             if not isinstance(why, WhyReply) or not (why.filtered or "queue" in why.summary):
                 self.judge.find("who waits has a reason", f"{name}: {why}")
 
