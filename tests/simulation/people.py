@@ -91,7 +91,10 @@ class Peopled(Ground):
                 if name not in self.judge.workloads and name not in self.judge.forgotten:
                     self.judge.find("none is lost", f"accepted and not in the log: {reply}")
             elif isinstance(reply, Refusal) and reply.field == "queue":
-                self.clock.after(2.0, lambda: self._submit(body))  # it is being made
+                again = dict(body)  # it is being made
+                if "without others below it" in reply.expected:  # a parent now: to its child
+                    again["queue"] = "above" if body["queue"] == "team" else "team"
+                self.clock.after(2.0, lambda: self._submit(again))
             else:
                 self.judge.find("a good request is accepted", str(reply))
 
