@@ -181,6 +181,16 @@ class Peopled(Ground):
             "weight": dice.choice((0.5, 2.0)),
         }
 
+    def _set(self, setting: dict[str, object]) -> None:
+        """A queue; where it may not be below another, or not with that guarantee, without them."""
+
+        def then(reply: ApiReply) -> None:
+            if isinstance(reply, Refusal) and plain != setting:
+                self._set(plain)
+
+        plain = setting | {"parent": "", "guarantee_gpu_milli": None}
+        self.person.ask("queue", setting, operator=True, then=then)
+
     def _orders(self, span_s: float) -> None:
         ask = self.person.ask
         self._drains(span_s)
@@ -203,9 +213,7 @@ class Peopled(Ground):
                 for each in (self._above(), below) if self.faults.has("parents") else (below,):
                     self.clock.at(
                         START_S + span_s * share,
-                        lambda s={"type": "control.queue.v1"} | each: ask(  # type: ignore[misc]
-                            "queue", s, operator=True
-                        ),
+                        lambda s={"type": "control.queue.v1"} | each: self._set(s),  # type: ignore[misc]
                     )
         for kind, on, off in (("cordon", "cordon", "uncordon"), ("lost", "lost", "found")):
             dice = self.faults.dice(kind)

@@ -168,6 +168,7 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
             *("cordon", "lost", "accept_log", "void", "login", "usage_report", "trends"),
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
             "give_up",
+            "logs",
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 
