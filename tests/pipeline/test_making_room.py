@@ -1,8 +1,14 @@
-"""A queue gets back what it is guaranteed, whoever is killed meanwhile."""
+"""Who leaves its place in a running fleet: a queue gets back what it is guaranteed, whoever is
+killed meanwhile; people hold, evict, move and drain."""
 
 import asyncio
+import json
+from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
 
 from berthmaster.audit.report import audit
 from berthmaster.client import Client
@@ -12,12 +18,31 @@ from berthmaster.messages.workload import EvictionRequested, JobRequest, PodSet
 from tests.pipeline.chaos import Rig, repeats, rig
 
 LIMIT_S = 40.0
+GUARANTEE = QueueSetting(queue="prod", guarantee_gpu_milli=2000)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rig(tmp_path_factory.mktemp("room"), "--clusters", "2", "--nodes", "4") as running:
+        yield running
 
 
 async def until(berth: Client, state: str, *names: str) -> None:
     """All of these are in this state."""
     async with asyncio.timeout(LIMIT_S):
         while any([(await berth.get(name)).workload.state != state for name in names]):
+            await asyncio.sleep(0.05)
+
+
+async def runs(berth: Client, name: str, attempt: int) -> tuple[str, str]:
+    """Where it runs once it has begun for so many times, and on which node."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            view = (await berth.get(name)).workload
+            if (view.state, view.attempt) == ("running", attempt):
+                choice = (await berth.why(name)).choice
+                assert choice is not None
+                return choice.cluster, choice.pods[0].node
             await asyncio.sleep(0.05)
 
 
@@ -33,21 +58,25 @@ async def ordered(berth: Client, since: int, number: int) -> list[str]:
     return found
 
 
-def asked(name: str, gpus: int, queue: str = "default") -> JobRequest:
-    pods = PodSet(gpus=gpus, cpu_milli=100, memory_mib=64)
+def asked(name: str, gpus: int, queue: str = "default", **fields: Any) -> JobRequest:
+    pods = PodSet(gpus=gpus, cpu_milli=100, memory_mib=64, **fields)
     return JobRequest(id=name, queue=queue, pod_sets=(pods,), expected_duration_s=1e7)
 
 
-async def story(up: Rig) -> None:
+async def nodes_of(berth: Client) -> list[NodeReport]:
+    facts = [seen.fact for seen in await berth.fleet(nodes=True)]
+    return [fact for fact in facts if isinstance(fact, NodeReport)]
+
+
+async def guarantee_story(up: Rig) -> None:
     async with up.client() as berth:
-        facts = [seen.fact for seen in await berth.fleet(nodes=True)]
-        gpus = sum(len(fact.gpus) for fact in facts if isinstance(fact, NodeReport))
+        gpus = sum(len(node.gpus) for node in await nodes_of(berth))
         lent = [f"lent-{n}" for n in range(gpus)]
         for name in lent:
             await berth.submit(asked(name, 1))
         await until(berth, "running", *lent)
 
-        await berth.set_queue(QueueSetting(queue="prod", guarantee_gpu_milli=2000))
+        await berth.set_queue(GUARANTEE)
         since = await berth.last_sequence()
         await berth.submit(asked("mine", 2, "prod"))
         moved = await ordered(berth, since, 2)
@@ -63,10 +92,121 @@ async def story(up: Rig) -> None:
         report = await audit(berth.connection)
         assert (report.findings, report.accounted, report.evictions) == ((), True, 2), report
         await repeats(berth)
+        for name in lent:
+            await berth.cancel(name)
+        await until(berth, "cancelled", *lent)
 
 
-def test_a_guarantee_comes_back_from_those_who_borrowed_it_whoever_is_killed(
-    tmp_path: Path,
-) -> None:
-    with rig(tmp_path / "up", "--clusters", "1", "--nodes", "2") as up:
-        asyncio.run(story(up))
+def test_a_guarantee_comes_back_from_those_who_borrowed_it_whoever_is_killed(up: Rig) -> None:
+    asyncio.run(guarantee_story(up))
+
+
+def said(up: Rig, *argv: str) -> str:
+    """What a command says that must succeed, on one line."""
+    done = up.berth(*argv)
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())
+
+
+def told(up: Rig, *argv: str) -> Any:
+    done = up.berth(*argv, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(up: Rig, *argv: str) -> str:
+    """The last line of what a command says that must not succeed."""
+    done = up.berth(*argv)
+    assert done.returncode in (1, 2), done.stdout
+    return done.stderr.strip().splitlines()[-1].removeprefix("berth: ").removeprefix("Error: ")
+
+
+async def holds(up: Rig, berth: Client, full: dict[str, str], here: str) -> None:
+    """Held, it stays behind one that came later, though there is room for it."""
+    await berth.submit(asked("late", 1))
+    waits = "a workload that runs; this one waits for its place"
+    assert refused(up, "evict", "late") == f'id: "late" refused (conflict): {waits}'
+    assert said(up, "hold", "late", "--reason", "not yet") == "late is held"
+    why = (await berth.why("late")).summary
+    assert why.startswith("waits: held by tenant default for "), why
+    assert why.endswith(" s: not yet"), why
+    assert refused(up, "whatif", "preempt", "late").endswith("; this one is held by tenant default")
+    room = told(up, "whatif", "preempt", "--queue", "prod", "--gpus", "2")
+    assert {each["id"] for each in room["ended"]} & set(full.values()), room
+    await berth.cancel(full[here])
+    await berth.submit(asked("next", 1))
+    await until(berth, "running", "next")
+    assert (await berth.get("late")).workload.state == "queued"
+    assert said(up, "release", "late") == "late is not held"
+    assert (await runs(berth, "late", 1))[0] == here
+
+
+async def moves(up: Rig, berth: Client, full: dict[str, str], here: str, there: str) -> str:
+    """Evicted, it waits and runs again; moved, it goes when there is room. Its node at last."""
+    assert said(up, "evict", "late") == "late is to go: it is ended and waits again"
+    assert (await runs(berth, "late", 2))[0] == here
+    assert said(up, "move", "late", "--to", there).startswith("late is to move: it goes to")
+    assert f"wants it in {there}; it goes when" in (await berth.why("late")).summary
+    assert (await berth.get("late")).workload.state == "running"
+    await berth.cancel(full[there])
+    cluster, node = await runs(berth, "late", 3)
+    assert cluster == there
+    left_out = (await berth.why("late")).filtered
+    assert left_out == {here: f"room was kept for it on {there}"}
+    return node
+
+
+async def drains(up: Rig, berth: Client, there: str, node: str) -> None:
+    """Drained, a node is left, and is open again when that is said."""
+    supposed = told(up, "whatif", "drain", there, node)
+    assert [each["id"] for each in supposed["ended"]] == ["late"], supposed
+    assert told(up, "drain", there, node, "--by", "2h", "--reason", "new racks")["sequence"]
+    assert await runs(berth, "late", 4) != (there, node)
+    [cordon] = (await berth.cordons()).cordons
+    assert (cordon.cluster, cordon.node, cordon.drain) == (there, node, True)
+    assert (cordon.jobs, cordon.gpus, cordon.reason) == (0, 0, "new racks")
+    assert f"{there}/{node} drained" in said(up, "cordons")
+    assert said(up, "undrain", there, node) == f"node {node} of {there} is open again"
+    assert said(up, "cordons") == "nothing is cordoned"
+
+
+async def slips(up: Rig, berth: Client, ended: str, there: str, model: str) -> None:
+    """What cannot be is refused, with what would be right."""
+    node = next(each.node for each in await nodes_of(berth) if each.cluster == there)
+    over = f'id: "{ended}" refused (conflict): a workload that has not ended; this one cancelled'
+    assert refused(up, "hold", ended) == over
+    assert refused(up, "move", ended) == over
+    slip = refused(up, "drain", there, f"{node}0")
+    assert slip == f"drain: {there} has no node {node}0, did you mean {node}?"
+    past = refused(up, "drain", there, "--by", "2020-01-01T00:00")
+    assert past.startswith("--by 2020-01-01T00:00: a time ahead is wanted"), past
+    await berth.submit(asked("bound", 1, gpu_models=(model,)))
+    await until(berth, "running", "bound")
+    nowhere = refused(up, "move", "bound", "--to", there)
+    assert nowhere == f"--to: bound cannot go to {there} now: no such GPU model"
+
+
+async def verbs_story(up: Rig) -> None:
+    async with up.client() as berth:
+        nodes = await nodes_of(berth)
+        here, there = sorted({node.cluster for node in nodes})
+        await berth.set_queue(GUARANTEE)
+        full = {here: f"full-{here}", there: f"full-{there}"}
+        for cluster, name in full.items():
+            number = sum(len(node.gpus) for node in nodes if node.cluster == cluster)
+            request = asked(name, 1, count=number)
+            await berth.submit(msgspec.structs.replace(request, clusters=(cluster,)))
+        await until(berth, "running", *full.values())
+
+        await holds(up, berth, full, here)
+        node = await moves(up, berth, full, here, there)
+        await drains(up, berth, there, node)
+        model = next(each.gpus[0].model for each in nodes if each.cluster == here)
+        await slips(up, berth, full[here], there, model)
+        report = await audit(berth.connection)
+        assert (report.findings, report.accounted) == ((), True), report
+        await repeats(berth)
+
+
+def test_people_hold_evict_move_and_drain(up: Rig) -> None:
+    asyncio.run(verbs_story(up))

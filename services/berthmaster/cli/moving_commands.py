@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
+import msgspec
 
 from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s
@@ -123,6 +124,7 @@ async def move(session: Session, workload: str, to: str, reason: str, as_operato
     async with session.client() as berth:
         if to:
             await _must_be_known(berth, to, None, "--to")
+            await _must_fit(berth, workload, to)
         if not as_operator:
             reply = await berth.move(workload, to, reason)
         else:
@@ -145,6 +147,23 @@ async def _must_be_known(berth: Client, cluster: str, node: str | None, what: st
         usage(f"{what}: {cluster} has no node {node}{did_you_mean(node, nodes)}")
 
 
+async def _must_fit(berth: Client, workload: str, to: str) -> None:
+    """A move to where it cannot be would be wished for in vain: say why it is out there. Where only
+    the room is lacking now, the move waits for it."""
+    from berthmaster.fleetview.filters import BUSY, LESS_LIKED
+
+    try:
+        request = (await berth.get(workload)).request
+        if request is None or (request.clusters and to not in request.clusters):
+            return  # the gateway says what would be right
+        supposed = msgspec.structs.replace(request, clusters=(to,))
+        why = (await berth.dry_run(supposed)).filtered.get(to, BUSY)
+    except BerthError:
+        return  # whoever decides answers
+    if why not in (BUSY, LESS_LIKED):
+        usage(f"--to: {workload} cannot go to {to} now: {why}")
+
+
 @click.command()
 @click.argument("cluster")
 @click.argument("node", required=False)
@@ -165,7 +184,7 @@ async def drain(
         try:
             by_s = parse_time_s(by, now_s) if by is not None else None
         except WrongInput as error:
-            usage(f"--by: {error}")
+            usage(f"--by: {error}; or a time: 18:30, 2026-12-01T18:30")
         if by_s is not None and by_s <= now_s:
             usage(f"--by {by}: a time ahead is wanted; now is {time.strftime('%H:%M:%S')}")
         await _must_be_known(berth, cluster, node, "drain")

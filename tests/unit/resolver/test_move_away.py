@@ -171,7 +171,7 @@ def test_a_drain_moves_what_has_room_elsewhere_and_ends_the_rest_before_its_dead
     (view,) = cordons(world).cordons
     assert (view.set_by, view.matches, view.jobs) == ("ada", True, 2)
     told = {one.id: one.why for one in view.still_there}
-    assert told[world.workloads[left].id].startswith("no room for it elsewhere; in 160 s")
+    assert told[world.workloads[left].id].startswith("it waits for room elsewhere; in 160 s")
     pass_s(world, 161.0, "c1", "c2")
     assert moves(world) == [(world.workloads[left].id, "drain", "")]
     assert world.workloads[left].leaving == "c1 is drained: firmware"
@@ -269,7 +269,7 @@ def test_what_a_drain_would_do_is_told_and_nothing_is_done() -> None:
     assert isinstance(reply, WhatifReply)
     assert [(each.to, each.why) for each in reply.ended] == [
         ("c2", "room is kept elsewhere"),
-        ("", "no room for it elsewhere, and the drain has no deadline"),
+        ("", "it waits for room elsewhere, and the drain has no deadline"),
     ]
     assert (world.settle(), cordons(world).cordons) == ([], ())
     wrong = asked(world, drain=DrainRequest(cluster="c7"))

@@ -12,7 +12,7 @@ from berthmaster.engine.fitting.topology import never, shaped
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
 from berthmaster.engine.queueing.queues import GPU, QueueShare
-from berthmaster.fleetview.filters import BUSY
+from berthmaster.fleetview.filters import BUSY, NOT_ASKED
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.fold import Hold, Key, Workload, key
@@ -129,8 +129,19 @@ def _why_there(
         choice=choice,
         decision=workload.decision,
         decided_at_s=decision.now_s if decision is not None else 0.0,
-        filtered=choice.filtered if choice is not None else {},
+        filtered=_left_out(choice, workload) if choice is not None else {},
     )
+
+
+def _left_out(choice: Choice, workload: Workload) -> dict[str, str]:
+    """One that was moved had its room kept in one cluster, and could go to no other: it had not
+    asked for that itself."""
+    asked = workload.request.clusters if workload.request is not None else ()
+    kept = f"room was kept for it on {choice.cluster}"
+    return {
+        cluster: kept if why == NOT_ASKED and (not asked or cluster in asked) else why
+        for cluster, why in choice.filtered.items()
+    }
 
 
 def _choice_of(decision: Decision, workload: Workload) -> Choice | None:

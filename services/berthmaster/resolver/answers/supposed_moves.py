@@ -73,7 +73,8 @@ def preempted(
     if isinstance(asked, str):
         name = key(owner, asked)
         if copy.derived.lines.line_of(name) is None:
-            return _refused("preempt", asked, "a workload of this tenant that waits for its place")
+            right = "a workload of this tenant that waits for its place"
+            return _refused("preempt", asked, right + _instead(copy.open.get(name)))
     else:
         name = key(owner, asked.id)
         if name in copy.open or name in copy.frozen or name in copy.elsewhere:
@@ -103,6 +104,15 @@ def preempted(
         f"{cost:,.0f} GPU seconds"
     )
     return _reply(change, summary, ended, cost, tenant)
+
+
+def _instead(workload: Workload | None) -> str:
+    """What is so with one that is in no line."""
+    if workload is None:
+        return ""
+    if workload.hold is not None:
+        return f"; this one is held by {workload.hold.who}"
+    return f"; this one is {workload.state}"
 
 
 def _room_for(

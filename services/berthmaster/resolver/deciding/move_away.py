@@ -23,6 +23,7 @@ from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.leaving import best_at_s, last_moment_s
 from berthmaster.engine.queueing.making_room import lost_gpu_s
 from berthmaster.engine.queueing.reservations import held_nodes
+from berthmaster.fleetview.filters import BUSY, LESS_LIKED
 from berthmaster.lifecycle.fold import Hold, Wish, Workload, key
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import Cordon
@@ -278,7 +279,7 @@ def why_there_still(
         return f"it is not preemptible{latest or ', and the drain has no deadline'}"
     if best_s > now_s:
         return f"it ends or writes a checkpoint in {best_s - now_s:.0f} s{latest}"
-    return f"no room for it elsewhere{latest or ', and the drain has no deadline'}"
+    return f"it waits for room elsewhere{latest or ', and the drain has no deadline'}"
 
 
 def wish_refusal(know: Knowledge, cycle: Cycle, workload: Workload) -> str:
@@ -290,8 +291,9 @@ def wish_refusal(know: Knowledge, cycle: Cycle, workload: Workload) -> str:
     if cycle.now_s - wish.since_s > WISH_S:
         return f"a move to {where} found no room for an hour and was given up"
     filtered = cycle.shortlist(request).filtered
-    if wish.to and wish.to in filtered:
-        return f"{wish.who} wants it in {wish.to}, which is out: {filtered[wish.to]}"
+    out = filtered.get(wish.to, BUSY)
+    if out not in (BUSY, LESS_LIKED):
+        return f"{wish.who} wants it in {wish.to}, which is out: {out}"
     if wish.to and wish.to not in {c.name for c in know.clusters.known()}:
         return f"{wish.who} wants it in {wish.to}, of which nothing is known"
     return f"{wish.who} wants it in {where}; it goes when there is room for all of it"
