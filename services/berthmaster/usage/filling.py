@@ -297,6 +297,7 @@ class Filling:
                 body=recorded.data,
                 stream=stream,
                 sequence=recorded.sequence,
+                workload=_workload_of(recorded.subject),
             )
         now_s = self._conn.now()
         if now_s - self._forgot_at_s < FORGET_EVERY_S:
@@ -355,3 +356,12 @@ class _Reading:
         self.sequence = max(self.sequence, self._follower.sequence)
         if task.done() and not task.cancelled():
             task.exception()  # told by check, or too late to matter
+
+
+def _workload_of(subject: str) -> str:
+    """Whose event it is, if it is one."""
+    try:
+        where = subjects.parse_workload_event(subject)
+    except subjects.SubjectError:
+        return ""
+    return f"{where.tenant}/{where.id}"
