@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,8 +167,54 @@ def test_people_act_with_their_own_rights_and_by_the_page_alone(site: Site, up: 
     first = {"verb": "reprioritize", "tenant": "default", "id": "mine", "priority": 7}
     assert site.ask("/api/act", token=BOB, body=first).body["type"] == "api.changed.v1"
     assert up.json("job", "mine")["workload"]["priority"] == 7
-    wrong = site.ask("/api/act", token=ADA, body={"verb": "drain", "cluster": "a10"})
+    wrong = site.ask("/api/act", token=ADA, body={"verb": "wipe", "cluster": "a10"})
     assert (wrong.status, "verb" in wrong.body["error"]) == (400, True)
+
+
+def test_people_hold_evict_and_drain_on_the_page(site: Site, up: Up) -> None:
+    def act(token: str, **body: Any) -> Answer:
+        return site.ask("/api/act", token=token, body=body)
+
+    def held() -> dict[str, bool]:
+        rows = site.ask("/api/jobs?q=mine", token=BOB).body["rows"]
+        return {row["id"]: row["held"] for row in rows}
+
+    def until(told: Callable[[], Any], wanted: Any) -> None:
+        deadline = time.monotonic() + 20
+        while (now := told()) != wanted:
+            assert time.monotonic() < deadline, now
+            time.sleep(0.05)
+
+    mine = {"tenant": "default", "id": "mine"}
+    assert act(EVE, verb="hold", **mine).status == 403
+    assert act(BOB, verb="hold", reason="not yet", **mine).body["type"] == "api.changed.v1"
+    until(held, {"mine": True})
+    assert "held by tenant default" in up.json("why", "mine")["summary"]
+    assert act(BOB, verb="release", **mine).status == 200
+    until(held, {"mine": False})
+    assert act(ADA, verb="hold", **mine).status == 200  # an operator's, which Bob does not release
+    assert "held by operator ada" in up.json("why", "mine")["summary"]
+    assert act(BOB, verb="release", **mine).body["code"] == "forbidden"
+    assert act(ADA, verb="release", **mine).body["type"] == "api.changed.v1"
+    waits = act(BOB, verb="evict", **mine).body
+    assert (waits["type"], waits["code"]) == ("api.refusal.v1", "conflict")
+
+    place = {"cluster": "a10"}
+    assert act(BOB, verb="drain", **place).status == 403
+    past = act(ADA, verb="drain", by_s=1.0, **place).body
+    assert (past["type"], past["field"]) == ("api.refusal.v1", "by_s")
+    assert act(ADA, verb="drain", by_s=time.time() + 7200, **place).body["type"] == "api.done.v1"
+    draining = lambda: site.first_event(ADA)["documents"]["cluster/a10"]["draining"]  # noqa: E731
+    until(draining, True)
+    [cordon] = up.json("cordons")["cordons"]
+    assert (cordon["cluster"], cordon["drain"]) == ("a10", True)
+    assert act(ADA, verb="undrain", **place).status == 200
+    until(draining, False)
+    up.berth("submit", "--id", "goes", "--gpus", "1", "--duration", "30h")
+    up.until("goes", state="running")
+    assert act(ADA, verb="evict", **mine | {"id": "goes"}).body["type"] == "api.changed.v1"
+    until(lambda: up.json("job", "goes")["workload"]["attempt"], 2)
+    up.berth("cancel", "goes")
 
 
 def test_a_name_counts_only_from_a_proxy_and_wrong_tokens_wait(site: Site) -> None:

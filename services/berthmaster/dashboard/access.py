@@ -67,12 +67,12 @@ class Person(NamedTuple):
         return Scope(self.role != "tenant", self.tenants)
 
     def may_change(self, tenant: str) -> bool:
-        """Whether it may cancel and reprioritize jobs of a tenant."""
+        """Whether it may cancel, reprioritize, hold, release and evict jobs of a tenant."""
         return self.acts and (self.role == "operator" or tenant in self.tenants)
 
     @property
     def may_cordon(self) -> bool:
-        """Whether it may cordon clusters and nodes."""
+        """Whether it may cordon and drain clusters and nodes."""
         return self.acts and self.role == "operator"
 
 

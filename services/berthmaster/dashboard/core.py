@@ -270,6 +270,13 @@ class Dashboard(Known):
             grid = self.grids[cluster] = Grid(cluster)
         return grid
 
+    def drains(self, cluster: str, node: str | None) -> bool:
+        """Whether what runs in a cluster or on a node is moved away."""
+        return any(
+            isinstance(fact, Cordon) and fact.drain and (fact.cluster, fact.node) == (cluster, node)
+            for fact in self._control.values()
+        )
+
     def _cordoned(self, cluster: str) -> frozenset[str]:
         names = (
             fact.node
@@ -313,6 +320,7 @@ def cluster_document(row: ClusterRow, known: Dashboard) -> dict[str, Any]:
         "scores": row.scores,
         "cordoned": row.cordoned,
         "cordoned_nodes": row.cordoned_nodes,
+        "draining": known.drains(row.cluster, None),
         "lost": row.lost,
         "note": row.note,
         "busy_percent": _mean(rows[:, BUSY]),

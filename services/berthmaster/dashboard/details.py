@@ -26,6 +26,7 @@ def node_document(known: Dashboard, cluster: str, name: str) -> dict[str, Any] |
         "node": name,
         "ready": report.ready,
         "schedulable": report.schedulable and not node.closed,
+        "draining": known.drains(cluster, name),
         "labels": report.labels,
         "taints": [f"{taint.key}={taint.value}:{taint.effect}" for taint in report.taints],
         "cpu_milli": report.allocatable.cpu_milli,

@@ -13,7 +13,18 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.dashboard.access import Person
 from berthmaster.dashboard.asking import NotAnswered
-from berthmaster.messages.api import CancelRequest, CordonRequest, Reason, ReprioritizeRequest
+from berthmaster.messages.api import (
+    PLACE_VERBS,
+    CancelRequest,
+    CordonRequest,
+    DrainRequest,
+    EvictRequest,
+    HoldRequest,
+    JobOrderRequest,
+    Reason,
+    ReleaseRequest,
+    ReprioritizeRequest,
+)
 from berthmaster.messages.families import encode
 from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.settings import CommonSettings
@@ -21,19 +32,26 @@ from berthmaster.runtime.settings import CommonSettings
 STEWARD: Final = "steward"
 LIMIT_S: Final = 8.0
 CONNECT_S: Final = 3.0
+MOST_WHO: Final = 128  # characters of who asks, as requests take them
 Text = Annotated[str, Meta(max_length=253)]
+
+
+JobVerb = Literal["cancel", "reprioritize", "hold", "release", "evict"]
+PlaceVerb = Literal["cordon", "uncordon", "drain", "undrain"]
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What somebody wants done."""
 
-    verb: Literal["cancel", "reprioritize", "cordon", "uncordon"]
+    verb: JobVerb | PlaceVerb
     tenant: Text = ""
     id: Text = ""
     priority: int = 0
     cluster: Text = ""
     node: Text = ""
     reason: Reason = ""
+    evict: bool = False  # of hold: also if it runs
+    by_s: float | None = None  # of drain
 
 
 class Forbidden(Exception):
@@ -96,9 +114,9 @@ class Hands:
     def _user_for(self, person: Person, act: Act) -> str:
         if self._folder is None:
             raise Forbidden("nobody acts by way of this page: it runs without --hands-dir")
-        if act.verb in ("cordon", "uncordon"):
+        if act.verb in PLACE_VERBS:
             if not person.may_cordon:
-                raise Forbidden("only an operator who may act cordons")
+                raise Forbidden("only an operator who may act cordons and drains")
             return STEWARD
         if not person.may_change(act.tenant):
             raise Forbidden(f"you may not change jobs of tenant {act.tenant!r}")
@@ -106,7 +124,7 @@ class Hands:
 
 
 def _request(person: Person, act: Act) -> tuple[str, bytes]:
-    by = f"by {person.name} on the page"
+    by, who = f"by {person.name} on the page", person.name[:MOST_WHO]
     reason = f"{act.reason} ({by})" if act.reason else by
     match act.verb:
         case "cancel":
@@ -115,8 +133,40 @@ def _request(person: Person, act: Act) -> tuple[str, bytes]:
         case "reprioritize":
             change = _checked(ReprioritizeRequest(id=act.id, priority=act.priority))
             return subjects.api(act.tenant, act.verb), change
-        case "cordon" | "uncordon":
-            cordon = CordonRequest(cluster=act.cluster, node=act.node or None, reason=reason[:1024])
+        case "hold" | "release" | "evict" if person.role == "operator":
+            order = JobOrderRequest(
+                tenant=act.tenant,
+                id=act.id,
+                reason=act.reason,
+                who=who,
+                evict=act.evict and act.verb == "hold",
+            )
+            return subjects.operator(f"{act.verb}_job"), _checked(order)
+        case "hold":
+            hold = HoldRequest(id=act.id, reason=reason[:1024], evict=act.evict)
+            return subjects.api(act.tenant, act.verb), _checked(hold)
+        case "release":
+            release = ReleaseRequest(id=act.id, reason=reason[:1024])
+            return subjects.api(act.tenant, act.verb), _checked(release)
+        case "evict":
+            evict = EvictRequest(id=act.id, reason=reason[:1024])
+            return subjects.api(act.tenant, act.verb), _checked(evict)
+        case "drain":
+            drain = DrainRequest(
+                cluster=act.cluster,
+                node=act.node or None,
+                reason=reason[:1024],
+                who=who,
+                by_s=act.by_s,
+            )
+            return subjects.operator(act.verb), _checked(drain)
+        case "cordon" | "uncordon" | "undrain":
+            cordon = CordonRequest(
+                cluster=act.cluster,
+                node=act.node or None,
+                reason=reason[:1024],
+                who=who,
+            )
             return subjects.operator(act.verb), _checked(cordon)
 
 

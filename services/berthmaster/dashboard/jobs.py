@@ -192,6 +192,7 @@ def row_of(work: Workload) -> dict[str, Any]:
         "changed_at_s": work.changed_at_s,
         "expected_s": request.expected_duration_s if request is not None else None,
         "cancelling": work.cancel_requested and not work.ended,
+        "held": work.hold is not None and not work.ended,
         "reason": work.reason[:MAX_REASON],
         "origin": "" if origin is None else origin.owner or f"Workload/{origin.name}",
         "namespace": "" if origin is None else origin.namespace,

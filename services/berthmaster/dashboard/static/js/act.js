@@ -2,6 +2,13 @@
 import { post } from "./api.js";
 import { h, say } from "./dom.js";
 import { me } from "./me.js";
+import { now } from "./store.js";
+
+function seconds(hours) {
+  const number = Number(hours.replace(",", "."));
+  if (!(number > 0)) throw new Error("Within hours: a number above 0, or nothing");
+  return number * 3600;
+}
 
 function asking(title, words, fields, act) {
   const said = h("p", { class: "error", hidden: true, role: "alert" });
@@ -27,20 +34,29 @@ function asking(title, words, fields, act) {
 }
 
 export const acts = {
-  cordon(cluster, node, isOpen) {
+  place(cluster, node, isOpen, isDraining) {
     if (!me.may.cordon) return null;
-    const title = isOpen ? "Cordon" : "Uncordon", where = node || cluster;
-    const words = isOpen ? `Nothing new is placed on ${where}; what runs there goes on.` : `${where} takes jobs again.`;
-    return h("button", {
-      type: "button", onclick: () => asking(title, words, [["reason", "Reason"]],
-        ({ reason }) => ({ verb: isOpen ? "cordon" : "uncordon", cluster, node, reason })),
+    const where = node || cluster;
+    const button = (title, words, fields = [], more = () => ({})) => h("button", {
+      type: "button", onclick: () => asking(title, words, [["reason", "Reason"], ...fields],
+        ({ reason, ...given }) => ({ verb: title.toLowerCase(), cluster, node, reason, ...more(given) })),
     }, title);
+    const back = isDraining ? button("Undrain", `${where} takes jobs again; what was not told to go yet stays.`)
+      : isOpen ? button("Cordon", `Nothing new is placed on ${where}; what runs there goes on.`) : button("Uncordon", `${where} takes jobs again.`);
+    return h("span", { class: "row" }, back, isDraining ? null
+      : button("Drain", `Nothing new is placed on ${where}, and what runs there is moved away once there is room for it elsewhere. After so many hours it is ended all the same; empty: never.`,
+        [["hours", "Within hours"]], ({ hours }) => (hours.trim() ? { by_s: now() + seconds(hours) } : {})));
   },
   job(job) {
     const mine = me.may.change_all || me.may.change.includes(job.tenant);
     if (!mine || ["succeeded", "failed", "cancelled"].includes(job.state)) return null;
-    const { tenant, id } = job;
+    const { tenant, id } = job, runs = ["claimed", "running"].includes(job.state);
+    const told = (title, words, more = {}) => h("button", { type: "button", onclick: () => asking(title, words, [["reason", "Reason"]],
+      ({ reason }) => ({ verb: title.toLowerCase(), tenant, id, reason, ...more })) }, title);
     return h("span", { class: "row" },
+      job.held ? told("Release", `${id} is placed again when it is its turn.`)
+        : told("Hold", runs ? `${id} is ended, and waits until it is released.` : `${id} waits until it is released.`, { evict: runs }),
+      runs && !job.held ? told("Evict", `The attempt of ${id} is ended; it waits again, and runs when it is its turn.`) : null,
       h("button", { type: "button", onclick: () => asking("Reprioritize", `${id} goes before jobs of a lower priority.`, [["priority", "Priority", job.priority]],
         ({ priority }) => ({ verb: "reprioritize", tenant, id, priority: Number(priority) })) }, "Reprioritize"),
       h("button", { type: "button", onclick: () => asking("Cancel", `${id} is stopped, if it runs, and does not run again.`, [["reason", "Reason"]],

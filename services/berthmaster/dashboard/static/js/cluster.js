@@ -34,7 +34,7 @@ function about(cluster) {
     ["Measured idle", percent(cluster.idle_gpu_percent)],
     ["Fragmented", cluster.fragmentation_percent === null ? "?" : `${percent(cluster.fragmentation_percent)} of what is free`],
     ["Largest gang", Object.entries(cluster.largest_gang).map(([model, number]) => `${count(number)} ${model}`).join(", ")],
-    ["Cordoned", cluster.cordoned], ["Lost", cluster.lost],
+    [cluster.draining ? "Drained" : "Cordoned", cluster.cordoned], ["Lost", cluster.lost],
   ]));
 }
 
@@ -70,9 +70,9 @@ function gpuBlock(gpu, chosen) {
 
 function nodeCard(node, chosen) {
   return h("section", { class: "card", "aria-label": `Node ${node.node}` },
-    h("div", { class: "row spread" }, h("h2", {}, node.node), acts.cordon(node.cluster, node.node, node.schedulable)),
+    h("div", { class: "row spread" }, h("h2", {}, node.node), acts.place(node.cluster, node.node, node.schedulable, node.draining)),
     h("p", {}, h("span", { class: `chip ${node.ready ? "good" : "bad"}` }, node.ready ? "ready" : "not ready"), " ",
-      node.schedulable ? null : h("span", { class: "chip warn" }, "cordoned"), " ",
+      node.schedulable ? null : h("span", { class: "chip warn" }, node.draining ? "drained" : "cordoned"), " ",
       h("span", { class: "soft" }, node.heard_at_s ? `readings ${span(now() - node.heard_at_s)} old` : "no readings")),
     node.gpus.map((gpu) => (gpu.index === chosen ? gpuBlock(gpu, true) : gpuLine(gpu, node.cluster, node.node))),
     node.shares.length ? pairs(node.shares.map((share) => [share.resource, `${share.count} of ${share.milli / 10} %`])) : null,
@@ -100,7 +100,7 @@ export function cluster(root) {
     }
     const [state, words] = freshness(told);
     fill(crumbs, h("a", { href: link("fleet") }, "Fleet"), "/", h("h1", {}, name), h("span", { class: `fresh ${state}` }, words),
-      acts.cordon(name, "", told.cordoned === null));
+      acts.place(name, "", told.cordoned === null, told.draining));
     fill(facts, h("div", { class: "columns even" }, scores(told), about(told)));
   }
 

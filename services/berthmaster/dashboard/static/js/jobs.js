@@ -37,7 +37,7 @@ function times(job) {
 
 const COLUMNS = [
   { head: "job", cell: jobLink },
-  { head: "state", cell: (job) => [chip(job.state), job.cancelling ? h("span", { class: "chip warn" }, "being cancelled") : null] },
+  { head: "state", cell: (job) => [chip(job.state), job.cancelling ? h("span", { class: "chip warn" }, "being cancelled") : job.held ? h("span", { class: "chip warn" }, "held") : null] },
   { head: "tenant", cell: (job) => job.tenant },
   { head: "queue", cell: (job) => (job.queue ? h("a", { href: link("jobs", [], { queue: job.queue }) }, job.queue) : "") },
   { head: "GPUs", num: true, cell: (job) => [count(job.gpus), job.models.length ? h("span", { class: "soft" }, ` ${job.models.join(", ")}`) : null] },
