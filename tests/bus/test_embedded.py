@@ -88,7 +88,7 @@ def test_streams_survive_kill_9_and_the_server_comes_back_where_it_was(
         server.kill()
         assert not server.running
         server.start()
-        assert (server.url, asyncio.run(count_streams(url))) == (url, 8)
+        assert (server.url, asyncio.run(count_streams(url))) == (url, 9)
         assert server.pid != pid
         assert server.healthy()
     assert not server.running
@@ -98,7 +98,7 @@ def test_three_servers_make_streams_of_three_replicas(tmp_path: Path) -> None:
     with ServerCluster(tmp_path) as cluster:
         asyncio.run(make_streams(cluster.url, replicas=3))
         cluster.servers[0].kill()
-        assert asyncio.run(count_streams(cluster.servers[1].url)) == 8
+        assert asyncio.run(count_streams(cluster.servers[1].url)) == 9
 
 
 def test_several_servers_have_the_ports_of_their_life_before(tmp_path: Path) -> None:

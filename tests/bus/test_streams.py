@@ -62,7 +62,7 @@ async def test_making_them_again_changes_nothing_and_asks_for_no_change(
 async def test_many_may_make_them_at_once(server: Server) -> None:
     async with connected(server.url, "a") as a, connected(server.url, "b") as b:
         await asyncio.gather(*(ensure_streams(conn) for conn in (a, b) * 4))
-        assert len(await configs(a)) == 8
+        assert len(await configs(a)) == 9
 
 
 @story
@@ -111,7 +111,7 @@ async def test_a_server_that_does_not_answer_yet_is_waited_for(server: Server) -
         assert not making.done()
         server.resume()
         await making
-        assert len(await configs(conn)) == 8
+        assert len(await configs(conn)) == 9
 
 
 @story
