@@ -241,7 +241,8 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
                 for each in report.findings
                 if each.where == worker.name and "may not:" in each.what
             ]
-            assert all("jobs.batch" in part for part in found.what.split(", ")[1:6])
+            lacks = [right.split()[1] for right in found.what.partition(": ")[2].split(", ")[:6]]
+            assert lacks == [*["jobs.batch"] * 3, "services", "services", "pods/log"]
             assert "apply -k" not in found.change
             asyncio.run(carry_out(Report(mode="observe", ready=False, findings=[found]), "may"))
             report = asyncio.run(look(planes, as_self=False))

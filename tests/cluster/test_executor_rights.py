@@ -34,7 +34,6 @@ DENIED: Final = (
     ("GET", "/api/v1/namespaces/{ns}/configmaps"),
     ("GET", "/api/v1/namespaces/{ns}/serviceaccounts"),
     ("GET", "/api/v1/namespaces/{ns}/events"),
-    ("GET", "/api/v1/namespaces/{ns}/pods/x/log"),
     ("GET", "/api/v1/namespaces/default/pods"),
     ("GET", "/apis/batch/v1/namespaces/default/jobs"),
     ("GET", "/apis/apps/v1/namespaces/{ns}/deployments"),

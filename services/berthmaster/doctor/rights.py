@@ -77,6 +77,10 @@ def agent_rights(
     made += [(group, "to start gangs together") for group in groups]
     for namespace in namespaces:
         rights += [
+            Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
+            for verb in ("create", "get", "list", "watch", "patch", "delete")
+        ]
+        rights += [
             Right(
                 verb=verb,
                 group=kind.group,
@@ -86,10 +90,6 @@ def agent_rights(
             )
             for kind, why in made
             for verb in ("create", "get")
-        ]
-        rights += [
-            Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
-            for verb in ("create", "get", "list", "watch", "patch", "delete")
         ]
         rights.append(
             Right(
