@@ -70,7 +70,7 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "resolver": ["numpy"],
         "scorer": [],
         "archivist": [],
-        "usage": [],
+        "usage": ["numpy"],
         "door": [],
         "accounts": [],
         "login": [],
