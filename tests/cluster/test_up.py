@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,13 @@ class Terminal:
     def json(self, line: str) -> Any:
         """What it printed as JSON."""
         return json.loads(self.say(f"{line} --json"))
+
+    def page(self, path: str) -> Any:
+        """What the page that `berth up` has printed answers."""
+        said = (self.folder / "up.log").read_text()
+        [found] = re.findall(r"^The page: (\S+)", said, re.MULTILINE)
+        with urllib.request.urlopen(f"{found}{path}", timeout=SAY_LIMIT_S) as answer:
+            return json.load(answer)
 
     @contextmanager
     def running(self, line: str) -> Iterator["subprocess.Popen[bytes]"]:
@@ -176,6 +184,10 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
                 END_LIMIT_S,
                 0.5,
             )
+            # The page tells of it like of any other, and where it came from.
+            [row] = terminal.page("api/jobs?q=from-kubectl")["rows"]
+            assert (row["tenant"], row["state"], row["cluster"]) == (team, "succeeded", "worker-2")
+            assert (row["namespace"], "from-kubectl" in row["origin"]) == (team, True)
             # kwok ends a Job's pod at once unless it is told; the tours' shall hold their GPUs.
             for line in tours:
                 told = terminal.json(f"{line} --annotation {RUN}=forever")
