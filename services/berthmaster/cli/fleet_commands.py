@@ -8,9 +8,8 @@ from typing import IO, Any, Final
 import click
 import msgspec
 
-from berthmaster.cli.moving_commands import caller
 from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_gpus, parse_weights
-from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.session import Session, bus_command, caller, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
@@ -80,7 +79,7 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
     if not facts:
         where = "clusters" if node is None else f"top {cluster}"
         sys.stderr.write(
-            f"berth: nothing was heard of {_place(cluster, node)} so far: is the name right? "
+            f"berth: nothing was heard of {place_of(cluster, node)} so far: is the name right? "
             f"`berth {where}` shows what there is\n"
         )
 
@@ -94,7 +93,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
     """Put nothing new on a cluster or a node; what runs there goes on."""
     async with session.client() as berth:
         reply = await berth.cordon(cluster, node, reason=reason, who=caller())
-        operator_reply(session, reply, f"{_place(cluster, node)} is cordoned")
+        operator_reply(session, reply, f"{place_of(cluster, node)} is cordoned")
         await _warn_if_unknown(berth, cluster, node)
 
 
@@ -107,10 +106,11 @@ async def uncordon(session: Session, cluster: str, node: str | None, reason: str
     """Allow placements on a cluster or a node again."""
     async with session.client() as berth:
         reply = await berth.uncordon(cluster, node, reason=reason)
-        operator_reply(session, reply, f"{_place(cluster, node)} is open again")
+        operator_reply(session, reply, f"{place_of(cluster, node)} is open again")
 
 
-def _place(cluster: str, node: str | None) -> str:
+def place_of(cluster: str, node: str | None) -> str:
+    """In words."""
     return f"node {node} of {cluster}" if node else cluster
 
 

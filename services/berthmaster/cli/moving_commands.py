@@ -1,6 +1,5 @@
 """Commands that move jobs: hold, release, evict, move; drains of places, and what is cordoned."""
 
-import getpass
 import re
 import time
 from datetime import UTC, datetime
@@ -9,22 +8,15 @@ from typing import Final
 import click
 import msgspec
 
+from berthmaster.cli.fleet_commands import operator_reply, place_of
 from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s
-from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.cli.session import Session, bus_command, caller, usage
 from berthmaster.client import BerthError, Client
 from berthmaster.messages.api import ChangeReply, JobOrderRequest
 from berthmaster.messages.fleet import ClusterProfile, NodeReport
 
 _CLOCK: Final = re.compile(r"\d{1,2}:\d{2}\Z")
-
-
-def caller() -> str:
-    """As the log shall name whoever sits here."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
 
 
 def parse_time_s(text: str, now_s: float) -> float:
@@ -203,12 +195,9 @@ async def drain(
 @bus_command
 async def undrain(session: Session, cluster: str, node: str | None, reason: str) -> None:
     """End a drain and its cordon: what was not told to go yet stays, and new jobs may come."""
-    from berthmaster.cli.render.terminal import safe
-
     async with session.client() as berth:
         reply = await berth.uncordon(cluster, node, reason=reason)
-        place = f"node {node} of {cluster}" if node else cluster
-        session.out.document(reply, lambda: safe(f"{place} is open again"))
+        operator_reply(session, reply, f"{place_of(cluster, node)} is open again")
 
 
 @click.command()

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from berthmaster.cli.requests import WrongInput, read_requests
+from berthmaster.cli.requests import WrongInput, read_named
 from berthmaster.engine.queueing.ledger import node_amounts
 from berthmaster.engine.queueing.queues import Amounts, overcommitted
 from berthmaster.engine.queueing.tree import QueueTree
-from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.requests.queue_tree import placing_fault
@@ -16,16 +15,7 @@ from berthmaster.requests.validation import queue_setting
 
 def read_settings(data: bytes, where: str) -> list[QueueSetting]:
     """All settings of a file, each checked as the gateway does. Raises WrongInput."""
-    settings: list[QueueSetting] = []
-    for number, body in enumerate(read_requests(data, where), 1):
-        setting = queue_setting(body)
-        if isinstance(setting, Refusal):
-            at = f"{where}, queue {number}: {setting.field or 'the whole'}"
-            raise WrongInput(f"{at} is {setting.value}; right is {setting.expected}")
-        if any(setting.queue == other.queue for other in settings):
-            raise WrongInput(f"{where}, queue {number}: {setting.queue!r} is there twice")
-        settings.append(setting)
-    return settings
+    return read_named(data, where, "queue", queue_setting, lambda setting: setting.queue)
 
 
 def overcommitted_in(settings: Sequence[QueueSetting], facts: Iterable[FleetFact]) -> list[str]:

@@ -4,16 +4,18 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from berthmaster.engine.fleet.shares import profile_milli
 from berthmaster.engine.scoring.profiles import PARTS
+from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import explain_validation
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest
 
+T = TypeVar("T")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|Gi|Ti|M|G|T)?i?B?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
@@ -298,6 +300,27 @@ def read_requests(data: bytes, where: str) -> list[bytes]:
         except msgspec.DecodeError:
             raise WrongInput(f"{where} is not JSON: {error}") from error
         return lines
+
+
+def read_named(
+    data: bytes,
+    where: str,
+    what: str,
+    read: Callable[[bytes], T | Refusal],
+    name_of: Callable[[T], str],
+) -> list[T]:
+    """All settings of a file, each checked by ``read`` as the gateway does, no name twice. Raises
+    WrongInput."""
+    found: dict[str, T] = {}
+    for number, body in enumerate(read_requests(data, where), 1):
+        setting = read(body)
+        if isinstance(setting, Refusal):
+            at = f"{where}, {what} {number}: {setting.field or 'the whole'}"
+            raise WrongInput(f"{at} is {setting.value}; right is {setting.expected}")
+        if (name := name_of(setting)) in found:
+            raise WrongInput(f"{where}, {what} {number}: {name!r} is there twice")
+        found[name] = setting
+    return list(found.values())
 
 
 def id_of(body: bytes) -> str:

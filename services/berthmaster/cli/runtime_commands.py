@@ -6,10 +6,9 @@ from typing import IO
 import click
 from msgspec.structs import replace
 
-from berthmaster.cli.requests import WrongInput, read_requests
+from berthmaster.cli.requests import WrongInput, read_named
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import Client
-from berthmaster.messages.api import Refusal
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.templates import runtime_setting
@@ -88,16 +87,7 @@ async def runtime_remove(session: Session, name: str) -> None:
 
 def read_runtimes(data: bytes, where: str) -> list[RuntimeSetting]:
     """All runtimes of a file, each checked as the gateway does. Raises WrongInput."""
-    settings: list[RuntimeSetting] = []
-    for number, body in enumerate(read_requests(data, where), 1):
-        setting = runtime_setting(body)
-        if isinstance(setting, Refusal):
-            at = f"{where}, runtime {number}: {setting.field or 'the whole'}"
-            raise WrongInput(f"{at} is {setting.value}; right is {setting.expected}")
-        if any(setting.runtime == other.runtime for other in settings):
-            raise WrongInput(f"{where}, runtime {number}: {setting.runtime!r} is there twice")
-        settings.append(setting)
-    return settings
+    return read_named(data, where, "runtime", runtime_setting, lambda setting: setting.runtime)
 
 
 async def _known(berth: Client) -> Mapping[str, RuntimeSetting]:

@@ -9,6 +9,7 @@
 """
 
 import functools
+import getpass
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,6 +38,14 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 CONNECT_TIMEOUT_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 2.5
+
+
+def caller() -> str:
+    """As the log shall name whoever sits here."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 class Output:

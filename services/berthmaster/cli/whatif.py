@@ -42,13 +42,18 @@ async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> N
 
     Takes what `berth submit` takes, for one job.
     """
+    await _ask(session, b'{"submit":' + _one_job(words, flags) + b"}", of_all=False)
+
+
+def _one_job(words: tuple[str, ...], flags: dict[str, Any]) -> bytes:
+    """One request, as `berth submit` takes it."""
     try:
         bodies = bodies_of(words, flags)
     except WrongInput as error:
         usage(str(error))
     if len(bodies) != 1:
         usage(f"one job at a time; this is {len(bodies)}")
-    await _ask(session, b'{"submit":' + bodies[0] + b"}", of_all=False)
+    return bodies[0]
 
 
 @whatif.command("cordon")
@@ -95,13 +100,7 @@ async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> 
     if len(words) == 1 and not given and is_name(words[0]):
         await _ask(session, encode(WhatifRequest(preempt=words[0])), of_all=False)
         return
-    try:
-        bodies = bodies_of(words, flags)
-    except WrongInput as error:
-        usage(str(error))
-    if len(bodies) != 1:
-        usage(f"one job at a time; this is {len(bodies)}")
-    await _ask(session, b'{"preempt_for":' + bodies[0] + b"}", of_all=False)
+    await _ask(session, b'{"preempt_for":' + _one_job(words, flags) + b"}", of_all=False)
 
 
 @whatif.command("add-cluster")

@@ -87,7 +87,7 @@ def together(held: Sequence[PodBinding], more: Sequence[PodBinding]) -> tuple[Po
 
 def least_request(request: JobRequest) -> JobRequest:
     """With as few pods as it can run with."""
-    return sized(request, {pods.name: least(pods) for pods in request.pod_sets})
+    return sized(request, _up_to_wished(request)[0])
 
 
 def steps(request: JobRequest, low: Mapping[str, int], high: Mapping[str, int]) -> int:
@@ -107,11 +107,15 @@ def at_step(low: Mapping[str, int], high: Mapping[str, int], step: int, of: int)
 
 def size_steps(request: JobRequest) -> int:
     """How many sizes there are above the least, up to what is wished for."""
-    return max((pods.count - least(pods) for pods in request.pod_sets), default=0)
+    return steps(request, *_up_to_wished(request))
 
 
 def at_size(request: JobRequest, step: int) -> JobRequest:
     """The request so many sizes above the least."""
+    low, high = _up_to_wished(request)
+    return sized(request, at_step(low, high, step, steps(request, low, high)))
+
+
+def _up_to_wished(request: JobRequest) -> tuple[dict[str, int], dict[str, int]]:
     low = {pods.name: least(pods) for pods in request.pod_sets}
-    high = {pods.name: pods.count for pods in request.pod_sets}
-    return sized(request, at_step(low, high, step, size_steps(request)))
+    return low, {pods.name: pods.count for pods in request.pod_sets}

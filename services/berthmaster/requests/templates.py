@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from berthmaster.accelerators.table import ASKED_BY, How, how_of, is_resource_name
 from berthmaster.kubernetes.pods import CONTAINER, is_for_device_plugins
+from berthmaster.kubernetes.templates import SHARED_MEMORY
 from berthmaster.lifecycle.digest import content_digest
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import Step, decoded, first_unknown_field, invalid
@@ -38,7 +39,6 @@ from berthmaster.requests.secrecy import secret_fault
 
 MAX_TEMPLATE_BYTES: Final = 64 * 1024  # every request of the runtime carries it through the log
 MAX_SET_BY_CHARS: Final = 256
-SHARED_MEMORY: Final = "shm"  # the volume of /dev/shm
 _OWN: Final = f"{{{{{TENANT}}}}}."  # how the names of a tenant's own objects begin
 _VARIABLE: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*\Z")
 _NO_MOUNT: Final = ("/proc", "/sys", "/dev", "/var/run/secrets/kubernetes.io")

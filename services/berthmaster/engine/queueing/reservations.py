@@ -117,6 +117,26 @@ def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:
     return tuple(out)
 
 
+def owed_room(
+    tenant: str,
+    workload_id: str,
+    cluster: str,
+    holdings: Sequence[Holding],
+    *,
+    moving: bool = False,
+) -> Reservation:
+    """Room that is kept for one workload alone, until it begins there. ``moving``: it is on its way
+    there from another place."""
+    return Reservation(
+        tenant=tenant,
+        id=workload_id,
+        cluster=cluster,
+        held=held_nodes(holdings),
+        owed=True,
+        moving=moving,
+    )
+
+
 def _held_node(group: list[Holding]) -> HeldNode:
     """Of holdings that differ in amounts of CPU and memory and in their GPUs at most."""
     return HeldNode(

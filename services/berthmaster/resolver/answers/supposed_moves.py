@@ -4,12 +4,12 @@ all that is known, by the functions that decide."""
 from collections.abc import Iterable
 
 from berthmaster.engine.fleet.needs import gpu_milli
-from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.api import DrainRequest, Ended, Refusal, WhatifReply
 from berthmaster.messages.control import Cordon
-from berthmaster.messages.workload import JobRequest, Submitted
+from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.answers.fork import fork
+from berthmaster.resolver.answers.suppositions import refused, submission
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import decide
 from berthmaster.resolver.deciding.draft import Draft
@@ -28,9 +28,9 @@ def drained(
     place = f"node {asked.node} of {asked.cluster}" if asked.node else asked.cluster
     known = {each.name for each in know.clusters.known() if each.profile is not None}
     if asked.cluster not in known:
-        return _refused("drain.cluster", asked.cluster, f"one of {', '.join(sorted(known)[:10])}")
+        return refused("drain.cluster", asked.cluster, f"one of {', '.join(sorted(known)[:10])}")
     if asked.node is not None and know.fleet.node(asked.cluster, asked.node) is None:
-        return _refused("drain.node", asked.node, f"a node of {asked.cluster} that has reported")
+        return refused("drain.node", asked.node, f"a node of {asked.cluster} that has reported")
     copy = fork(know, sharing=(Workload,))
     drain = Cordon(
         cluster=asked.cluster,
@@ -74,21 +74,12 @@ def preempted(
         name = key(owner, asked)
         if copy.derived.lines.line_of(name) is None:
             right = "a workload of this tenant that waits for its place"
-            return _refused("preempt", asked, right + _instead(copy.open.get(name)))
+            return refused("preempt", asked, right + _instead(copy.open.get(name)))
     else:
         name = key(owner, asked.id)
-        if name in copy.open or name in copy.frozen or name in copy.elsewhere:
-            return _refused("preempt_for.id", asked.id, "an id that is not in use")
-        event = Submitted(
-            tenant=owner,
-            id=asked.id,
-            after=0,
-            at_s=now_s,
-            by="whatif",
-            request=asked,
-            digest=request_digest(asked),
-            cell=copy.cell,
-        )
+        event = submission(copy, now_s, owner, asked, "preempt_for")
+        if isinstance(event, Refusal):
+            return event
         copy.take_event(event, copy.workloads_sequence + 1, now_s)
     found, why = _room_for(copy, policy, now_s, name)
     change = f"make room for {name.partition('/')[2]}"
@@ -163,7 +154,3 @@ def _reply(
         lost_gpu_s=round(cost, 3),
         hidden=len(listed) - len(mine),
     )
-
-
-def _refused(field: str, value: str, expected: str) -> Refusal:
-    return Refusal(code="invalid", field=field, value=value, expected=expected)

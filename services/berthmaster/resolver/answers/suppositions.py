@@ -68,7 +68,7 @@ def change_of(
     """What is asked, or why it cannot be supposed."""
     given = [name for name in KINDS if getattr(request, name) is not None]
     if len(given) != 1:
-        return _refused("", ", ".join(given), f"exactly one of {', '.join(KINDS)}")
+        return refused("", ", ".join(given), f"exactly one of {', '.join(KINDS)}")
     if request.submit is not None:
         return _submit(know, now_s, tenant or "default", request.submit)
     if request.cordon is not None:
@@ -82,15 +82,23 @@ def change_of(
 
 
 def _submit(know: Knowledge, now_s: float, tenant: str, request: JobRequest) -> Change | Refusal:
+    event = submission(know, now_s, tenant, request, "submit")
+    return event if isinstance(event, Refusal) else Change(f"submit {request.id}", submitted=event)
+
+
+def submission(
+    know: Knowledge, now_s: float, tenant: str, request: JobRequest, field: str
+) -> Submitted | Refusal:
+    """A job that is supposed to be submitted, as ``field`` of the question has it."""
     name = key(tenant, request.id)
     if name in know.open or name in know.frozen or name in know.elsewhere:
-        return _refused("submit.id", request.id, "an id that is not in use")
+        return refused(f"{field}.id", request.id, "an id that is not in use")
     if (wrong := request_fault(request)) is not None:
-        return _inside("submit", wrong)
+        return _inside(field, wrong)
     filled = filled_in(request, tenant, know.runtimes)
     if isinstance(filled, Refusal):
-        return _inside("submit", filled)
-    event = Submitted(
+        return _inside(field, filled)
+    return Submitted(
         tenant=tenant,
         id=request.id,
         after=0,
@@ -100,15 +108,14 @@ def _submit(know: Knowledge, now_s: float, tenant: str, request: JobRequest) -> 
         digest=request_digest(request),
         cell=know.cell,
     )
-    return Change(f"submit {request.id}", submitted=event)
 
 
 def _cordon(know: Knowledge, verb: str, request: CordonRequest) -> Change | Refusal:
     cluster, node = request.cluster, request.node
     if cluster not in _names(know):
-        return _refused(f"{verb}.cluster", cluster, f"one of {_some(_names(know))}")
+        return refused(f"{verb}.cluster", cluster, f"one of {_some(_names(know))}")
     if node is not None and know.fleet.node(cluster, node) is None:
-        return _refused(f"{verb}.node", node, f"a node of {cluster} that has reported")
+        return refused(f"{verb}.node", node, f"a node of {cluster} that has reported")
 
     def concerns(workload: Workload) -> bool:
         if verb == "uncordon":
@@ -145,12 +152,12 @@ def _queue(know: Knowledge, supposed: SupposedQueue) -> Change | Refusal:
 def _add(know: Knowledge, now_s: float, asked: AddedCluster) -> Change | Refusal:
     names = _names(know)
     if asked.name in names:
-        return _refused("add_cluster.name", asked.name, "a name that no cluster has yet")
+        return refused("add_cluster.name", asked.name, "a name that no cluster has yet")
     if bool(asked.like) == bool(asked.model):
         value = f"{asked.like} {asked.model}".strip()
-        return _refused("add_cluster", value, "either like (a cluster) or model (of GPU)")
+        return refused("add_cluster", value, "either like (a cluster) or model (of GPU)")
     if asked.like and asked.like not in names:
-        return _refused("add_cluster.like", asked.like, f"one of {_some(names)}")
+        return refused("add_cluster.like", asked.like, f"one of {_some(names)}")
     queues: list[QueueReport] = []
     if asked.like:
         nodes = [
@@ -260,5 +267,6 @@ def _inside(where: str, wrong: Refusal) -> Refusal:
     return replace(wrong, field=f"{where}.{wrong.field}" if wrong.field else where)
 
 
-def _refused(field: str, value: str, expected: str) -> Refusal:
+def refused(field: str, value: str, expected: str) -> Refusal:
+    """Of a question's field."""
     return Refusal(code="invalid", field=field, value=value, expected=expected)

@@ -23,7 +23,6 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
-from berthmaster.requests.validation import request_fault
 from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.answers.supposed_moves import drained, preempted
 from berthmaster.resolver.answers.suppositions import KINDS, Change, change_of
@@ -288,8 +287,7 @@ def _moves(
     if request.preempt is not None:
         return preempted(know, policy, now_s, tenant, request.preempt)
     if request.preempt_for is not None:
-        wrong = request_fault(request.preempt_for)
-        return wrong or preempted(know, policy, now_s, tenant, request.preempt_for)
+        return preempted(know, policy, now_s, tenant, request.preempt_for)
     return None
 
 

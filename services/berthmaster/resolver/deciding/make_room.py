@@ -41,7 +41,7 @@ from berthmaster.engine.queueing.making_room import (
     right_over,
 )
 from berthmaster.engine.queueing.queues import Tier
-from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, held_nodes
+from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, owed_room
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import with_bound, without
@@ -343,14 +343,8 @@ class RoomMaker:
             right = right_over(mover, know.derived.path(victim.queue), ended.priority)
             assert right is not None  # or it were no victim
             orders.append(_order(ended, workload, right[0], victim.lost_gpu_s))
-        reservation = Reservation(
-            tenant=workload.tenant,
-            id=workload.id,
-            cluster=found.cluster,
-            held=held_nodes(found.bound.holdings),
-            owed=True,
-        )
-        return Evictions(tuple(orders), reservation)
+        room = owed_room(workload.tenant, workload.id, found.cluster, found.bound.holdings)
+        return Evictions(tuple(orders), room)
 
 
 def _order(ended: Workload, mover: Workload, right: RightName, lost: float) -> EvictionOrder:

@@ -22,12 +22,12 @@ from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.leaving import best_at_s, last_moment_s
 from berthmaster.engine.queueing.making_room import lost_gpu_s
-from berthmaster.engine.queueing.reservations import held_nodes
+from berthmaster.engine.queueing.reservations import owed_room
 from berthmaster.fleetview.filters import BUSY, LESS_LIKED
 from berthmaster.lifecycle.fold import Hold, Wish, Workload, key
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import Cordon
-from berthmaster.messages.placement import MoveOrder, Reservation
+from berthmaster.messages.placement import MoveOrder
 from berthmaster.messages.workload import EvictionRequested
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft
@@ -158,19 +158,9 @@ def _order(
     draft.bytes += _BYTES
     if place is None:
         return
-    held = held_nodes(place.bound.holdings)
-    draft.bytes += _NODE_BYTES * len(held)
-    draft.reserves.keep_moving(
-        workload.key,
-        Reservation(
-            tenant=workload.tenant,
-            id=workload.id,
-            cluster=place.cluster,
-            held=held,
-            owed=True,
-            moving=True,
-        ),
-    )
+    room = owed_room(workload.tenant, workload.id, to, place.bound.holdings, moving=True)
+    draft.bytes += _NODE_BYTES * len(room.held)
+    draft.reserves.keep_moving(workload.key, room)
 
 
 # Drains
@@ -222,7 +212,10 @@ def _drain(draft: Draft) -> None:
         if now_s >= last_moment_s(workload, drain.drain_by_s):
             _order(draft, workload, "drain", words_of(drain), drain.set_by)
             continue
-        if not request.preemptible or _stays_until_s(workload, now_s, drain, restart_s) > now_s:
+        if (
+            not request.preemptible
+            or best_at_s(workload, now_s, drain.drain_by_s, restart_s) > now_s
+        ):
             continue
         shape = shape_of(request)
         if shape in full_for or looked >= MOST_LOOKED_AT or draft.reserves.moving >= MOST_MOVING:
@@ -235,10 +228,6 @@ def _drain(draft: Draft) -> None:
             _order(draft, workload, "drain", words_of(drain), drain.set_by, place)
 
 
-def _stays_until_s(workload: Workload, now_s: float, drain: Cordon, restart_s: float) -> float:
-    return best_at_s(workload, now_s, drain.drain_by_s, restart_s)
-
-
 def next_look_s(know: Knowledge, restart_s: float, now_s: float) -> float:
     """When time alone lets a drain go on."""
     times = [float("inf")]
@@ -246,7 +235,7 @@ def next_look_s(know: Knowledge, restart_s: float, now_s: float) -> float:
         for workload in held_inside(know, drain):
             if workload.leaving or workload.state not in HELD:
                 continue
-            best_s = _stays_until_s(workload, now_s, drain, restart_s)
+            best_s = best_at_s(workload, now_s, drain.drain_by_s, restart_s)
             last_s = last_moment_s(workload, drain.drain_by_s)
             times += [at_s for at_s in (best_s, last_s) if at_s > now_s]
     return min(times)
@@ -272,7 +261,7 @@ def why_there_still(
         return "it is about to be taken back"
     if request is None or not ours_to_end(workload):
         return "Kueue governs it: evict it there, or cancel it"
-    best_s = _stays_until_s(workload, now_s, drain, restart_s)
+    best_s = best_at_s(workload, now_s, drain.drain_by_s, restart_s)
     last_s = last_moment_s(workload, drain.drain_by_s)
     latest = f"; in {last_s - now_s:.0f} s it is ended" if last_s > now_s and last_s < 1e300 else ""
     if not request.preemptible:

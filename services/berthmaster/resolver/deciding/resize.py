@@ -36,7 +36,7 @@ from berthmaster.engine.queueing.making_room import (
     right_over,
 )
 from berthmaster.engine.queueing.queues import ask_of
-from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, held_nodes
+from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, owed_room
 from berthmaster.engine.queueing.tree import right_along
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Workload
@@ -245,14 +245,8 @@ class Shrinker:
                 right=loser.right,
             )
             resizes.append(Resize(order, kept))
-        reservation = Reservation(
-            tenant=mover.tenant,
-            id=mover.id,
-            cluster=found.cluster,
-            held=held_nodes(found.bound.holdings),
-            owed=True,
-        )
-        return Shrinking(tuple(resizes), reservation)
+        room = owed_room(mover.tenant, mover.id, found.cluster, found.bound.holdings)
+        return Shrinking(tuple(resizes), room)
 
 
 def grown(cycle: Cycle) -> Iterator[tuple[Resize, tuple[Holding, ...]]]:
