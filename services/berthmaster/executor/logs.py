@@ -185,10 +185,14 @@ class LogDesk:
                     pods=again.pods,
                     ended=again.ended,
                 )
-            if reading.stream is None or str(reading.behind) != ask.after:
-                reading.close()
-                await self._open(reading, key, pods, ask, follow=True)
-            chunk = await self._read(reading, ask, len(pods), following=True)
+            try:
+                if reading.stream is None or str(reading.behind) != ask.after:
+                    reading.close()
+                    await self._open(reading, key, pods, ask, follow=True)
+                chunk = await self._read(reading, ask, len(pods), following=True)
+            except NoLog:
+                reading.close()  # a stream that broke is opened anew by whoever asks next
+                raise
             reading.last = (ask.after, chunk) if chunk.data else None
             return chunk
 
@@ -264,9 +268,8 @@ class LogDesk:
         await asyncio.wait({reading.pending}, timeout=limit_s)
         if not reading.pending.done():
             return None
-        data = reading.pending.result()
-        reading.pending = None
-        return data
+        over, reading.pending = reading.pending, None
+        return over.result()
 
     def _sweep(self) -> None:
         now_s = self._loop.time()
