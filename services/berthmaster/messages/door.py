@@ -292,7 +292,6 @@ class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 LogCursor = Annotated[str, Meta(max_length=64)]  # how far a log was read, see joblogs/lines.py
 MAX_LOG_BYTES = 96 * 1024  # of one answer: a third more in JSON, and still below a tenant's limit
 MAX_LOG_WAIT_S = 5.0
-MAX_LOG_LINES = 100_000
 
 
 class LogAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_ask.v1"):

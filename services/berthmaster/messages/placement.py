@@ -108,19 +108,17 @@ class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class MoveOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One attempt that leaves its place for a person's wish, for a drain, or so that others fit,
-    and what that costs. Those that make room by right are EvictionOrders."""
+    """One attempt that leaves its place for a person's wish or for a drain, and what that costs.
+    Those that make room by right are EvictionOrders."""
 
     tenant: str
     id: str
     attempt: int
     cluster: str
     lost_gpu_s: float  # as in EvictionOrder
-    why: Literal["asked", "held", "drain", "rebalance"]
+    why: Literal["asked", "held", "drain"]
     to: str = ""  # the cluster in which room is kept for it: see its reservation; "" = in none
     who: str = ""  # whose wish it is
-    for_tenant: str = ""  # of a rebalance: who can begin then
-    for_id: str = ""
 
 
 class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
