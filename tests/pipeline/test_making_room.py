@@ -21,6 +21,9 @@ LIMIT_S = 40.0
 GUARANTEE = QueueSetting(queue="prod", guarantee_gpu_milli=2000)
 
 
+pytestmark = pytest.mark.timeout(180)  # long stories, on a busy machine
+
+
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with rig(tmp_path_factory.mktemp("room"), "--clusters", "2", "--nodes", "4") as running:

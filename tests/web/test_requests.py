@@ -120,10 +120,10 @@ def site(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with dashboard(up, folder, *flags) as site:
         up.berth("submit", "--id", "mine", "--gpus", "1", "--model", "H100")
         deadline = time.monotonic() + 30
-        while (
-            site.ask("/api/jobs?q=mine", token=BOB).body["total"] != 1
-            or "fleet" not in site.first_event(EVE)["documents"]
-        ):
+        while site.ask("/api/jobs?q=mine", token=BOB).body["total"] != 1 or not {
+            "fleet",
+            "cluster/t4",
+        } <= set(site.first_event(EVE)["documents"]):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield site
