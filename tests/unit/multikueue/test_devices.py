@@ -282,6 +282,26 @@ def test_an_unknown_name_is_required_of_queues_and_its_workload_is_told_so() -> 
     assert any("not known by name here" in note for note in notes)
 
 
+def test_parts_of_gpus_under_a_name_of_their_own_go_where_a_node_hands_them_out() -> None:
+    turns = "nvidia.com/turns"
+    world = World(workers=("quota", "has"))
+    world.all_workers()
+    for name in ("quota", "has"):
+        report = node(name, "n1", gpus=1, counter=2)
+        if name == "has":
+            share = Share(resource=turns, milli=250, count=4, kind="shared")
+            report = msgspec.structs.replace(report, fractions=True, shares=(share,))
+        world.fact(f"{name}/node", report)
+        world.fact(f"{name}/queue", granting(queue_report(name), turns))
+    world.begin()
+    assert sent(world, pod_sets=(pods(gpus=1, resource=turns),)) == ("has",)
+    (choice,) = world.decisions()[-1].placements
+    assert [(r.cluster, round(r.parts["tier"])) for r in choice.ranking] == [
+        ("has", 100),
+        ("quota", 33),
+    ]
+
+
 def test_a_name_that_the_hubs_kueue_leaves_out_keeps_no_workload_from_its_place() -> None:
     made = workload(pod_sets=(pods(resource="rdma/hca"),))
     usage = PodSetAssignment(resource_usage={"cpu": "1"})

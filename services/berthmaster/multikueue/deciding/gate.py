@@ -59,6 +59,7 @@ class Asked(NamedTuple):
     request: JobRequest
     asks: tuple[Ask, ...]  # of a worker's quota
     required: Required = ()  # of its nodes, beside what the engine looks for
+    shares: frozenset[str] = frozenset()  # by which nodes hand out parts of GPUs
 
 
 class Standing(NamedTuple):
@@ -211,7 +212,7 @@ class HubGate(Gate):
         fleet, lacking = self._know.view.fleet, ""
         for resource, count in self._asked.required:
             granted = any(resource in flavor.resources for flavor in report.flavors)
-            if how_of(resource) is How.OTHER:
+            if how_of(resource) is How.OTHER and resource not in self._asked.shares:
                 if not granted:
                     return f"ClusterQueue {report.queue} grants no {resource}", ""
             elif not any(

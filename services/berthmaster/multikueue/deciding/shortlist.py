@@ -28,6 +28,7 @@ from berthmaster.multikueue.known.requests import (
     read_asks,
     read_required,
     read_sets,
+    without_shares,
 )
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
@@ -85,7 +86,10 @@ def shortlist_for(
     sets = read_sets(hub)
     asks = read_asks(hub, request, sets)
     required = read_required(hub, asks, sets)
-    asked = Asked(bus.key, hub.metadata.namespace, hub.spec.queue_name, request, asks, required)
+    shares = know.share_names()
+    request = without_shares(request, shares)
+    namespace, queue = hub.metadata.namespace, hub.spec.queue_name
+    asked = Asked(bus.key, namespace, queue, request, asks, required, shares)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)
     found = filter_and_rank(know.view, snapshot, request, shape_of(request), gate)

@@ -72,6 +72,7 @@ class BusState:
         self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
         self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
         self._pressure, self._pressed_at = NO_PRESSURE, 0
+        self._shares, self._shares_at = frozenset[str](), -1  # of which layout of the fleet
 
     # The log
 
@@ -235,6 +236,15 @@ class BusState:
             )
             self._snapshot = key, made
         return self._snapshot[1]
+
+    def share_names(self) -> frozenset[str]:
+        """The resources by which nodes hand out parts of GPUs."""
+        fleet = self.view.fleet
+        fleet.arrange()
+        if fleet.layout != self._shares_at:
+            self._shares_at = fleet.layout
+            self._shares = frozenset(s.resource for kind in fleet.kinds for s in kind.shares)
+        return self._shares
 
     def _pressed(self) -> Pressure:
         """Which nodes are scarce, worked out anew when enough of the fleet has changed."""

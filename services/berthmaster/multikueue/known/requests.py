@@ -10,7 +10,7 @@ Rules of this file:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -148,6 +148,20 @@ def by_resource(request: JobRequest) -> JobRequest:
         for pods in request.pod_sets
     )
     return request if sets == request.pod_sets else msgspec.structs.replace(request, pod_sets=sets)
+
+
+def without_shares(request: JobRequest, shares: Collection[str]) -> JobRequest:
+    """Without the resources by which nodes hand out parts of GPUs under a name of their own: a node
+    has them without having pieces of that name, and what is free of them is not known."""
+    if not any(pods.resources.keys() & shares for pods in request.pod_sets):
+        return request
+    sets = tuple(
+        msgspec.structs.replace(
+            pods, resources={name: n for name, n in pods.resources.items() if name not in shares}
+        )
+        for pods in request.pod_sets
+    )
+    return msgspec.structs.replace(request, pod_sets=sets)
 
 
 def read_asks(
