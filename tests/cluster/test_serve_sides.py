@@ -102,7 +102,7 @@ def pod(
     (account / "token").write_text(plane.token_for(OURS, f"berth-{side}"))
     (account / "ca.crt").write_bytes(plane.ca_pem)
     (account / "namespace").write_text(OURS)
-    port = free_block(9)
+    port = free_block(16)
     env = environment(folder) | {
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(plane.port),

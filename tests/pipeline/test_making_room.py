@@ -32,9 +32,13 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 async def until(berth: Client, state: str, *names: str) -> None:
     """All of these are in this state."""
-    async with asyncio.timeout(LIMIT_S):
-        while any([(await berth.get(name)).workload.state != state for name in names]):
-            await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while any([(await berth.get(name)).workload.state != state for name in names]):
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        told = {name: await berth.why(name) for name in names}
+        raise AssertionError(told) from None
 
 
 async def runs(berth: Client, name: str, attempt: int) -> tuple[str, str]:
@@ -183,6 +187,9 @@ async def slips(up: Rig, berth: Client, ended: str, there: str, model: str) -> N
     assert slip == f"drain: {there} has no node {node}0, did you mean {node}?"
     past = refused(up, "drain", there, "--by", "2020-01-01T00:00")
     assert past.startswith("--by 2020-01-01T00:00: a time ahead is wanted"), past
+    for name in ("late", "next"):  # they may hold all GPUs of that model
+        await berth.cancel(name)
+    await until(berth, "cancelled", "late", "next")
     await berth.submit(asked("bound", 1, gpu_models=(model,)))
     await until(berth, "running", "bound")
     nowhere = refused(up, "move", "bound", "--to", there)

@@ -96,7 +96,7 @@ def pod(folder: Path, side: str, **settings: str) -> Iterator[Pod]:
     folder.mkdir(exist_ok=True)
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
-    port = free_block(9)
+    port = free_block(16)
     env = environment(folder) | {
         f"BERTH_{side.upper()}_KUBECONFIG": str(kubeconfig),
         f"BERTH_{side.upper()}_HTTP_PORT": str(port),
