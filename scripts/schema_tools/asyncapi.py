@@ -28,7 +28,9 @@ from berthmaster.messages.api import (
     ChangeReply,
     CordonsReply,
     DryRunReply,
+    EventsReply,
     GetReply,
+    GpusReply,
     HelloReply,
     ListReply,
     LogsReply,
@@ -122,19 +124,21 @@ ALSO_WRITTEN_BY: Final[dict[str, tuple[str, ...]]] = {
 }
 ENDING_KINDS: Final = frozenset({"succeeded", "failed", "cancelled"})
 REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
+    **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
     "hello": HelloReply,
     "submit": SubmitReply,
     "cancel": ChangeReply,
     "reprioritize": ChangeReply,
     "get": GetReply,
     "list": ListReply,
+    "events": EventsReply,
+    "gpus": GpusReply,
     "logs": LogsReply,
     "why": WhyReply,
     "dry_run": DryRunReply,
     "whatif": WhatifReply,
     "report": UsageReport,
     "trends": Trends,
-    **dict.fromkeys(OPERATOR_VERBS, OperatorReply),
     **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed"), ChangeReply),
     "cordons": CordonsReply,
 }

@@ -32,6 +32,8 @@ from berthmaster.messages.api import (
     CancelRequest,
     ChangeReply,
     CordonRequest,
+    EventsReply,
+    EventsRequest,
     GetReply,
     GetRequest,
     ListReply,
@@ -310,6 +312,40 @@ async def test_list_pages_through_everything_once_newest_first(server: Server) -
         assert isinstance(first, ListReply)
         assert first.counts == {"queued": 80, "cancelled": 40}
         assert (first.workloads[0].gpus, first.workloads[0].pods) == (6.0, 3)
+        # Operators see everybody's, in one order.
+        page = await order(conn, "list", ListRequest(limit=2))
+        assert isinstance(page, ListReply)
+        assert [(w.tenant, w.id) for w in page.workloads] == [("bob", "not-hers"), ("ann", "j-119")]
+        assert page.counts == {"queued": 81, "cancelled": 40}
+        page = await order(conn, "list", ListRequest(limit=1, before=page.next_before))
+        assert isinstance(page, ListReply)
+        assert [w.id for w in page.workloads] == ["j-118"]
+        await pages_of_events(conn)
+
+
+async def pages_of_events(conn: Connection) -> None:
+    """160 events of ann's and one of bob's: each tenant reads its own, page by page."""
+    end = await ask(conn, "events", EventsRequest())
+    assert end == EventsReply(next_after=161)
+    seen: list[tuple[int, str]] = []
+    after, sizes = 0, []
+    while True:
+        page = await ask(conn, "events", EventsRequest(after=after, limit=70))
+        assert isinstance(page, EventsReply)
+        seen += [(one.sequence, one.event.tenant) for one in page.events]
+        sizes.append(len(page.events))
+        after = page.next_after
+        if not page.more:
+            break
+    assert (sizes[0], after) == (70, 161)
+    assert seen == [(n, "ann") for n in range(1, 162) if n != 161]
+    assert await ask(conn, "events", EventsRequest(after=after)) == EventsReply(next_after=161)
+    his = await ask(conn, "events", EventsRequest(after=0), tenant="bob")
+    assert isinstance(his, EventsReply)
+    assert [one.event.id for one in his.events] == ["not-hers"]
+    wrong = await ask(conn, "events", b'{"after": -1}')
+    assert isinstance(wrong, Refusal)
+    assert (wrong.code, wrong.field) == ("invalid", "after")
 
 
 async def listed(conn: Connection, request: ListRequest) -> list[str]:

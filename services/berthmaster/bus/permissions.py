@@ -81,7 +81,7 @@ EXECUTOR_KINDS: Final = (
     "cancelled",
 )
 LOOKING_VERBS: Final = (  # change nothing
-    *("hello", "get", "list", "why", "dry_run", "whatif"),
+    *("hello", "get", "list", "events", "why", "dry_run", "whatif", "gpus"),
     *USAGE_VERBS,
 )
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for

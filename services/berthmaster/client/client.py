@@ -24,6 +24,7 @@ from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
 from berthmaster.client import following
 from berthmaster.client.errors import (
+    BerthError,
     NotAllowedError,
     RefusedError,
     TooLargeError,
@@ -32,6 +33,7 @@ from berthmaster.client.errors import (
 )
 from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
 from berthmaster.messages.api import (
+    MOST_EVENTS,
     AcceptLogRequest,
     CancelRequest,
     ChangeReply,
@@ -41,10 +43,14 @@ from berthmaster.messages.api import (
     CordonsRequest,
     DrainRequest,
     DryRunReply,
+    EventsReply,
+    EventsRequest,
     EvictRequest,
     GetReply,
     GetRequest,
     GiveUpRequest,
+    GpusReply,
+    GpusRequest,
     HelloReply,
     HelloRequest,
     HoldRequest,
@@ -91,10 +97,7 @@ ENDED: Final = ("succeeded", "failed", "cancelled")
 CONNECT_TIMEOUT_S: Final = 5.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=1.0)
 ENVELOPE_BYTES: Final = 512  # headers and subject count against the server's limit too
-NO_PAST: Final = (
-    "a tenant's key reads the past of one workload (`berth watch WORKLOAD --since N`), and of all "
-    "of them what happens from now on (without --since)"
-)
+SURE_AFTER_S: Final = 30.0
 CLUSTER_FACTS: Final = ("alive", "profile", "score")
 
 
@@ -294,9 +297,10 @@ class Client:
         set_name: str = "",
         labels: Mapping[str, str] | None = None,
         since_s: float = 0.0,
+        all_tenants: bool = False,
     ) -> ListReply:
         """Workloads, newest first; the next page with ``before=reply.next_before``. ``since_s``:
-        of which something has happened since that time."""
+        of which something has happened since that time. ``all_tenants``: for operators."""
         request = ListRequest(
             states=tuple(states),
             queue=queue,
@@ -306,7 +310,17 @@ class Client:
             labels=dict(labels or {}),
             since_s=since_s,
         )
-        return await self._tenant("list", request, ListReply)
+        subject = subjects.operator("list") if all_tenants else subjects.api(self.tenant, "list")
+        return await self._ask(subject, encode(request), ListReply)
+
+    async def gpus(self, gpus: int = 1, *, queue: str = "") -> GpusReply:
+        """Which GPUs there are, for who wants so many in one pod; of a queue, what it may have."""
+        return await self._tenant("gpus", GpusRequest(gpus=gpus, queue=queue), GpusReply)
+
+    async def events(self, after: int | None = None, *, limit: int = 100) -> EventsReply:
+        """One page of what has happened to this tenant's workloads after a sequence; None: none of
+        them, but where the log ends now. Go on with ``after=reply.next_after``."""
+        return await self._tenant("events", EventsRequest(after=after, limit=limit), EventsReply)
 
     async def logs(
         self,
@@ -458,9 +472,8 @@ class Client:
         ``since``: the sequence after which to begin, 0 for all that is stored; None: from now on.
         ``tenant``: another tenant's, "*" for everybody's, for those who may.
 
-        A tenant's own user may not read streams. It hears what is stored as it happens, and of one
-        workload its story since then before that; what a lost connection kept from it is read
-        again. The past of several is refused: NotAllowedError.
+        A tenant's own user may not read streams: it hears what is stored as it happens, and asks
+        the gateway for what was before that and for what a lost connection kept from it.
         """
         who = self.tenant if tenant is None else tenant
         if workload is not None:
@@ -472,8 +485,6 @@ class Client:
         except NotAllowedError:
             if who != self.tenant:
                 raise
-            if since is not None and workload is None:
-                raise NotAllowedError(NO_PAST) from None
             async with aclosing(self._watch_live(workload, since)) as live:
                 async for seen in live:
                     yield seen
@@ -487,8 +498,8 @@ class Client:
     async def _watch_live(
         self, workload: str | None, since: int | None
     ) -> AsyncGenerator[SeenEvent, None]:
-        """Events as the stream tells that they are stored, after the story that the gateway knows:
-        none twice, and none left out, since each names the one before it."""
+        """Events as the stream tells that they are stored, after what the gateway knows of the time
+        before: none twice, and none left out, since each names the one before it."""
         feed: following.Feed[SeenEvent | None] = following.Feed()
 
         async def take(msg: Msg) -> None:
@@ -502,42 +513,39 @@ class Client:
         conn = self.connection
         violations = len(conn.violations)
         forget = conn.when_reconnected(lambda: feed.put(None))
+        past = _Past(self, workload)
         subscription = await following.settled(conn.subscribe_raw(filters, take))
         try:
             await following.settled(conn.flush())
             if new := conn.violations[violations:]:
                 raise NotAllowedError(new[0])
-            chains = following.Chains()
-            if workload is not None and since is not None:
-                # Asked after subscribing, so that nothing falls in between.
-                chains.begin(workload, since)
-                for seen in await self._story_since(chains, workload):
-                    yield seen
+            # Asked after subscribing, so that nothing falls in between.
+            async for seen in past.begin(since):
+                yield seen
             async with aclosing(feed.items()) as events:
                 async for item in events:
                     # None: connected again, and nobody knows what was said meanwhile.
-                    again = chains.open() if item is None else chains.missing(item)
-                    for name in again:
-                        for seen in await self._story_since(chains, name):
-                            yield seen
-                    if item is not None and chains.take(item):
+                    missed = past.since_lost() if item is None else past.before(item)
+                    async for seen in missed:
+                        yield seen
+                    if item is not None and past.is_new(item):
                         yield item
         finally:
             forget()
+            past.close()
             if conn.connected:
                 await subscription.unsubscribe()
-
-    async def _story_since(self, chains: following.Chains, workload: str) -> Sequence[SeenEvent]:
-        """What of a workload's story has not been seen yet."""
-        found = [
-            SeenEvent(sequence=one.sequence, stored_at_s=one.stored_at_s, event=one.event)
-            for one in (await self.get(workload, story=True)).story
-        ]
-        return [seen for seen in found if chains.take(seen)]
 
     async def last_sequence(self) -> int:
         """The last sequence of the workloads' stream: a `watch` since then misses nothing after."""
         return (await following.settled(stream_info(self.connection, WORKLOADS))).state.last_seq
+
+    async def position(self) -> int:
+        """Where to begin a ``watch`` that misses nothing from now on, for whoever may ask."""
+        try:
+            return await self.last_sequence()
+        except NotAllowedError:
+            return (await self.events()).next_after
 
     async def decisions(self, since: int | None = None) -> AsyncGenerator[SeenDecision, None]:
         """Decisions as they are made, with the rankings behind them; ``since`` as in ``watch``."""
@@ -700,6 +708,98 @@ class Client:
             if loop.time() + pause_s >= deadline:
                 raise problem
             await asyncio.sleep(pause_s)
+
+
+class _Past:
+    """What somebody who hears of events as they are stored asks the gateway for: what was before,
+    and what was missed. Of one workload its story, of all of them pages of the tenant's events."""
+
+    def __init__(self, berth: Client, workload: str | None) -> None:
+        self._berth = berth
+        self._workload = workload
+        self._chains = following.Chains()
+        self._after: int | None = None  # of all workloads: nothing until there is to be asked for
+        self._asking: asyncio.Task[None] | None = None
+        self._heard: SeenEvent | None = None  # what that becomes before long
+
+    async def begin(self, since: int | None) -> AsyncGenerator[SeenEvent, None]:
+        """Everything since then; None: from now on."""
+        if self._workload is None and since is None:
+            self._asking = asyncio.create_task(self._ask_where_now())
+        elif self._workload is None:
+            self._after = since
+            async for seen in self._pages(since or 0):
+                yield seen
+        elif since is not None:
+            self._chains.begin(self._workload, since)
+            for seen in await self._story(self._workload):
+                yield seen
+
+    async def since_lost(self) -> AsyncGenerator[SeenEvent, None]:
+        """What may have been missed while there was no connection."""
+        self.close()  # an answer of now would hide it
+        after = self._after
+        if after is None and self._heard is not None:
+            after = self._heard.sequence
+        if self._workload is None and after is not None:
+            async for seen in self._pages(after):
+                yield seen
+            return
+        for name in self._chains.open():
+            for seen in await self._story(name):
+                yield seen
+
+    async def before(self, seen: SeenEvent) -> AsyncGenerator[SeenEvent, None]:
+        """What is missing between this event and the last one of its workload."""
+        for name in self._chains.missing(seen):
+            for one in await self._story(name):
+                yield one
+
+    def is_new(self, seen: SeenEvent) -> bool:
+        """Whether it has not been seen yet; it counts as seen from now on.
+
+        What was heard just now may have come over a new connection before that was told, so that
+        only what is older says that nothing before it was missed."""
+        if self._heard is None or seen.stored_at_s - self._heard.stored_at_s >= SURE_AFTER_S:
+            if self._heard is not None:
+                self._after = max(self._after or 0, self._heard.sequence)
+            self._heard = seen
+        return self._chains.take(seen)
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask_where_now(self) -> None:
+        """Without it, what is missed before the first event is heard stays missed."""
+        try:
+            self._after = (await self._berth.events()).next_after
+        except BerthError:
+            pass  # no gateway answers now; events are heard all the same
+
+    async def _pages(self, after: int) -> AsyncGenerator[SeenEvent, None]:
+        """The tenant's events since then; what came live meanwhile is passed over."""
+        while True:
+            reply = await self._berth.events(after, limit=MOST_EVENTS)
+            for one in reply.events:
+                seen = SeenEvent(
+                    sequence=one.sequence, stored_at_s=one.stored_at_s, event=one.event
+                )
+                if not one.void and self._chains.take(seen):
+                    yield seen
+            after = reply.next_after
+            self._after = max(self._after or 0, after)
+            if not reply.more:
+                return
+
+    async def _story(self, workload: str) -> Sequence[SeenEvent]:
+        """What of a workload's story has not been seen yet."""
+        found = [
+            SeenEvent(sequence=one.sequence, stored_at_s=one.stored_at_s, event=one.event)
+            for one in (await self._berth.get(workload, story=True)).story
+        ]
+        return [seen for seen in found if self._chains.take(seen)]
 
 
 def _decode(data: bytes) -> msgspec.Struct:

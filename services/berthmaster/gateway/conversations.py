@@ -124,7 +124,7 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         via = shared.queues[request.queue].via
         refusal = dependencies.order_refusal(request, via)
     if refusal is None:
-        for at in dependencies.unknown(shared, tenant, request):
+        for at in dependencies.unknown(shared, tenant, request.depends_on):
             other = request.depends_on[at].id  # another gateway may have taken it just now
             read, now_s = yield from _reload(asked.ref, tenant, other)
             if read.failed:
@@ -224,7 +224,20 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
             return unavailable(AGAIN) if read.failed else not_found(name)
         if work.state is not State.QUEUED or not work.depends:
             return changed(tenant, name, work.state, "")
-        done, why_not = dependencies.stands(shared, work)
+        states: dict[str, State] = {}
+        others = work.request.depends_on if work.request is not None else ()
+        for at in dependencies.unknown(shared, tenant, others):
+            other = others[at].id
+            step = yield ReadStory(ref=ref, tenant=tenant, id=other)
+            now_s = step.now_s
+            if not isinstance(step.told, StoryRead):
+                raise TypeError(f"ReadStory was answered by {type(step.told).__name__}")
+            if step.told.failed:
+                return unavailable(AGAIN)
+            if step.told.unreadable:
+                return unreadable(other, step.told.unreadable)
+            states[other] = _life(tenant, other, step.told)[0].state
+        done, why_not = dependencies.stands(shared, work, states)
         if why_not:
             return (yield from fulfil(shared, ref, Wish(tenant, name, reason=why_not), now_s))
         if not done:
@@ -444,8 +457,8 @@ def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[Recor
     return work, story
 
 
-def page(shared: SharedState, asked: Requested, tenant: str) -> ApiReply:
-    """The verb list."""
+def page(shared: SharedState, asked: Requested, tenant: str | None) -> ApiReply:
+    """The verb list, of one tenant's workloads, or (None) of everybody's."""
     request = validation.list_request(asked.data)
     if isinstance(request, Refusal):
         return request

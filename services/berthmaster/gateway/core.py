@@ -103,6 +103,11 @@ class Gateway:
         return self._shared.is_full
 
     @property
+    def followed_to(self) -> int:
+        """The last sequence of the log that has been read."""
+        return self._shared.followed_to
+
+    @property
     def view(self) -> WorkloadIndex:
         """For figures and tests."""
         return self._shared.view
@@ -183,6 +188,8 @@ class Gateway:
                 return unavailable(self._shared.damage)
             verb = ORDERS[asked.verb]
             return conversations.job_order(self._shared, asked, verb, now_s)
+        if tenant is None and asked.verb == "list":
+            return conversations.page(self._shared, asked, None)
         if tenant is None:
             return conversations.order(self._shared, asked, now_s)
         if wrong := validation.tenant_refusal(tenant):

@@ -6,12 +6,14 @@ repeat decisions from the log alone. Where what it waits for can no longer come 
 cancelled, and the reason names the other.
 """
 
+from collections.abc import Mapping, Sequence
+
 from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.fold import Key, Workload, key
-from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import invalid, shorten
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import Dependency, JobRequest
 
 
 class Waiting:
@@ -47,12 +49,13 @@ def order_refusal(request: JobRequest, via: str) -> Refusal | None:
     return None
 
 
-def unknown(shared: SharedState, tenant: str, request: JobRequest) -> list[int]:
-    """Which of those it waits for this gateway does not know, by their places."""
+def unknown(shared: SharedState, tenant: str, others: Sequence[Dependency]) -> list[int]:
+    """Which of those it waits for this gateway does not know, or remembers no more, by their
+    places: their stories tell."""
     view = shared.view
     return [
         at
-        for at, other in enumerate(request.depends_on)
+        for at, other in enumerate(others)
         if view.find(tenant, other.id) is None and view.ended_state(tenant, other.id) is None
     ]
 
@@ -67,13 +70,17 @@ def unknown_refusal(at: int, workload_id: str) -> Refusal:
     )
 
 
-def stands(shared: SharedState, work: Workload) -> tuple[bool, str]:
-    """(whether all that it waits for has come about, why it no longer can)."""
+def stands(shared: SharedState, work: Workload, read: Mapping[str, State]) -> tuple[bool, str]:
+    """(whether all that it waits for has come about, why it no longer can). ``read``: how the
+    unknown ones stand; NEW is one of which log and archive have nothing any more, so that it has
+    ended, and nobody knows how."""
     all_done = True
     for other in work.request.depends_on if work.request is not None else ():
-        state = shared.view.ended_state(work.tenant, other.id)
-        if state is None:
+        state = shared.view.ended_state(work.tenant, other.id) or read.get(other.id)
+        if state is None or (state not in ENDED and state is not State.NEW):
             all_done = False
+        elif other.until == "succeeded" and state is State.NEW:
+            return False, f"it depends on {other.id}, which was to succeed and is no longer known"
         elif other.until == "succeeded" and state is not State.SUCCEEDED:
             verb = "was cancelled" if state is State.CANCELLED else "failed"
             return False, f"it depends on {other.id}, which {verb} and was to succeed"

@@ -8,6 +8,7 @@ needs a lock.
 import asyncio
 import itertools
 import secrets
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
 
@@ -27,6 +28,7 @@ from berthmaster.bus.turns import PORTION, Share
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
 from berthmaster.gateway.core import WISH, Gateway
 from berthmaster.gateway.effects import Effects
+from berthmaster.gateway.event_pages import EventReader
 from berthmaster.gateway.events import (
     Abandoned,
     CaughtUp,
@@ -110,6 +112,7 @@ class Shell:
             feed_bytes=settings.log_feed_kib * 1024,
             tenant_bytes_per_s=settings.tenant_log_mib_per_s * 1024 * 1024,
         )
+        self._events = EventReader(conn, lambda: self._core.followed_to, self._guard.flaws)
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
 
@@ -142,7 +145,9 @@ class Shell:
                     for verb in GATEWAY_VERBS
                 },
                 **{
-                    verb: Endpoint(subjects.operator(verb), self._answer_operator)
+                    f"{verb}_for_operators": Endpoint(
+                        subjects.operator(verb), self._answer_operator, WORK.get(verb, 1)
+                    )
                     for verb in OPERATOR_VERBS
                 },
             },
@@ -167,17 +172,26 @@ class Shell:
         except subjects.SubjectError:  # the core says what is wrong with such a tenant
             tenant, verb = subject.split(".")[2], subject.rpartition(".")[2]
         if verb == "logs":
-            return await self._answer_logs(tenant, data)
+            return await self._answer_read("logs", tenant, data, self._logs.answer)
+        if verb == "events":
+            return await self._answer_read("events", tenant, data, self._events.answer)
         return await self._answer(tenant, verb, data)
 
-    async def _answer_logs(self, tenant: str, data: bytes) -> bytes:
+    async def _answer_read(
+        self,
+        verb: str,
+        tenant: str,
+        data: bytes,
+        answer: Callable[[str, bytes], Awaitable[ApiReply]],
+    ) -> bytes:
+        """What the core has no part in: pages that are read elsewhere."""
         began_s = asyncio.get_running_loop().time()
         if self._core.caught_up:
-            reply: ApiReply = await self._logs.answer(tenant, data)
+            reply = await answer(tenant, data)
         else:
             reply = unavailable("the log has not been read to its end yet")
         took_s = asyncio.get_running_loop().time() - began_s
-        self._figures.answered("logs", reply, took_s)
+        self._figures.answered(verb, reply, took_s)
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)
 
     async def _story(self, tenant: str, workload: str) -> GetReply | Refusal:

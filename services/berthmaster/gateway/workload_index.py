@@ -6,11 +6,13 @@ It shrinks by age: a record whose tombstone can no longer be in the log is dropp
 """
 
 import functools
+import heapq
 import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -392,29 +394,45 @@ class WorkloadIndex:
                 dropped += 1
         return dropped
 
-    def page(self, tenant: str, request: ListRequest) -> ListReply:
-        """One page of a tenant's workloads, newest first."""
-        known = self._tenants.get(tenant)
-        if known is None:
-            return ListReply()
+    def page(self, tenant: str | None, request: ListRequest) -> ListReply:
+        """One page of a tenant's workloads, newest first; None: of everybody's."""
+        names = self._tenants if tenant is None else {tenant} & self._tenants.keys()
+        asked = [self._tenants[name] for name in names]
+        counts: Counter[WorkloadStateName] = Counter()
+        for known in asked:
+            counts.update(known.counts)
         wanted = frozenset(State(name) for name in request.states)
         only_open = bool(wanted) and not wanted & ENDED
-        shelf = known.open_shelf if only_open else known.all_shelf
         page: list[WorkloadView] = []
         chars = 0
         examined = 0
         last = 0
-        for order, name in shelf.newest_first(request.before):
+        for order, name, known in _newest_first(asked, request.before, only_open=only_open):
             if len(page) >= request.limit or chars >= MAX_PAGE_CHARS or examined >= MAX_EXAMINED:
-                return ListReply(workloads=tuple(page), counts=dict(known.counts), next_before=last)
+                return ListReply(workloads=tuple(page), counts=dict(counts), next_before=last)
             examined += 1
             last = order
             if not known.matches(order, name, wanted, request):
                 continue
             entry = known.view(name)
-            if frozen := self.frozen(tenant, name):
+            if frozen := self.frozen(known.name, name):
                 entry = msgspec.structs.replace(entry, reason=frozen)
             page.append(entry)
             chars += sum(len(k) + len(v) + 8 for k, v in entry.labels.items())
             chars += _ENTRY_CHARS + len(entry.reason) + sum(len(m) + 3 for m in entry.gpu_models)
-        return ListReply(workloads=tuple(page), counts=dict(known.counts))
+        return ListReply(workloads=tuple(page), counts=dict(counts))
+
+
+def _newest_first(
+    tenants: Sequence[_Tenant], before: int, *, only_open: bool
+) -> Iterator[tuple[int, str, _Tenant]]:
+    """All their workloads in one order: sequences are of one stream, so no two are the same."""
+
+    def of(tenant: _Tenant) -> Iterator[tuple[int, str, _Tenant]]:
+        shelf = tenant.open_shelf if only_open else tenant.all_shelf
+        for order, name in shelf.newest_first(before):
+            yield order, name, tenant
+
+    if len(tenants) == 1:
+        return of(tenants[0])
+    return heapq.merge(*map(of, tenants), key=itemgetter(0), reverse=True)

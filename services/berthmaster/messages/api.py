@@ -43,6 +43,7 @@ from berthmaster.messages.workload import (
 
 Reason = Annotated[str, Meta(max_length=1024)]
 Named = Annotated[str, Meta(min_length=1, max_length=253)]
+MOST_EVENTS = 500  # in one page
 MOST_VOID = 1_000  # messages in one declaration, earlier ones included
 WorkloadStateName = Literal[
     "queued", "placed", "claimed", "admitted", "running", "succeeded", "failed", "cancelled"
@@ -345,6 +346,60 @@ class ListReply(
     workloads: tuple[WorkloadView, ...] = ()
     counts: dict[WorkloadStateName, int] = {}
     next_before: int = 0  # 0 = that was all
+
+
+class EventsRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What has happened to a tenant's workloads, page by page: for who was away for a while."""
+
+    after: Annotated[int, Meta(ge=0)] | None = None  # a sequence; None: only where the log ends
+    limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
+
+
+class EventsReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.events.v1"
+):
+    """The answer to ``events``, in the log's order. Of a workload that ended long ago the log has
+    its end alone; ``get`` with the story has the rest."""
+
+    events: tuple[RecordedEvent, ...] = ()
+    next_after: int  # where to go on: nothing of this tenant's is left out before it
+    more: bool = False  # there may be more at once
+
+
+class GpusRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Which GPUs there are, for who wants so many in one pod."""
+
+    gpus: Annotated[int, Meta(ge=1, le=64)] = 1
+    queue: LabelText = ""  # what may be had through this queue; "" = whatever there is
+
+
+class GpuStock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """GPUs of one model in the fleet. Neither nodes nor other tenants' jobs are told of."""
+
+    model: str  # as nodes report it
+    memory_mib: int = 0  # of the smallest of them
+    clusters: int = 0  # that have some
+    gpus: int = 0  # healthy ones
+    open_gpus: int = 0  # of them where new jobs are taken now
+    free_gpu_milli: int = 0  # of the open ones
+    free_gpus: int = 0  # of the open ones, wholly free
+    most_on_a_node: int = 0  # wholly free ones on one open node
+    expected_wait_s: float | None = None  # 0 = now; None: no known end makes room
+    why_not: str = ""  # why the queue lets nobody have them
+    price_least: float | None = None  # of a GPU hour, in whatever money the clusters tell
+    price_most: float | None = None
+
+
+class GpusReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.gpus.v1"):
+    """Answered by the resolver from what it knows now; most free ones first. Waits are as if all
+    jobs ended as they said and nobody else came."""
+
+    models: tuple[GpuStock, ...] = ()
+    waiting: int = 0  # workloads that wait in all, everybody's
 
 
 class WhyRequest(
@@ -657,6 +712,8 @@ ApiReply = (
     | GetReply
     | ListReply
     | LogsReply
+    | EventsReply
+    | GpusReply
     | WhyReply
     | DryRunReply
     | WhatifReply
@@ -672,13 +729,14 @@ OPERATOR_VERBS = (
     *PLACE_VERBS,
     *("lost", "found", "queue", "runtime", "accept_log", "void", "give_up"),
     *JOB_ORDERS,
+    "list",
 )
 GATEWAY_VERBS = (
-    *("hello", "submit", "cancel", "reprioritize", "get", "list", "logs"),
+    *("hello", "submit", "cancel", "reprioritize", "get", "list", "events", "logs"),
     *JOB_VERBS,
     "checkpointed",
 )
-RESOLVER_VERBS = ("why", "dry_run", "whatif")
+RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
 USAGE_VERBS = ("report", "trends")
 USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants' jobs

@@ -24,9 +24,11 @@ from berthmaster.messages.api import (
     CordonRequest,
     CordonsRequest,
     DrainRequest,
+    EventsRequest,
     EvictRequest,
     GetRequest,
     GiveUpRequest,
+    GpusRequest,
     HelloRequest,
     HoldRequest,
     JobOrderRequest,
@@ -130,6 +132,8 @@ CHECKPOINTED_REQUESTS: Final = msgspec.json.Decoder(CheckpointedRequest)
 JOB_ORDERS: Final = msgspec.json.Decoder(JobOrderRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
 LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
+EVENTS_REQUESTS: Final = msgspec.json.Decoder(EventsRequest)
+GPUS_REQUESTS: Final = msgspec.json.Decoder(GpusRequest)
 LOGS_REQUESTS: Final = msgspec.json.Decoder(LogsRequest)
 WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
@@ -183,6 +187,8 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "get": GetRequest,
         "list": ListRequest,
         "logs": LogsRequest,
+        "events": EventsRequest,
+        "gpus": GpusRequest,
         "why": WhyRequest,
         "dry_run": SubmitRequest,
         "whatif": WhatifRequest,

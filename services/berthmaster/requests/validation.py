@@ -21,6 +21,7 @@ from berthmaster.messages.api import (
     CheckpointedRequest,
     CordonRequest,
     DrainRequest,
+    EventsRequest,
     EvictRequest,
     GetRequest,
     GiveUpRequest,
@@ -50,6 +51,7 @@ from berthmaster.messages.families import (
     CHECKPOINTED_REQUESTS,
     CORDON_REQUESTS,
     DRAIN_REQUESTS,
+    EVENTS_REQUESTS,
     EVICT_REQUESTS,
     GET_REQUESTS,
     GIVE_UP_REQUESTS,
@@ -215,6 +217,11 @@ def drain_request(data: bytes, now_s: float) -> DrainRequest | Refusal:
 def get_request(data: bytes) -> GetRequest | Refusal:
     """The body of ``get``."""
     return decoded(GetRequest, GET_REQUESTS, data)
+
+
+def events_request(data: bytes) -> EventsRequest | Refusal:
+    """The body of ``events``."""
+    return decoded(EventsRequest, EVENTS_REQUESTS, data or b"{}")
 
 
 def list_request(data: bytes) -> ListRequest | Refusal:

@@ -23,7 +23,14 @@ from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
-from berthmaster.messages.api import CordonsReply, DryRunReply, Refusal, WhatifRequest, WhyReply
+from berthmaster.messages.api import (
+    CordonsReply,
+    DryRunReply,
+    GpusRequest,
+    Refusal,
+    WhatifRequest,
+    WhyReply,
+)
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
@@ -40,7 +47,7 @@ from berthmaster.messages.workload import (
     Submitted,
     WorkloadEvent,
 )
-from berthmaster.resolver.answers import explain
+from berthmaster.resolver.answers import explain, gpus
 from berthmaster.resolver.answers.cordons import cordons
 from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
 from berthmaster.resolver.deciding.decide import decide
@@ -328,6 +335,10 @@ class Resolver:
     def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
         """Where a request would go now."""
         return explain.dry_run(self.know, self.policy, now_s, tenant, request)
+
+    def gpus(self, tenant: str, request: GpusRequest, now_s: float) -> gpus.Steps:
+        """Which GPUs there are: steps as of ``whatif``."""
+        return gpus.stock(self.know, self.policy, now_s, tenant, request)
 
     def cordons(self, cluster: str, now_s: float) -> CordonsReply:
         """What is cordoned, and how far drains are."""

@@ -6,8 +6,8 @@ and gets at least as much time.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from berthmaster.bus.turns import PORTION, Share
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import (
     CordonsRequest,
+    GpusRequest,
     Refusal,
     WhatifReply,
     WhatifRequest,
@@ -32,6 +33,7 @@ from berthmaster.messages.explain import decoded
 from berthmaster.messages.families import (
     CORDONS_REQUESTS,
     DECISIONS,
+    GPUS_REQUESTS,
     UNREADABLE,
     WHATIF_REQUESTS,
     WHY_REQUESTS,
@@ -43,6 +45,7 @@ from berthmaster.requests.validation import job_request
 from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.core import Resolver
 
+R = TypeVar("R")
 AT_ONCE: Final = 64  # questions in hand
 # Of one tenant: a third of them, so that several find room.
 SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=500.0)
@@ -59,6 +62,7 @@ class Questions:
         self._core = core
         self._ready = ready
         self._heard = HeardFigures(conn.now)
+        self._counting = asyncio.Lock()  # GPUs, for one who asks at a time
         self._supposing = asyncio.Lock()  # one copy of all that is known at a time
 
     async def serve(self) -> Endpoints:
@@ -75,6 +79,7 @@ class Questions:
                 "whatif": Endpoint(
                     subjects.api_of_all_tenants("whatif"), self._answer_whatif, PORTION // 2
                 ),
+                "gpus": Endpoint(subjects.api_of_all_tenants("gpus"), self._answer_gpus, PORTION),
                 "cordons": Endpoint(subjects.operator("cordons"), self._answer_cordons),
                 "whatif_of_all": Endpoint(subjects.operator("whatif"), self._answer_whatif),
             },
@@ -118,6 +123,17 @@ class Questions:
             return encode(filled)
         return encode(self._core.dry_run(tenant, filled, self._conn.now()))
 
+    async def _answer_gpus(self, subject: str, data: bytes) -> bytes:
+        tenant, _ = subjects.parse_api(subject)
+        request = decoded(GpusRequest, GPUS_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
+        async with self._counting:
+            if not self._ready():
+                return encode(_busy("still catching up with the log; ask again"))
+            steps = self._core.gpus(tenant, request, self._conn.now())
+            return encode(await _worked(steps))
+
     async def _answer_cordons(self, _: str, data: bytes) -> bytes:
         request = decoded(CordonsRequest, CORDONS_REQUESTS, data or b"{}")
         if isinstance(request, Refusal):
@@ -138,24 +154,14 @@ class Questions:
             return encode(await self._suppose(tenant, request))
 
     async def _suppose(self, tenant: str | None, request: WhatifRequest) -> WhatifReply | Refusal:
-        """Run the steps, and leave as much time as they take to whatever else there is to do."""
-        loop = asyncio.get_running_loop()
+        """Run the steps; what is not looked at within the limit the reply says."""
         budget = Budget()
         steps = self._core.whatif(tenant, request, self._conn.now(), budget)
-        worked_s = stretch_s = 0.0
-        while True:
-            began_s = loop.time()
-            try:
-                next(steps)
-            except StopIteration as done:
-                reply: WhatifReply | Refusal = done.value
-                return reply
-            took_s = loop.time() - began_s
-            worked_s, stretch_s = worked_s + took_s, stretch_s + took_s
-            budget.spent = worked_s > WHATIF_LIMIT_S
-            if stretch_s > STRETCH_S:
-                await asyncio.sleep(stretch_s)
-                stretch_s = 0.0
+
+        def worked(work_s: float) -> None:
+            budget.spent = work_s > WHATIF_LIMIT_S
+
+        return await _worked(steps, worked)
 
     async def _have_decision(self, tenant: str, workload_id: str) -> None:
         """Read the decision that placed a workload, if it is too old to be at hand."""
@@ -192,6 +198,28 @@ class Questions:
                 return decision
             at = archived.sequence + 1
         return None
+
+
+async def _worked(
+    steps: Generator[None, None, R], worked: Callable[[float], None] = lambda _: None
+) -> R:
+    """Run the steps, and leave as much time as they take to whatever else there is to do.
+    ``worked`` is told how long they took so far."""
+    loop = asyncio.get_running_loop()
+    worked_s = stretch_s = 0.0
+    while True:
+        began_s = loop.time()
+        try:
+            next(steps)
+        except StopIteration as done:
+            reply: R = done.value
+            return reply
+        took_s = loop.time() - began_s
+        worked_s, stretch_s = worked_s + took_s, stretch_s + took_s
+        worked(worked_s)
+        if stretch_s > STRETCH_S:
+            await asyncio.sleep(stretch_s)
+            stretch_s = 0.0
 
 
 def _busy(expected: str, again_s: float = 0.0) -> Refusal:

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from berthmaster.gateway.core import Gateway
-from berthmaster.gateway.events import CaughtUp, Logged, QueueSet
+from berthmaster.gateway.events import CaughtUp, Logged, QueueSet, StoryRead, Tick
+from berthmaster.gateway.instructions import ReadStory
 from berthmaster.lifecycle.fold import Workload, offer
 from berthmaster.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
-from berthmaster.messages.api import Refusal
+from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (
     Cancelled,
@@ -131,3 +132,49 @@ def test_a_gateway_that_begins_looks_at_all_who_wait() -> None:
     log(gateway, submitted(a), placed(a, 1), claimed(a, 2), succeeded(a, 3))
     log(gateway, submitted(request), start=10)
     assert gateway.handle(CaughtUp(), 4.0) == LOOK
+
+
+@pytest.mark.parametrize(
+    ("archived", "until", "comes_to"),
+    [
+        ("succeeded", "succeeded", Released),
+        ("cancelled", "succeeded", "it depends on a, which was cancelled and was to succeed"),
+        ("cancelled", "ended", Released),
+        ("", "ended", Released),
+        ("", "succeeded", "it depends on a, which was to succeed and is no longer known"),
+        ("open", "succeeded", None),
+    ],
+)
+def test_of_one_that_is_remembered_no_more_the_archive_tells(
+    archived: str, until: Any, comes_to: Any
+) -> None:
+    gateway, request, a = fresh(), after("a", until=until), job("a")
+    assert told(gateway, submitted(request), 10) == LOOK
+    read = ReadStory(ref=REF, tenant="ann", id="a")
+    assert gateway.handle(reloaded(submitted(request), ref=REF), 2.0) == [read]
+    assert gateway.handle(StoryRead(ref=REF, failed="no answer"), 2.0) == []  # and again later
+    assert gateway.handle(Tick(), 3.0) == LOOK
+    assert gateway.handle(reloaded(submitted(request), ref=REF), 3.0) == [read]
+
+    story: list[WorkloadEvent] = [submitted(a)] if archived else []
+    if archived == "succeeded":
+        story += [placed(a, 1), claimed(a, 2), succeeded(a, 3)]
+    elif archived == "cancelled":
+        story += [cancelled(a, 1)]
+    events = tuple(
+        RecordedEvent(sequence=at, stored_at_s=0.0, event=event)
+        for at, event in enumerate(story, 1)
+    )
+    steps = gateway.handle(StoryRead(ref=REF, archived=events), 4.0)
+    if comes_to is None:
+        assert steps == []  # what becomes of it, the log will say
+        return
+    if isinstance(steps[0], Reload):
+        steps = gateway.handle(reloaded(submitted(request), ref=REF), 4.0)
+    (step,) = steps
+    assert isinstance(step, Append)
+    if isinstance(comes_to, str):
+        assert isinstance(step.event, Cancelled)
+        assert step.event.reason == comes_to
+    else:
+        assert isinstance(step.event, comes_to)

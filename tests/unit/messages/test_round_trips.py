@@ -61,6 +61,8 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["reprioritize"]: families.REPRIORITIZE_REQUESTS,
     REQUEST_TYPES["get"]: families.GET_REQUESTS,
     REQUEST_TYPES["list"]: families.LIST_REQUESTS,
+    REQUEST_TYPES["events"]: families.EVENTS_REQUESTS,
+    REQUEST_TYPES["gpus"]: families.GPUS_REQUESTS,
     REQUEST_TYPES["logs"]: families.LOGS_REQUESTS,
     REQUEST_TYPES["why"]: families.WHY_REQUESTS,
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
@@ -169,6 +171,8 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
             "give_up",
             "logs",
+            "events",
+            "gpus",
         )
     } | {name_of(request) for request in AGENT_REQUESTS.values()}
 

@@ -1,0 +1,89 @@
+"""The verb ``events``: what has happened to one tenant's workloads after a sequence, page by page.
+
+Answered from the log itself, so that who was cut off learns of every event, and of workloads that
+are new to it. A page is bounded by number, bytes and time, and a tenant reads one at a time: each
+event is a look into the stream.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.event_subjects import decode_recorded
+from berthmaster.bus.log import next_message
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.gateway.answers import overloaded, unavailable
+from berthmaster.lifecycle.flaws import Flaws
+from berthmaster.messages.api import EventsReply, RecordedEvent, Refusal
+from berthmaster.messages.families import UNREADABLE
+from berthmaster.requests import validation
+
+PAGE_BYTES: Final = 200_000  # of events; one that is larger alone has a page of its own
+PAGE_LIMIT_S: Final = 1.0  # below the 2 s after which our client asks again
+PAGES_AT_ONCE: Final = 16  # of all tenants
+AGAIN_S: Final = 0.1
+
+
+class EventReader:
+    """Pages for one gateway. ``followed_to``: the last sequence of the log that it has read."""
+
+    def __init__(
+        self, conn: Connection, followed_to: Callable[[], int], flaws: Callable[[], Flaws]
+    ) -> None:
+        self._conn = conn
+        self._followed_to = followed_to
+        self._flaws = flaws
+        self._reading: set[str] = set()
+
+    async def answer(self, tenant: str, data: bytes) -> EventsReply | Refusal:
+        """One page."""
+        request = validation.events_request(data)
+        if isinstance(request, Refusal):
+            return request
+        if request.after is None:
+            return EventsReply(next_after=self._followed_to())
+        if tenant in self._reading:
+            return overloaded("one page of events of a tenant is read at a time", AGAIN_S)
+        if len(self._reading) >= PAGES_AT_ONCE:
+            return overloaded(f"{PAGES_AT_ONCE} pages of events are being read", AGAIN_S)
+        self._reading.add(tenant)
+        try:
+            return await self._page(tenant, request.after, request.limit)
+        except BusError as error:
+            return unavailable(f"the log could not be read ({error})")
+        finally:
+            self._reading.discard(tenant)
+
+    async def _page(self, tenant: str, after: int, limit: int) -> EventsReply:
+        """Up to where the log had been read before the first look, nothing is left out."""
+        known_to = max(after, self._followed_to())
+        over_s = asyncio.get_running_loop().time() + PAGE_LIMIT_S
+        filter_ = subjects.workloads_of(tenant)
+        events: list[RecordedEvent] = []
+        page_bytes = 0
+        while len(events) < limit and asyncio.get_running_loop().time() < over_s:
+            found = await next_message(self._conn, WORKLOADS, filter_, after + 1)
+            if found is None:
+                return EventsReply(events=tuple(events), next_after=max(after, known_to))
+            if events and page_bytes + len(found.data) > PAGE_BYTES:
+                break
+            page_bytes += len(found.data)
+            after = found.sequence
+            try:
+                event, is_astray = decode_recorded(
+                    found.subject, found.sequence, found.data, self._flaws()
+                )
+            except UNREADABLE:
+                continue  # whoever follows the log sees to it
+            events.append(
+                RecordedEvent(
+                    sequence=found.sequence,
+                    stored_at_s=found.stored_at_s,
+                    event=event,
+                    void=is_astray,
+                )
+            )
+        return EventsReply(events=tuple(events), next_after=after, more=True)
