@@ -139,7 +139,7 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "whatif": WhatifReply,
     "report": UsageReport,
     "trends": Trends,
-    **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed"), ChangeReply),
+    **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed", "progressed"), ChangeReply),
     "cordons": CordonsReply,
 }
 _SERVERS: Final = {

@@ -18,6 +18,8 @@ from berthmaster.messages.workload import (
     HoldReleased,
     MoveRequested,
     Placed,
+    Progress,
+    Progressed,
     Recovered,
     Released,
     Reprioritized,
@@ -104,6 +106,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"how": "move", "who": "tenant team-a"}
     elif kind is Checkpointed:
         fields |= {"checkpoint": Checkpoint(step=100, uri="s3://runs/train-1/100")}
+    elif kind is Progressed:
+        fields |= {"progress": Progress(step=100, loss=0.5, eta_s=60.0)}
     elif kind is EvictionRequested:
         fields |= {"reason": "room for another", "decision": 2}
     elif kind is ResizeRequested:

@@ -75,6 +75,7 @@ EXECUTOR_KINDS: Final = (
     "running",
     "resized",
     "checkpointed",
+    "progressed",
     "evicted",
     "succeeded",
     "failed",
@@ -174,7 +175,8 @@ def _gateway(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_events("-", "submitted", "released", "reprioritized", "held", "hold_released"),
-            *_events("*", "cancel_requested", "move_requested", "checkpointed", "cancelled"),
+            *_events("*", "cancel_requested", "move_requested", "cancelled"),
+            *_events("*", "checkpointed", "progressed"),
             *_read(WORKLOADS, ARCHIVE, LOG_ENDS),
             *_follow(WORKLOADS, ALL_WORKLOADS),
             "berth.assign.*.logs",  # agents are asked there for what jobs wrote

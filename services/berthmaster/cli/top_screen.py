@@ -65,6 +65,9 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_total_mib: int | None = None
     power_w: float | None = None
     idle_s: float | None = None  # since when none of its GPUs did anything; None = busy
+    step: int | None = None  # as the job said last
+    loss: float | None = None
+    left_s: float | None = None  # until it ends, as it said last
 
 
 def job_rows(
@@ -86,6 +89,7 @@ def job_rows(
                     cluster=view.cluster,
                     gpus=view.gpus,
                     age_s=max(0.0, now_s - view.submitted_at_s) if view.submitted_at_s else None,
+                    **_progress(view, now_s),
                 ),
                 figures.get((view.tenant, view.id)),
             )
@@ -101,6 +105,15 @@ def job_rows(
             )
             rows.append(_with(row, told))
     return rows
+
+
+def _progress(view: WorkloadView, now_s: float) -> dict[str, Any]:
+    told = view.progress
+    if told is None or view.state != "running":
+        return {}
+    age_s = max(0.0, now_s - view.progress_at_s)
+    left_s = None if told.eta_s is None else max(0.0, told.eta_s - age_s)
+    return {"step": told.step, "loss": told.loss, "left_s": left_s}
 
 
 def _with(row: JobRow, told: JobFigures | None) -> JobRow:
@@ -153,6 +166,8 @@ COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
         Column("UTIL", lambda row: row.utilization_percent, True),
         Column("MEM", lambda row: row.memory_used_mib, True),
         Column("IDLE", lambda row: row.idle_s, True),
+        Column("STEP", lambda row: row.step, True),
+        Column("LEFT", lambda row: row.left_s),
     ),
     "job": (),
 }

@@ -62,6 +62,7 @@ from berthmaster.messages.api import (
     LostRequest,
     MoveRequest,
     OperatorReply,
+    ProgressedRequest,
     Refusal,
     ReleaseRequest,
     ReprioritizeRequest,
@@ -278,6 +279,19 @@ class Client:
         """Tell of a checkpoint: the next attempt goes on from it."""
         request = CheckpointedRequest(id=workload, step=step, uri=uri, attempt=attempt)
         return await self._tenant("checkpointed", request, ChangeReply)
+
+    async def progressed(
+        self,
+        workload: str,
+        step: int,
+        *,
+        loss: float | None = None,
+        eta_s: float | None = None,
+        attempt: int | None = None,
+    ) -> ChangeReply:
+        """Tell how far it is; ``eta_s``: until it ends."""
+        request = ProgressedRequest(id=workload, step=step, loss=loss, eta_s=eta_s, attempt=attempt)
+        return await self._tenant("progressed", request, ChangeReply)
 
     async def order_job(self, verb: str, order: JobOrderRequest) -> ChangeReply:
         """As an operator, hold, release, evict or move anybody's workload."""

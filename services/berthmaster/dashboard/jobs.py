@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.dashboard.board import Scope
 from berthmaster.engine.fleet.needs import gpu_milli
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, ends_as_told_s, key, offer
 from berthmaster.lifecycle.states import ENDED, LIVE, State
 from berthmaster.messages.families import event_cluster, event_kind
 from berthmaster.messages.workload import (
@@ -191,6 +191,10 @@ def row_of(work: Workload) -> dict[str, Any]:
         "running_at_s": work.running_at_s,
         "changed_at_s": work.changed_at_s,
         "expected_s": request.expected_duration_s if request is not None else None,
+        "progress": _progress(work),
+        "checkpoint": None
+        if work.checkpoint is None
+        else {"step": work.checkpoint.step, "uri": work.checkpoint.uri},
         "cancelling": work.cancel_requested and not work.ended,
         "held": work.hold is not None and not work.ended,
         "reason": work.reason[:MAX_REASON],
@@ -198,6 +202,14 @@ def row_of(work: Workload) -> dict[str, Any]:
         "namespace": "" if origin is None else origin.namespace,
         "labels": _labels(work),
     }
+
+
+def _progress(work: Workload) -> dict[str, Any] | None:
+    """How far it is, as it said last; with when it ends, by the bus's clock."""
+    if work.progress is None:
+        return None
+    told = {"step": work.progress.step, "loss": work.progress.loss, "at_s": work.progress_at_s}
+    return told | {"ends_at_s": ends_as_told_s(work)}
 
 
 def _labels(work: Workload) -> dict[str, str]:

@@ -34,10 +34,12 @@ from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Checkpointed,
     Evicted,
     EvictionRequested,
     Failed,
     Placed,
+    Progressed,
     Recovered,
     Resized,
     ResizeRequested,
@@ -45,11 +47,13 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.requests.validation import uri_fault
 
 WINDOW: Final = 20_000  # hints of all clusters, each a kilobyte or two
 ENDINGS: Final = 100_000  # that are remembered: a stale writer is late by seconds
 MAX_FROZEN: Final = 10_000
 MAX_RUNNING: Final = 200  # events that say where an attempt's pods are now
+MAX_HEARD: Final = 3000  # of an attempt, of how far it is and of checkpoints: in a year some 1,100
 EVENT_BYTES: Final = 8 * 1024
 POD_BYTES: Final = 1024  # more for each pod of the request
 _SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_fields__))
@@ -77,6 +81,7 @@ class _Here(msgspec.Struct):
     order: StoredHint | None = None  # to make room
     resize: StoredHint | None = None  # to have another number of pods, until it is told that it has
     running: int = 0  # how often it was told where its pods are
+    heard: int = 0  # how often, how far it is or where its checkpoint is
 
 
 class _Lately:
@@ -247,6 +252,10 @@ class LogView:
             case Running():
                 if (here := self._here.get(event.cluster, {}).get(name)) is not None:
                     here.running += 1
+                return ""
+            case Checkpointed() | Progressed():
+                if (here := self._here.get(event.cluster, {}).get(name)) is not None:
+                    here.heard += 1
                 return ""
             case CancelRequested():
                 here = self._here.get(event.cluster, {}).get(name)
@@ -441,6 +450,10 @@ def _too_much(here: _Here, event: ExecutorEvent) -> str:
     match event:
         case Running() if here.running >= MAX_RUNNING:
             return f"pods: told {MAX_RUNNING} times in one attempt"
+        case Checkpointed() | Progressed() if here.heard >= 2 * MAX_HEARD:
+            return f"checkpoints and progress: told {2 * MAX_HEARD} times in one attempt"
+        case Checkpointed() if uri_fault(event.checkpoint.uri) is not None:
+            return "checkpoint.uri: it names a user and a password, or is not one line"
         case Evicted(blameless=True) if not (
             workload.leaving or may_give_way(request, workload.state, workload.attempt)
         ):

@@ -300,7 +300,7 @@ def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
 
 
 def job_verb(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
-    """The verbs hold, release, evict, move and checkpointed, of a tenant about its own."""
+    """What a tenant says of its own: hold, release, evict, move, checkpointed, progressed."""
     body = validation.job_verb_request(asked.verb, asked.data)
     if isinstance(body, Refusal):
         return body

@@ -59,7 +59,7 @@ from berthmaster.messages.workload import Evicted
 from berthmaster.requests import validation
 
 WISH: Final = "wish/"
-JOB_TALKS: Final = (*JOB_VERBS, "checkpointed")
+JOB_TALKS: Final = (*JOB_VERBS, "checkpointed", "progressed")
 CHANGING: Final = ("submit", "cancel", "reprioritize", *JOB_TALKS)
 _ANSWER_TO: Final[dict[type, type]] = {
     Append: Answered,

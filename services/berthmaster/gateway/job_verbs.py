@@ -1,4 +1,4 @@
-"""What hold, release, evict, move and checkpointed come to for a workload as it stands. Pure.
+"""What a tenant's or an operator's verbs about one job come to, as it stands. Pure.
 
 Rules of this file:
 
@@ -7,14 +7,14 @@ Rules of this file:
 - What an operator holds a tenant does not release.
 - What Kueue governs, on a worker or on a hub, is moved by Kueue: here it is refused.
 - A checkpoint is told of the last attempt, while it runs or when it is over, and not more often
-  than once a second.
+  than once a second. How far it is is told while it runs, and seldom (``progress_every_s``).
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.gateway.answers import unavailable
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.fold import Workload, progress_every_s
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.api import (
     CheckpointedRequest,
@@ -22,6 +22,7 @@ from berthmaster.messages.api import (
     HoldRequest,
     JobOrderRequest,
     MoveRequest,
+    ProgressedRequest,
     Refusal,
     ReleaseRequest,
 )
@@ -33,11 +34,20 @@ from berthmaster.messages.workload import (
     Held,
     HoldReleased,
     MoveRequested,
+    Progress,
+    Progressed,
 )
 
-Verb = Literal["hold", "release", "evict", "move", "checkpointed"]
-JobEvent = Held | HoldReleased | MoveRequested | Checkpointed
-JobRequestBody = HoldRequest | ReleaseRequest | EvictRequest | MoveRequest | CheckpointedRequest
+Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed"]
+JobEvent = Held | HoldReleased | MoveRequested | Checkpointed | Progressed
+JobRequestBody = (
+    HoldRequest
+    | ReleaseRequest
+    | EvictRequest
+    | MoveRequest
+    | CheckpointedRequest
+    | ProgressedRequest
+)
 CHECKPOINT_EVERY_S: Final = 1.0
 ORDERS: Final[Mapping[str, Verb]] = {
     "hold_job": "hold",
@@ -51,6 +61,7 @@ VERBS: Final[Mapping[type, Verb]] = {
     EvictRequest: "evict",
     MoveRequest: "move",
     CheckpointedRequest: "checkpointed",
+    ProgressedRequest: "progressed",
 }
 
 
@@ -66,6 +77,7 @@ class Order(NamedTuple):
     evict: bool = False
     to: str = ""
     checkpoint: Checkpoint | None = None
+    progress: Progress | None = None
     attempt: int | None = None
 
 
@@ -79,6 +91,9 @@ def order_of(tenant: str, body: JobRequestBody) -> Order:
             fields["to"] = body.to
         case CheckpointedRequest():
             fields["checkpoint"] = Checkpoint(step=body.step, uri=body.uri)
+            fields["attempt"] = body.attempt
+        case ProgressedRequest():
+            fields["progress"] = Progress(step=body.step, loss=body.loss, eta_s=body.eta_s)
             fields["attempt"] = body.attempt
         case _:
             pass
@@ -121,6 +136,8 @@ def is_so(order: Order, work: Workload) -> str:
             return "that had been asked for before" if same else ""
         case "checkpointed":
             return "that was known" if work.checkpoint == order.checkpoint else ""
+        case "progressed":
+            return "that was known" if work.progress == order.progress else ""
 
 
 def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
@@ -144,6 +161,8 @@ def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
             return _move_refusal(order, work)
         case "checkpointed":
             return _checkpoint_refusal(order, work, now_s)
+        case "progressed":
+            return _progress_refusal(order, work, now_s)
 
 
 def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
@@ -181,15 +200,31 @@ def _checkpoint_refusal(order: Order, work: Workload, now_s: float) -> Refusal |
     if order.attempt is not None and order.attempt != work.attempt:
         return _conflict("attempt", str(order.attempt), f"{work.attempt}, its last attempt")
     if 0 <= now_s - work.checkpoint_at_s < CHECKPOINT_EVERY_S:
-        return Refusal(
-            code="overloaded",
-            field="",
-            value="",
-            expected="a checkpoint a second at most",
-            retry=True,
-            retry_after_s=CHECKPOINT_EVERY_S,
-        )
+        return _too_often("a checkpoint a second at most", CHECKPOINT_EVERY_S)
     return None
+
+
+def _progress_refusal(order: Order, work: Workload, now_s: float) -> Refusal | None:
+    if work.state is not State.RUNNING:
+        return _conflict("id", order.id, f"a workload that runs; this one is {work.state}")
+    if order.attempt is not None and order.attempt != work.attempt:
+        return _conflict("attempt", str(order.attempt), f"{work.attempt}, its last attempt")
+    every_s = progress_every_s(now_s - work.running_at_s)
+    if 0 <= now_s - work.progress_at_s < every_s:
+        wait_s = every_s - (now_s - work.progress_at_s)
+        return _too_often(f"how far it is once in {every_s:.0f} s at most", wait_s)
+    return None
+
+
+def _too_often(expected: str, again_s: float) -> Refusal:
+    return Refusal(
+        code="overloaded",
+        field="",
+        value="",
+        expected=expected,
+        retry=True,
+        retry_after_s=again_s,
+    )
 
 
 def _conflict(field: str, value: str, expected: str) -> Refusal:
@@ -224,6 +259,9 @@ def event_of(
         case "checkpointed":
             assert order.checkpoint is not None
             return Checkpointed(**head, **here, checkpoint=order.checkpoint), ""
+        case "progressed":
+            assert order.progress is not None
+            return Progressed(**head, **here, progress=order.progress), ""
         case "evict" | "move":
             asked = MoveRequested(
                 **head, **here, how=order.verb, who=order.who, to=order.to, reason=order.reason

@@ -101,6 +101,8 @@ def view_of(work: Workload) -> WorkloadView:
         cancel_requested=work.cancel_requested,
         held_by=work.hold.who if work.hold is not None else "",
         checkpoint=work.checkpoint,
+        progress=work.progress,
+        progress_at_s=work.progress_at_s,
         reason=work.reason,
         set=work.request.set if work.request else "",
         array_index=work.request.array_index if work.request else None,

@@ -53,6 +53,8 @@ from berthmaster.messages.workload import (
     JobRequest,
     MoveRequested,
     Placed,
+    Progress,
+    Progressed,
     Recovered,
     Released,
     Reprioritized,
@@ -68,6 +70,8 @@ from berthmaster.messages.workload import (
 Key = NewType("Key", str)
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
 TELLS_ALL: Final = (Recovered, *_ENDINGS)  # what may make sense of a story that lacks something
+PROGRESS_EVERY_S: Final = 10.0
+PROGRESS_SHARE: Final = 0.01  # of what it has run
 _NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
 
 
@@ -138,6 +142,8 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     wish: Wish | None = None  # about the open attempt
     checkpoint: Checkpoint | None = None  # the last that was told
     checkpoint_at_s: float = 0.0  # server's time
+    progress: Progress | None = None  # of the last attempt, as it said last
+    progress_at_s: float = 0.0  # server's time
     ran_s: float = 0.0  # of attempts that are over, what max_run_s counts
     reason: str = ""  # of the last withdrawal, eviction or ending
 
@@ -378,7 +384,7 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
         case Resized():
             same = event.attempt == workload.attempt and event.cluster == workload.cluster
             return same and bool(workload.resizing) and not without(event.pods, workload.pods)
-        case MoveRequested():
+        case MoveRequested() | Progressed():
             return event.attempt == workload.attempt and event.cluster == workload.cluster
         case Checkpointed():  # once it waits again as well: it is the last attempt's
             same = event.attempt == workload.attempt and event.cluster == workload.cluster
@@ -461,11 +467,18 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case EvictionRequested():
             workload.leaving = event.reason
             workload.leads_to = event.to
-        case Checkpointed():
-            workload.checkpoint = event.checkpoint
-            workload.checkpoint_at_s = stored_at_s
+        case Checkpointed() | Progressed():
+            _hear(workload, event, stored_at_s)
         case Admitted():
             pass
+
+
+def _hear(workload: Workload, event: Checkpointed | Progressed, stored_at_s: float) -> None:
+    """What the job itself says."""
+    if isinstance(event, Checkpointed):
+        workload.checkpoint, workload.checkpoint_at_s = event.checkpoint, stored_at_s
+    else:
+        workload.progress, workload.progress_at_s = event.progress, stored_at_s
 
 
 def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
@@ -509,6 +522,20 @@ def _counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> floa
     return ran_s - unsaved_s(workload, over_at_s) if blameless else ran_s
 
 
+def progress_every_s(ran_s: float) -> float:
+    """How seldom a job says how far it is: so a story stays short however long it runs (some 90 in
+    the first 15 minutes, 230 more in each tenfold of that)."""
+    return max(PROGRESS_EVERY_S, PROGRESS_SHARE * ran_s)
+
+
+def ends_as_told_s(workload: Workload) -> float | None:
+    """When its attempt ends, as the job itself said while it ran; None if it did not."""
+    progress = workload.progress
+    if progress is None or progress.eta_s is None or workload.state is not State.RUNNING:
+        return None
+    return workload.progress_at_s + progress.eta_s
+
+
 def unsaved_s(workload: Workload, now_s: float) -> float:
     """Of what its attempt has run, what is lost if it ends now: since the checkpoint that it told
     last; if it told none, since the last that it should have written; without any, all of it.
@@ -533,6 +560,7 @@ def _begin(workload: Workload, event: Placed, stored_at_s: float) -> None:
     workload.decision = event.decision
     workload.placed_at_s = stored_at_s
     workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
+    workload.progress, workload.progress_at_s = None, 0.0
     workload.executor = workload.leaving = workload.leads_to = ""
     workload.wish = None
     _has(workload, event.pods)

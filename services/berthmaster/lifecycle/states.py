@@ -6,15 +6,15 @@ Rules of this file:
   (``NoSuchTransition``); a reader decides whose fault that is.
 - Only three endings exist, and none has a row: after an ending nothing happens.
 - ``cancel_requested``, ``move_requested``, ``eviction_requested``, ``resize_requested``,
-  ``resized``, ``held``, ``hold_released``, ``released``, ``checkpointed`` and ``reprioritized``
-  change no state. They stand in the table all the same, so that a reader sees by eye where they
-  are legal.
+  ``resized``, ``held``, ``hold_released``, ``released``, ``checkpointed``, ``progressed`` and
+  ``reprioritized`` change no state. They stand in the table all the same, so that a reader sees by
+  eye where they are legal.
   ``checkpointed`` may come when its attempt is over, as long as there is no other.
 - ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
   may follow on whatever is left, or on nothing; but never on an ending.
-- Who may write what: door ``recovered``; gateway ``submitted``, ``released``,
-  ``reprioritized``, ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``,
-  ``checkpointed`` that a tenant tells, and ``cancelled`` before the claim, or of a frozen workload
+- Who may write what: door ``recovered``; gateway ``submitted``, ``released``, ``reprioritized``,
+  ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``, ``checkpointed`` and
+  ``progressed`` that a tenant tells, and ``cancelled`` before the claim, or of a frozen workload
   that an operator gives up; resolver ``placed``, ``withdrawn``, ``eviction_requested``,
   ``resize_requested`` and, when a person declared the cluster lost or the job's own deadline has
   passed, ``evicted`` or ``failed``; the claimant all the rest.
@@ -41,6 +41,7 @@ from berthmaster.messages.workload import (
     HoldReleased,
     MoveRequested,
     Placed,
+    Progressed,
     Recovered,
     Released,
     Reprioritized,
@@ -138,6 +139,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             ResizeRequested: State.RUNNING,
             Resized: State.RUNNING,
             Checkpointed: State.RUNNING,
+            Progressed: State.RUNNING,
             **_HELD_ROW,
         },
         State.SUCCEEDED: {},

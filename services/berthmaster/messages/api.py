@@ -31,7 +31,9 @@ from berthmaster.messages.workload import (
     Dependency,
     JobRequest,
     LabelText,
+    Loss,
     PodSet,
+    Progress,
     RunSpec,
     SecretKey,
     SetName,
@@ -219,6 +221,18 @@ class CheckpointedRequest(
     attempt: Annotated[int, Meta(ge=1)] | None = None  # None = the last one
 
 
+class ProgressedRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """How far a workload is that runs."""
+
+    id: WorkloadId
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]
+    loss: Loss | None = None
+    eta_s: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None  # until it ends
+    attempt: Annotated[int, Meta(ge=1)] | None = None  # None = the last one
+
+
 Who = Annotated[str, Meta(max_length=128)]
 
 
@@ -265,6 +279,8 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     cancel_requested: bool = False
     held_by: str = ""  # who holds it; "" = nobody
     checkpoint: Checkpoint | None = None  # the last that was told
+    progress: Progress | None = None  # of the last attempt, as it said last
+    progress_at_s: float = 0.0  # server's time
     reason: str = ""  # of the last eviction, withdrawal or ending
     set: str = ""
     array_index: int | None = None
@@ -734,7 +750,7 @@ OPERATOR_VERBS = (
 GATEWAY_VERBS = (
     *("hello", "submit", "cancel", "reprioritize", "get", "list", "events", "logs"),
     *JOB_VERBS,
-    "checkpointed",
+    *("checkpointed", "progressed"),
 )
 RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads

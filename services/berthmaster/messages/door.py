@@ -29,13 +29,16 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Checkpoint,
     Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
+    Fault,
     JobRequest,
     Placed,
+    Progressed,
     Resized,
     ResizeRequested,
     Running,
@@ -55,7 +58,16 @@ LogName = Annotated[str, Meta(max_length=128)]
 Receipt = Annotated[str, Meta(max_length=256 * 1024)]
 Token = Annotated[str, Meta(max_length=512)]
 ExecutorEvent = (
-    Claimed | Admitted | Running | Resized | Checkpointed | Evicted | Succeeded | Failed | Cancelled
+    Claimed
+    | Admitted
+    | Running
+    | Resized
+    | Checkpointed
+    | Progressed
+    | Evicted
+    | Succeeded
+    | Failed
+    | Cancelled
 )
 HintEvent = Placed | CancelRequested | EvictionRequested | ResizeRequested | Evicted | Failed
 AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
@@ -163,6 +175,11 @@ class OwnWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     running_at_s: float = 0.0
     changed_at_s: float = 0.0
     evictions: int = 0
+    failures: int = 0  # of its own
+    last_fault: Fault = ""
+    repeats: int = 0  # attempts in a row that were ended by that
+    ran_s: float = 0.0  # of attempts that are over, what max_run_s counts
+    checkpoint: Checkpoint | None = None  # the last that was told
     pods: tuple[PodBinding, ...] = ()
     target: Target = Target()
     executor: str = ""

@@ -36,6 +36,7 @@ from berthmaster.messages.api import (
     LogsRequest,
     LostRequest,
     MoveRequest,
+    ProgressedRequest,
     ReleaseRequest,
     ReprioritizeRequest,
     SubmitRequest,
@@ -129,6 +130,7 @@ RELEASE_REQUESTS: Final = msgspec.json.Decoder(ReleaseRequest)
 EVICT_REQUESTS: Final = msgspec.json.Decoder(EvictRequest)
 MOVE_REQUESTS: Final = msgspec.json.Decoder(MoveRequest)
 CHECKPOINTED_REQUESTS: Final = msgspec.json.Decoder(CheckpointedRequest)
+PROGRESSED_REQUESTS: Final = msgspec.json.Decoder(ProgressedRequest)
 JOB_ORDERS: Final = msgspec.json.Decoder(JobOrderRequest)
 GET_REQUESTS: Final = msgspec.json.Decoder(GetRequest)
 LIST_REQUESTS: Final = msgspec.json.Decoder(ListRequest)
@@ -184,6 +186,7 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "evict": EvictRequest,
         "move": MoveRequest,
         "checkpointed": CheckpointedRequest,
+        "progressed": ProgressedRequest,
         "get": GetRequest,
         "list": ListRequest,
         "logs": LogsRequest,

@@ -6,8 +6,8 @@ The life of a workload (the table is lifecycle/states.py)::
                    ▲ ▲──withdrawn───┘                 │                    │                 │
                    └────────────evicted───────────────┴────────────────────┴─────────────────┘
     endings: succeeded, failed, cancelled. A wish to cancel, to move or to hold it, an order to make
-    room or to have another number of pods, that it has that many, a checkpoint, a new priority, and
-    that the jobs before it are done (released) change no state.
+    room or to have another number of pods, that it has that many, how far it is, a checkpoint, a
+    new priority, and that the jobs before it are done (released) change no state.
     recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
@@ -196,11 +196,22 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # depends_on: it waits for these, and is cancelled when one of them can no longer come about.
 
 
+Loss = Annotated[float, Meta(ge=-1e300, le=1e300)]
+
+
 class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a job goes on from when it is started again."""
 
     step: Annotated[int, Meta(ge=0, le=1 << 53)]
     uri: Annotated[str, Meta(min_length=1, max_length=1024)]  # where it is; everybody sees it
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """How far a job is, in its own words. ``eta_s``: until it ends."""
+
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]
+    loss: Loss | None = None  # None = it has none, or it is no number
+    eta_s: Annotated[float, Meta(ge=0, le=315_360_000)] | None = None  # None = it does not say
 
 
 class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -306,6 +317,17 @@ class Checkpointed(
     cluster: str
     attempt: int
     checkpoint: Checkpoint
+
+
+class Progressed(
+    Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.progressed.v1"
+):
+    """How far the job is by now. Said by its pods by way of the executor, or by its tenant; seldom
+    enough that a story stays short. When it will end counts from when this is stored."""
+
+    cluster: str
+    attempt: int
+    progress: Progress
 
 
 class CancelRequested(
@@ -475,6 +497,7 @@ WorkloadEvent = (
     | EvictionRequested
     | ResizeRequested
     | Checkpointed
+    | Progressed
     | Placed
     | Withdrawn
     | Claimed

@@ -32,6 +32,7 @@ from berthmaster.messages.api import (
     LogsRequest,
     LostRequest,
     MoveRequest,
+    ProgressedRequest,
     Refusal,
     ReleaseRequest,
     ReprioritizeRequest,
@@ -63,6 +64,7 @@ from berthmaster.messages.families import (
     LOGS_REQUESTS,
     LOST_REQUESTS,
     MOVE_REQUESTS,
+    PROGRESSED_REQUESTS,
     QUEUE_REQUESTS,
     RELEASE_REQUESTS,
     REPRIORITIZE_REQUESTS,
@@ -165,8 +167,16 @@ def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
 
 def job_verb_request(
     verb: str, data: bytes
-) -> HoldRequest | ReleaseRequest | EvictRequest | MoveRequest | CheckpointedRequest | Refusal:
-    """The body of ``hold``, ``release``, ``evict``, ``move`` and ``checkpointed``."""
+) -> (
+    HoldRequest
+    | ReleaseRequest
+    | EvictRequest
+    | MoveRequest
+    | CheckpointedRequest
+    | ProgressedRequest
+    | Refusal
+):
+    """The body of ``hold``, ``release``, ``evict``, ``move``, ``checkpointed``, ``progressed``."""
     match verb:
         case "hold":
             return decoded(HoldRequest, HOLD_REQUESTS, data)
@@ -176,6 +186,8 @@ def job_verb_request(
             return decoded(EvictRequest, EVICT_REQUESTS, data)
         case "move":
             return decoded(MoveRequest, MOVE_REQUESTS, data)
+        case "progressed":
+            return decoded(ProgressedRequest, PROGRESSED_REQUESTS, data)
         case _:
             told = decoded(CheckpointedRequest, CHECKPOINTED_REQUESTS, data)
             return told if isinstance(told, Refusal) else uri_fault(told.uri) or told

@@ -20,6 +20,7 @@ from berthmaster.messages.workload import (
     HoldReleased,
     MoveRequested,
     Placed,
+    Progressed,
     Recovered,
     Released,
     Reprioritized,
@@ -58,6 +59,7 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     EvictionRequested,
     ResizeRequested,
     Checkpointed,
+    Progressed,
     Placed,
     Withdrawn,
     Claimed,
@@ -71,15 +73,15 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new       queued .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       claimed .      .         .      .
-    queued    .      queued queued   queued   queued   .        .        .        .       queued   placed .      .       .        .       .       claimed .      .         failed cancelled
-    placed    .      .      placed   placed   placed   .        placed   .        .       .        .      queued claimed .        .       .       claimed .      .         .      cancelled
-    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .      .      .       admitted running .       claimed queued succeeded failed cancelled
-    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .      .      .       .        running .       claimed queued succeeded failed cancelled
-    running   .      .      running  running  running  running  running  running  running running  .      .      .       .        running running claimed queued succeeded failed cancelled
-    succeeded .      .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       .       .      .         .      .
-    failed    .      .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       .       .      .         .      .
-    cancelled .      .      .        .        .        .        .        .        .       .        .      .      .       .        .       .       .       .      .         .      .
+    new       queued .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       claimed .      .         .      .
+    queued    .      queued queued   queued   queued   .        .        .        .       queued   .       placed .      .       .        .       .       claimed .      .         failed cancelled
+    placed    .      .      placed   placed   placed   .        placed   .        .       .        .       .      queued claimed .        .       .       claimed .      .         .      cancelled
+    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .       .      .      .       admitted running .       claimed queued succeeded failed cancelled
+    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .       .      .      .       .        running .       claimed queued succeeded failed cancelled
+    running   .      .      running  running  running  running  running  running  running running  running .      .      .       .        running running claimed queued succeeded failed cancelled
+    succeeded .      .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       .       .      .         .      .
+    failed    .      .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       .       .      .         .      .
+    cancelled .      .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

@@ -22,6 +22,8 @@ RIGHT = (
     "FREE",
     "USED",
     "IDLE",
+    "STEP",
+    "LEFT",
     "FRAG",
     "HELD",
     "UTIL",
@@ -57,7 +59,9 @@ def _table(
     titles = {
         "clusters": ("CLUSTER", "STATE", "SEEN", "GPUS", "FREE", "USED", "", "IDLE", "FRAG"),
         "nodes": ("NODE", "STATE", "MODEL", "", "HELD", "UTIL", "POWER", "PODS"),
-        "jobs": (*("JOB", "STATE", "CLUSTER", "GPUS", "UTIL", "MEM", "IDLE", "AGE"),),
+        "jobs": (
+            *("JOB", "STATE", "CLUSTER", "GPUS", "UTIL", "MEM", "IDLE", "STEP", "LEFT", "AGE"),
+        ),
     }[view.kind]
     by = COLUMNS[view.kind][view.column].title
     mark = "^" if view.reverse else "v"
@@ -117,6 +121,8 @@ def _job(row: JobRow, _: bool) -> list[Text | str]:
         _percent(row.utilization_percent),
         _memory(row, "G"),
         "-" if row.idle_s is None else amounts.age(row.idle_s),
+        "-" if row.step is None else str(row.step),
+        "-" if row.left_s is None else amounts.age(row.left_s),
         "-" if row.age_s is None else amounts.age(row.age_s),
     ]
 

@@ -28,6 +28,8 @@ from berthmaster.messages.workload import (
     MoveRequested,
     Placed,
     PodSet,
+    Progress,
+    Progressed,
     Recovered,
     Released,
     Reprioritized,
@@ -134,6 +136,12 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
         fact("asks for", request_line(reply.request))
     else:
         fact("asks for", "its ending is all that is left in the log; the archive has the rest")
+    if view.progress is not None:
+        age_s = max(0.0, now_s - view.progress_at_s)
+        text = progress_text(view.progress, 0.0 if ended else age_s)
+        fact("progress", f"{text}, as told {amounts.age(age_s)} ago")
+    if view.checkpoint is not None:
+        fact("checkpoint", f"step {view.checkpoint.step}, {view.checkpoint.uri}")
     for number, line in enumerate(figures.lines(reply.figures, now_s)):
         fact("" if number else "GPUs", line)
     parts: list[RenderableType] = [facts]
@@ -246,6 +254,16 @@ def event_line(
     return line
 
 
+def progress_text(progress: Progress, since_s: float = 0.0) -> str:
+    """How far a job is; ``since_s``: for how long that is known."""
+    text = f"step {progress.step}"
+    if progress.loss is not None:
+        text += f", loss {progress.loss:.4g}"
+    if progress.eta_s is not None:
+        text += f", ends in {amounts.duration(max(0.0, progress.eta_s - since_s))}"
+    return text
+
+
 def describe(event: WorkloadEvent) -> str:
     """What an event says, without its kind and its workload."""
     match event:
@@ -269,6 +287,8 @@ def describe(event: WorkloadEvent) -> str:
             return f"{event.how}{where} by {event.who}{_because(event.reason)}"
         case Checkpointed():
             return f"{event.cluster}: step {event.checkpoint.step}, {event.checkpoint.uri}"
+        case Progressed():
+            return f"{event.cluster}: {progress_text(event.progress)}"
         case ResizeRequested():
             to = f"{len(event.pods)} pods: {event.reason}"
             return f"{event.cluster} is to have {to} (decision {event.decision})"

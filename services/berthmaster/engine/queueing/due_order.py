@@ -32,7 +32,7 @@ from berthmaster.engine.queueing.order import (
     place,
 )
 from berthmaster.engine.queueing.predict import CAUTION, left_s
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s
 from berthmaster.messages.placement import Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
@@ -155,6 +155,9 @@ class DueOrder:
         """When a live job is expected to end; None if it is not live."""
         if workload.request is None or not workload.live:
             return None
+        told_s = ends_as_told_s(workload)
+        if told_s is not None and told_s > now_s:
+            return told_s
         began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
         ran_s = max(0.0, now_s - began_s)
         return now_s + left_s(self.expected_s(workload.key, workload.request), ran_s)

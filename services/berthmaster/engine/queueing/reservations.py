@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.fleet.pieces import Pieces
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s
 from berthmaster.messages.placement import HeldNode, HeldPieces, Reservation
 
 MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message
@@ -33,12 +33,16 @@ class Release(NamedTuple):
 
 
 def stated_end_s(workload: Workload, now_s: float) -> float | None:
-    """When a placement ends as far as its job said; None if it did not, or should have by now."""
+    """When a placement ends as far as its job said, when it ran or when it was submitted; None if
+    it did not, or should have by now."""
     request = workload.request
     if request is None or not workload.live:
         return None
     ends = []
-    if request.expected_duration_s is not None:
+    told_s = ends_as_told_s(workload)
+    if told_s is not None and told_s > now_s:
+        ends.append(told_s)
+    elif request.expected_duration_s is not None:
         began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
         ends.append(began_s + request.expected_duration_s)
     if request.deadline_s is not None:

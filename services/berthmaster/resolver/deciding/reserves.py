@@ -99,7 +99,7 @@ def kept_of(know: Knowledge, line: Line, key: Key, reservation: Reservation) -> 
 class _Looked(NamedTuple):
     """What was found out for a line's first, and how long that stays true."""
 
-    seen: tuple[int, int, frozenset[str]]
+    seen: tuple[int, int, int, frozenset[str]]
     in_force: dict[Key, Reservation]
     key: Key
     until_s: float
@@ -281,10 +281,10 @@ class Reserves:
             return looked
         return None
 
-    def _seen(self) -> tuple[int, int, frozenset[str]]:
+    def _seen(self) -> tuple[int, int, int, frozenset[str]]:
         """All that matters here besides who waits and what time it is."""
         derived = self._know.derived
-        return derived.growth, derived.changes, derived.open_clusters
+        return derived.growth, derived.changes, derived.ends_told, derived.open_clusters
 
     def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
         know, now_s = self._know, self._now_s

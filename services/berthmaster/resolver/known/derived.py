@@ -55,6 +55,7 @@ class Derived(FleetDerived):
         self.resting: dict[Key, float] = {}  # failed, and tried again then
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
+        self.ends_told = 0  # how often running jobs said how far they are
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
 
     # Queues

@@ -38,6 +38,7 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     PodSet,
+    Progressed,
     Recovered,
     Submitted,
     Succeeded,
@@ -138,6 +139,7 @@ class Knowledge:
             self.derived.due_order.submitted(name)
         elif isinstance(event, Succeeded) and self.expectations.succeeded(workload, stored_at_s):
             self.derived.due_order.something_ended()
+        self.derived.ends_told += isinstance(event, Progressed)
         if workload.ended:
             self.open.pop(name, None)
         else:

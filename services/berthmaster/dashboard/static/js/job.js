@@ -6,11 +6,24 @@ import { ago, clock, count, mib, percent, span, words } from "./format.js";
 import { chip } from "./jobs.js";
 import { plot } from "./plot.js";
 import { link, parse } from "./route.js";
-import { on } from "./store.js";
+import { now, on } from "./store.js";
 import { jobs as known } from "./summary.js";
 import { problem, why } from "./why.js";
 
 const BAD = ["failed", "evicted", "withdrawn", "cancelled", "cancel_requested"], GOOD = ["running", "succeeded"];
+
+const far = (told) => [`step ${count(told.step)}`, told.loss === null || told.loss === undefined ? "" : `loss ${Number(told.loss.toPrecision(4))}`,
+  told.eta_s === null || told.eta_s === undefined ? "" : `ends in ${span(told.eta_s)}`].filter(Boolean).join(", ");
+
+function progress(row) {
+  const told = row?.progress, saved = row?.checkpoint;
+  if (!told && !saved) return null;
+  const left = told?.ends_at_s ? told.ends_at_s - now() : null;
+  return pairs([
+    ["Progress", told ? `${far({ ...told, eta_s: left === null ? null : Math.max(0, left) })}, as told ${ago(told.at_s)} ago` : null],
+    ["Checkpoint", saved ? `step ${saved.step}, ${saved.uri}` : null],
+  ]);
+}
 
 function line(one) {
   const kind = one.event.type.split(".")[1], event = one.event;
@@ -19,6 +32,8 @@ function line(one) {
   if (event.pods?.length) said.push([...new Set(event.pods.map((pod) => pod.node))].slice(0, 3).join(", "));
   if (event.attempt) said.push(`attempt ${event.attempt}`);
   if (event.priority !== undefined) said.push(`priority ${event.priority}`);
+  if (event.progress) said.push(far(event.progress));
+  if (event.checkpoint && kind === "checkpointed") said.push(`step ${event.checkpoint.step}, ${event.checkpoint.uri}`);
   if (event.exit_code !== undefined && event.exit_code !== null) said.push(`exit code ${event.exit_code}`);
   return h("li", { class: BAD.includes(kind) ? "bad" : GOOD.includes(kind) ? "good" : "" },
     h("time", {}, clock(one.stored_at_s)), h("b", {}, words(kind)), one.void ? h("span", { class: "chip" }, "without effect") : null, " ",
@@ -63,7 +78,7 @@ export function job(root) {
     fill(crumbs, h("a", { href: link("jobs") }, "Jobs"), "/", h("h1", { class: "mono" }, id), row ? [chip(row.state),
       h("span", {}, `${tenant}${row.queue ? `, queue ${row.queue}` : ""}, priority ${row.priority}, submitted ${ago(row.submitted_at_s)} ago`),
       row.origin ? h("span", { class: "chip" }, `made with kubectl: ${row.namespace}/${row.origin}`) : null, acts.job(row)] : null);
-    fill(whyCard, h("h2", {}, "Why"), page?.unreadable ? h("p", { class: "error" }, `An event of it cannot be read: ${page.unreadable}`) : null, why(told.why));
+    fill(whyCard, h("h2", {}, "Why"), page?.unreadable ? h("p", { class: "error" }, `An event of it cannot be read: ${page.unreadable}`) : null, progress(row), why(told.why));
     const series = page?.series;
     if (series?.at_s?.length > 1) {
       plot(plotted, series.at_s, [
