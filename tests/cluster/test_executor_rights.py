@@ -66,7 +66,6 @@ DENIED: Final = (
     ("DELETE", "/apis/batch/v1/namespaces/{ns}/jobs"),
     ("PUT", "/apis/batch/v1/namespaces/{ns}/jobs/x"),
     ("PUT", "/apis/batch/v1/namespaces/{ns}/jobs/x/status"),
-    ("PATCH", "/api/v1/namespaces/{ns}/pods/x"),
 )
 
 

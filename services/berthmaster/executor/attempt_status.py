@@ -25,14 +25,17 @@ from berthmaster.executor.cluster_protocol import (
     PodsQueued,
     PodsRefused,
     PodsRunning,
+    PodsSaid,
     PodsWaiting,
 )
 from berthmaster.executor.kinds import JobObject, PodObject, Terminated
+from berthmaster.joblogs.progress import heard_in
 from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
 from berthmaster.lifecycle.sizes import index_of, set_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Fault, Isolation
+from berthmaster.requests.validation import uri_fault
 
 DEADLINE: Final = "deadline"
 DELETED: Final = "its job object was deleted"
@@ -68,6 +71,20 @@ class Scene(msgspec.Struct, kw_only=True):
     def lasted_s(self, what: str, now_s: float) -> float:
         """For how long this has been so."""
         return now_s - self.since_s.setdefault(what, now_s)
+
+
+def last_words(scene: Scene) -> PodsSaid | None:
+    """What pods that have ended left as their termination message, if that says something."""
+    messages = [
+        line.encode()
+        for pod in _in_order(scene)
+        for how in sorted(_terminated(pod), key=lambda one: one.finished_at or "")
+        for line in how.message.splitlines()
+    ]
+    heard = heard_in(messages)
+    if heard.checkpoint is None or uri_fault(heard.checkpoint.uri) is not None:
+        return None
+    return PodsSaid(scene.attempt, checkpoint=heard.checkpoint)
 
 
 class AttemptStatus(NamedTuple):

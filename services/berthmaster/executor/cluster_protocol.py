@@ -15,7 +15,7 @@ told more than once.
 from typing import NamedTuple
 
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Checkpoint, Fault, JobRequest
+from berthmaster.messages.workload import Checkpoint, Fault, JobRequest, Progress
 
 
 class Attempt(NamedTuple):
@@ -114,6 +114,14 @@ class PodsRunning(NamedTuple):
     pods: tuple[PodBinding, ...]
 
 
+class PodsSaid(NamedTuple):
+    """What the job itself said last: how far it is, where its checkpoint is; None = nothing new."""
+
+    attempt: Attempt
+    progress: Progress | None = None
+    checkpoint: Checkpoint | None = None
+
+
 class PodsRefused(NamedTuple):
     """The cluster did not take a pod, or lost one through no fault of the job."""
 
@@ -158,6 +166,7 @@ PodEvent = (
     | PodsAdmitted
     | PodsWaiting
     | PodsRunning
+    | PodsSaid
     | PodsRefused
     | PodsCompleted
     | PodsFailed

@@ -19,6 +19,8 @@ Rules of this file:
 - Of gangs of which some pods hold room and others wait for it, one gives way after a while, the
   youngest of those of least priority. It is nobody's fault. Gang scheduling, where a cluster has
   it, lets no gang come to that.
+- What a job says of itself is told seldom, the longer it runs the more so; but its last checkpoint
+  is told before its end. What the log will not have of that is left.
 - While the cluster does not answer nothing is claimed: what is placed here can then be withdrawn
   and go elsewhere. It is read again now and then, so as not to hold what is ours no more.
 
@@ -34,6 +36,7 @@ from berthmaster.executor.cluster_protocol import (
     DeletePods,
     PodEvent,
     PodsFound,
+    PodsSaid,
     PodsWaiting,
     ResizePods,
     StopPods,
@@ -43,7 +46,7 @@ from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.executor.log_events import MAX_REASON_CHARS, LogEvents
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.fold import Key, Workload, key, progress_every_s
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -60,11 +63,13 @@ from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Admitted,
     CancelRequested,
+    Checkpointed,
     Claimed,
     Evicted,
     EvictionRequested,
     Failed,
     Placed,
+    Progressed,
     Resized,
     ResizeRequested,
     Running,
@@ -72,6 +77,9 @@ from berthmaster.messages.workload import (
 )
 
 HOLD_BACK_S: Final = 15.0  # by then the resolver has mostly withdrawn what nobody claims
+CHECKPOINT_EVERY_S: Final = 10.0  # of one job at most, while it runs
+CHECKPOINT_SHARE: Final = 0.001  # of what it has run: so a story stays short however long that is
+MAX_REFUSALS: Final = 3  # of a checkpoint, in a row
 BACK_IN_QUEUE: Final = "its cluster's queue took it back: evicted or preempted there"
 
 
@@ -221,6 +229,8 @@ class Executor:
                 job.sequence = sequence
             case Refused() | Unknown():
                 job.stale = True
+                if isinstance(outcome, Refused):
+                    _let_go_of_said(job, event)
                 return self._advance(job, now_s)
             case _:
                 assert_never(outcome)
@@ -235,6 +245,8 @@ class Executor:
                 job.told_pods = event.pods
                 job.running_at_s = job.running_at_s or event.at_s
                 self._watch_run(job)
+            case Checkpointed() | Progressed():
+                _said_is_told(job, event, now_s)
             case Resized():
                 job.told_pods = event.pods
                 job.resizing = job.resize_ordered = ()
@@ -305,6 +317,8 @@ class Executor:
             return []
         if job.hear(event):
             self._be_patient(job, now_s)
+        if isinstance(event, PodsSaid) and event.progress is not None:
+            job.said_at_s = now_s
         if isinstance(event, PodsWaiting) and event.bound != job.bound:
             job.bound = event.bound
             self._watch_gang(job, now_s)
@@ -461,10 +475,24 @@ class Executor:
         if job.resizing:
             if job.pods is Pods.RUNNING and job.is_resized:
                 return [self._append(job, self._says.resized(job, now_s))]
-            return []
-        if job.pods is Pods.RUNNING and job.observed != job.told_pods:
+        elif job.pods is Pods.RUNNING and job.observed != job.told_pods:
             return [self._append(job, self._says.running(job, now_s))]
+        return self._tell_said(job, now_s)
+
+    def _tell_said(self, job: Job, now_s: float) -> list[Instruction]:
+        """What the job says of itself, if it is time for that; else when it is."""
+        if job.said_checkpoint is not None and self._is_due(job, job.checkpoint_due_s, now_s):
+            return [self._append(job, self._says.checkpointed(job, job.said_checkpoint, now_s))]
+        if job.said_progress is None or job.logged is not State.RUNNING:
+            return []
+        if self._is_due(job, job.progress_due_s, now_s):
+            return [self._append(job, self._says.progressed(job, job.said_progress, now_s))]
         return []
+
+    def _is_due(self, job: Job, due_s: float, now_s: float) -> bool:
+        if now_s < due_s:
+            self._set_timer(due_s, job.attempt)
+        return now_s >= due_s
 
     def _hold_back(self, job: Job, now_s: float) -> list[Instruction]:
         """Not claimed now; read again after a while."""
@@ -478,6 +506,8 @@ class Executor:
     def _end(self, job: Job, verdict: FinalResult, now_s: float) -> list[Instruction]:
         if job.pods not in (Pods.NONE, Pods.GONE):
             return []  # they still hold resources
+        if job.said_checkpoint is not None and verdict.how is not How.COMPLETED:
+            return [self._append(job, self._says.checkpointed(job, job.said_checkpoint, now_s))]
         known = job.submitted_at_s > 0
         retries = job.request.retries if job.request is not None else 0
         counts = verdict.how is How.EVICTED or (verdict.how is How.FAILED and retries)
@@ -514,6 +544,30 @@ class Executor:
 def _gives_way(job: Job) -> tuple[int, float, Attempt]:
     priority = job.request.priority if job.request is not None else 0
     return -priority, job.submitted_at_s, job.attempt
+
+
+def _said_is_told(job: Job, event: Checkpointed | Progressed, now_s: float) -> None:
+    """It is in the log; newer words may have come meanwhile."""
+    ran_s = max(0.0, now_s - job.running_at_s) if job.running_at_s else 0.0
+    if isinstance(event, Progressed):
+        job.progress_due_s = now_s + progress_every_s(ran_s)
+        if job.said_at_s <= event.at_s:
+            job.said_progress = None
+        return
+    job.told_checkpoint, job.checkpoint_refusals = event.checkpoint, 0
+    job.checkpoint_due_s = now_s + max(CHECKPOINT_EVERY_S, CHECKPOINT_SHARE * ran_s)
+    if job.said_checkpoint == event.checkpoint:
+        job.said_checkpoint = None
+
+
+def _let_go_of_said(job: Job, event: WorkloadEvent) -> None:
+    """The log would not have it: somebody wrote first, or it never will. More of it comes."""
+    if isinstance(event, Progressed):
+        job.said_progress = None
+    elif isinstance(event, Checkpointed):
+        job.checkpoint_refusals += 1
+        if job.checkpoint_refusals >= MAX_REFUSALS:
+            job.said_checkpoint, job.checkpoint_refusals = None, 0
 
 
 def _pause_until_s(until_s: float, pause_s: float, now_s: float) -> float:

@@ -22,6 +22,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsQueued,
     PodsRefused,
     PodsRunning,
+    PodsSaid,
     PodsWaiting,
 )
 from berthmaster.lifecycle.digest import request_digest
@@ -29,7 +30,7 @@ from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.sizes import index_of, least, set_of, with_bound
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Checkpoint, Fault, JobRequest, Placed
+from berthmaster.messages.workload import Checkpoint, Fault, JobRequest, Placed, Progress
 
 
 class Pods(Enum):
@@ -78,6 +79,7 @@ class Job(msgspec.Struct, kw_only=True):
     running_at_s: float = 0.0  # since when all its pods run; 0 = they do not yet
     ran_s: float = 0.0  # of earlier attempts, what max_run_s counts
     checkpoint: Checkpoint | None = None  # that it goes on from
+    told_checkpoint: Checkpoint | None = None  # the last in the log
     evictions: int | None = None  # None = not known
     failures: int = 0  # of its own, before this attempt; known when evictions are
     last_fault: Fault = ""
@@ -100,6 +102,13 @@ class Job(msgspec.Struct, kw_only=True):
     waits_for: str = ""  # what the cluster says of pods that do not run
     bound: int = 0  # pods that have a node while others have none
     bound_since_s: float = 0.0  # so many
+    # What the job itself said and the log does not have; None = nothing
+    said_progress: Progress | None = None
+    said_at_s: float = 0.0  # when that progress was heard
+    said_checkpoint: Checkpoint | None = None
+    checkpoint_refusals: int = 0  # by the log, in a row
+    progress_due_s: float = 0.0  # not told before then
+    checkpoint_due_s: float = 0.0
     due_s: float = 0.0  # if not all pods run by then, the attempt is given back
     verdict: FinalResult | None = None
     look_at_s: float = 0.0  # not claimed yet as the cluster does not answer: read again then
@@ -124,6 +133,7 @@ class Job(msgspec.Struct, kw_only=True):
             receipt=receipt,
             ran_s=placed.ran_s,
             checkpoint=placed.checkpoint,
+            told_checkpoint=placed.checkpoint,
         )
 
     def judge(self, verdict: FinalResult) -> None:
@@ -176,6 +186,11 @@ class Job(msgspec.Struct, kw_only=True):
                 if self.pods is Pods.ASKED:
                     self.pods = Pods.RUNNING
                 self.observed = pods
+            case PodsSaid(_, progress, checkpoint):
+                self.said_progress = progress or self.said_progress
+                if checkpoint is not None:
+                    is_news = checkpoint != self.told_checkpoint
+                    self.said_checkpoint = checkpoint if is_news else None
             case PodsRefused(_, reason, fault, node):
                 self.judge(FinalResult(How.EVICTED, reason, fault=fault, node=node))
             case PodsFailed(_, reason, exit_code, fault, node):
@@ -206,6 +221,9 @@ class Job(msgspec.Struct, kw_only=True):
         self.ran_s = work.ran_s
         if self.pods is Pods.NONE:  # what its pods were told does not change
             self.checkpoint = work.checkpoint
+        self.told_checkpoint = work.checkpoint
+        if self.said_checkpoint == work.checkpoint:
+            self.said_checkpoint = None
         self.evictions = work.evictions
         self.failures = work.failures
         self.last_fault, self.repeats = work.last_fault, work.repeats

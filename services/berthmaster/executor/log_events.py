@@ -2,6 +2,8 @@
 
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from berthmaster.executor.job import FinalResult, How, Job
 from berthmaster.executor.limits import max_run_ends_s
 from berthmaster.lifecycle.faults import SAME_WAY, backoff_s, is_tried_again, repeats_after
@@ -9,9 +11,13 @@ from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
+    Checkpoint,
+    Checkpointed,
     Claimed,
     Evicted,
     Failed,
+    Progress,
+    Progressed,
     Resized,
     Running,
     Succeeded,
@@ -43,6 +49,17 @@ class LogEvents(NamedTuple):
         """It has the pods that it was to have."""
         reason = job.resize_failed[:MAX_REASON_CHARS]
         return Resized(**self._head(job, now_s), pods=job.observed, reason=reason)
+
+    def checkpointed(self, job: Job, checkpoint: Checkpoint, now_s: float) -> Checkpointed:
+        """Where it goes on from, as its pods said."""
+        return Checkpointed(**self._head(job, now_s), checkpoint=checkpoint)
+
+    def progressed(self, job: Job, progress: Progress, now_s: float) -> Progressed:
+        """How far it is, as its pods said; when it ends, counted from now."""
+        if progress.eta_s is not None:
+            left_s = max(0.0, progress.eta_s - max(0.0, now_s - job.said_at_s))
+            progress = msgspec.structs.replace(progress, eta_s=left_s)
+        return Progressed(**self._head(job, now_s), progress=progress)
 
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """A wish to cancel outweighs an eviction; too many evictions are a failure, but for those

@@ -52,6 +52,7 @@ PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what
 SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
 EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
 STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
+LEAVING: Final = "berthmaster.io/leaving"  # annotation of a pod: why it is about to be ended
 RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signed by the door
 MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 KiB
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63

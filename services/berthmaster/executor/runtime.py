@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from berthmaster.executor.attempt_status import DEADLINE, Scene
+from berthmaster.executor.attempt_status import DEADLINE, Scene, last_words
 from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
 from berthmaster.executor.claims import TEMPLATES
 from berthmaster.executor.cluster_protocol import (
@@ -317,6 +317,8 @@ class ClusterRuntime:
         """How it stands, less what was told already."""
         now_s = self._clock()
         events, again_s = held.standing(now_s)
+        if (said := last_words(held.scene)) is not None:
+            events = [said, *events]
         nothing = PodsWaiting(held.attempt, "")
         told = {PodsWaiting: nothing, **held.told}
         fresh = [event for event in events if told.get(type(event)) != event]

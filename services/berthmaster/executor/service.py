@@ -21,6 +21,7 @@ from berthmaster.executor.logs import KeepsEnds, LogDesk
 from berthmaster.executor.manifest import Style
 from berthmaster.executor.offers import Offers
 from berthmaster.executor.pod_logs import PodLogs
+from berthmaster.executor.progress import ProgressReader
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.settings import ExecutorSettings
 from berthmaster.executor.shell import Shell
@@ -66,12 +67,16 @@ class ExecutorMetrics:
                 ("writes_refused", "Writes that came too late"),
                 ("writes_unknown", "Writes whose outcome stayed open"),
                 ("stories_read", "Workloads read back from the log"),
+                ("progress_looks", "Looks at logs for what jobs say of themselves"),
+                ("progress_unreadable", "Lines of that which cannot be understood"),
                 ("workloads_frozen", "Workloads with events that this version cannot read"),
             )
         }
         self._shown: dict[object, int] = {}
 
-    def show(self, client: Client, runtime: ClusterRuntime, shell: Shell) -> None:
+    def show(
+        self, client: Client, runtime: ClusterRuntime, shell: Shell, progress: ProgressReader
+    ) -> None:
         """Take over the present values."""
         self._attempts.set(shell.core.jobs)
         self._away.set(bool(shell.core.away))
@@ -87,6 +92,8 @@ class ExecutorMetrics:
             ("writes_refused", counts.refused),
             ("writes_unknown", counts.unknown),
             ("stories_read", counts.reloads),
+            ("progress_looks", progress.looks),
+            ("progress_unreadable", progress.unreadable),
             ("workloads_frozen", counts.frozen),
         ):
             self._counters[what].inc(self._grown(what, value))
@@ -221,14 +228,21 @@ class _Serving:
             clock=door.now,
             log=ctx.log,
         )
+        source = PodLogs(client, runtime)
         self._desk = LogDesk(
             door,
-            PodLogs(client, runtime),
+            source,
             bytes_per_s=settings.logs_mib_per_s * 1024 * 1024,
             pods_at_once=settings.logs_at_once,
         )
         self._keeping = KeepsEnds(runtime, self._desk)
-        shell = Shell(door, core, self._keeping, service=NAME, serves=self._serves)
+        self._progress = ProgressReader(
+            self._keeping,
+            source,
+            looks_per_s=settings.progress_looks_per_s,
+            clock=door.now,
+        )
+        shell = Shell(door, core, self._progress, service=NAME, serves=self._serves)
         self._parts = _Parts(offers, runtime, shell)
         self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
         self._told: Mapping[str, str] = {}  # namespaces that lack rights
@@ -248,6 +262,7 @@ class _Serving:
         ctx.spawn(self._watch_reach(), name="whether the API server answers")
         ctx.spawn(self._watch_gangs(), name="what starts gangs")
         ctx.spawn(self._desk.run(ctx.stopping), name="logs of pods")
+        ctx.spawn(self._progress.run(ctx.stopping), name="what jobs say of themselves")
         figures = ExecutorMetrics(ctx)
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()
@@ -255,7 +270,7 @@ class _Serving:
             ctx.health.ready("bus", self._door.conn.connected, "no connection to NATS")
             ctx.health.ready("door", not self._door.silent, self._door.silent)
             self._tell_lacking(figures)
-            figures.show(self._client, runtime, shell)
+            figures.show(self._client, runtime, shell, self._progress)
         await self._keeping.close()
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
 

@@ -83,6 +83,13 @@ class ExecutorSettings(ClusterSettings):
         help="of jobs' logs that are read for whoever follows them, of all pods together",
     )
     logs_at_once: int = setting(64, least=1, most=10_000, help="pods whose logs are read at once")
+    progress_looks_per_s: float = setting(
+        2.0,
+        least=0,
+        most=1000,
+        help="looks at jobs' logs for what they say of themselves (BERTH {…}: how far they are, "
+        "where their checkpoints are), of all jobs together; 0 = none",
+    )
     gpu_resource: str = setting(
         NVIDIA,
         check=_resource,

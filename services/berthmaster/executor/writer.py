@@ -27,6 +27,7 @@ from berthmaster.executor.cluster_protocol import CreatePods, ResizePods
 from berthmaster.executor.gangs import GROUP, SERVED_BY
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import (
+    LEAVING,
     PODS,
     STOPPED,
     Style,
@@ -60,11 +61,14 @@ from berthmaster.kubernetes.resources import (
     SERVICES,
     Resource,
 )
+from berthmaster.kubernetes.resources import PODS as POD_OBJECTS
 from berthmaster.lifecycle.sizes import counts_of, is_set_elastic
 
 _IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
 FIELD_MANAGER: Final = "berthmaster-executor"
 _REQUEST_TIMEOUT: Final = 408
+WARN_LIMIT_S: Final = 2.0
+MAX_WARNED_AT_ONCE: Final = 16
 
 
 class Expired(Exception):
@@ -343,6 +347,8 @@ class JobWriter:
         if here:
             change["spec"] = {"suspend": True}
         version = job.metadata.resource_version
+        if STOPPED not in job.metadata.annotations:
+            await self._warn(held)
         try:
             if STOPPED not in job.metadata.annotations or (here and not job.spec.suspend):
                 job = await self._client.merge_patch(
@@ -359,6 +365,28 @@ class JobWriter:
             await self.look(held)  # it has moved on: decide again on what it is now
             raise
         self.stopped += 1
+
+    async def _warn(self, held: Held) -> None:
+        """Its pods read why they are to go before the signal comes, where they mount their own
+        annotations or a sidecar watches them. A courtesy: nothing waits long for it, and where the
+        Role does not allow it nothing else is lost."""
+        body = {"metadata": {"annotations": {LEAVING: held.stop_reason}}}
+        some = asyncio.Semaphore(MAX_WARNED_AT_ONCE)
+
+        async def one(name: str) -> None:
+            path = POD_OBJECTS.path(namespace=held.namespace, name=name)
+            async with some:
+                try:
+                    await self._client.merge_patch(path, body, Object, field_manager=FIELD_MANAGER)
+                except KubernetesError:
+                    pass
+
+        pods = [pod for pod in held.scene.pods.values() if not (pod.over or pod.leaving)]
+        try:
+            async with asyncio.timeout(WARN_LIMIT_S):
+                await asyncio.gather(*(one(pod.metadata.name) for pod in pods))
+        except TimeoutError:
+            pass
 
     async def delete(self, held: Held) -> None:
         """Object and pods go. Raises KubernetesError."""

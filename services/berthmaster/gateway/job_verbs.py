@@ -210,7 +210,7 @@ def _progress_refusal(order: Order, work: Workload, now_s: float) -> Refusal | N
     if order.attempt is not None and order.attempt != work.attempt:
         return _conflict("attempt", str(order.attempt), f"{work.attempt}, its last attempt")
     every_s = progress_every_s(now_s - work.running_at_s)
-    if 0 <= now_s - work.progress_at_s < every_s:
+    if work.progress is not None and 0 <= now_s - work.progress_at_s < every_s:
         wait_s = every_s - (now_s - work.progress_at_s)
         return _too_often(f"how far it is once in {every_s:.0f} s at most", wait_s)
     return None

@@ -28,7 +28,7 @@ from berthmaster.executor.cluster_protocol import (
 )
 from berthmaster.executor.gangs import Gangs
 from berthmaster.executor.kinds import JobObject
-from berthmaster.executor.manifest import STOPPED, Style, object_name
+from berthmaster.executor.manifest import LEAVING, STOPPED, Style, object_name
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
@@ -313,6 +313,8 @@ async def test_a_stop_suspends_the_job_and_is_over_when_its_controller_says_so()
         await until(lambda: api.all("jobs")[0]["spec"].get("suspend"))
         job = await play.job()
         assert job["metadata"]["annotations"][STOPPED] == "typo"
+        [pod] = api.all("pods")  # told before the signal came
+        assert pod["metadata"]["annotations"][LEAVING] == "typo"
         # A pod on its way out is no pod that is gone, whatever the controller says of its job.
         await play.says("Suspended", active=0, terminating=1)
         await asyncio.sleep(0.2)
@@ -322,7 +324,7 @@ async def test_a_stop_suspends_the_job_and_is_over_when_its_controller_says_so()
         assert not [e for e in play.told if isinstance(e, PodsGone)]
         await play.says("Suspended", active=0, terminating=0)
         assert await play.hears(PodsGone) == PodsGone(TRAIN, "typo")
-        assert api.calls == [("POST", "jobs"), ("PATCH", "jobs")]
+        assert api.calls == [("POST", "jobs"), ("PATCH", "pods"), ("PATCH", "jobs")]
 
 
 @story
@@ -331,7 +333,9 @@ async def test_a_stop_that_meets_a_change_reads_again_and_stops_all_the_same() -
     async with LittleApi() as api, playing(api) as play:
         play.create()
         await play.job()
-        api.misfortune = lambda method, plural: next(conflicts, None) if method == "PATCH" else None
+        api.misfortune = lambda method, plural: (
+            next(conflicts, None) if (method, plural) == ("PATCH", "jobs") else None
+        )
         play.runtime.perform(StopPods(TRAIN, "typo"))
         await until(lambda: api.all("jobs")[0]["spec"].get("suspend"))
         await play.says("Suspended")

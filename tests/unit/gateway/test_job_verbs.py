@@ -18,10 +18,21 @@ from berthmaster.messages.workload import (
     Held,
     HoldReleased,
     MoveRequested,
+    Progress,
+    Progressed,
     Submitted,
     WorkloadEvent,
 )
-from tests.unit.gateway.stories import ask, claimed, fresh, job, placed, submitted, succeeded
+from tests.unit.gateway.stories import (
+    ask,
+    claimed,
+    fresh,
+    job,
+    placed,
+    running,
+    submitted,
+    succeeded,
+)
 
 QUEUED = (submitted(job()),)
 PLACED = (*QUEUED, placed(job(), 1))
@@ -130,6 +141,18 @@ def test_what_kueue_governs_is_left_to_kueue() -> None:
     gateway = knowing(*QUEUED, there, claimed(job(), 2))
     for verb, body in (("evict", {}), ("move", {}), ("hold", {"evict": True})):
         assert "Kueue" in refused(gateway, verb, **body)[2]
+
+
+def test_how_far_a_job_is_is_told_while_it_runs_and_seldom() -> None:
+    assert refused(knowing(*RUNS), "progressed", step=1)[:2] == ("conflict", "id")
+    gateway = knowing(*RUNS, running(job(), 3))
+    assert refused(gateway, "progressed", step=1, attempt=2)[1] == "attempt"
+    assert refused(gateway, "progressed", step=-1)[:2] == ("invalid", "step")
+    event = done(gateway, "progressed", step=1, loss=0.5, eta_s=60)
+    assert isinstance(event, Progressed)
+    assert event.progress == Progress(step=1, loss=0.5, eta_s=60)
+    assert answer(gateway, "progressed", step=1, loss=0.5, eta_s=60).note == "that was known"
+    assert refused(gateway, "progressed", step=2)[0] == "overloaded"
 
 
 def test_a_checkpoint_is_of_the_last_attempt_and_holds_no_password() -> None:

@@ -12,7 +12,7 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import QueueAccount, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import Taint
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import JobRequest, Progress, Progressed
 from berthmaster.resolver.answers import places
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
@@ -99,6 +99,23 @@ def test_what_said_nothing_or_is_late_has_no_known_end() -> None:
     assert stated_end_s(world.workloads[late], world.now_s) is None
     reply = why(world, "asks")
     assert reply.summary.startswith("waits: of 1 clusters: 1 busy")
+
+
+def test_what_a_running_job_says_of_its_end_counts_for_more_than_what_was_said_before() -> None:
+    world = fleet(c1={"gpus": 1})
+    name = start(world, lasting("told", 1.0))
+    world.submit(job("asks"))
+    world.settle()
+    assert why(world, "asks").first_free_s == world.now_s + HOUR_S
+    work = world.workloads[name]
+    head = {"tenant": work.tenant, "id": work.id, "cluster": "c1", "attempt": 1}
+    said = Progress(step=1, eta_s=3 * HOUR_S)
+    world.append(
+        Progressed(**head, after=work.sequence, at_s=world.now_s, by="x", progress=said)  # type: ignore[arg-type]
+    )
+    world.settle()
+    assert why(world, "asks").first_free_s == world.now_s + 3 * HOUR_S
+    assert stated_end_s(world.workloads[name], world.now_s + 3 * HOUR_S) is None  # late
 
 
 def test_a_deadline_is_an_end_too_and_far_ones_are_told_in_days() -> None:
