@@ -322,6 +322,7 @@ CASES: Mapping[str, Case] = {
             "pub berth.archive.decision.all.7",
             "pub berth.dead.archivist",
             f"{API}STREAM.MSG.DELETE.WORKLOADS",
+            f"{API}DIRECT.GET.WORKLOADS",
             f"{API}CONSUMER.MSG.NEXT.WORKLOADS.archivist-failed",
             f"{API}CONSUMER.CREATE.WORKLOADS.archivist-failed.berth.workload.*.*.failed.*",
             f"{API}CONSUMER.CREATE.WORKLOADS.archivist-tombstones-failed.berth.workload.*.*.failed.*",

@@ -21,6 +21,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.log import NO_MESSAGE, EventLog, decode_story, next_message
+from berthmaster.bus.story_reader import StoryReader
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.messages.families import DECISIONS, UNREADABLE, encode
 
@@ -32,7 +33,7 @@ class Effects:
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
-        self._log = EventLog(conn)
+        self.stories = StoryReader(conn, EventLog(conn))
         self._writer = ArchiveWriter(conn)
 
     async def perform(self, step: Ask, data: bytes) -> Told:
@@ -57,7 +58,7 @@ class Effects:
 
     async def _read_story(self, step: ReadStory) -> StoryRead:
         try:
-            messages = await self._log.story(step.tenant, step.id)
+            messages = await self.stories.read(step.tenant, step.id)
             return StoryRead(ref=step.ref, events=tuple(decode_story(messages)))
         except BusError as error:
             return StoryRead(ref=step.ref, failed=str(error))

@@ -280,20 +280,23 @@ class EventLog:
         The stream's index names the subjects that have something; asking for the next message of
         the whole aggregate instead would walk through everything that others wrote in between.
         """
-        guard = subjects.aggregate(tenant, workload_id)
         while True:
-            counts = await self._counts(guard, timeout_s)
+            counts = await self.counts(tenant, workload_id, timeout_s=timeout_s)
             read = [self._under(subject, count, timeout_s) for subject, count in counts.items()]
             messages = sorted(
                 itertools.chain.from_iterable(await asyncio.gather(*read)),
                 key=lambda message: message.sequence,
             )
-            if await self._counts(guard, timeout_s) == counts:
+            if await self.counts(tenant, workload_id, timeout_s=timeout_s) == counts:
                 return messages
             # Something was written or removed meanwhile, and a story with a hole in it would be
             # judged as if nothing were missing. A life has few events, so this ends.
 
-    async def _counts(self, guard: str, timeout_s: float) -> dict[str, int]:
+    async def counts(
+        self, tenant: str, workload_id: str, *, timeout_s: float = GET_TIMEOUT_S
+    ) -> dict[str, int]:
+        """How many messages each subject of one workload has, from the leader. Raises BusError."""
+        guard = subjects.aggregate(tenant, workload_id)
         raw = await self._conn.api(
             f"STREAM.INFO.{WORKLOADS}",
             {"subjects_filter": guard},

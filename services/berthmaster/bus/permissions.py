@@ -249,6 +249,7 @@ def _archivist(_: str) -> Grants:
             *_CLOCK,
             "berth.archive.>",
             *_read(WORKLOADS, ARCHIVE),
+            *_api(f"DIRECT.GET.{WORKLOADS}"),  # many stories at once
             *_work(WORKLOADS, "archivist-decisions", ALL_DECISIONS),
             *(
                 part

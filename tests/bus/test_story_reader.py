@@ -1,0 +1,74 @@
+"""Many stories at once, each as whole as if it were read alone: on a real server."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from berthmaster.bus import subjects
+from berthmaster.bus.batch import send_batch
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.log import EventLog
+from berthmaster.bus.story_reader import StoryReader
+from berthmaster.bus.streams import WORKLOADS
+from tests.bus.shells import client, in_loop
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path / "nats") as started:
+        yield started
+
+
+async def write(conn: Connection, name: str, *kinds: str) -> None:
+    parts = [
+        (subjects.workload_event("ann", name, kind, None), f"{name} {number}".encode(), {})
+        for number, kind in enumerate(kinds)
+    ]
+    await send_batch(conn, parts, timeout_s=5)
+
+
+@in_loop
+async def test_many_stories_come_by_one_request_and_are_what_each_is_alone(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn:
+        log = EventLog(conn)
+        names = [f"job.{number}" for number in range(40)]
+        for name in names:
+            await write(conn, name, "submitted", "placed", "claimed", "succeeded")
+        reader = StoryReader(conn, log)
+        read = await asyncio.gather(*(reader.read("ann", name) for name in (*names, "nobody")))
+        assert read == [await log.story("ann", name) for name in names] + [[]]
+        assert (reader.batches, reader.alone) == (1, 0)
+
+        # One that happened twice: the batch tells the last of each subject only.
+        await write(conn, "twice", "submitted", "placed", "withdrawn", "placed", "cancelled")
+        twice, other = await asyncio.gather(
+            reader.read("ann", "twice"), reader.read("ann", names[0])
+        )
+        assert [message.data for message in twice] == [f"twice {n}".encode() for n in range(5)]
+        assert other == read[0]
+        assert (reader.batches, reader.alone) == (2, 1)
+
+        # What leaves the log between both looks is no part of the story.
+        taken = asyncio.create_task(reader.read("ann", names[1]))
+        while reader.batches == 2:
+            await asyncio.sleep(0)
+        await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": read[1][0].sequence})
+        assert len(await taken) in (3, 4)  # as the leader had it when it was asked
+        assert await reader.read("ann", names[1]) == read[1][1:]
+
+
+@in_loop
+async def test_more_than_the_server_brings_at_once_is_read_story_by_story(server: Server) -> None:
+    async with client(server.url) as conn:
+        names = [f"job-{number}" for number in range(8)]
+        for name in names:
+            await write(conn, name, *(f"kind-{number}" for number in range(130)))
+        reader = StoryReader(conn, EventLog(conn))
+        read = await asyncio.gather(*(reader.read("ann", name) for name in names))
+        assert [len(story) for story in read] == [130] * 8
+        assert (reader.batches, reader.alone) == (1, 8)
