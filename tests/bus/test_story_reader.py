@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.batch import send_batch
+from berthmaster.bus import story_reader, subjects
+from berthmaster.bus.batch import Part, send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.log import EventLog
@@ -23,7 +23,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 async def write(conn: Connection, name: str, *kinds: str) -> None:
-    parts = [
+    parts: list[Part] = [
         (subjects.workload_event("ann", name, kind, None), f"{name} {number}".encode(), {})
         for number, kind in enumerate(kinds)
     ]
@@ -72,3 +72,23 @@ async def test_more_than_the_server_brings_at_once_is_read_story_by_story(server
         read = await asyncio.gather(*(reader.read("ann", name) for name in names))
         assert [len(story) for story in read] == [130] * 8
         assert (reader.batches, reader.alone) == (1, 8)
+
+
+@in_loop
+async def test_who_may_not_ask_for_many_reads_each_by_itself(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(story_reader, "GET_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(story_reader, "ASK", "berth.nobody.answers")
+    async with client(server.url) as conn, client(server.url) as silent:
+        await silent.subscribe("berth.nobody.answers", lambda *_: None)
+        await silent.flush()
+        for name in ("one", "two"):
+            await write(conn, name, "submitted", "cancelled")
+        reader = StoryReader(conn, EventLog(conn))
+        read = [await reader.read("ann", name) for name in ("one", "two")]
+        assert [[m.data for m in story] for story in read] == [
+            [b"one 0", b"one 1"],
+            [b"two 0", b"two 1"],
+        ]
+        assert (reader.batches, reader.alone) == (0, 2)

@@ -20,9 +20,11 @@ from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.streams import WORKLOADS
 
+ASK: Final = f"$JS.API.DIRECT.GET.{WORKLOADS}"
 AT_ONCE: Final = 64  # stories: some hundred messages, while others wait for that replica as well
 MOST: Final = 1024  # messages that the server brings for one request
 END_OF_BATCH: Final = "204"
+PAUSE_S: Final = 30.0  # after a batch that did not come; each story is read by itself meanwhile
 
 Name = tuple[str, str]  # tenant and id
 _Each = Callable[[Msg], Awaitable[None]]
@@ -41,6 +43,7 @@ class StoryReader:
         self._log = log
         self._waiting: list[_Asked] = []
         self._task: asyncio.Task[None] | None = None
+        self._next_s = float("-inf")  # when the next batch may be asked for
         self.batches = 0
         self.alone = 0  # stories that had to be read by themselves
 
@@ -74,7 +77,10 @@ class StoryReader:
 
     async def _together(self, names: set[Name]) -> dict[Name, list[Message]]:
         """What one request brings; nothing if it fails, so that each is read by itself."""
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_s:
+            return {}
+        ended: asyncio.Future[None] = loop.create_future()
         found: dict[Name, list[Message]] = {}
 
         async def each(msg: Msg) -> None:
@@ -94,6 +100,7 @@ class StoryReader:
         try:
             await self._ask(names, each, ended)
         except BusError:
+            self._next_s = loop.time() + PAUSE_S
             return {}
         self.batches += 1
         return {
@@ -112,9 +119,7 @@ class StoryReader:
         inbox = self._conn.nc.new_inbox()
         subscription = await self._conn.subscribe_raw(inbox, each)
         try:
-            await self._conn.publish(
-                f"$JS.API.DIRECT.GET.{WORKLOADS}", msgspec.json.encode(asking), reply=inbox
-            )
+            await self._conn.publish(ASK, msgspec.json.encode(asking), reply=inbox)
             async with asyncio.timeout(GET_TIMEOUT_S):
                 await ended
         except TimeoutError as error:
