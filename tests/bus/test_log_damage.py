@@ -3,6 +3,7 @@ decided, and what a person accepts counts from then on."""
 
 import asyncio
 import io
+import itertools
 import re
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -48,7 +49,7 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import client, in_loop, until
 from tests.bus.test_resolver import Fleet
-from tests.bus.tools import accept_log
+from tests.bus.tools import accept_log, submitted
 from tests.support.builders import job
 
 S = TypeVar("S", bound=CommonSettings)
@@ -109,9 +110,9 @@ def started(
 
 @asynccontextmanager
 async def side(
-    url: str, snapshot_s: float = 60.0, memory: Path | None = None
+    url: str, snapshot_s: float = 60.0, memory: Path | None = None, *, resolves: bool = True
 ) -> AsyncIterator[Side]:
-    """Both services until the block ends."""
+    """Both services, or the gateway alone, until the block ends."""
     both = Side()
     tasks: list[asyncio.Future[None]] = []
     folder = str(memory) if memory is not None else ""
@@ -120,7 +121,8 @@ async def side(
         nats_url=url, http_port=-1, memory_dir=folder, snapshot_s=snapshot_s
     )
     started(GATEWAY, gateway, both, tasks)
-    started(RESOLVER, resolver, both, tasks)
+    if resolves:
+        started(RESOLVER, resolver, both, tasks)
     try:
         yield both
     finally:
@@ -328,6 +330,28 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
             assert await Fleet(conn).placed("after") is not None
             assert min(set(await decided_at_s(conn)) - set(before)) > stored.stored_at_s
         assert await examine(conn) == []
+
+
+@in_loop
+async def test_a_log_that_was_too_short_is_not_the_same_again_once_it_is_as_long_again(
+    server: Server,
+) -> None:
+    last = await at_work(server.url)
+    cut(server)
+    server.start()
+    # The gateway reads no log at its start: it knows what was remembered, and its length.
+    async with client(server.url) as conn, side(server.url, resolves=False) as alone:
+        await until(lambda: alone.told, 30.0)
+        log = EventLog(conn)
+        numbers = itertools.count()
+        while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
+            assert isinstance(await log.append(submitted(f"new-{next(numbers)}")), Stored)
+        await until(lambda: "has another digest" in alone.part("gateway")[1], 30.0)
+        assert alone.told
+        assert isinstance(await submit(conn, "after"), Refusal)
+        await accept(conn)
+        await until(lambda: alone.ready, 30.0)
+        assert isinstance(await submit(conn, "after"), SubmitReply)
 
 
 @in_loop

@@ -16,9 +16,10 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key
 from berthmaster.lifecycle.instructions import Outcome, Reload, Reloaded
 from berthmaster.lifecycle.states import HELD
 from berthmaster.logcheck.core import Loss, heard
+from berthmaster.logcheck.guard import RECOVERY_S
 from berthmaster.messages.control import LogAccepted
 from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import Placed, Recovered, WorkloadEvent
+from berthmaster.messages.workload import Claimed, Placed, Recovered, WorkloadEvent
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process, Work
 from tests.simulation.logwatch import LogWatch
@@ -156,6 +157,12 @@ class Doorway(Process):
                 return Hint(body, message.sequence, self._signed(work, message.sequence), held)
         return None
 
+    def holds_back(self, event: WorkloadEvent) -> bool:
+        """Whether it is a claim so shortly after an acceptance that a later attempt may still be
+        brought back: it is to be told again."""
+        since_s = self.bus.clock.now_s - self.bus.accepted_at_s
+        return self.bus.watched and isinstance(event, Claimed) and since_s < RECOVERY_S
+
     def may_follow(self, cluster: str, event: WorkloadEvent) -> bool:
         """Whether an executor's event fits what the log says; as log_view.py checks it. In an
         undamaged log its guard says so."""
@@ -190,7 +197,7 @@ class Doorway(Process):
             ref=step.ref,
             workload=work if here else None,
             failed=failed,
-            receipt=self._signed(work, work.sequence) if here else "",
+            receipt=self._signed(work, self._placed_as(name, work)) if here else "",
         )
         if not step.receipt or (here and (held is None or held.attempt <= work.attempt)):
             return found
@@ -226,6 +233,16 @@ class Doorway(Process):
                 return None
             case _:
                 return None
+
+    def _placed_as(self, name: tuple[str, str], work: Workload) -> int:
+        """Under which number its open attempt began, as far as the log tells."""
+        story = self._stories.get(key(*name), [])
+        begun = [
+            one.sequence
+            for one in story
+            if isinstance(one.body, Placed | Recovered) and one.body.attempt == work.attempt
+        ]
+        return begun[-1] if begun else work.sequence
 
     def _losses(self) -> Losses:
         facts = [m for m in self.bus.control.messages if isinstance(m.body, LogAccepted)]

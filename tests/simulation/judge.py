@@ -6,6 +6,7 @@ clusters for pods, and remembers what people asked for and were told.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Final, NamedTuple
 
 from berthmaster.audit.core import WHOLE, Auditor, Gpu
@@ -17,7 +18,7 @@ from berthmaster.executor.instructions import Freeze
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key, offer
 from berthmaster.lifecycle.sizes import counts_of, least, most
 from berthmaster.lifecycle.states import HELD, State
-from berthmaster.messages.control import ClusterLost
+from berthmaster.messages.control import ClusterLost, LogAccepted
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (
     Cancelled,
@@ -76,6 +77,21 @@ def _promises(work: Workload) -> Iterator[tuple[Gpu, int]]:
             yield (work.cluster, binding.node, index), pods.gpu_milli if pods is not None else 0
 
 
+class Standing(NamedTuple):
+    """How a workload stands, as far as an ending of its attempt is to be judged by it."""
+
+    state: State
+    cluster: str
+    over_at_s: float | None  # when its deadline has passed
+    leaving: str  # why it is to make room
+
+
+def _standing(work: Workload) -> Standing:
+    deadline_s = work.request.deadline_s if work.request is not None else None
+    over_at_s = None if deadline_s is None else work.claimed_at_s + deadline_s
+    return Standing(work.state, work.cluster, over_at_s, work.leaving)
+
+
 class Judge:
     """Everything that must hold at any time; ``settled`` in the world is what must hold at last."""
 
@@ -98,9 +114,12 @@ class Judge:
         self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
         self.log: Callable[[], list[Message]] = list
         self.harmed = False  # the log has lost something
+        self.pending = False  # and nobody has accepted that yet
         self.gone: set[int] = set()  # numbers below the log's end that it has lost
         self.frozen: set[Key] = set()  # workloads that have lost what their events build on
         self.forgotten: set[Key] = set()  # of which the log has lost something
+        # As they are for those who had read that, until a person accepts that it is lost.
+        self.remembered: dict[Key, Workload] = {}
         self.known_lost: set[Key] = set()  # and somebody else knew that they were open
         self.told_lost: set[str] = set()  # told by name to whoever accepted it
         self.lost_attempts: set[Attempt] = set()  # placed or claimed by events that are lost
@@ -127,6 +146,8 @@ class Judge:
         self.note("bus", body)
         if isinstance(body, Decision):
             self.auditor.on_decision(body, message.sequence)
+        elif isinstance(body, LogAccepted):
+            self.on_accepted()
         elif isinstance(body, ClusterLost):
             if body.lost:
                 self.lost.setdefault(body.cluster, []).append(self.clock.now_s)
@@ -148,11 +169,13 @@ class Judge:
         self.auditor.on_event(event, message.sequence, message.stored_at_s)
         name = key(event.tenant, event.id)
         work = self.workloads.setdefault(name, Workload(tenant=event.tenant, id=event.id))
-        before, cluster = work.state, work.cluster
-        deadline_s = work.request.deadline_s if work.request is not None else None
-        over_at_s = None if deadline_s is None else work.claimed_at_s + deadline_s
+        standing = _standing(work)
         at = message.sequence, message.stored_at_s
+        known: Standing | None = None
         if self.harmed:
+            if message.sequence in self.lies and self._is_gone(event.after):
+                self._forget(name)
+            known = self._offer_remembered(name, event, *at)
             verdict = self._judge(name)
         else:
             verdict = offer(work, event, *at)
@@ -174,6 +197,13 @@ class Judge:
             self.forgotten.add(name)
             self.orphans = {one for one in self.orphans if key(one.tenant, one.id) != name}
             return
+        if standing.state not in HELD and known is not None:
+            standing = known  # whoever says so has read what is lost
+        self._on_counted(name, event, standing)
+
+    def _on_counted(self, name: Key, event: WorkloadEvent, standing: Standing) -> None:
+        """An event that has an effect. ``standing``: how its workload stood before it."""
+        work = self.workloads.get(name, Workload(tenant=event.tenant, id=event.id))
         match event:
             case Claimed():
                 attempt = Attempt(event.tenant, event.id, event.attempt)
@@ -190,7 +220,7 @@ class Judge:
             case Placed() if self.harmed:
                 self._check_promises(name)
             case Withdrawn():
-                if before is not State.PLACED:
+                if standing.state is not State.PLACED:
                     self.find("a claimed workload never moves by itself", str(event))
             case CancelRequested():
                 if name not in self.cancels:
@@ -200,9 +230,35 @@ class Judge:
             case ResizeRequested() | Resized():
                 self._check_size(event, work)
             case Evicted() | Failed() | Cancelled() | Succeeded():
-                self._check_ending(event, before, cluster, over_at_s)
+                self._check_ending(event, standing)
 
     # Damage
+
+    def _forget(self, name: Key) -> None:
+        """The log has lost something of it, or may have: a lie of it names what is lost."""
+        if self.pending and name not in self.forgotten and name in self.workloads:
+            self.remembered[name] = deepcopy(self.workloads[name])
+        self.forgotten.add(name)
+
+    def _offer_remembered(
+        self, name: Key, event: WorkloadEvent, sequence: int, stored_at_s: float
+    ) -> Standing | None:
+        """How a workload stood before this event for those who have read what the log has lost of
+        it. None: to them the event is about nothing that is open. It may have lost its race, and
+        count all the same in what is left."""
+        work = self.remembered.get(name)
+        if work is None:
+            return None
+        is_open = work.live and getattr(event, "attempt", 0) == work.attempt
+        standing = _standing(work)
+        if offer(work, event, sequence, stored_at_s) is Verdict.MISSED:
+            offer(work, event, sequence, stored_at_s, judged=Verdict.VOID)
+        return standing if is_open else None
+
+    def on_accepted(self) -> None:
+        """All begin anew with what is left of the log."""
+        self.pending = False
+        self.remembered = {}
 
     def _check_promises(self, placed: Key) -> None:
         """What is placed where others are of whom the log has lost nothing."""
@@ -221,19 +277,27 @@ class Judge:
 
     def on_damage(self, lost: list[Message], known: set[Key]) -> None:
         """The log is what is left of it. ``known``: what was open, as somebody has kept it."""
-        self.harmed = True
+        self.harmed = self.pending = True
         self.lies -= {message.sequence for message in lost}
         names: set[Key] = set()
         for message in lost:
             if isinstance(message.body, WorkloadEvent):
                 names.add(key(message.body.tenant, message.body.id))
+        there = {message.sequence for message in self.log()}
+        self.gone = set(range(1, max(there, default=0))) - there  # what was behind comes anew
+        names |= {
+            key(message.body.tenant, message.body.id)
+            for message in self.log()
+            if message.sequence in self.lies and self._is_gone(message.body.after)
+        }  # they name what is lost, which might have been theirs
+        for name in names & self.workloads.keys() - self.frozen:
+            if self.workloads[name].state is not State.NEW:
+                self.remembered[name] = self.workloads[name]
         self.forgotten |= names
         open_ = {name for name, work in self.workloads.items() if not work.ended}
         lied_of = {name for name in names if self.was_lied_of(name)}
         # Who ended meanwhile, and has lost that now, is known to nobody any more.
         self.known_lost = (self.known_lost & known) | ((names & open_ & known) - lied_of)
-        there = {message.sequence for message in self.log()}
-        self.gone = set(range(1, max(there, default=0))) - there  # what was behind comes anew
         attempts = {
             Attempt(m.body.tenant, m.body.id, m.body.attempt)
             for m in lost
@@ -328,26 +392,23 @@ class Judge:
     def _check_ending(
         self,
         event: Evicted | Failed | Cancelled | Succeeded,
-        before: State,
-        cluster: str,
-        over_at_s: float | None,
+        standing: Standing,
     ) -> None:
         name = key(event.tenant, event.id)
         if isinstance(event, Cancelled) and name not in self.cancels:
             self.find("only people cancel", str(event))
         attempt = Attempt(event.tenant, event.id, event.attempt)
-        if before not in HELD:
-            known = name in self.forgotten and self.claims.get(attempt) == event.by
-            if not isinstance(event, Cancelled) and not known:
+        if standing.state not in HELD:
+            if not isinstance(event, Cancelled):
                 self.find("what is not claimed does not end by itself", str(event))
             return
-        group = self._group(cluster, attempt)
+        group = self._group(standing.cluster, attempt)
         if is_given_up(event):
             if group is not None and self.alive(group):
                 self.find("what runs is not given up", f"{event}; {group}")
             return
         if event.by.startswith("resolver"):
-            self._check_resolver_ending(event, group, attempt, cluster, over_at_s)
+            self._check_resolver_ending(event, group, attempt, standing)
             return
         if event.by != self.claims[attempt]:
             self.find("only the claimant ends it", str(event))
@@ -357,19 +418,18 @@ class Judge:
             if group is None or group.phase is not Phase.COMPLETED:
                 self.find("what succeeded was completed", f"{event}; {group}")
         elif not isinstance(event, Cancelled):
-            self._check_reason(event, group, before, over_at_s)
+            self._check_reason(event, group, standing)
 
     def _check_reason(
         self,
         event: Evicted | Failed,
         group: Group | None,
-        before: State,
-        over_at_s: float | None,
+        standing: Standing,
     ) -> None:
         """Nobody's running job ends because of silence."""
         work = self.workloads[key(event.tenant, event.id)]
         if isinstance(event, Evicted) and event.blameless:
-            if event.reason != work.leaving:
+            if event.reason != standing.leaving:
                 self.find("who makes room was told to", f"{event}; {work}")
             return
         if work.key in self.forgotten and event.reason in WORDS.values():
@@ -377,11 +437,11 @@ class Judge:
         reason = event.reason.rpartition("at last: ")[2]
         if reason.startswith(_OF_THE_CLUSTER):
             return
-        if reason == "deadline" and over_at_s is not None:
+        if reason == "deadline" and standing.over_at_s is not None:
             return
         if isinstance(event, Failed) and group is not None and group.made.fails:
             return
-        if reason.startswith("not all pods ran") and before is not State.RUNNING:
+        if reason.startswith("not all pods ran") and standing.state is not State.RUNNING:
             return  # its executor stood still, and heard of its own limit before it heard of them
         self.find("no job ends because of silence", f"{event}; {group}")
 
@@ -390,11 +450,11 @@ class Judge:
         event: Evicted | Failed | Cancelled | Succeeded,
         group: Group | None,
         attempt: Attempt,
-        cluster: str,
-        over_at_s: float | None,
+        standing: Standing,
     ) -> None:
         """Only where a person said so, or where the job's own deadline has stopped its pods."""
-        if "lost" in event.reason and self.lost.get(cluster):
+        over_at_s = standing.over_at_s
+        if "lost" in event.reason and self.lost.get(standing.cluster):
             self.doubtful.add(attempt)
         elif over_at_s is None or self.clock.now_s < over_at_s:
             self.find("no job ends because of silence", f"{event}; {group}")

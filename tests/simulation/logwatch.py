@@ -13,8 +13,8 @@ from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.subjects import decision as decision_subject
 from berthmaster.logcheck import core
-from berthmaster.logcheck.core import Damage, Reading, Remembered, Seen
-from berthmaster.logcheck.guard import LOOK_S, READ_AGAIN_S, RECOVERY_S, SETTLE_S
+from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered, Seen
+from berthmaster.logcheck.guard import BEGIN_AFTER, LOOK_S, READ_AGAIN_S, RECOVERY_S, SETTLE_S
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.records import LogMark, StreamMark
@@ -22,6 +22,7 @@ from tests.simulation.bus import Bus, Message
 from tests.simulation.clockwork import Process, Work
 
 FIRST_LOOKS_S: Final = 0.25
+Marks = list[tuple[StreamMark, LogMark]]
 
 
 class LogWatch:
@@ -48,11 +49,15 @@ class LogWatch:
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
         self._doubted_s: float | None = None
+        self._doubt: Doubt | None = None  # the log was too short, and has not been read since
+        self._accepted_at_s = 0.0  # as of the last look
         self._looked_at_making = 0
         self._folded_as = ""
         self._folded_at_s = 0.0
         self._begun = False
         self._reading: Reading | None = None
+        self._reads_all = False
+        self._remembered: Marks = []  # when it began to read
         self._read_at_s = 0.0
         self._read_making = 0
         self.read = False  # whether all of the log has been read and judged
@@ -88,8 +93,8 @@ class LogWatch:
         if not self._process.cut:
             self._look()
             since_s = self._process.now() - self._bus.accepted_at_s
-            spoken = not self._waits_for_executors or since_s >= RECOVERY_S
-            if self._doubted_s is None and spoken:
+            spoken = not self._waits_for_executors or since_s >= BEGIN_AFTER * RECOVERY_S
+            if self._doubted_s is None and not self._found and spoken:
                 self._begun = True
                 self.folds_anew()
                 self._process.later(self._bus.pace.log_look_s, self._again)
@@ -105,6 +110,8 @@ class LogWatch:
     def follows(self, start: int) -> None:
         """The log is followed from here on, and each message handed to ``saw``."""
         if self._bus.watched:
+            self._reads_all = start == 1
+            self._remembered = _counted(self._bus)
             self._reading = new_reading(self._bus, start)
 
     def saw(self, message: Message) -> None:
@@ -126,6 +133,7 @@ class LogWatch:
     def _look(self) -> None:
         bus = self._bus
         damage = held_against_marks(bus)
+        self._settle(damage)
         if self._found:  # its own, and what others tell of it
             damage = []
         self._looked_at_making = bus.makings
@@ -134,6 +142,22 @@ class LogWatch:
         if self._doubted_s is None or now_s - self._doubted_s >= SETTLE_S:
             self._seen = damage
         self._tell()
+
+    def _settle(self, damage: list[Damage]) -> None:
+        """As the guard does: as long again is not the same again."""
+        bus = self._bus
+        seen, marks = _seen(bus), _counted(bus)
+        if bus.accepted_at_s > self._accepted_at_s:
+            self._accepted_at_s, self._doubt, self._found = bus.accepted_at_s, None, []
+        if core.is_short(seen, marks):
+            self._doubt = (self._doubt or core.first_doubt(seen, marks)).also(seen, marks)
+        elif self._doubt is not None and not damage:
+            if self._doubt.can_be_settled:
+                reading = Reading(self._doubt.start, self._doubt.digests, bus.accepted_missing)
+                self._found += damage_of(bus, reading)
+            elif self._seen:
+                self._found.append(core.unsettled(WORKLOADS, self._doubt))
+            self._doubt = None
 
     def _tell(self) -> None:
         words = "; ".join(str(each) for each in (*self._seen, *self._found))
@@ -172,6 +196,8 @@ class LogWatch:
     def _keep_mark(self) -> None:
         bus, reading = self._bus, self._reading
         is_doubted = bool(self._seen) or self._doubted_s is not None
+        if self._reads_all and not self.read:
+            return  # what it remembered before is what it reads the log against
         if reading is None or (is_doubted and reading.last <= bus.log.end):
             return  # who has seen more than there is tells what it was
         mark = StreamMark(
@@ -190,32 +216,41 @@ class LogWatch:
     def _read_all(self, followed: Reading | None) -> None:
         """As read_through and judged do; there is no archive here."""
         bus = self._bus
-        self._found = damage_of(bus, followed or new_reading(bus), whole=followed is not None)
-        if self._found and followed is not None:  # more was stored meanwhile: a second pass sees it
-            self._found = damage_of(bus, new_reading(bus))
+        found = damage_of(bus, followed or new_reading(bus), whole=followed is not None)
+        if found and followed is not None:  # more was stored meanwhile: a second pass sees it
+            found = damage_of(bus, new_reading(bus, remembered=self._remembered))
+        self._found = [
+            *found,
+            *(each for each in self._found if not each.missing and each not in found),
+        ]
         self.read = True
         self._read_at_s = bus.clock.now_s
         self._read_making = bus.makings
         self._tell()
 
 
-def _counted(bus: Bus) -> list[tuple[StreamMark, LogMark]]:
+def _counted(bus: Bus) -> Marks:
     accepted = bus.accepted[0] if bus.accepted is not None else None
     return core.counted(WORKLOADS, bus.marks.values(), accepted, bus.accepted_at_s)
 
 
-def new_reading(bus: Bus, start: int = 1) -> Reading:
-    """To be shown the log from there on."""
-    return Reading(start, core.known_digests(bus.created, _counted(bus)), bus.accepted_missing)
+def new_reading(bus: Bus, start: int = 1, *, remembered: Marks | None = None) -> Reading:
+    """To be shown the log from there on. ``remembered``: before what is remembered now."""
+    marks = [*(remembered or []), *_counted(bus)]
+    return Reading(start, core.known_digests(bus.created, marks), bus.accepted_missing)
+
+
+def _seen(bus: Bus) -> Seen:
+    """What the server says."""
+    log = bus.log
+    first = log.messages[0].sequence if log.messages else 0
+    return Seen(bus.created, first, log.end, len(log.messages))
 
 
 def held_against_marks(bus: Bus) -> list[Damage]:
     """What is remembered against what the server says."""
-    log = bus.log
-    first = log.messages[0].sequence if log.messages else 0
-    seen = Seen(bus.created, first, log.end, len(log.messages))
     accepted = bus.accepted[0] if bus.accepted is not None else None
-    return core.held_against(WORKLOADS, seen, _counted(bus), accepted)
+    return core.held_against(WORKLOADS, _seen(bus), _counted(bus), accepted)
 
 
 def damage_of(bus: Bus, reading: Reading, *, whole: bool = False) -> list[Damage]:

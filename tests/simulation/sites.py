@@ -44,6 +44,7 @@ from tests.simulation.judge import Judge
 
 REPORT_S: Final = 0.5
 READ_AGAIN_S: Final = 1.0
+TELL_AGAIN_S: Final = 1.0  # what the door has held back
 NO_HINT: Final = 0  # of what a list names
 
 
@@ -174,8 +175,18 @@ class Site(Process):
 
     def _append(self, step: Append) -> None:
         name = key(step.event.tenant, step.event.id)
+        event = step.event
+        is_held_back = False
+
+        def check() -> bool:
+            nonlocal is_held_back
+            is_held_back = self.door.holds_back(event)
+            return not is_held_back and self.door.may_follow(self.spec.name, event)
 
         def done(outcome: Outcome) -> None:
+            if is_held_back:
+                self.later(TELL_AGAIN_S, lambda: self._append(step))
+                return
             failures = self._failures.pop(name, 0)
             pause_s = 0.0
             if isinstance(outcome, Unknown):
@@ -186,10 +197,7 @@ class Site(Process):
         if self.cut and self.chance.random() < 0.7:  # it has noticed: wait for the bus
             self.when_healed(lambda: self.feed(lambda: self._append(step)))
         else:
-            event = step.event
-            self.bus.append(
-                self, event, done, check=lambda: self.door.may_follow(self.spec.name, event)
-            )
+            self.bus.append(self, event, done, check=check)
 
     def _reload(self, step: Reload) -> None:
         """Until it is readable."""

@@ -28,7 +28,9 @@ from berthmaster.messages.workload import (
     Cancelled,
     Evicted,
     Failed,
+    Placed,
     Recovered,
+    Submitted,
     Succeeded,
     Withdrawn,
 )
@@ -106,7 +108,8 @@ def judged(
     within_s: float,
 ) -> BringBack | Stands | No:
     """By all that is stored of the workload. ``taken``: those of its receipt's numbers under which
-    another's message stands; ``within_s``: after the last acceptance."""
+    another workload's message stands; ``within_s``: after the last acceptance."""
+    taken = taken | _taken_by_itself(receipt, story)
     work, verdicts = judged_story(receipt.tenant, receipt.id, story, is_lost)
     has_gap = Verdict.MISSED in verdicts
     if why := _known_better(receipt, work, story, verdicts, archived):
@@ -141,6 +144,23 @@ def judged(
             target=receipt.target,
         )
     )
+
+
+def _taken_by_itself(receipt: Receipt, story: Sequence[RecordedEvent]) -> set[int]:
+    """Which of the receipt's numbers stand in the workload's own story, and are not what they
+    were: for the log has grown again."""
+    taken: set[int] = set()
+    for one in story:
+        event = one.event
+        if one.sequence == receipt.sequence:
+            same = isinstance(event, Placed | Recovered) and event.attempt == receipt.attempt
+        elif one.sequence == receipt.submitted_sequence:
+            same = isinstance(event, Submitted | Recovered)
+        else:
+            continue
+        if not same:
+            taken.add(one.sequence)
+    return taken
 
 
 def _known_better(

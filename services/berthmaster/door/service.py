@@ -84,6 +84,7 @@ from berthmaster.messages.families import (
     encode,
 )
 from berthmaster.messages.records import LogEnd
+from berthmaster.messages.workload import Claimed
 from berthmaster.runtime.candidacy import Record
 from berthmaster.runtime.lease import Outdated, StoreAway
 from berthmaster.runtime.periodic import beats
@@ -103,6 +104,10 @@ MAX_LETTERS: Final = 100
 ACCEPTED_EVERY_S: Final = 0.5
 BRING_BACK_TRIES: Final = 3  # others may write about it meanwhile
 SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
+LOST_LATELY: Final = (
+    "what the log has lost was accepted just now: a later attempt may run elsewhere, which its "
+    "executor says first; tell it again"
+)
 
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
@@ -451,6 +456,8 @@ class Shell:
         return TellReply(outcomes=tuple(outcomes), position=self._core.log.position)
 
     async def _store(self, cluster: str, event: ExecutorEvent, *, again: bool) -> TellOutcome:
+        if isinstance(event, Claimed) and not self._guard.executors_have_spoken:
+            return TellOutcome(result="behind", why=LOST_LATELY)
         check = self._core.log.check(cluster, event, again=again)
         match check:
             case Refuse(why):

@@ -393,6 +393,56 @@ def _against_marks(
     return found
 
 
+class Doubt(NamedTuple):
+    """A stream was shorter than it is remembered. That it is as long again does not say that it is
+    what it was: anybody may have stored something since. What was remembered then tells, so it is
+    kept until what stands behind the shortest end has been read."""
+
+    end: int  # where it ended, at the least
+    farthest: int  # how far anybody had seen it go
+    digests: Mapping[int, set[str]]
+
+    def also(self, seen: Seen, marks: Sequence[tuple[StreamMark, LogMark]]) -> "Doubt":
+        """With what one more look has shown."""
+        digests = {number: set(known) for number, known in self.digests.items()}
+        for number, known in known_digests(seen.created, marks).items():
+            digests.setdefault(number, set()).update(known)
+        last = max((mark.sequence for mark, _ in marks), default=0)
+        return Doubt(min(self.end, seen.last), max(self.farthest, last), digests)
+
+    @property
+    def start(self) -> int:
+        """From where it is to be read: the beginning of the first block that may be another."""
+        return self.end // BLOCK * BLOCK + 1
+
+    @property
+    def can_be_settled(self) -> bool:
+        """Whether anything remembers what stood behind its end."""
+        return any(number > self.end for number in self.digests)
+
+
+def first_doubt(seen: Seen, marks: Sequence[tuple[StreamMark, LogMark]]) -> Doubt:
+    """The stream has been seen to be shorter than these say."""
+    return Doubt(seen.last, 0, {}).also(seen, marks)
+
+
+def is_short(seen: Seen | None, marks: Sequence[tuple[StreamMark, LogMark]]) -> bool:
+    """Whether a mark of this very stream says that it went further."""
+    return seen is not None and any(
+        mark.created == seen.created and mark.sequence > seen.last for mark, _ in marks
+    )
+
+
+def unsettled(stream: str, doubt: Doubt) -> Damage:
+    """A stream that was told to be damaged is as long again, and nothing tells whether it is what
+    it was."""
+    what = (
+        f"ended at {doubt.end}, went up to {doubt.farthest} before, and has grown again: nothing "
+        "tells whether it holds what it held"
+    )
+    return Damage(stream=stream, what=what)
+
+
 def read_through(
     stream: str, reading: Reading, missing: Sequence[Gap], first_known: int = 0
 ) -> list[Damage]:

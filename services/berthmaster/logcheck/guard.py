@@ -21,10 +21,10 @@ from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
-from berthmaster.logcheck.core import Damage, Reading
-from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through
+from berthmaster.logcheck.core import Damage, Doubt, Reading
+from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
 from berthmaster.messages.records import LogMark, StreamMark
-from berthmaster.runtime.periodic import stopped_within
+from berthmaster.runtime.periodic import stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
 
 LOOK_S: Final = 1.0
@@ -35,6 +35,7 @@ READ_AGAIN_S: Final = 600.0  # after a connection was lost: the server may have 
 RECOVERY_S: Final = (
     10.0  # after an acceptance: the door folds anew, and executors ask it for a list
 )
+BEGIN_AFTER: Final = 1.5  # of that, deciders begin: what was held back until then is told by then
 KEEP_ARCHIVE_S: Final = 3600.0  # so that the next start has little of the archive left to read
 PART: Final = "logs"
 MEMORY_HELP: Final = (
@@ -59,7 +60,7 @@ class LogGuard:
         told: Callable[[str], None] = lambda _: None,
     ) -> None:
         """``folder``: where to remember beside the bus; ``keeps_archive``: may keep what it has
-        read of the archive; ``waits_for_executors``: begins RECOVERY_S after an acceptance at the
+        read of the archive; ``waits_for_executors``: begins some time after an acceptance at the
         earliest; ``told``: called with what is wrong, "" = nothing, when that changes or
         all has been read."""
         self._ctx = ctx
@@ -73,8 +74,10 @@ class LogGuard:
         self._looked: dict[str, Looked] = {}
         self._flaws = NO_FLAWS
         self._reading: Reading | None = None  # of what the service follows
+        self._reads_all = False  # from its beginning
         self._caught_up: asyncio.Event | None = None
         self._doubted_s: float | None = None  # since when each look has found something
+        self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
         self._words = ""
@@ -118,6 +121,12 @@ class LogGuard:
         accepted = f" {looked.accepted_at_s:.6f}" if looked.accepted else ""
         return accepted + (f" {looked.void.set_at_s:.6f}" if looked.void else "")
 
+    @property
+    def executors_have_spoken(self) -> bool:
+        """Whether an acceptance is so long ago that executors have said what still runs of what
+        was lost. Until then nobody may begin anything by what the log has left."""
+        return self._conn.now() - self.accepted_at_s >= RECOVERY_S
+
     def flaws(self) -> Flaws:
         """What people said of the log."""
         return self._flaws
@@ -134,12 +143,14 @@ class LogGuard:
         health.ready(PART, False, "the logs have not been looked at yet")
         while not stopping.is_set():
             try:
-                await self._look()
+                await unless_stopped(self._look(), stopping)
             except (BusError, OSError) as error:
                 health.ready(PART, False, f"the logs cannot be looked at: {error}")
             else:
-                in_order = self._doubted_s is None or (self._seen and not self._grave)
-                if in_order and self._executors_have_spoken():
+                if stopping.is_set():
+                    break
+                in_order = (self._doubted_s is None or self._seen) and not self._grave
+                if in_order and self._may_begin():
                     self._begun = True
                     return True
             if await stopped_within(LOOK_S if self._seen else FIRST_LOOKS_S, stopping):
@@ -148,14 +159,34 @@ class LogGuard:
 
     async def _look(self) -> None:
         through = self._conn.reconnects
-        self._take(await look(self._conn, self._folder))
+        now = await look(self._conn, self._folder)
+        await self._settle(now[WORKLOADS])
+        self._take(now)
         self._looked_through = through
         if self._seen and self._folder is not None:
             await marks.tell_again(self._conn, self._name, self._folder)
 
-    def _executors_have_spoken(self) -> bool:
+    async def _settle(self, log: Looked) -> None:
+        """A log that was too short is not the same again because it is as long again. Raises
+        BusError, TimeoutError."""
+        known = self._looked.get(WORKLOADS)
+        if log.seen is None or (known is not None and log.accepted_at_s > known.accepted_at_s):
+            self._doubt = None  # what a person has accepted needs no proof
+        elif core.is_short(log.seen, log.marks):
+            doubt = self._doubt or core.first_doubt(log.seen, log.marks)
+            self._doubt = doubt.also(log.seen, log.marks)
+        elif self._doubt is not None and not log.damage:
+            if self._doubt.can_be_settled:
+                found = await settled(self._conn, log, self._doubt)
+            else:
+                was_told = any(damage.stream == WORKLOADS for damage in self._seen)
+                found = [core.unsettled(WORKLOADS, self._doubt)] if was_told else []
+            self._found += found
+            self._doubt = None
+
+    def _may_begin(self) -> bool:
         since_s = self._conn.now() - self.accepted_at_s
-        if not self._waits_for_executors or since_s >= RECOVERY_S:
+        if not self._waits_for_executors or since_s >= BEGIN_AFTER * RECOVERY_S:
             return True
         why = f"a damaged log was accepted {since_s:.0f} s ago: executors say first what still runs"
         self._ctx.health.ready(PART, False, why)
@@ -164,6 +195,7 @@ class LogGuard:
     def follows(self, start: int) -> None:
         """The service follows the log from this number on and hands each message to ``saw``."""
         self.read = False
+        self._reads_all = start == 1
         self._reading = self._looked[WORKLOADS].reading(start)
 
     def saw(self, recorded: Recorded) -> None:
@@ -260,8 +292,14 @@ class LogGuard:
         seen, reading = self._looked[WORKLOADS].seen, self._reading
         return seen is not None and reading is not None and reading.last > seen.last
 
+    @property
+    def _knows_it(self) -> bool:
+        """Whether it may replace what it remembered before: not while it reads all of the log for
+        the first time, since that is held against it."""
+        return self.read or not self._reads_all
+
     def _mark(self) -> LogMark:
-        if self._caught_up is not None and not self._caught_up.is_set():
+        if self._caught_up is not None and not (self._caught_up.is_set() and self._knows_it):
             return LogMark(service=self._name, at_s=0.0)
         streams = []
         for stream in WATCHED:
@@ -285,6 +323,7 @@ class LogGuard:
 
     async def _read_all(self, caught_up: asyncio.Event, start: int) -> None:
         """Once, however often it takes: the bus may be away meanwhile."""
+        before = self._looked[WORKLOADS].marks  # who keeps one later may have seen what it is now
         await caught_up.wait()
         followed = self._reading if start == 1 else None
         if followed is None and await stopped_within(READ_AFTER_S, self._ctx.stopping):
@@ -292,6 +331,7 @@ class LogGuard:
         while True:
             try:
                 log, control = self._looked[WORKLOADS], self._looked[CONTROL]
+                log = log._replace(marks=[*before, *log.marks])
                 if followed is not None:
                     found = await judged(self._conn, log, followed, may_keep=self._keeps_archive)
                 else:
@@ -299,6 +339,8 @@ class LogGuard:
                 if found:  # the archivist may have been at work: a second pass sees what it did
                     found = await read_through(self._conn, log)
                 found += await read_through(self._conn, control)
+                # What has another digest than it had is not found twice: marks go on.
+                found += [each for each in self._found if not each.missing and each not in found]
                 self._found = found
                 self.read = True
                 self._words = "?"  # whoever waited for this is told, whatever was found

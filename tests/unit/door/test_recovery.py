@@ -25,6 +25,7 @@ from berthmaster.messages.workload import (
     Evicted,
     Placed,
     Recovered,
+    Reprioritized,
     Running,
     Submitted,
     Succeeded,
@@ -103,6 +104,24 @@ def verdict(
         now_s=now_s,
         within_s=60,
     )
+
+
+def test_a_later_attempt_is_brought_back_where_its_own_job_s_news_took_its_number() -> None:
+    """The log went back to the first attempt, and grew again by words about the same job."""
+    story = [
+        *life(*KINDS),
+        RecordedEvent(
+            sequence=62,
+            stored_at_s=9.0,
+            event=Reprioritized(tenant=TENANT, id=ID, after=40, at_s=9.0, by="gateway", priority=1),
+        ),
+    ]
+    second = receipt(attempt=2, sequence=62, cluster="c2")
+    found = verdict(second, story, cut_at(62))
+    assert isinstance(found, BringBack)
+    assert (found.event.attempt, found.event.cluster, found.event.after) == (2, "c2", 62)
+    # Under its number stands what it says: the log has lost nothing of it.
+    assert verdict(receipt(), story, cut_at(62)) == Stands()
 
 
 @pytest.mark.parametrize(

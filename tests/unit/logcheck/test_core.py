@@ -16,10 +16,13 @@ from berthmaster.logcheck.core import (
     Seen,
     apart,
     counted,
+    first_doubt,
     held_against,
+    is_short,
     known_digests,
     read_through,
     together,
+    unsettled,
     within,
     words,
 )
@@ -99,6 +102,38 @@ def test_a_log_that_holds_something_else_is_another_one(other: int) -> None:
     assert reading.other[0] >= other
     (damage,) = read_through("WORKLOADS", reading, [])
     assert "is another log than it was" in str(damage)
+
+
+@pytest.mark.parametrize("other", [0, 1500], ids=["healed", "grown again"])
+def test_a_log_that_was_too_short_and_is_as_long_again_is_read_against_what_was_remembered(
+    other: int,
+) -> None:
+    remembered = marked(read(range(1, 1601)))
+    marks = [(remembered.mark.streams[0], remembered.mark)]
+    short, shorter = Seen("c1", 1, 1499, 1499), Seen("c1", 1, 1400, 1400)
+    assert is_short(short, marks)
+    doubt = first_doubt(short, marks).also(shorter, marks)
+    # Whoever has seen it since remembers something else, and that changes nothing.
+    later = marked(read(range(1, 1701), other=other))
+    doubt = doubt.also(Seen("c1", 1, 1700, 1700), [(later.mark.streams[0], later.mark)])
+    assert not is_short(Seen("c1", 1, 1700, 1700), marks)
+    assert (doubt.end, doubt.farthest, doubt.start) == (1400, 1700, BLOCK + 1)
+    assert doubt.can_be_settled
+    reading = Reading(doubt.start, doubt.digests)
+    for number in range(doubt.start, 1701):
+        body = b"other" if other and number >= other else b"body"
+        reading.saw(number, "berth.workload.t.j.submitted.-", body)
+    assert reading.other == ([1600] if other else [])
+
+
+def test_a_stream_of_which_nothing_was_remembered_but_its_length_stays_in_doubt() -> None:
+    mark = StreamMark(stream="WORKLOADS", created="c1", sequence=20)
+    marks = [(mark, LogMark(service="gateway", at_s=1.0, streams=(mark,)))]
+    doubt = first_doubt(Seen("c1", 1, 12, 12), marks)
+    assert not doubt.can_be_settled
+    assert "ended at 12, went up to 20 before" in unsettled("WORKLOADS", doubt).what
+    assert not is_short(Seen("c2", 1, 12, 12), marks)  # another stream: told as that
+    assert not is_short(None, marks)
 
 
 def test_a_digest_tells_number_subject_and_payload_apart() -> None:
