@@ -129,7 +129,8 @@ class Gateway:
             case Abandoned():
                 return self._on_abandoned(event)
             case Tick():
-                self._shared.view.forget(now_s - self._shared.limits.keep_ended_s)
+                limits = self._shared.limits
+                self._shared.view.forget(now_s - limits.keep_ended_s, most=limits.max_ended)
                 self._suspect(now_s)
                 return self._pursue(now_s)
             case CaughtUp():

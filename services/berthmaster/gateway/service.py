@@ -93,6 +93,7 @@ class Shell:
                 full_share=settings.full_share,
                 max_open_of_tenant=settings.tenant_open_workloads,
                 keep_ended_s=settings.tombstone_days * 86_400,
+                max_ended=settings.max_ended,
                 cordon_after=settings.cordon_after,
                 cordon_within_s=settings.cordon_within_s,
             ),

@@ -98,3 +98,10 @@ class GatewaySettings(CommonSettings):
         help="days for which an ended workload is remembered; as the archivist's setting. The "
         "log decides whether an id is free, this only bounds memory",
     )
+    max_ended: int = setting(
+        500_000,
+        least=0,
+        most=100_000_000,
+        help="ended workloads that are remembered for lists, some 700 bytes each; beyond it the "
+        "oldest are no longer listed, and `get` reads them from the log or the archive",
+    )

@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     cordon_after: int = 3  # workloads that ended badly on a node; 0 = never
     cordon_within_s: float = 3600.0
     keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
+    max_ended: int = 500_000  # workloads that have ended and are remembered
 
 
 class SharedState:

@@ -2,7 +2,8 @@
 ended ones as small records, in the order of their submission.
 
 It is folded from the stream in order and may lag behind it; whoever must be right asks the log.
-It shrinks by age: a record whose tombstone can no longer be in the log is dropped.
+It shrinks by age: a record whose tombstone can no longer be in the log is dropped. And by number,
+the oldest endings first: of those, log and archive are asked.
 """
 
 import functools
@@ -25,6 +26,7 @@ from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
 REASON_CHARS: Final = 200  # of an ended workload; the whole text is in its story
 MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends where it is
 MAX_PAGE_CHARS: Final = 400_000  # far below the server's 1 MiB with all the JSON around it
+FORGOTTEN_AT_ONCE: Final = 2_000  # records: some milliseconds; no more end within a second
 _ENTRY_CHARS: Final = 350
 _NAMES: Final[dict[State, WorkloadStateName]] = {
     State.QUEUED: "queued",
@@ -385,10 +387,15 @@ class WorkloadIndex:
         for tenant in self._tenants.values():
             yield from tenant.open.values()
 
-    def forget(self, ended_before_s: float, limit: int = 1000) -> int:
-        """Drop at most ``limit`` records of workloads that ended before; how many."""
+    def forget(
+        self, ended_before_s: float, *, most: int = sys.maxsize, limit: int = FORGOTTEN_AT_ONCE
+    ) -> int:
+        """Drop at most ``limit`` records: of workloads that ended before, and of the oldest beyond
+        ``most``; how many."""
         dropped = 0
-        while self._endings and self._endings[0][0] < ended_before_s and dropped < limit:
+        while self._endings and dropped < limit:
+            if self._endings[0][0] >= ended_before_s and self.ended_count <= most:
+                break
             _, name, record = self._endings.popleft()
             tenant = self._tenants[name]
             if tenant.ended.get(record.id) is record:

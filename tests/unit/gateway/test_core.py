@@ -42,7 +42,9 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import (
     ChangeReply,
     GetReply,
+    GetRequest,
     ListReply,
+    ListRequest,
     OperatorReply,
     RecordedEvent,
     Refusal,
@@ -802,6 +804,17 @@ def test_a_story_that_cannot_be_read_now_is_read_at_the_next_tick() -> None:
     assert then == []
     [again] = gateway.handle(Tick(), 10.0)
     assert isinstance(again, ReadStory)
+
+
+def test_of_many_that_have_ended_the_oldest_are_forgotten_and_read_when_asked_for() -> None:
+    gateway = fresh(max_ended=1)
+    for name, first in (("old", 1), ("young", 3)):
+        log(gateway, submitted(job(name)), cancelled(job(name), first), start=first)
+    assert gateway.handle(Tick(), 10.0) == []
+    listed = gateway.view.page("ann", ListRequest()).workloads
+    assert [each.id for each in listed] == ["young"]
+    asked = gateway.handle(ask("get", GetRequest(id="old")), 11.0)
+    assert asked == [ReadStory(ref="r1", tenant="ann", id="old")]
 
 
 def test_a_log_that_was_replaced_is_forgotten() -> None:

@@ -137,6 +137,22 @@ def test_records_are_dropped_by_age_and_a_bounded_number_at_a_time() -> None:
     assert view.page("ann", ListRequest()).counts == {"cancelled": 5}
 
 
+def test_records_are_dropped_by_number_the_oldest_endings_first() -> None:
+    view = WorkloadIndex()
+    open_one = job("open")
+    offer_all(view, submitted(open_one), start=1)
+    for n in range(6):
+        request = job(f"j-{n}")
+        offer_all(view, submitted(request), cancelled(request, 2 * n + 2), start=2 * n + 2)
+    assert view.forget(0.0, most=6) == 0
+    assert view.forget(0.0, most=2, limit=3) == 3
+    assert view.forget(0.0, most=2) == 1
+    assert ids(view) == ["j-5", "j-4", "open"]
+    assert (view.ended_count, view.open_count) == (2, 1)
+    assert view.forget(0.0, most=0) == 2
+    assert ids(view) == ["open"]
+
+
 def test_a_search_that_finds_little_ends_its_page_and_can_be_continued() -> None:
     view = WorkloadIndex()
     offer_all(view, submitted(job("old")))
