@@ -21,6 +21,7 @@ from berthmaster.bus.facts import Seen
 from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.logcheck import guard
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
     DoorReply,
@@ -306,7 +307,10 @@ async def test_a_poll_that_died_with_its_door_is_found_by_the_next_doors_nudge(
 
 
 @story
-async def test_a_log_that_was_replaced_begins_anew(server: Server) -> None:
+async def test_a_log_that_was_replaced_begins_anew(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "RECOVERY_S", 3600.0)
     async with with_door(server.url) as conn:
         log = Log(conn)
         await log.place("old")
@@ -326,6 +330,13 @@ async def test_a_log_that_was_replaced_begins_anew(server: Server) -> None:
                 return any(hint.event.id == "new" for one in heard for hint in one.hints)
 
             await until(known)
+
+            # For a while nothing begins: what is left may not be the last that there was.
+            told = await ask(conn, RED, "tell", TellRequest(events=(claimed("new", sequence),)))
+            assert isinstance(told, TellReply)
+            assert [one.result for one in told.outcomes] == ["behind"]
+            assert "a later attempt may run elsewhere" in told.outcomes[0].why
+            monkeypatch.setattr(guard, "RECOVERY_S", 0.0)
 
             async def claims() -> bool:
                 return isinstance(await client.append(claimed("new", sequence)), Stored)
