@@ -256,6 +256,12 @@ class Plane:
             if each["kind"] != "CustomResourceDefinition":
                 self.api.apply(each)
 
+    def withdraw(self, crds: Sequence[Mapping[str, Any]]) -> None:
+        """Definitions of resources go, and all objects of theirs."""
+        for each in crds:
+            if self._crds.pop(each["metadata"]["name"], None) is not None:
+                self.api.delete(self.api.path_of(each))
+
     # ---- what happens to it
 
     def launch_api_server(self) -> None:

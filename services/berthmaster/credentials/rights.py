@@ -22,6 +22,7 @@ class Framework(NamedTuple):
 FRAMEWORKS: Final[dict[str, Framework]] = {
     "batch/job": Framework("batch", "jobs"),
     "jobset.x-k8s.io/jobset": Framework("jobset.x-k8s.io", "jobsets"),
+    "kubeflow.org/jaxjob": Framework("kubeflow.org", "jaxjobs"),
     "kubeflow.org/mpijob": Framework("kubeflow.org", "mpijobs"),
     "kubeflow.org/paddlejob": Framework("kubeflow.org", "paddlejobs"),
     "kubeflow.org/pytorchjob": Framework("kubeflow.org", "pytorchjobs"),
@@ -29,6 +30,11 @@ FRAMEWORKS: Final[dict[str, Framework]] = {
     "kubeflow.org/xgboostjob": Framework("kubeflow.org", "xgboostjobs"),
     "ray.io/rayjob": Framework("ray.io", "rayjobs"),
     "ray.io/raycluster": Framework("ray.io", "rayclusters"),
+    "ray.io/rayservice": Framework("ray.io", "rayservices"),
+    "trainer.kubeflow.org/trainjob": Framework("trainer.kubeflow.org", "trainjobs"),
+    "leaderworkerset.x-k8s.io/leaderworkerset": Framework(
+        "leaderworkerset.x-k8s.io", "leaderworkersets"
+    ),
     "workload.codeflare.dev/appwrapper": Framework("workload.codeflare.dev", "appwrappers"),
 }
 DEFAULT_FRAMEWORKS: Final = ("batch/job", "jobset.x-k8s.io/jobset")

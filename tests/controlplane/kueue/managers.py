@@ -27,6 +27,7 @@ class Options:
     worker_lost_timeout_s: float = 900.0
     collect_s: float = 60.0
     batch_s: float = 1.0  # stand-in only
+    frameworks: tuple[str, ...] = ("batch/job",)  # what it manages; the stand-in only Jobs
 
 
 def is_real(environment: Mapping[str, str] = os.environ) -> bool:

@@ -10,8 +10,9 @@ documented Configuration, v0.19.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -51,7 +52,7 @@ def configuration(options: Mapping[str, object], ports: tuple[int, int], certifi
             "leaderElection": {"leaderElect": False},
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": 300, "burst": 500},
-            "integrations": {"frameworks": ["batch/job"]},
+            "integrations": {"frameworks": list(cast("Sequence[str]", options["frameworks"]))},
             "multiKueue": multikueue,
         }
     )

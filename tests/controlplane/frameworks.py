@@ -1,0 +1,84 @@
+"""The definitions of the kinds of jobs that MultiKueue copies, as their projects publish them.
+
+They are part of the projects' Go modules, which Go's own proxy serves and its cache keeps: nothing
+of them is kept here. The versions are those that Kueue 0.19.2 is built with.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.controlplane.api import Object, documents
+from tests.controlplane.build import Unavailable
+
+LIMIT_S: Final = 180.0
+
+
+class Source(NamedTuple):
+    """Where the definitions of one framework are."""
+
+    module: str
+    files: tuple[str, ...]
+
+
+_RAY: Final = "github.com/ray-project/kuberay/ray-operator@v1.6.2"
+_TRAINER: Final = "github.com/kubeflow/trainer/v2@v2.2.1"
+SOURCES: Final[dict[str, Source]] = {  # by Kueue's name of the integration
+    "jobset.x-k8s.io/jobset": Source(
+        "sigs.k8s.io/jobset@v0.12.0",
+        ("config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",),
+    ),
+    "ray.io/rayjob": Source(
+        _RAY,
+        tuple(f"config/crd/bases/ray.io_{each}.yaml" for each in ("rayclusters", "rayjobs")),
+    ),
+    "kubeflow.org/pytorchjob": Source(
+        "github.com/kubeflow/training-operator@v1.9.3",
+        ("manifests/base/crds/kubeflow.org_pytorchjobs.yaml",),
+    ),
+    "kubeflow.org/mpijob": Source(
+        "github.com/kubeflow/mpi-operator@v0.8.2", ("manifests/base/kubeflow.org_mpijobs.yaml",)
+    ),
+    "trainer.kubeflow.org/trainjob": Source(
+        _TRAINER,
+        tuple(
+            f"manifests/base/crds/trainer.kubeflow.org_{each}.yaml"
+            for each in ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
+        ),
+    ),
+}
+
+
+def definitions(names: Iterable[str]) -> list[Object]:
+    """Those of some frameworks. Raises Unavailable."""
+    return [
+        document
+        for name in names
+        for file in SOURCES[name].files
+        for document in documents(_module(SOURCES[name].module) / file)
+    ]
+
+
+def _module(module: str) -> Path:
+    """Where Go keeps a module."""
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable("the definitions of frameworks come as Go modules, and there is no go")
+    try:
+        done = subprocess.run(
+            [go, "mod", "download", "-json", module],
+            capture_output=True,
+            timeout=LIMIT_S,
+            cwd="/",
+            check=False,
+        )
+        told = json.loads(done.stdout or b"{}")
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        raise Unavailable(f"{module} cannot be had: {error}") from error
+    if not told.get("Dir"):
+        why = told.get("Error") or done.stderr.decode(errors="replace")[-300:]
+        raise Unavailable(f"{module} cannot be had: {why}")
+    return Path(told["Dir"])
