@@ -68,7 +68,7 @@ def test_who_could_go_elsewhere_leaves_a_scarce_model_until_that_costs_more_than
         assert fleet.names[int(scores.argmax())][1] == first
     # Where G2 has room for it only at the price of a fragment that costs less, it stays there …
     scores = score_all(fleet, ANY, suitable_nodes(fleet, ANY), worth)
-    assert scores[0] - scores[-1] == pytest.approx(1.14, abs=0.05)
+    assert scores[0] - scores[-1] == pytest.approx(1.14, abs=0.08)
     # … and as T4 is used up by others, its price rises; as G2 is, both come closer.
     fleet.charge([takes(f"t{n}", (0,)) for n in range(10)], +1)
     assert priced(fleet, mix).pools[0].price_milli > 2000

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fleet.arrays import ABSENT, Arrays
+from berthmaster.engine.fleet.arrays import ABSENT, LARGEST, Arrays
 from berthmaster.engine.fleet.links import Links, links_of
 from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
@@ -350,7 +350,7 @@ class Fleet:
         cell.whole[slot] = whole
         cell.milli[slot] = milli
         cell.capacity_milli[slot] = capacity
-        cell.a_gpu[slot] = WHOLE / max(capacity, WHOLE)
+        cell.size[slot] = min(max(capacity / WHOLE, 1.0), LARGEST)
         cell.open[slot] = is_open
         self.touched.add(slot)
 

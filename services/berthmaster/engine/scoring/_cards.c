@@ -69,13 +69,13 @@ static PyObject *begin(PyTypeObject *type) /* all zero: a buffer that holds noth
 
 static const Wanted of_nodes[ARRAYS] = {
     {"cpu", 'q', 1, 1},   {"memory", 'q', 1, 1}, {"gpu", 'q', 2, 1}, {"whole", 'q', 1, 1},
-    {"milli", 'q', 1, 1}, {"a_gpu", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
+    {"milli", 'q', 1, 1}, {"size", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
     {"starts", 'q', 1}, {"log", 'q', 1},   {"newest", 'q', 1},
 };
 
 static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"cpu",  "memory",     "gpu",    "whole", "milli",  "a_gpu",
+    static char *names[] = {"cpu",  "memory",     "gpu",    "whole", "milli",  "size",
                             "open", "cluster_of", "starts", "log",   "newest", NULL};
     PyObject *from[ARRAYS];
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOO:Nodes", names, &from[0], &from[1],
@@ -101,7 +101,7 @@ static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->gpu = self->held[GPU].buf;
     self->whole = self->held[WHOLE_GPUS].buf;
     self->milli = self->held[MILLI].buf;
-    self->a_gpu = self->held[A_GPU].buf;
+    self->size = self->held[SIZE].buf;
     self->open = self->held[OPEN].buf;
     self->cluster_of = self->held[CLUSTER_OF].buf;
     self->starts = self->held[STARTS].buf;

@@ -29,14 +29,14 @@ int fitting_together(PyObject *module, PyObject *nodes, PyObject *ask); /* no as
 
 /* ---- Nodes: the fleet's arrays, for as long as its layout lasts */
 
-enum { CPU, MEMORY, GPU, WHOLE_GPUS, MILLI, A_GPU, OPEN, CLUSTER_OF, STARTS, LOG, NEWEST, ARRAYS };
+enum { CPU, MEMORY, GPU, WHOLE_GPUS, MILLI, SIZE, OPEN, CLUSTER_OF, STARTS, LOG, NEWEST, ARRAYS };
 
 typedef struct {
     PyObject_HEAD
     Py_buffer held[ARRAYS];
     Py_ssize_t count, width, clusters, logged;
     const int64_t *cpu, *memory, *gpu, *whole, *milli, *cluster_of, *starts, *log, *newest;
-    const double *a_gpu;
+    const double *size;
     const char *open;
 } Nodes;
 

@@ -18,7 +18,7 @@ class Nodes:
         gpu: NDArray[np.int64],  # [G, N]
         whole: NDArray[np.int64],
         milli: NDArray[np.int64],
-        a_gpu: NDArray[np.float64],
+        size: NDArray[np.float64],
         open: NDArray[np.bool_],
         cluster_of: NDArray[np.int64],
         starts: NDArray[np.int64],

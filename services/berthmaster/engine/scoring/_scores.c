@@ -53,12 +53,12 @@ float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
         if (best == NOT_HERE)
             return NOT_HERE;
         if (best == ask->losses[WHOLE])
-            best += ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at];
+            best += ((double)n->whole[at] * ask->slope + ask->offset) * n->size[at];
         score = best + score;
     } else if (ask->gpu_count) {
         if (whole_gpus(n, ask, at) < ask->gpu_count)
             return NOT_HERE;
-        score = ((double)n->whole[at] * ask->slope + ask->offset) * n->a_gpu[at] + score;
+        score = ((double)n->whole[at] * ask->slope + ask->offset) * n->size[at] + score;
     }
     if (ask->a_cpu > 0.0) {
         double unserved = gpus - (double)n->cpu[at] * ask->a_cpu;
@@ -108,11 +108,11 @@ static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssi
 {
     const int64_t *restrict cpu = n->cpu + first, *restrict whole = n->whole + first;
     const int64_t *restrict milli = n->milli + first;
-    const double *restrict a_gpu = n->a_gpu + first;
-    const double *restrict factor = dear ? ask->dear + first : a_gpu;
+    const double *restrict size = n->size + first;
+    const double *restrict factor = dear ? ask->dear + first : size;
     const int64_t *restrict of_gpus = keeps ? ask->intact_gpus + first : whole;
     const int64_t *restrict of_cpu = keeps ? ask->intact_cpu + first : cpu;
-    const double *restrict price = keeps ? ask->intact_price + first : a_gpu;
+    const double *restrict price = keeps ? ask->intact_price + first : size;
     const int64_t gpu_count = ask->gpu_count, cpu_milli = ask->cpu_milli;
     const double own = ask->own;
     const double takes = ask->takes, left_over = ask->left_over, a_cpu = ask->a_cpu;
@@ -124,7 +124,7 @@ static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssi
                 | (uint64_t)(milli[at] + LARGE);
         double gpus = exact(milli[at]) * (1.0 / WHOLE);
         double score = (takes - gpus) * left_over;
-        double lost = (exact(whole[at]) * slope + offset) * a_gpu[at];
+        double lost = (exact(whole[at]) * slope + offset) * size[at];
         if (wants == PART)
             score = (opening + lost) + score;
         else if (wants == WHOLE_ONES)

@@ -13,8 +13,9 @@ GPU that accepts any goes to T4 only where G2 would cost it 1.14 GPUs more, in f
 left without CPU.
 
 Whole nodes: one with all its GPUs free, and CPU for a pod that wants them all, has a price beside
-those of its GPUs, the higher the fewer such nodes are left. So on a small fleet that is nearly idle
-small pods stand together, and the one that wants a whole node finds one, seen before or not.
+those of its GPUs, the higher the fewer such nodes are left; where none is, the next that becomes
+whole has that of the last one. So on a small fleet that is nearly idle small pods stand together,
+and the one that wants a whole node finds one, seen before or not.
 
 Rules of this file:
 
@@ -251,11 +252,13 @@ def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressu
     """As the fleet stands now."""
     prices = zip(pools.wanted_by, map(_milli, pools.prices(room)), strict=True)
     pressed = [PressedPool(wanted_by=by, price_milli=milli) for by, milli in prices if milli and by]
-    counts = np.bincount(pools.gpus[pools.whole(fleet)]).tolist()
+    sizes = int(pools.gpus.max(initial=0)) + 1
+    counts = np.bincount(pools.gpus[pools.whole(fleet)], minlength=sizes).tolist()
+    there = np.bincount(pools.gpus, minlength=sizes).tolist()
     whole = [
-        WholeNodes(gpus=gpus, price_milli=_milli(gpus * LAST_WHOLE / count))
+        WholeNodes(gpus=gpus, price_milli=_milli(gpus * LAST_WHOLE / max(count, 1)))
         for gpus, count in enumerate(counts)
-        if count
+        if there[gpus] and gpus >= WIDE
     ]
     return Pressure(pods=pools.sampled.pods, pools=tuple(pressed), whole=tuple(whole))
 

@@ -1,13 +1,14 @@
 """What a node is worth as it stands, and where one more pod costs least of it.
 
 V(node) = sum over its GPUs of hole(free) - stranded + a trace for wholly free GPUs that are
-together. ``hole`` is the price of the part of a GPU that is free (prices.py). ``stranded`` are the
-free GPUs that the node's free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod
-that takes much CPU and no GPU, or a GPU's last hole but no CPU, costs more than it seems. (Where
-pods ask for more CPU than the fleet has, GPUs stay free whatever is done; then what counts is CPU
-that is left where hardly a GPU is: nodes are told apart at a multiple of that.) What a pod costs is
-V before less V after; it goes where that is least, on ties where fewest GPU milli stay free, then
-to the first by name. Of a node's GPUs it gets those whose holes lose least.
+together, more on large nodes: small pods go to small ones, so that large ones empty again. ``hole``
+is the price of the part of a GPU that is free (prices.py). ``stranded`` are the free GPUs that the
+node's free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod that takes much CPU
+and no GPU, or a GPU's last hole but no CPU, costs more than it seems. (Where pods ask for more CPU
+than the fleet has, GPUs stay free whatever is done; then what counts is CPU that is left where
+hardly a GPU is: nodes are told apart at a multiple of that.) What a pod costs is V before less V
+after; it goes where that is least, on ties where fewest GPU milli stay free, then to the first by
+name. Of a node's GPUs it gets those whose holes lose least.
 
 Scores are float32 of arithmetic that is the same for one node as for all: whether a node is looked
 at alone or with the rest, now or later, it has the same score.
@@ -39,7 +40,7 @@ ENDLESS: Final = np.inf  # CPU of a fleet of which nothing is known
 SHORT_OF_CPU: Final = 1.1  # times the CPU that there is: then it is no chance of a small sample
 RICH_IN_CPU: Final = 4.0  # times what GPUs bring; anything between 3 and 5 does as well
 CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
-TOGETHER: Final = 0.01  # for e wholly free GPUs of n: this x e^2 / n
+TOGETHER: Final = 0.01 / 16  # for e wholly free GPUs of n: this x e^2 x n
 LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
 LEFT_OVER_A_GPU: Final = LEFT_OVER / 8
 _BITS: Final = 7  # of the CPU that pods bring with a GPU
@@ -192,7 +193,7 @@ def score_nodes(
             allowed = free_of_each_domain(fleet, suitable, at).max(axis=1, initial=0)
         fits &= allowed >= pods.gpus
         takes = float(pods.gpus)
-        score = _together(fleet.arrays.a_gpu[at], whole, pods.gpus)
+        score = _together(fleet.arrays.size[at], whole, pods.gpus)
     left_over = (takes - gpus) * LEFT_OVER_A_GPU
     score = score + left_over if pods.gpus else left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
@@ -252,16 +253,16 @@ def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.
 
 
 def _together(
-    a_gpu: NDArray[np.float64], whole: NDArray[np.int64], taken: int
+    size: NDArray[np.float64], whole: NDArray[np.int64], taken: int
 ) -> NDArray[np.float64]:
-    """What is lost of e^2 / n when so many GPUs are not wholly free any more."""
+    """What is lost of e^2 x n when so many GPUs are not wholly free any more."""
     slope, offset = together(taken)
-    lost: NDArray[np.float64] = (whole * slope + offset) * a_gpu
+    lost: NDArray[np.float64] = (whole * slope + offset) * size
     return lost
 
 
 def together(taken: int) -> tuple[float, float]:
-    """The same as a line: by each wholly free GPU of a node, and beside them; n times that."""
+    """The same as a line: by each wholly free GPU of a node, and beside them; an nth of that."""
     return -2.0 * TOGETHER * taken, TOGETHER * taken**2
 
 
@@ -297,7 +298,7 @@ def _best_hole(
     fits = fits & (best > NOT_HERE)
     opened = best == of_whole
     if np.count_nonzero(opened):
-        best += opened * _together(fleet.arrays.a_gpu[at], fleet.arrays.whole[at], 1)
+        best += opened * _together(fleet.arrays.size[at], fleet.arrays.whole[at], 1)
     return best, takes, fits
 
 
