@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
+from berthmaster.bus import turns
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, Stopping, serve
@@ -422,6 +423,36 @@ async def test_one_who_asks_without_end_is_refused_and_the_others_have_their_tur
         both = sorted(len(reply.data) for reply in await asyncio.gather(*large))
         assert both[1] == 6_000
         assert (await asker.request("berth.api.evil.echo", b"x" * 20_000)).data == b"x" * 20_000
+
+
+@story
+async def test_who_waits_for_his_turn_for_as_long_as_an_answer_may_take_is_told_to_come_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "OTHERS_S", 600.0)
+    lines = Lines()
+    async with connected(server.url, log=lines) as conn, connected(server.url, "asker") as asker:
+
+        async def answer(subject: str, data: bytes) -> bytes:
+            if data == b"evil":
+                await asyncio.sleep(600)
+            return data
+
+        share = Share(in_hand=200, bytes_in_hand=10_000, per_s=10_000.0)
+        by_tenant = Fairness(lambda subject: subject.split(".")[2], share)
+        await served(
+            conn, answer, subject="berth.api.*.echo", fairness=by_tenant, answer_limit_s=0.3
+        )
+        assert (await asker.request("berth.api.acme.echo", b"acme")).data == b"acme"
+        flood = [asker.request("berth.api.evil.echo", b"evil", timeout_s=10) for _ in range(100)]
+        told = {reply.data for reply in await asyncio.gather(*flood)}
+        assert told == {
+            b"berth.api.evil.echo failed: TimeoutError",
+            b"a turn within 0.3 s, which did not come overloaded",
+        }
+        # Nothing failed of those whose turn did not come.
+        assert 0 < lines.count("request handler failed") < 100
+        assert (await asker.request("berth.api.evil.echo", b"again")).data == b"again"
 
 
 @story

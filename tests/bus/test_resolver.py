@@ -15,6 +15,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.facts import FactWriter
+from berthmaster.bus.joining import Heard
 from berthmaster.bus.log import EventLog, decode_story, next_message
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
@@ -47,7 +48,7 @@ async def resolver(url: str, **fields: float | str) -> AsyncIterator[Context[Res
     settings = ResolverSettings(nats_url=url, http_port=-1, **fields)  # type: ignore[arg-type]
     context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
     async with await Connection.open(settings, "resolver", LOG, timeout_s=5) as conn:
-        running = asyncio.create_task(Shell(context, conn).run())
+        running = asyncio.create_task(Shell(context, conn, Heard(conn, ())).run())
         try:
             yield context
         finally:

@@ -9,6 +9,7 @@ import msgspec
 from berthmaster.gateway.core import Gateway
 from berthmaster.gateway.events import (
     Abandoned,
+    Breathed,
     CaughtUp,
     CordonSet,
     Event,
@@ -23,7 +24,7 @@ from berthmaster.gateway.events import (
     StoryRead,
     Tick,
 )
-from berthmaster.gateway.instructions import Instruction, ReadStory
+from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
 from berthmaster.lifecycle.fold import Verdict, heard, judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -199,6 +200,8 @@ class Front(Process):
                     lambda o: self._answered(step.ref, o),
                     settle_s=SETTLE_LIMIT_S,
                 )
+            case Breathe():
+                self.later(0.0, lambda: self._tell(Breathed(ref=step.ref)))
             case PutControl():
                 subject = control_subject(step.fact)
                 self.bus.put_control(

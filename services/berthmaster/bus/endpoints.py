@@ -19,7 +19,7 @@ from berthmaster.bus.errors import BusError, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.reading import Taker
-from berthmaster.bus.turns import NUMBER_AGAIN_S, Beyond, Share, Turns
+from berthmaster.bus.turns import NUMBER_AGAIN_S, RATE_AGAIN_S, Beyond, Share, Turns
 
 # isort: split
 from nats import micro  # after nats_py, which sees to what nats imports
@@ -34,9 +34,9 @@ TELL_EVERY_S: Final = 1.0
 # a refusal that is sent anywhere would stand in the log as an event or a decision.
 INBOXES: Final = ("_INBOX.", "_R_.")
 KNOWN_SUBJECTS: Final = 4096
-REFUSALS_AT_ONCE: Final = 64  # some 0.3 ms of the server's time
-REFUSALS_PAUSE_S: Final = 0.002
-REFUSALS_WAITING: Final = 16_384  # half a second's
+REFUSALS_AT_ONCE: Final = 16  # some 0.1 ms of the server's time
+REFUSALS_PAUSE_S: Final = 0.004
+REFUSALS_WAITING: Final = 16_384  # four seconds'
 DRAIN_S: Final = 2.0
 START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not to start
 
@@ -315,9 +315,14 @@ async def serve(
     too much (TooLarge) or were cut short (Stopping). ``lanes``: connections by which requests of
     tenants or clusters come, where the server puts them into lanes. Raises NotConnected."""
     tasks: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+    no_turn = Beyond(f"a turn within {answer_limit_s:g} s, which did not come", RATE_AGAIN_S)
 
     def begin(asked: _Asked, endpoint: Endpoint, over: Callable[[], None]) -> None:
-        work = _work(asked, endpoint, failed, answer_limit_s)
+        if loop.time() > asked.came_s + answer_limit_s:  # whoever asked may still be told
+            work = asked.back.send(asked, overloaded(no_turn))
+        else:
+            work = _work(asked, endpoint, failed, answer_limit_s)
         task = asyncio.create_task(work, name=asked.subject)
         tasks.add(task)
 
@@ -393,7 +398,7 @@ async def _of_lane(take: Taker, message: Msg) -> None:
 async def _work(asked: _Asked, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:
     answers = asked.back
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout_at(asked.came_s + limit_s):
             reply = await endpoint.answer(asked.subject, asked.data)
     except asyncio.CancelledError:
         await answers.send(asked, failed(asked.subject, Stopping("the service is stopping")))

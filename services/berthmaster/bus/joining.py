@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.bus.connection import SERVER_CLOCK, Connection
 from berthmaster.bus.errors import ApiError, BusError
+from berthmaster.bus.reading import GENTLE_REST_S
 from berthmaster.bus.streams import stream_info
 from berthmaster.bus.subjects import LANES
 from berthmaster.runtime.errors import CannotStart
@@ -74,12 +75,15 @@ class _Quiet:
 
 
 @asynccontextmanager
-async def hearing(ctx: Context[S], conn: Connection) -> AsyncIterator[Heard | None]:
-    """More connections, for what others send; None if told to stop before. Raises CannotStart."""
+async def hearing(
+    ctx: Context[S], conn: Connection, *, lanes: int = LANES
+) -> AsyncIterator[Heard | None]:
+    """More connections, for what others send; None if told to stop before. ``lanes``: 0 where what
+    is asked comes by none. Raises CannotStart."""
     ctx.health.ready("bus", False, "no connection yet to be asked by")
     opened: list[Connection] = []
     try:
-        opening = _open(ctx.settings, conn, _Quiet(ctx.log), opened)
+        opening = _open(ctx, conn, lanes, opened)
         heard: Heard | None = None
         try:
             heard = await unless_stopped(opening, ctx.stopping)
@@ -92,21 +96,21 @@ async def hearing(ctx: Context[S], conn: Connection) -> AsyncIterator[Heard | No
         await asyncio.gather(*(each.close() for each in opened))
 
 
-async def _open(
-    settings: CommonSettings, conn: Connection, quiet: LogLike, opened: list[Connection]
-) -> Heard:
+async def _open(ctx: Context[S], conn: Connection, lanes: int, opened: list[Connection]) -> Heard:
     """``opened``: those that stand, also when one of them does not come to stand."""
+    quiet = _Quiet(ctx.log)
 
     async def one(log: LogLike) -> Connection:
-        made = await Connection.open(settings, conn.name, log, clock_subject="")
+        made = await Connection.open(ctx.settings, conn.name, log, clock_subject="")
         opened.append(made)
         made.on_violation = conn.on_violation
+        made.nc.reading.rest_s = GENTLE_REST_S
         return made
 
     async with asyncio.TaskGroup() as group:
         general = group.create_task(one(conn.log))
-        lanes = [group.create_task(one(quiet)) for _ in range(LANES)]
-    return Heard(general.result(), tuple(lane.result() for lane in lanes))
+        in_lanes = [group.create_task(one(quiet)) for _ in range(lanes)]
+    return Heard(general.result(), tuple(lane.result() for lane in in_lanes))
 
 
 async def _tell_storing(ctx: Context[S], conn: Connection) -> None:

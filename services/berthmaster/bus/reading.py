@@ -6,7 +6,9 @@ message costs here decides how long they wait. A subscription may have a taker: 
 the bytes of each message as they are read, and the library never hears of it.
 
 Nor does one connection keep the event loop: after so many messages the others, and whatever waits,
-have their turn, however much there is to read.
+have their turn, however much there is to read. One by which others ask whatever they like rests
+besides, so that the server and whoever is served have the cores meanwhile. It does so for a burst:
+what goes on for longer is read as fast as can be, or the server would drop the connection.
 """
 
 import asyncio
@@ -22,6 +24,9 @@ Taker = Callable[[bytes, bytes, bytes], None]  # (subject, reply, body)
 
 _END: Final = b"\r\n"
 SLICE: Final = 32  # messages that are read before the event loop runs; below a millisecond's work
+GENTLE_REST_S: Final = 0.001  # between slices of what others send
+RESTS_S: Final = 0.25  # of such rests in a row: some 8,000 messages
+RESTS_SHARE: Final = 0.1  # of the time, in the long run
 _MESSAGES: Final = (b"MSG", b"HMSG")
 
 
@@ -30,6 +35,9 @@ class Reading(Parser):
 
     def __init__(self, nc: Any) -> None:
         self.takers: dict[bytes, Taker] = {}  # by number of the subscription
+        self.rest_s = 0.0
+        self._rests_left_s = RESTS_S
+        self._rested_at_s = 0.0
         self._lives = 0
         self._needs = 0
         super().__init__(nc)
@@ -81,12 +89,23 @@ class Reading(Parser):
                         take(words[1], reply, stock[body:stop])
                     read += 1
                     if read % SLICE == 0:
-                        await asyncio.sleep(0)
+                        await self._rest()
                 if life != self._lives:
                     return
         finally:
             if life == self._lives:
                 self.buf = bytearray(stock[at:])
+
+    async def _rest(self) -> None:
+        rest_s = self.rest_s
+        if rest_s:
+            now_s = asyncio.get_running_loop().time()
+            earned_s = RESTS_SHARE * (now_s - self._rested_at_s)
+            self._rests_left_s = min(RESTS_S, self._rests_left_s + earned_s)
+            self._rested_at_s = now_s
+            rest_s = rest_s if rest_s <= self._rests_left_s else 0.0
+            self._rests_left_s -= rest_s
+        await asyncio.sleep(rest_s)
 
     async def _other(self, line: bytes) -> None:
         """One line that is no message: the library's own rules, of this line alone."""

@@ -53,6 +53,22 @@ class _Asker:
         self.at_s = 0.0
 
 
+class Company:
+    """Whether others come beside one who asks: such as have been served in the last second."""
+
+    def __init__(self) -> None:
+        self._served: list[tuple[str, float]] = []  # the last two, the latest first, and when
+
+    def served(self, asker: str, now_s: float) -> None:
+        """Just now."""
+        others = [each for each in self._served if each[0] != asker]
+        self._served = [(asker, now_s), *others][:2]
+
+    def besides(self, asker: str, now_s: float) -> bool:
+        """Whether anybody else comes."""
+        return any(asker != other and now_s < at_s + OTHERS_S for other, at_s in self._served)
+
+
 _Queues = OrderedDict[str, deque[tuple[int, Start]]]
 
 
@@ -70,7 +86,7 @@ class Turns:
         self._later: asyncio.TimerHandle | None = None
         self._many_at_s = 0.0
         self._is_portion_out = False
-        self._served: list[tuple[str, float]] = []  # the last two, the latest first, and when
+        self._company = Company()
         self._waiting = 0
         self._in_hand = 0
         one = "of one tenant"
@@ -123,7 +139,7 @@ class Turns:
         one.in_hand -= 1
         one.at_work -= 1
         one.bytes -= size
-        self._was_served(asker)
+        self._company.served(asker, self._loop.time())
         if one.in_hand == 0:
             self._with_few -= 1
         elif one.in_hand == FEW:
@@ -186,16 +202,12 @@ class Turns:
         if self._many:
             self._call()
 
-    def _was_served(self, asker: str) -> None:
-        now_s = self._loop.time()
-        self._served = [(asker, now_s), *(each for each in self._served if each[0] != asker)][:2]
-
     def _others_come(self, now_s: float) -> bool:
         """Besides one with many: the only one, if there is none."""
         if len(self._many) > 1:
             return True
         [only] = self._many
-        return any(asker != only and now_s < at_s + OTHERS_S for asker, at_s in self._served)
+        return self._company.besides(only, now_s)
 
     def _wake(self) -> None:
         self._later = None

@@ -25,8 +25,8 @@ from berthmaster.gateway.answers import (
     unavailable,
     unreadable,
 )
-from berthmaster.gateway.events import Requested, StoryRead
-from berthmaster.gateway.instructions import ReadStory
+from berthmaster.gateway.events import Breathed, Requested, StoryRead
+from berthmaster.gateway.instructions import Breathe, ReadStory
 from berthmaster.gateway.job_verbs import (
     JobEvent,
     Order,
@@ -52,7 +52,14 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import HELD, State
-from berthmaster.messages.api import ApiReply, HelloReply, OperatorReply, RecordedEvent, Refusal
+from berthmaster.messages.api import (
+    ApiReply,
+    HelloReply,
+    ListReply,
+    OperatorReply,
+    RecordedEvent,
+    Refusal,
+)
 from berthmaster.messages.control import (
     ClusterLost,
     ControlFact,
@@ -77,8 +84,8 @@ from berthmaster.requests.queue_tree import placing_fault
 from berthmaster.requests.queues import taken, with_defaults
 from berthmaster.requests.templates import runtime_setting
 
-Ask = Append | Reload | ReadStory | PutControl
-Told = Answered | Reloaded | StoryRead
+Ask = Append | Breathe | Reload | ReadStory | PutControl
+Told = Answered | Breathed | Reloaded | StoryRead
 
 
 class Step(NamedTuple):
@@ -457,14 +464,21 @@ def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[Recor
     return work, story
 
 
-def page(shared: SharedState, asked: Requested, tenant: str | None) -> ApiReply:
+def page(shared: SharedState, asked: Requested, tenant: str | None) -> Conversation:
     """The verb list, of one tenant's workloads, or (None) of everybody's."""
     request = validation.list_request(asked.data)
     if isinstance(request, Refusal):
         return request
     if not shared.caught_up:
         return unavailable("the log has not been read to its end yet")
-    return shared.view.page(tenant, request)
+    steps = shared.view.listed(tenant, request)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            reply: ListReply = end.value
+            return reply
+        yield Breathe(ref=asked.ref, asker=tenant or "")
 
 
 def hello(asked: Requested, now_s: float) -> ApiReply:

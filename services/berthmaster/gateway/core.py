@@ -20,6 +20,7 @@ from berthmaster.gateway.conversations import Conversation, Reread, Settle, Step
 from berthmaster.gateway.dependencies import Waiting
 from berthmaster.gateway.events import (
     Abandoned,
+    Breathed,
     CaughtUp,
     CordonSet,
     Event,
@@ -38,7 +39,7 @@ from berthmaster.gateway.events import (
     UnreadableEvent,
 )
 from berthmaster.gateway.giving_up import give_up
-from berthmaster.gateway.instructions import Instruction, ReadStory
+from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
 from berthmaster.gateway.job_verbs import ORDERS
 from berthmaster.gateway.shared_state import Limits, SharedState
 from berthmaster.gateway.suspects import Suspects
@@ -63,6 +64,7 @@ JOB_TALKS: Final = (*JOB_VERBS, "checkpointed", "progressed")
 CHANGING: Final = ("submit", "cancel", "reprioritize", *JOB_TALKS)
 _ANSWER_TO: Final[dict[type, type]] = {
     Append: Answered,
+    Breathe: Breathed,
     PutControl: Answered,
     Reload: Reloaded,
     ReadStory: StoryRead,
@@ -124,7 +126,7 @@ class Gateway:
                 return self._on_logged(event, now_s)
             case Requested():
                 return self._on_request(event, now_s)
-            case Answered() | Reloaded() | StoryRead():
+            case Answered() | Breathed() | Reloaded() | StoryRead():
                 return self._on_told(event, now_s)
             case Abandoned():
                 return self._on_abandoned(event)

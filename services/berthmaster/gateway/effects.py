@@ -14,9 +14,10 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import EventLog, Message, archived_story
+from berthmaster.bus.one_at_a_time import Stretches
 from berthmaster.gateway.conversations import Ask, Told
-from berthmaster.gateway.events import StoryRead, UnreadableEvent
-from berthmaster.gateway.instructions import ReadStory
+from berthmaster.gateway.events import Breathed, StoryRead, UnreadableEvent
+from berthmaster.gateway.instructions import Breathe, ReadStory
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.fold import Verdict, heard, is_whole, judged_story
 from berthmaster.lifecycle.instructions import (
@@ -74,6 +75,7 @@ class Effects:
         self._log = EventLog(conn, settle_limit_s=settle_limit_s)
         self._appends = grouped(conn, settle_limit_s=settle_limit_s)
         self._freeze = freeze
+        self.stretches = Stretches()
         self.flaws: Callable[[], Flaws] = lambda: NO_FLAWS  # see LogGuard
 
     async def perform(self, step: Ask) -> Told:
@@ -81,6 +83,9 @@ class Effects:
         match step:
             case Append():
                 return await self._append(step)
+            case Breathe():
+                await self.stretches.next(step.asker)
+                return Breathed(ref=step.ref)
             case Reload():
                 return await self._reload(step)
             case ReadStory():

@@ -25,6 +25,12 @@ class Abandoned(msgspec.Struct, frozen=True, kw_only=True):
     ref: str
 
 
+class Breathed(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of Breathe: it is this conversation's turn again."""
+
+    ref: str
+
+
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
     """The stream WORKLOADS has one more event. They come in stream order."""
 
@@ -116,6 +122,7 @@ class Tick(msgspec.Struct, frozen=True):
 Event = (
     Requested
     | Answered
+    | Breathed
     | Reloaded
     | StoryRead
     | Abandoned

@@ -15,4 +15,11 @@ class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
     up_to: int = 0
 
 
-Instruction = Append | Reload | ReadStory | PutControl | Reply
+class Breathe(msgspec.Struct, frozen=True, kw_only=True):
+    """Instruction: go on with this conversation when it is its turn; it is a long one."""
+
+    ref: str
+    asker: str  # a tenant; "": an operator
+
+
+Instruction = Append | Breathe | Reload | ReadStory | PutControl | Reply

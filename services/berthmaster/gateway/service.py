@@ -24,7 +24,7 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.heard_figures import HeardFigures
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS, stream_info
-from berthmaster.bus.turns import PORTION, Share
+from berthmaster.bus.turns import Share
 from berthmaster.gateway.answers import fitted, overloaded, unavailable
 from berthmaster.gateway.core import WISH, Gateway
 from berthmaster.gateway.effects import Effects
@@ -71,7 +71,6 @@ from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
-WORK: Final = {"list": PORTION}  # a long page keeps the event loop for milliseconds
 REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
 NO_STREAM: Final = 10059
 
@@ -140,14 +139,12 @@ class Shell:
             "berth-gateway",
             {
                 **{
-                    verb: Endpoint(
-                        subjects.api_of_all_tenants(verb), self._answer_tenant, WORK.get(verb, 1)
-                    )
+                    verb: Endpoint(subjects.api_of_all_tenants(verb), self._answer_tenant)
                     for verb in GATEWAY_VERBS
                 },
                 **{
                     f"{verb}_for_operators": Endpoint(
-                        subjects.operator(verb), self._answer_operator, WORK.get(verb, 1)
+                        subjects.operator(verb), self._answer_operator
                     )
                     for verb in OPERATOR_VERBS
                 },
@@ -217,6 +214,7 @@ class Shell:
         if tenant is not None and isinstance(reply, GetReply):
             figures = self._heard.of(tenant, reply.workload.id)
             reply = msgspec.structs.replace(reply, figures=figures) if figures else reply
+        self._effects.stretches.served(tenant or "")
         took_s = asyncio.get_running_loop().time() - began_s
         self._figures.answered(verb, reply, took_s)
         return fitted(reply, self._conn.nc.max_payload - REPLY_MARGIN_BYTES)

@@ -12,7 +12,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -25,6 +25,8 @@ from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
 
 REASON_CHARS: Final = 200  # of an ended workload; the whole text is in its story
 MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends where it is
+VIEW_EFFORT: Final = 8  # times as long as to pass over a workload it takes to show one
+STRETCH_EFFORT: Final = 800  # below half a millisecond of a list
 MAX_PAGE_CHARS: Final = 400_000  # far below the server's 1 MiB with all the JSON around it
 FORGOTTEN_AT_ONCE: Final = 2_000  # records: some milliseconds; no more end within a second
 _ENTRY_CHARS: Final = 350
@@ -403,33 +405,59 @@ class WorkloadIndex:
                 dropped += 1
         return dropped
 
-    def page(self, tenant: str | None, request: ListRequest) -> ListReply:
-        """One page of a tenant's workloads, newest first; None: of everybody's."""
+    def listed(self, tenant: str | None, request: ListRequest) -> Generator[None, None, ListReply]:
+        """One page of a tenant's workloads, newest first; None: of everybody's. A long one is some
+        milliseconds of work: it stops wherever something else may be done, and goes on with what
+        is known by then."""
         names = self._tenants if tenant is None else {tenant} & self._tenants.keys()
         asked = [self._tenants[name] for name in names]
-        counts: Counter[WorkloadStateName] = Counter()
-        for known in asked:
-            counts.update(known.counts)
         wanted = frozenset(State(name) for name in request.states)
         only_open = bool(wanted) and not wanted & ENDED
+        looks_close = bool(request.set or request.labels or request.since_s)
         page: list[WorkloadView] = []
-        chars = 0
-        examined = 0
-        last = 0
-        for order, name, known in _newest_first(asked, request.before, only_open=only_open):
-            if len(page) >= request.limit or chars >= MAX_PAGE_CHARS or examined >= MAX_EXAMINED:
-                return ListReply(workloads=tuple(page), counts=dict(counts), next_before=last)
-            examined += 1
-            last = order
-            if not known.matches(order, name, wanted, request):
-                continue
-            entry = known.view(name)
-            if frozen := self.frozen(known.name, name):
-                entry = msgspec.structs.replace(entry, reason=frozen)
-            page.append(entry)
-            chars += sum(len(k) + len(v) + 8 for k, v in entry.labels.items())
-            chars += _ENTRY_CHARS + len(entry.reason) + sum(len(m) + 3 for m in entry.gpu_models)
-        return ListReply(workloads=tuple(page), counts=dict(counts))
+        chars = examined = 0
+        last = request.before
+        goes_on = True
+        while goes_on:
+            effort = 0
+            goes_on = False
+            for order, name, known in _newest_first(asked, last, only_open=only_open):
+                if effort >= STRETCH_EFFORT:
+                    goes_on = True
+                    break
+                is_full = len(page) >= request.limit or chars >= MAX_PAGE_CHARS
+                if is_full or examined >= MAX_EXAMINED:
+                    return ListReply(workloads=tuple(page), counts=_counts(asked), next_before=last)
+                examined += 1
+                effort += VIEW_EFFORT if looks_close else 1
+                last = order
+                if not known.matches(order, name, wanted, request):
+                    continue
+                effort += VIEW_EFFORT
+                entry = self._entry(known, name)
+                page.append(entry)
+                chars += _chars(entry)
+            if goes_on:
+                yield
+        return ListReply(workloads=tuple(page), counts=_counts(asked))
+
+    def _entry(self, tenant: _Tenant, name: str) -> WorkloadView:
+        entry = tenant.view(name)
+        if frozen := self.frozen(tenant.name, name):
+            entry = msgspec.structs.replace(entry, reason=frozen)
+        return entry
+
+
+def _counts(tenants: Sequence[_Tenant]) -> dict[WorkloadStateName, int]:
+    counts: Counter[WorkloadStateName] = Counter()
+    for tenant in tenants:
+        counts.update(tenant.counts)
+    return dict(counts)
+
+
+def _chars(entry: WorkloadView) -> int:
+    labels = sum(len(k) + len(v) + 8 for k, v in entry.labels.items())
+    return labels + _ENTRY_CHARS + len(entry.reason) + sum(len(m) + 3 for m in entry.gpu_models)
 
 
 def _newest_first(

@@ -17,6 +17,7 @@ from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.heard_figures import HeardFigures
 from berthmaster.bus.log import last_message, next_message
+from berthmaster.bus.one_at_a_time import OneAtATime
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
 from berthmaster.lifecycle.fold import key
@@ -55,21 +56,25 @@ BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its even
 
 
 class Questions:
-    """The endpoints of one replica. ``ready`` says whether the core has caught up."""
+    """The endpoints of one replica. It reads by the first connection and is asked by the other;
+    ``ready`` says whether the core has caught up."""
 
-    def __init__(self, conn: Connection, core: Resolver, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, conn: Connection, asked_by: Connection, core: Resolver, ready: Callable[[], bool]
+    ) -> None:
         self._conn = conn
+        self._asked_by = asked_by
         self._core = core
         self._ready = ready
         self._heard = HeardFigures(conn.now)
-        self._counting = asyncio.Lock()  # GPUs, for one who asks at a time
-        self._supposing = asyncio.Lock()  # one copy of all that is known at a time
+        self._counting = OneAtATime()  # GPUs, for one who asks at a time
+        self._supposing = OneAtATime()  # one copy of all that is known at a time
 
     async def serve(self) -> Endpoints:
         """Start answering."""
         await self._heard.listen(self._conn)
         return await serve(
-            self._conn,
+            self._asked_by,
             "berth-resolver",
             {
                 "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why, PORTION // 2),
@@ -128,7 +133,7 @@ class Questions:
         request = decoded(GpusRequest, GPUS_REQUESTS, data or b"{}")
         if isinstance(request, Refusal):
             return encode(request)
-        async with self._counting:
+        async with self._counting.turn(subjects.asker(subject)):
             if not self._ready():
                 return encode(_busy("still catching up with the log; ask again"))
             steps = self._core.gpus(tenant, request, self._conn.now())
@@ -148,7 +153,7 @@ class Questions:
         request = decoded(WhatifRequest, WHATIF_REQUESTS, data)
         if isinstance(request, Refusal):
             return encode(request)
-        async with self._supposing:
+        async with self._supposing.turn(subjects.asker(subject)):
             if not self._ready():
                 return encode(_busy("still catching up with the log; ask again"))
             return encode(await self._suppose(tenant, request))

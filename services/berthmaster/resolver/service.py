@@ -21,7 +21,7 @@ from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.joining import joined
+from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.nats_py import errors as nats_errors
@@ -152,10 +152,13 @@ class ResolverSettings(CommonSettings):
 class Shell:
     """One replica, connected."""
 
-    def __init__(self, context: Context[ResolverSettings], conn: Connection) -> None:
+    def __init__(
+        self, context: Context[ResolverSettings], conn: Connection, heard_by: Heard
+    ) -> None:
         settings = context.settings
         self._context = context
         self._conn = conn
+        self._heard_by = heard_by
         self._log = EventLog(conn)
         self.core = Resolver(
             settings.cell, f"resolver/{socket.gethostname()}/{os.getpid()}", settings.policy
@@ -252,7 +255,9 @@ class Shell:
         context.spawn(self._keep_house(), name="snapshots and gauges")
         context.spawn(self._tell_quality(), name="quality")
         deciding = context.spawn(self._decide_for_ever(), name="decide")
-        questions = Questions(self._conn, self.core, lambda: all(self._caught_up.values()))
+        questions = Questions(
+            self._conn, self._heard_by.general, self.core, lambda: all(self._caught_up.values())
+        )
         endpoints = await questions.serve()
         await context.stopping.wait()
         await endpoints.stop()
@@ -401,7 +406,8 @@ class Shell:
         while True:
             await asyncio.sleep(1.0)
             know = self.core.know
-            self._context.health.ready("bus", self._conn.connected, "no connection to NATS")
+            connected = self._conn.connected and self._heard_by.general.connected
+            self._context.health.ready("bus", connected, "no connection to NATS")
             self._context.health.ready("lease", not self._lease.trouble, self._lease.trouble)
             self._waiting.set(len(know.derived.lines))
             self._live.set(
@@ -425,8 +431,11 @@ async def main(context: Context[ResolverSettings]) -> None:
     cell = context.settings.cell
     context.log.info("resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
     async with joined(context, WORKLOADS, FLEET, CONTROL) as conn:
-        if conn is not None:
-            await Shell(context, conn).run()
+        if conn is None:
+            return
+        async with hearing(context, conn, lanes=0) as heard_by:
+            if heard_by is not None:
+                await Shell(context, conn, heard_by).run()
 
 
 SERVICE = Service("resolver", ResolverSettings, main)

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
+from berthmaster.bus.one_at_a_time import OneAtATime
 from berthmaster.bus.turns import Beyond, Share
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import decoded
@@ -39,11 +40,12 @@ MARGIN_BYTES: Final = 4096
 
 
 class Answers:
-    """The endpoints of one replica."""
+    """The endpoints of one replica, which is asked by a connection of its own."""
 
     def __init__(
         self,
         conn: Connection,
+        asked_by: Connection,
         store: DatabaseThread,
         figures: UsageMetrics,
         *,
@@ -52,6 +54,8 @@ class Answers:
         opened: Callable[[], bool],
     ) -> None:
         self._conn = conn
+        self._asked_by = asked_by
+        self._reading = OneAtATime()  # the thread does one piece of work after the other
         self._store = store
         self._figures = figures
         self._prices = prices
@@ -61,7 +65,7 @@ class Answers:
     async def serve(self, version: str) -> Endpoints:
         """Start answering. Raises NotConnected."""
         return await serve(
-            self._conn,
+            self._asked_by,
             NAME,
             {
                 "report": Endpoint(subjects.api_of_all_tenants("report"), self._report),
@@ -87,7 +91,9 @@ class Answers:
             return encode(ask)
         began_s = asyncio.get_running_loop().time()
         try:
-            found, jobs, kept_since_ms = await self._read(lambda database: _read(database, ask))
+            found, jobs, kept_since_ms = await self._read(
+                subject, lambda database: _read(database, ask)
+            )
         except StoreError as error:
             return encode(_no_store(subject, error))
         filled_until_s, is_behind = self._filled()
@@ -108,15 +114,16 @@ class Answers:
             return of_all, reading.trends(database, *window, tenant) if tenant else []
 
         try:
-            of_all, own = await self._read(read)
+            of_all, own = await self._read(subject, read)
         except StoreError as error:
             return encode(_no_store(subject, error))
         return self._fitted(trends_of(tenant, request, window, of_all, own, now_s))
 
-    async def _read(self, work: Callable[[Database], T]) -> T:
+    async def _read(self, subject: str, work: Callable[[Database], T]) -> T:
         if not self._opened():
             raise StoreError("it has not been opened yet")
-        return await self._store.call(work, limit_s=READ_LIMIT_S)
+        async with self._reading.turn(subjects.asker(subject)):
+            return await self._store.call(work, limit_s=READ_LIMIT_S)
 
     def _fitted(self, reply: UsageReport | Trends) -> bytes:
         data = encode(reply)

@@ -15,7 +15,7 @@ from typing import Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.joining import joined
+from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.streams import ARCHIVE, FLEET, WORKLOADS
 from berthmaster.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.runtime.errors import CannotStart
@@ -44,11 +44,13 @@ class Shell:
         self,
         ctx: Context[UsageSettings],
         conn: Connection,
+        heard_by: Heard,
         open_: Callable[[], Database],
         prices: "PricesFile",
     ) -> None:
         self._ctx = ctx
         self._conn = conn
+        self._heard_by = heard_by
         self._prices = prices
         self._core = Usage(ctx.settings.owner_label)
         self._figures = UsageMetrics(ctx.metrics)
@@ -69,6 +71,7 @@ class Shell:
         await conn.subscribe(subjects.job_figures_of(), self._on_figures)
         answers = Answers(
             conn,
+            self._heard_by.general,
             self._reports,
             self._figures,
             prices=lambda: self._prices.prices,
@@ -108,7 +111,8 @@ class Shell:
         next_look_s = 0.0
         loop = asyncio.get_running_loop()
         async for _ in beats(1.0, self._ctx.stopping):
-            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            connected = self._conn.connected and self._heard_by.general.connected
+            self._ctx.health.ready("bus", connected, "no connection to NATS")
             self._filling.tick()
             if loop.time() >= next_look_s:
                 next_look_s = loop.time() + LOOK_AT_PRICES_S
@@ -166,8 +170,11 @@ async def main(ctx: Context[UsageSettings]) -> None:
     """Look at prices and store, connect, work."""
     prices, open_ = PricesFile(ctx.settings.prices_file), opener(ctx.settings)
     async with joined(ctx, WORKLOADS, ARCHIVE, FLEET) as conn:
-        if conn is not None:
-            await Shell(ctx, conn, open_, prices).run()
+        if conn is None:
+            return
+        async with hearing(ctx, conn, lanes=0) as heard_by:
+            if heard_by is not None:
+                await Shell(ctx, conn, heard_by, open_, prices).run()
 
 
 SERVICE = Service(NAME, UsageSettings, main)

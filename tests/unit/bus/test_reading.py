@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berthmaster.bus import reading as module
 from berthmaster.bus.nats_py import errors
-from berthmaster.bus.reading import Reading
+from berthmaster.bus.reading import SLICE, Reading
 
 # isort: split
 from nats.protocol.parser import Parser
@@ -52,6 +53,26 @@ def heard(parser: Parser, cuts: list[int]) -> None:
             await parser.parse(STREAM[begin:end])
 
     asyncio.run(run())
+
+
+def test_one_that_rests_does_so_between_slices_and_only_as_long_as_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = b"MSG a.b 2 1\r\nx\r\n" * (3 * SLICE)
+
+    async def run(rest_s: float, rests_s: float) -> int:
+        monkeypatch.setattr(module, "RESTS_S", rests_s)
+        reading, taken = Reading(Told()), []
+        reading.takers[b"2"] = lambda *message: taken.append(message)
+        reading.rest_s = rest_s
+        work = asyncio.create_task(reading.parse(many))
+        await asyncio.wait({work}, timeout=0.05 if rests_s > rest_s else 5)
+        work.cancel()
+        return len(taken)
+
+    assert asyncio.run(run(600.0, 1000.0)) == SLICE
+    assert asyncio.run(run(600.0, 1.0)) == 3 * SLICE  # it has rested enough, and reads on
+    assert asyncio.run(run(0.0, 1000.0)) == 3 * SLICE
 
 
 CUTS = st.lists(st.integers(0, len(STREAM)), max_size=8)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from berthmaster.gateway.core import Gateway
 from berthmaster.gateway.events import (
     Abandoned,
+    Breathed,
     CaughtUp,
     CordonSet,
     Logged,
@@ -24,7 +25,7 @@ from berthmaster.gateway.events import (
     Tick,
     UnreadableEvent,
 )
-from berthmaster.gateway.instructions import Instruction, ReadStory
+from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Verdict, Workload, offer
 from berthmaster.lifecycle.instructions import (
@@ -44,7 +45,6 @@ from berthmaster.messages.api import (
     GetReply,
     GetRequest,
     ListReply,
-    ListRequest,
     OperatorReply,
     RecordedEvent,
     Refusal,
@@ -811,8 +811,10 @@ def test_of_many_that_have_ended_the_oldest_are_forgotten_and_read_when_asked_fo
     for name, first in (("old", 1), ("young", 3)):
         log(gateway, submitted(job(name)), cancelled(job(name), first), start=first)
     assert gateway.handle(Tick(), 10.0) == []
-    listed = gateway.view.page("ann", ListRequest()).workloads
-    assert [each.id for each in listed] == ["young"]
+    [told] = gateway.handle(ask("list", b""), 10.0)
+    assert isinstance(told, Reply)
+    assert isinstance(told.reply, ListReply)
+    assert [each.id for each in told.reply.workloads] == ["young"]
     asked = gateway.handle(ask("get", GetRequest(id="old")), 11.0)
     assert asked == [ReadStory(ref="r1", tenant="ann", id="old")]
 
@@ -841,6 +843,43 @@ def test_list_is_put_off_until_the_log_has_been_read() -> None:
         ListReply(workloads=(view(),), counts={"queued": 1})
     )
     assert gateway.handle(ask("list", b"", tenant="bob"), 9.0) == say(ListReply())
+
+
+def test_a_long_list_breathes_and_goes_on_with_what_is_known_by_then() -> None:
+    gateway = fresh()
+    names = [f"j{number}" for number in range(200)]
+    log(gateway, *(submitted(job(name)) for name in names))
+    breathes: list[Instruction] = [Breathe(ref="r1", asker="ann")]
+    assert gateway.handle(ask("list", b'{"limit": 1000}'), 9.0) == breathes
+
+    # Meanwhile one that was shown ends, one that comes last ends, and a new one comes.
+    for name in ("j199", "j0"):
+        sequence = names.index(name) + 1
+        end_of_it = cancelled(job(name), sequence)
+        gateway.handle(Logged(event=end_of_it, sequence=300 + sequence, stored_at_s=9.0), 9.0)
+    new = submitted(job("new"))
+    gateway.handle(Logged(event=new, sequence=600, stored_at_s=9.0), 9.0)
+    stretches, told = 1, breathes
+    while told == breathes:
+        told = gateway.handle(Breathed(ref="r1"), 9.0)
+        stretches += 1
+    assert stretches == 3
+    (end,) = told
+    assert isinstance(end, Reply)
+    assert isinstance(end.reply, ListReply)
+    shown = {each.id: each.state for each in end.reply.workloads}
+    assert list(shown) == names[::-1]
+    assert (shown["j199"], shown["j0"], shown["j1"]) == ("queued", "cancelled", "queued")
+    assert end.reply.counts == {"queued": 199, "cancelled": 2}
+
+
+def test_a_long_list_that_is_given_up_is_over() -> None:
+    gateway = fresh()
+    log(gateway, *(submitted(job(f"j{number}")) for number in range(200)))
+    gateway.handle(ask("list", b'{"limit": 1000}'), 9.0)
+    assert gateway.handle(Abandoned(ref="r1"), 9.1) == say(UNCERTAIN)
+    assert gateway.handle(Breathed(ref="r1"), 9.2) == []
+    assert gateway.in_flight == 0
 
 
 # operators

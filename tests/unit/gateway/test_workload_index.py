@@ -21,12 +21,23 @@ def offer_all(view: WorkloadIndex, *events: WorkloadEvent, start: int = 1) -> No
         assert offered[0] is Verdict.COUNTED
 
 
+def listed(view: WorkloadIndex, asked: ListRequest) -> ListReply:
+    """A page, without anything that came in between."""
+    steps = view.listed("ann", asked)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            reply: ListReply = end.value
+            return reply
+
+
 def ids(view: WorkloadIndex, **request: object) -> list[str]:
     """All pages, one after the other."""
     asked = ListRequest(**request)  # type: ignore[arg-type] # fields of the request
     found: list[str] = []
     while True:
-        page = view.page("ann", asked)
+        page = listed(view, asked)
         found += [w.id for w in page.workloads]
         if not page.next_before:
             return found
@@ -59,7 +70,7 @@ def test_what_was_brought_back_is_shown_as_claimed_whatever_was_known_of_it() ->
             assert offered[0] is Verdict.MISSED
         assert view.offer(event, 9, 9.0, Verdict.COUNTED if known else None) is not None
         assert view.frozen("ann", "back") == ""
-        (shown,) = view.page("ann", ListRequest()).workloads
+        (shown,) = listed(view, ListRequest()).workloads
         assert (shown.id, shown.state, shown.cluster) == ("back", "claimed", "c1")
         assert view.open_of("ann") == 1
         assert view.waiting["default"] == 0
@@ -69,7 +80,7 @@ def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:
     view = WorkloadIndex()
     wish = job("b", queue="research", priority=3, pod_sets=(PodSet(count=2, gpus=4),))
     offer_all(view, submitted(job("a")), submitted(wish), cancelled(job("a"), 1))
-    assert view.page("ann", ListRequest()) == ListReply(
+    assert listed(view, ListRequest()) == ListReply(
         workloads=(
             WorkloadView(
                 tenant="ann",
@@ -105,14 +116,14 @@ def test_an_id_that_lives_again_is_listed_once_in_its_new_place() -> None:
     assert view.offer(placed(job("a"), 1), 4, 4.0) is None  # nothing follows an ending …
     offer_all(view, submitted(job("a", priority=1)), start=5)  # … but a new life
     assert ids(view) == ["a", "b"]
-    assert view.page("ann", ListRequest()).counts == {"queued": 2}
+    assert listed(view, ListRequest()).counts == {"queued": 2}
     assert (view.open_count, view.ended_count) == (2, 0)
 
 
 def test_a_tombstone_is_an_ended_workload() -> None:
     view = WorkloadIndex()
     offer_all(view, succeeded(job("a"), 7), start=9)
-    (shown,) = view.page("ann", ListRequest()).workloads
+    (shown,) = listed(view, ListRequest()).workloads
     assert shown == WorkloadView(
         tenant="ann",
         id="a",
@@ -134,7 +145,7 @@ def test_records_are_dropped_by_age_and_a_bounded_number_at_a_time() -> None:
     assert view.forget(11.0, limit=3) == 2  # those that ended at 2, 4, 6, 8 and 10
     assert view.forget(11.0) == 0
     assert ids(view) == [f"j-{n}" for n in range(9, 4, -1)]
-    assert view.page("ann", ListRequest()).counts == {"cancelled": 5}
+    assert listed(view, ListRequest()).counts == {"cancelled": 5}
 
 
 def test_records_are_dropped_by_number_the_oldest_endings_first() -> None:
@@ -160,10 +171,10 @@ def test_a_search_that_finds_little_ends_its_page_and_can_be_continued() -> None
     for n in range(total):
         request = job(f"j-{n}")
         offer_all(view, submitted(request), cancelled(request, 2 * n + 2), start=2 * n + 2)
-    page = view.page("ann", ListRequest(states=("queued", "cancelled"), queue="research"))
+    page = listed(view, ListRequest(states=("queued", "cancelled"), queue="research"))
     assert (page.workloads, page.next_before > 0) == ((), True)
     assert ids(view, states=("queued", "succeeded")) == ["old"]
-    assert view.page("ann", ListRequest(states=("queued",))).next_before == 0  # looks at one
+    assert listed(view, ListRequest(states=("queued",))).next_before == 0  # looks at one
 
 
 def test_a_page_of_long_entries_stays_below_what_a_reply_may_hold() -> None:
@@ -172,7 +183,7 @@ def test_a_page_of_long_entries_stays_below_what_a_reply_may_hold() -> None:
     for n in range(1000):
         request = job(f"j-{n}", pod_sets=(PodSet(gpus=1, gpu_models=models),))
         offer_all(view, submitted(request), start=n + 1)
-    page = view.page("ann", ListRequest(limit=1000))
+    page = listed(view, ListRequest(limit=1000))
     assert 10 < len(page.workloads) < 1000
     assert len(encode(page)) < 500_000
     assert len(ids(view, limit=1000)) == 1000
@@ -221,5 +232,5 @@ def test_pages_together_are_the_whole_whatever_came_and_went(
     orders = ended | {name: order for name, (order, _) in at.items()}
     assert ids(view, limit=limit) == sorted(orders, key=lambda name: -orders[name])
     assert ids(view, limit=limit, states=("queued",)) == sorted(at, key=lambda name: -at[name][0])
-    counts = view.page("ann", ListRequest()).counts
+    counts = listed(view, ListRequest()).counts
     assert counts == {k: v for k, v in [("queued", len(at)), ("cancelled", len(ended))] if v}
