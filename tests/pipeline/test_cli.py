@@ -175,6 +175,62 @@ def test_wait_says_by_its_exit_code_what_became_of_jobs(up: Up) -> None:
     assert (unknown.returncode, "not_found" in unknown.stderr) == (1, True)
 
 
+def test_a_workflow_of_a_file_is_waited_for_by_its_set_and_somebody_is_told(
+    up: Up, tmp_path: Path
+) -> None:
+    flow = tmp_path / "flow.yaml"
+    told = tmp_path / "told"
+    job = "pod_sets: [{gpus: 0}]\nexpected_duration_s: 5\nset: flow\nlabels: {of: me}\n"
+    flow.write_text(f"id: f-last\nafter: 'f-first:ended'\n{job}---\nid: f-first\n{job}")
+    tried = up.berth("apply", "-f", str(flow), "--dry-run")
+    assert tried.returncode == 0, tried.stderr
+    applied = up.berth("apply", "-f", str(flow))
+    assert [line.split()[0] for line in applied.stdout.splitlines()] == ["f-first", "f-last"]
+    then = f'echo "$BERTH_OUTCOME $BERTH_WORKLOADS" > {told}'
+    done = up.berth("wait", "--set", "flow", "--label", "of=me", "--at-most", "60s", "--then", then)
+    assert done.returncode == 0, done.stderr
+    assert told.read_text() == "ok f-first f-last\n"
+    listed = up.berth("jobs", "--set", "flow", "--sort", "-name", "-o", "name")
+    assert listed.stdout == "f-last\nf-first\n"
+    header, *rows = up.berth("jobs", "--set", "flow", "-o", "csv").stdout.splitlines()
+    assert (header.split(",")[:3], len(rows)) == (["tenant", "id", "state"], 2)
+    everybody = up.berth("jobs", "--all-tenants", "--set", "flow", "-o", "wide").stdout
+    assert everybody.startswith("TENANT ")
+    flow.write_text(f"id: f-x\nafter: f-y\n{job}---\nid: f-y\nafter: f-x\n{job}")
+    circle = up.berth("apply", str(flow))
+    assert circle.returncode == 2
+    assert "goes in a circle: f-x -> f-y -> f-x" in circle.stderr
+    none = up.berth("wait", "--set", "no-such")
+    assert (none.returncode, none.stderr) == (1, "berth: there is no workload of set no-such\n")
+
+
+def test_a_tenant_asks_for_gpus_queues_and_its_events_since(up: Up) -> None:
+    key = ("--creds-file", str(up.folder / "keys" / "tenant.default.creds"))
+    url = json.loads((up.folder / "connection.json").read_text())["url"]
+    tenant = ("--server", url, *key)
+    models = up.json("gpus", *tenant)["models"]
+    assert models
+    assert all(one["gpus"] >= one.get("open_gpus", 0) for one in models)
+    names = up.berth("gpus", "-o", "name", *tenant).stdout.split()
+    assert sorted(names) == sorted(one["model"] for one in models)
+    odd = up.berth("gpus", f"{names[0]}x", *tenant)
+    assert odd.returncode == 2
+    assert f"did you mean {names[0]}?" in odd.stderr
+    assert up.berth("queue", "list", *tenant).stdout.startswith("QUEUE ")
+    assert up.berth("jobs", "--all-tenants", *tenant).returncode == 1
+    lines = subprocess.Popen(
+        [sys.executable, "-m", "berthmaster.cli.main", "watch", "--since", "0", "--json", *tenant],
+        stdout=subprocess.PIPE,
+        env=environment(up.folder),
+    )
+    try:
+        assert lines.stdout is not None
+        assert json.loads(lines.stdout.readline())["event"]["type"] == "workload.submitted.v1"
+    finally:
+        lines.terminate()
+        lines.communicate(timeout=10)
+
+
 def test_whoami_says_where_and_as_whom_and_holds_nothing_secret(up: Up) -> None:
     operator = up.json("whoami")
     assert (operator["user"], operator["tenant"]) == ("operator", "default")
@@ -305,6 +361,15 @@ def test_priorities_change_while_a_job_waits(up: Up) -> None:
     changed = up.berth("reprioritize", "prio", "-7")
     assert changed.returncode == 0, changed.stderr
     assert up.json("job", "prio")["workload"]["priority"] == -7
+    for name in ("stuck-1", "stuck-2"):
+        up.json("submit", "--id", name, "--set", "stuck", "--gpus", "1", "--model", "Q9")
+    all_of_it = up.berth("reprioritize", "--set", "stuck", "prio", "7")
+    assert sorted(line.split()[0] for line in all_of_it.stdout.splitlines()) == [
+        *("prio", "stuck-1", "stuck-2"),
+    ]
+    assert up.json("job", "stuck-2")["workload"]["priority"] == 7
+    assert up.berth("cancel", "--set", "stuck").returncode == 0
+    assert up.berth("reprioritize", "prio", "soon").returncode == 2
     assert up.berth("cancel", "prio", "no-such-one").returncode == 1  # one of them was there
     up.until("prio", state="cancelled")
 

@@ -8,9 +8,11 @@ from typing import IO, Any, Final
 import click
 import msgspec
 
+from berthmaster.cli.listing import Form, form_option, write_list
+from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_gpus, parse_weights
 from berthmaster.cli.session import Session, bus_command, caller, usage
-from berthmaster.client import BerthError, Client
+from berthmaster.client import BerthError, Client, NotAllowedError
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.api import OperatorReply, QueueStanding
@@ -50,14 +52,22 @@ async def fleet_rows(berth: Client) -> list[ClusterRow]:
 
 
 @click.command()
+@form_option
 @bus_command
-async def clusters(session: Session) -> None:
+async def clusters(session: Session, form: Form | None) -> None:
     """List the clusters: how fresh, how full, how they score."""
     from berthmaster.cli.render import fleet
 
     async with session.client() as berth:
         rows = await fleet_rows(berth)
-        session.out.document(rows, lambda: fleet.clusters(rows, ascii_only=session.out.ascii_only))
+        write_list(
+            session.out,
+            form,
+            rows,
+            rows,
+            lambda row: row.cluster,
+            lambda wide: fleet.clusters(rows, ascii_only=session.out.ascii_only, wide=wide),
+        )
 
 
 def operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
@@ -72,14 +82,18 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
     """Whatever it is may come later, so that it is no error; most likely the name is wrong."""
     try:
         facts = [seen.fact for seen in await berth.fleet(nodes=node is not None, cluster=cluster)]
+        if node is None:
+            known = {cluster} if facts else {seen.fact.cluster for seen in await berth.fleet()}
+        else:
+            known = {each.node for each in facts if isinstance(each, NodeReport)}
     except BerthError:
         return  # the order was carried out; that we may not look does not change that
-    if node is not None:
-        facts = [each for each in facts if isinstance(each, NodeReport) and each.node == node]
-    if not facts:
+    name = cluster if node is None else node
+    if name not in known:
         where = "clusters" if node is None else f"top {cluster}"
+        right = did_you_mean(name, known) or ": is the name right?"
         sys.stderr.write(
-            f"berth: nothing was heard of {place_of(cluster, node)} so far: is the name right? "
+            f"berth: nothing was heard of {place_of(cluster, node)} so far{right} "
             f"`berth {where}` shows what there is\n"
         )
 
@@ -149,17 +163,40 @@ def queue() -> None:
 
 
 @queue.command("list")
+@form_option
 @bus_command
-async def queue_list(session: Session) -> None:
-    """List the queues that operators have set, each below its parent, and what they have now."""
+async def queue_list(session: Session, form: Form | None) -> None:
+    """List the queues that operators have set, each below its parent, and what they have now.
+
+    A tenant is told of those that are open to it.
+    """
     from berthmaster.cli.render import fleet
 
     async with session.client() as berth:
-        found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+        try:
+            found = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+        except NotAllowedError:
+            told = (await berth.why()).accounts
+            write_list(
+                session.out,
+                form,
+                told,
+                told,
+                lambda each: each.queue,
+                lambda _: fleet.standings(told),
+            )
+            return
         accounts: tuple[QueueStanding, ...] = ()
-        if found and not session.out.as_json:
+        if found and not session.out.as_json and form in (None, "wide"):
             accounts = await _accounts(berth)
-        session.out.document(found, lambda: fleet.queues(found, accounts))
+        write_list(
+            session.out,
+            form,
+            found,
+            found,
+            lambda each: each.queue,
+            lambda _: fleet.queues(found, accounts),
+        )
 
 
 async def _accounts(berth: Client) -> tuple[QueueStanding, ...]:

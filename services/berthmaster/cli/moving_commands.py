@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from berthmaster.cli.fleet_commands import operator_reply, place_of
+from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s
 from berthmaster.cli.session import Session, bus_command, caller, usage
@@ -202,11 +203,14 @@ async def undrain(session: Session, cluster: str, node: str | None, reason: str)
 
 @click.command()
 @click.argument("cluster", required=False, default="")
+@form_option
 @bus_command
-async def cordons(session: Session, cluster: str) -> None:
+async def cordons(session: Session, cluster: str, form: Form | None) -> None:
     """List cordons and drains: what, who, when, why, what is still there, what matches nothing."""
     from berthmaster.cli.render.moving import cordons as render
+    from berthmaster.cli.render.moving import place
 
     async with session.client() as berth:
         reply = await berth.cordons(cluster)
-        session.out.document(reply, lambda: render(reply, berth.now()))
+        now_s = berth.now()
+        write_list(session.out, form, reply, reply.cordons, place, lambda _: render(reply, now_s))

@@ -6,6 +6,7 @@ from typing import IO
 import click
 from msgspec.structs import replace
 
+from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.requests import WrongInput, read_named
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import Client
@@ -20,15 +21,23 @@ def runtime() -> None:
 
 
 @runtime.command("list")
+@form_option
 @bus_command
-async def runtime_list(session: Session) -> None:
+async def runtime_list(session: Session, form: Form | None) -> None:
     """List the runtimes that requests may name: those built in and those that operators set."""
     from berthmaster.cli.render import runtimes
 
     async with session.client() as berth:
         found = await _known(berth)
         settings = [one for _, one in sorted(found.items()) if not one.deleted]
-        session.out.document(settings, lambda: runtimes.table(settings))
+        write_list(
+            session.out,
+            form,
+            settings,
+            settings,
+            lambda one: one.runtime,
+            lambda _: runtimes.table(settings),
+        )
 
 
 @runtime.command("show")

@@ -161,19 +161,36 @@ def request_flags(function: Any) -> Any:
 @click.command(epilog="Flags after -- are the command to run: berth submit --gpus 1 -- python t.py")
 @click.argument("words", nargs=-1, metavar="[FILE]... [-- COMMAND]")
 @request_flags
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="The same as naming it; may be repeated.",
+)
 @click.option("--dry-run", is_flag=True, help="Show where it would go; submit nothing.")
 @click.option("--wait", is_flag=True, help="Follow it to its end; exit code 1 if it fails.")
 @bus_command
 async def submit(
-    session: Session, /, words: tuple[str, ...], dry_run: bool, wait: bool, **flags: Any
+    session: Session,
+    /,
+    words: tuple[str, ...],
+    files: tuple[str, ...],
+    dry_run: bool,
+    wait: bool,
+    **flags: Any,
 ) -> int:
-    """Submit jobs: JSON files ('-' is standard input), or one job made of flags.
+    """Submit jobs: files of JSON or YAML ('-' is standard input), or one job made of flags.
 
-    A file holds a request, an array of them, or one a line. Submitting the same id with the
-    same content again is harmless.
+    A file holds a request, an array of them, one a line, or YAML documents. Submitting the same id
+    with the same content again is harmless.
     """
     from berthmaster.cli.requests import WrongInput
 
+    if files and _any_given(flags):
+        usage("-f: give files or flags, not both")
+    words = (*files, *words)
     if session.target.queue and flags.get("queue") is None and _any_given(flags):
         flags["queue"] = session.target.queue
     try:
@@ -186,14 +203,44 @@ async def submit(
         return await _submit(session, berth, bodies, wait=wait)
 
 
+@click.command()
+@click.argument("words", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="The same; may be repeated."
+)
+@click.option("--dry-run", is_flag=True, help="Show where each would go; submit nothing.")
+@click.option("--wait", is_flag=True, help="Follow them to their end; exit code 1 if one fails.")
+@bus_command
+async def apply(
+    session: Session, words: tuple[str, ...], files: tuple[str, ...], dry_run: bool, wait: bool
+) -> int:
+    """Submit the jobs of files, each after those that it waits for; again and again without harm.
+
+    A file is JSON or YAML of one or several documents ('-' is standard input). `after: ID`, or a
+    list of ID, ID:succeeded or ID:ended, says which jobs one waits for. All of it is checked first:
+    jobs that wait for each other in a circle are refused with the way round.
+    """
+    from berthmaster.cli.requests import WrongInput
+
+    try:
+        bodies = bodies_of((*files, *words), {})
+    except WrongInput as error:
+        usage(str(error))
+    async with session.client() as berth:
+        if dry_run:
+            return await _dry_run(session, berth, bodies)
+        return await _submit(session, berth, bodies, wait=wait)
+
+
 def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
     """Requests as JSON, of files or of flags. Raises WrongInput."""
     from berthmaster.cli.arrays import array_of, in_order, parse_after
-    from berthmaster.cli.requests import WrongInput, from_flags, read_requests
+    from berthmaster.cli.job_files import read_jobs
+    from berthmaster.cli.requests import WrongInput, from_flags
     from berthmaster.messages.families import encode
 
     if _any_given(flags):
-        if words and (words[0] == "-" or words[0].endswith(".json")):
+        if words and (words[0] == "-" or words[0].endswith((".json", ".yaml", ".yml"))):
             raise WrongInput("give files or flags, not both; a command to run stands after --")
         array = flags.pop("array", None)
         flags["after"] = parse_after(flags.get("after") or ()) or None
@@ -201,7 +248,7 @@ def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
         return [encode(one) for one in (array_of(request, array) if array else [request])]
     if not words:
         raise WrongInput("give a file, - for standard input, or flags such as --gpus 1")
-    return in_order([body for word in words for body in read_requests(_read(word), word)])
+    return in_order([body for word in words for body in read_jobs(_read(word), word)])
 
 
 def _any_given(flags: dict[str, Any]) -> bool:

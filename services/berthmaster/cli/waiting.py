@@ -19,12 +19,13 @@ _PAUSE_S: Final = 0.05
 
 
 async def position(berth: "Client") -> int | None:
-    """Where in the log to begin to watch; None for those who may only see what comes."""
-    from berthmaster.client.errors import NotAllowedError
+    """Where in the log to begin to watch; None if a service of an older version answers, which
+    tells a tenant no more than what comes."""
+    from berthmaster.client.errors import BerthError
 
     try:
-        return await berth.last_sequence()
-    except NotAllowedError:
+        return await berth.position()
+    except BerthError:
         return None
 
 
@@ -36,6 +37,7 @@ class Waiting:
     ) -> None:
         self.bad = 0  # ended otherwise than well
         self.open = open_  # the others
+        self.views: dict[str, WorkloadView] = {}  # as they were when they had come so far
         self._session = session
         self._berth = berth
         self._states = {*ENDINGS, "running"} if goal == "running" else set(ENDINGS)
@@ -47,6 +49,7 @@ class Waiting:
         if view.state not in self._states:
             return None
         self.open.discard(name)
+        self.views[name] = view
         self.bad += view.state in ENDINGS and view.state != "succeeded"
         return view
 

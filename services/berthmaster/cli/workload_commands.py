@@ -1,17 +1,37 @@
 """Commands about workloads that are there: jobs, job, watch, why, cancel, reprioritize."""
 
+import asyncio
+import functools
 import sys
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from berthmaster.cli.completion import ANY, OPEN
+from berthmaster.cli.listing import Form, form_option, write_list
+from berthmaster.cli.selection import (
+    OPEN_STATES,
+    Followed,
+    Selection,
+    selection_of,
+    selection_options,
+)
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
     from berthmaster.client import Client
-    from berthmaster.messages.api import WhyReply, WorkloadStateName, WorkloadView
+    from berthmaster.messages.api import (
+        ChangeReply,
+        ListReply,
+        WhyReply,
+        WorkloadStateName,
+        WorkloadView,
+    )
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
 STATES: "tuple[WorkloadStateName, ...]" = (
@@ -26,14 +46,36 @@ STATES: "tuple[WorkloadStateName, ...]" = (
 )
 
 
+WATCH_EVERY_S: Final = 1.0
+SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
+    "age": lambda view: -view.submitted_at_s,
+    "changed": lambda view: -view.changed_at_s,
+    "name": lambda view: view.id,
+    "tenant": lambda view: view.tenant,
+    "state": lambda view: STATES.index(view.state),
+    "priority": lambda view: -view.priority,
+    "gpus": lambda view: -view.gpus,
+    "queue": lambda view: view.queue,
+    "cluster": lambda view: view.cluster,
+}
+
+
 @click.command()
 @click.option("--state", type=click.Choice(STATES), multiple=True, help="Only in these states.")
 @click.option("--queue", default="", help="Only of this queue.")
-@click.option("--set", "set_name", default="", metavar="NAME", help="Only of this set.")
-@click.option("--label", multiple=True, metavar="K=V", help="Only with this label.")
+@selection_options("Only with")
 @click.option("--since", metavar="TIME", help="Only those of which something happened since: 2h.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--before", type=int, default=0, help="Only those submitted before this event.")
+@click.option("--all-tenants", is_flag=True, help="Everybody's; for operators.")
+@click.option(
+    "--sort",
+    type=click.Choice([mark + name for name in SORTS for mark in ("", "-")]),
+    metavar="KEY",
+    help=f"What is listed, by {', '.join(SORTS)}; -KEY the other way round [age].",
+)
+@click.option("--watch", is_flag=True, help="Go on and show what changes; Ctrl-C ends.")
+@form_option
 @bus_command
 async def jobs(
     session: Session,
@@ -44,27 +86,94 @@ async def jobs(
     since: str | None,
     limit: int,
     before: int,
+    all_tenants: bool,
+    sort: str | None,
+    watch: bool,
+    form: Form | None,
 ) -> None:
     """List workloads, newest first."""
     from berthmaster.cli.render import workloads
-    from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_pairs
+    from berthmaster.cli.requests import WrongInput, parse_duration_s
 
+    selected = selection_of(set_name, label)
+    if watch and form not in (None, "wide"):
+        usage(f"--watch shows a table, or lines with --json; not -o {form}")
     try:
-        labels = parse_pairs(label, "label")
         ago_s = None if since is None else parse_duration_s(since)
     except WrongInput as error:
         usage(str(error))
     async with session.client() as berth:
-        reply = await berth.list(
-            states=state,
-            queue=queue,
-            set_name=set_name,
-            labels=labels,
-            since_s=0.0 if ago_s is None else max(0.0, berth.now() - ago_s),
-            limit=limit,
-            before=before,
+
+        async def listed() -> "ListReply":
+            reply = await berth.list(
+                states=state,
+                queue=queue,
+                set_name=selected.set_name,
+                labels=selected.labels,
+                since_s=0.0 if ago_s is None else max(0.0, berth.now() - ago_s),
+                limit=limit,
+                before=before,
+                all_tenants=all_tenants,
+            )
+            return in_sort(reply, sort)
+
+        def shown(reply: "ListReply", wide: bool) -> "RenderableType":
+            return workloads.jobs(reply, berth.now(), wide=wide, all_tenants=all_tenants)
+
+        if watch:
+            lines = functools.partial(workloads.job_line, all_tenants=all_tenants)
+            wide = form == "wide"
+            await watch_list(session, berth.now, listed, lambda r: shown(r, wide), lines)
+            return
+        reply = await listed()
+        write_list(
+            session.out,
+            form,
+            reply,
+            reply.workloads,
+            lambda view: f"{view.tenant}/{view.id}" if all_tenants else view.id,
+            lambda wide: shown(reply, wide),
         )
-        session.out.document(reply, lambda: workloads.jobs(reply, berth.now()))
+
+
+def in_sort(reply: "ListReply", sort: str | None) -> "ListReply":
+    """The page in another order; those that are alike stay as they are, newest first."""
+    import msgspec
+
+    if sort is None:
+        return reply
+    found = sorted(reply.workloads, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+    return msgspec.structs.replace(reply, workloads=tuple(found))
+
+
+async def watch_list(
+    session: Session,
+    now: Callable[[], float],
+    listed: "Callable[[], Awaitable[ListReply]]",
+    shown: "Callable[[ListReply], RenderableType]",
+    line: "Callable[[WorkloadView, float], Text]",
+) -> None:
+    """On a terminal the list as it is now; elsewhere it once, then a line for each change."""
+    from rich.live import Live
+
+    from berthmaster.client.errors import UnavailableError
+
+    out = session.out
+    if out.console.is_terminal and not out.as_json:
+        with Live(console=out.console, auto_refresh=False) as live:
+            while True:
+                with suppress(UnavailableError):  # what was last known stays
+                    live.update(shown(await listed()), refresh=True)
+                await asyncio.sleep(WATCH_EVERY_S)
+    before: dict[tuple[str, str], WorkloadView] = {}
+    while True:
+        with suppress(UnavailableError):
+            reply = await listed()
+            for view in reply.workloads:
+                if before.get((view.tenant, view.id)) != view:
+                    out.item(view, lambda view=view: line(view, now()))  # type: ignore[misc]
+            before = {(view.tenant, view.id): view for view in reply.workloads}
+        await asyncio.sleep(WATCH_EVERY_S)
 
 
 @click.command()
@@ -82,21 +191,36 @@ async def job(session: Session, workload: str) -> None:
 @click.command()
 @click.argument("workload", required=False, type=ANY)
 @click.option("--all-tenants", is_flag=True, help="Everybody's workloads, if you may.")
+@selection_options("Those with")
 @click.option("--since", type=int, help="From after this event on, 0 = from the beginning.")
 @bus_command
 async def watch(
-    session: Session, workload: str | None, all_tenants: bool, since: int | None
+    session: Session,
+    workload: str | None,
+    all_tenants: bool,
+    set_name: str,
+    label: tuple[str, ...],
+    since: int | None,
 ) -> None:
     """Follow what happens to workloads, or to one, as it happens."""
     from berthmaster.cli.render.workloads import event_line
 
+    selected = selection_of(set_name, label)
+    if selected and (workload is not None or all_tenants):
+        usage("--set and --label are of one tenant's workloads, without a name")
     async with session.client() as berth:
         if workload is not None and since is None:
             since = 0  # its story so far, then what comes
+        if selected and since is None:
+            since = await berth.position()  # what is submitted while they are listed comes too
+        ids = {view.id async for view in selected.views(berth)} if selected else set()
+        followed = Followed(selected, ids)
         who = "*" if all_tenants else None
         session.out.say("Following; Ctrl-C ends.")
         async with aclosing(berth.watch(workload=workload, tenant=who, since=since)) as events:
             async for seen in events:
+                if selected and not followed.takes(seen.event):
+                    continue
                 session.out.item(
                     seen,
                     lambda seen=seen: event_line(  # type: ignore[misc]
@@ -134,30 +258,9 @@ def ending_of(view: "WorkloadView") -> "WhyReply":
     return WhyReply(tenant=view.tenant, id=view.id, state=view.state, summary=summary)
 
 
-async def open_ones(berth: "Client", set_name: str, label: tuple[str, ...]) -> list[str]:
-    """Ids of all workloads of a set, with these labels, that have not ended."""
-    from berthmaster.cli.requests import WrongInput, parse_pairs
-
-    try:
-        labels = parse_pairs(label, "label")
-    except WrongInput as error:
-        usage(str(error))
-    states: tuple[WorkloadStateName, ...] = ("queued", "placed", "claimed", "admitted", "running")
-    found: list[str] = []
-    before = 0
-    while True:
-        page = await berth.list(
-            states=states, set_name=set_name, labels=labels, limit=1000, before=before
-        )
-        found += [view.id for view in page.workloads]
-        if not (before := page.next_before):
-            return found
-
-
 @click.command()
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=OPEN)
-@click.option("--set", "set_name", default="", metavar="NAME", help="All open ones of this set.")
-@click.option("--label", multiple=True, metavar="K=V", help="All open ones with this label.")
+@selection_options("All open ones with")
 @click.option("--reason", default="", help="Why, for those who read its story.")
 @bus_command
 async def cancel(
@@ -170,41 +273,75 @@ async def cancel(
     """Cancel workloads. One that runs is stopped by its cluster a little later."""
     if not (workloads or set_name or label):
         usage("name workloads, or say --set or --label")
+
+    def said(reply: "ChangeReply") -> str:
+        note = f": {reply.note}" if reply.note else ""
+        return f"{reply.id} is {reply.state}{note}"
+
+    selected = selection_of(set_name, label)
+    async with session.client() as berth:
+        names = await meant(berth, workloads, selected)
+        return await change_all(session, names, lambda name: berth.cancel(name, reason), said)
+
+
+async def meant(
+    berth: "Client", workloads: tuple[str, ...], selected: Selection
+) -> tuple[str, ...]:
+    """Those that are named, and the open ones that are selected; none twice."""
+    found = [view.id async for view in selected.views(berth, OPEN_STATES)] if selected else []
+    return tuple(dict.fromkeys((*workloads, *found)))
+
+
+async def change_all(
+    session: Session,
+    workloads: tuple[str, ...],
+    change: "Callable[[str], Awaitable[ChangeReply]]",
+    said: "Callable[[ChangeReply], str]",
+) -> int:
+    """Each with its own answer; one that is refused does not keep the others back."""
     from berthmaster.cli.render.terminal import safe
     from berthmaster.client.errors import RefusedError
 
     failed = 0
-    async with session.client() as berth:
-        if set_name or label:
-            workloads = (*workloads, *await open_ones(berth, set_name, label))
-        for workload in workloads:
-            try:
-                reply = await berth.cancel(workload, reason)
-            except RefusedError as error:
-                failed += 1
-                if session.out.as_json:
-                    session.out.line({"id": workload, "error": error.refusal})
-                sys.stderr.write(f"berth: {workload}: {error}\n")
-                continue
-            note = f": {reply.note}" if reply.note else ""
-            text = f"{reply.id} is {reply.state}{note}"
-            session.out.item(reply, lambda text=text: safe(text))  # type: ignore[misc]
+    for workload in workloads:
+        try:
+            reply = await change(workload)
+        except RefusedError as error:
+            failed += 1
+            if session.out.as_json:
+                session.out.line({"id": workload, "error": error.refusal})
+            sys.stderr.write(f"berth: {workload}: {error}\n")
+            continue
+        text = said(reply)
+        session.out.item(reply, lambda text=text: safe(text))  # type: ignore[misc]
     return EXIT_FAILED if failed else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # -7 is a priority
-@click.argument("workload", type=OPEN)
-@click.argument("priority", type=int)
+@click.argument("words", nargs=-1, required=True, metavar="[WORKLOAD]... PRIORITY", type=OPEN)
+@selection_options("All open ones with")
 @bus_command
-async def reprioritize(session: Session, workload: str, priority: int) -> None:
-    """Give a workload another priority; more goes first."""
-    from berthmaster.cli.render.terminal import safe
+async def reprioritize(
+    session: Session, words: tuple[str, ...], set_name: str, label: tuple[str, ...]
+) -> int:
+    """Give workloads another priority; more goes first."""
+    *workloads, number = words
+    try:
+        priority = int(number)
+    except ValueError:
+        usage(f"the last word is the priority, a whole number; {number!r} is none")
+    if not (workloads or set_name or label):
+        usage("name workloads before the priority, or say --set or --label")
 
-    async with session.client() as berth:
-        reply = await berth.reprioritize(workload, priority)
+    def said(reply: "ChangeReply") -> str:
         if reply.state in ENDINGS:
-            text = f"{reply.id} is {reply.state} and keeps its priority: {reply.note}"
-        else:
-            note = f"; {reply.note}" if reply.note else ""
-            text = f"{reply.id} has priority {priority} and is {reply.state}{note}"
-        session.out.document(reply, lambda: safe(text))
+            return f"{reply.id} is {reply.state} and keeps its priority: {reply.note}"
+        note = f"; {reply.note}" if reply.note else ""
+        return f"{reply.id} has priority {priority} and is {reply.state}{note}"
+
+    selected = selection_of(set_name, label)
+    async with session.client() as berth:
+        names = await meant(berth, tuple(workloads), selected)
+        return await change_all(
+            session, names, lambda name: berth.reprioritize(name, priority), said
+        )

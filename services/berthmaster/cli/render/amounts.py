@@ -43,13 +43,20 @@ def _three(value: float) -> str:
 
 
 def clock(at_s: float) -> str:
-    """The time of the day of a time stamp, UTC, to the millisecond."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S.%f")[:-3]
+    """The local time of the day of a time stamp, to the millisecond."""
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
 def moment(at_s: float) -> str:
-    """Date and time of a time stamp, UTC."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at_s else "-"
+    """Local date and time of a time stamp, with its zone."""
+    if not at_s:
+        return "-"
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def zone(at_s: float) -> str:
+    """The local zone as of a time stamp, for the head of a column: CET."""
+    return datetime.fromtimestamp(at_s, UTC).astimezone().strftime("%Z")
 
 
 def number(value: float) -> str:

@@ -1,6 +1,6 @@
 """The fleet on the screen: one line a cluster, one line a node."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,7 +20,9 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = ".123456789"
 
 
-def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> RenderableType:
+def clusters(
+    rows: Sequence[ClusterRow], *, ascii_only: bool = False, wide: bool = False
+) -> RenderableType:
     """The table of `berth clusters`."""
     if not rows:
         return safe("No cluster has reported yet.")
@@ -36,6 +38,7 @@ def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> Rendera
         "IDLE",
         "FRAG",
         "GPU",
+        *(("LARGEST GANG", "MODELS") if wide else ()),
     )
     table = plain_table(
         *headers, right=("SEEN", "NODES", "GPUS", "FREE", "USED", "IDLE", "FRAG", "GPU")
@@ -56,6 +59,7 @@ def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> Rendera
             amounts.percent(_fraction(row.idle_gpu_percent)),
             amounts.percent(_fraction(row.fragmentation_percent)),
             str(row.scores.get("gpuClusterAvailable", "?")),
+            *((safe(_counts(row.largest_gang)), safe(_counts(row.models))) if wide else ()),
         )
         notes += _notes(row)
     legend = safe(
@@ -64,6 +68,36 @@ def clusters(rows: Sequence[ClusterRow], *, ascii_only: bool = False) -> Rendera
         style="dim",
     )
     return Group(table, safe(), fleet_line(rows), legend, *notes)
+
+
+def _counts(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items())) or "-"
+
+
+def standings(accounts: Sequence[QueueStanding]) -> RenderableType:
+    """Queues as a tenant is told of them: those that are open to it."""
+    if not accounts:
+        return safe("No queue is open to this tenant.")
+    numbers = (*("PRIO", "GUARANTEE", "DESERVED", "LIMIT", "USED", "BORROWED"), "RUNNING")
+    columns = (*numbers, "WAITING")
+    table = plain_table("QUEUE", *columns, "STATE", right=columns)
+    for each in accounts:
+        table.add_row(
+            safe(each.queue),
+            str(each.priority),
+            _gpus(each.guarantee_gpu_milli),
+            _gpus(each.deserved_gpu_milli),
+            _gpus(each.capability_gpu_milli),
+            *_has(each),
+            _of(each.running, each.max_running_jobs),
+            str(each.waiting),
+            "held" if each.held else "open",
+        )
+    return table
+
+
+def _of(number: int, most: int | None) -> str:
+    return str(number) if most is None else f"{number}/{most}"
 
 
 def fleet_line(rows: Sequence[ClusterRow]) -> Text:

@@ -2,7 +2,7 @@
 
 from rich.console import Group, RenderableType
 
-from berthmaster.cli.render.amounts import clock, duration
+from berthmaster.cli.render.amounts import clock, duration, zone
 from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.messages.quality import QualityReport
 
@@ -13,7 +13,10 @@ def report(told: QualityReport) -> RenderableType:
     """One report: the whole, then the queues."""
     deciding = f", {told.decide_ms:.2g} ms each" if told.decide_ms is not None else ""
     lines: list[RenderableType] = [
-        safe(f"{told.decider} at {clock(told.observed_at_s)[:8]} UTC", style="bold"),
+        safe(
+            f"{told.decider} at {clock(told.observed_at_s)[:8]} {zone(told.observed_at_s)}",
+            style="bold",
+        ),
         safe(
             f"{told.live:,} placed, {told.waiting:,} wait; GPUs {_percent(told.allocation_percent)}"
             f" taken, {_percent(told.fragmentation_percent)} of the rest fragmented;"

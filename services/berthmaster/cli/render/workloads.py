@@ -78,32 +78,64 @@ def state_text(view: WorkloadView) -> Text:
     return text
 
 
-def jobs(reply: ListReply, now_s: float) -> RenderableType:
-    """The list of workloads, newest first."""
+JOB_COLUMNS = ("ID", "STATE", "GPUS", "PODS", "QUEUE", "PRIO", "CLUSTER", "AGE")
+WIDE_COLUMNS = ("CHANGED", "TRIES", "SET", "LABELS", "MODELS", "REASON")
+RIGHT_COLUMNS = ("GPUS", "PODS", "PRIO", "AGE", "CHANGED", "TRIES")
+
+
+def jobs(
+    reply: ListReply, now_s: float, *, wide: bool = False, all_tenants: bool = False
+) -> RenderableType:
+    """The list of workloads, in the order in which they are."""
     if not reply.workloads:
         total = amounts.counted(reply.counts)
         return safe(f"No workloads match. In all: {total}." if total else "No workloads yet.")
-    table = plain_table("ID", "STATE", "GPUS", "PODS", "QUEUE", "PRIO", "CLUSTER", "AGE", right=(
-        "GPUS", "PODS", "PRIO", "AGE",
-    ))  # fmt: skip
-    table.columns[0].overflow = table.columns[6].overflow = "fold"
+    columns = (*(("TENANT",) if all_tenants else ()), *JOB_COLUMNS, *(WIDE_COLUMNS if wide else ()))
+    table = plain_table(*columns, right=RIGHT_COLUMNS)
     for view in reply.workloads:
-        table.add_row(
-            safe(view.id),
-            state_text(view),
-            amounts.number(view.gpus),
-            str(view.pods or "-"),
-            safe(view.queue or "-"),
-            str(view.priority),
-            safe(view.cluster or "-"),
-            amounts.since(view.submitted_at_s, now_s),
-        )
+        first = (safe(view.tenant),) if all_tenants else ()
+        table.add_row(*first, *_cells(view, now_s), *(_more_cells(view, now_s) if wide else ()))
     lines: list[RenderableType] = [table]
     if counts := amounts.counted(reply.counts):
         lines += [safe(), safe(f"In all: {counts}.")]
     if reply.next_before:
         lines.append(safe(f"Older ones: --before {reply.next_before}"))
     return Group(*lines)
+
+
+def _cells(view: WorkloadView, now_s: float) -> tuple[Text | str, ...]:
+    return (
+        safe(view.id),
+        state_text(view),
+        amounts.number(view.gpus),
+        str(view.pods or "-"),
+        safe(view.queue or "-"),
+        str(view.priority),
+        safe(view.cluster or "-"),
+        amounts.since(view.submitted_at_s, now_s),
+    )
+
+
+def _more_cells(view: WorkloadView, now_s: float) -> tuple[Text | str, ...]:
+    labels = ",".join(f"{key}={value}" for key, value in view.labels.items())
+    return (
+        amounts.since(view.changed_at_s, now_s),
+        str(view.attempt),
+        safe(view.set or "-"),
+        safe(labels or "-"),
+        safe(" or ".join(view.gpu_models) or "-"),
+        safe(view.reason or "-"),
+    )
+
+
+def job_line(view: WorkloadView, now_s: float, *, all_tenants: bool = False) -> Text:
+    """One workload as a line of a list that goes on: no column knows how wide the next one is."""
+    name = f"{view.tenant}/{view.id}" if all_tenants else view.id
+    head = safe(f"{amounts.clock(now_s)}  {name:<{NAME_COLUMNS}} ")
+    head.append(state_text(view))
+    where = f" on {view.cluster}" if view.cluster else ""
+    head.append(visible(f"{where}: {view.reason}" if view.reason else where))
+    return head
 
 
 def job(reply: GetReply, now_s: float) -> RenderableType:
@@ -214,7 +246,9 @@ def _topology_words(topology: Topology | None) -> str:
 
 def story(events: Sequence[RecordedEvent]) -> RenderableType:
     """All events in their order, with the time that passed between them."""
-    table = plain_table("SEQ", "TIME (UTC)", "AFTER", "EVENT", "WHAT", right=("SEQ", "AFTER"))
+    zone = amounts.zone(events[0].stored_at_s if events else 0.0)
+    head = ("SEQ", f"TIME ({zone})", "AFTER", "EVENT", "WHAT")
+    table = plain_table(*head, right=("SEQ", "AFTER"))
     table.columns[4].overflow = "fold"
     before_s = None
     for recorded in events:

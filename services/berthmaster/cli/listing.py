@@ -1,0 +1,95 @@
+"""What listing commands have in common: `-o wide|json|yaml|csv|name`, one renderer for all.
+
+A table for people is each command's own; the other forms follow from the messages alone.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+import msgspec
+
+from berthmaster.cli.session import Output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Form = Literal["wide", "json", "yaml", "csv", "name"]
+FORMS: Final = ("wide", "json", "yaml", "csv", "name")
+
+
+def form_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The flag -o, as the argument ``form``."""
+    option = click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(FORMS),
+        help="wide: more columns; json, yaml, csv: all there is; name: names alone.",
+    )
+    return option(function)
+
+
+def write_list(
+    out: Output,
+    form: Form | None,
+    document: object,
+    items: Sequence[msgspec.Struct],
+    name: Callable[[Any], str],
+    shown: Callable[[bool], "RenderableType"],
+) -> None:
+    """``document``: what JSON and YAML hold; ``items``: the rows of CSV, each with a ``name``.
+    ``shown``: the table, of more columns if told so."""
+    match form:
+        case "json":
+            Output(as_json=True).document(document, lambda: "")
+        case "yaml":
+            out.write(as_yaml(document).encode().rstrip(b"\n"))
+        case "csv":
+            out.write(as_csv(items).encode().rstrip(b"\n"))
+        case "name":
+            for item in items:
+                out.write(_one_line(name(item)).encode())
+        case _:
+            out.document(document, lambda: shown(form == "wide"))
+
+
+def as_yaml(document: object) -> str:
+    """The same as JSON, as YAML."""
+    import yaml
+
+    plain = msgspec.json.decode(msgspec.json.encode(document))
+    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def as_csv(items: Sequence[msgspec.Struct]) -> str:
+    """A header, and a line for each; what is a list or has parts is JSON in its cell."""
+    fields = list(dict.fromkeys(field for item in items for field in item.__struct_fields__))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(fields)
+    for item in items:
+        writer.writerow([_cell(getattr(item, field, None)) for field in fields])
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return _no_formula(value) if isinstance(value, str) else str(value)
+    return msgspec.json.encode(value).decode()
+
+
+def _no_formula(text: str) -> str:
+    """What a spreadsheet would take for a formula is made a text: names come from anybody."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _one_line(name: str) -> str:
+    return name if name.isprintable() else ascii(name)[1:-1]
