@@ -1,10 +1,13 @@
 """The client against a real server: what it repeats, what it tells, whom it lets see what."""
 
 import asyncio
+import inspect
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,6 +26,7 @@ from berthmaster.client import (
     Client,
     NotAllowedError,
     RefusedError,
+    SyncClient,
     TooLargeError,
     UnavailableError,
     UnexpectedReplyError,
@@ -47,6 +51,8 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.runtime.ports import free_ports
+from tests.bus.proxy import proxied
+from tests.bus.shells import gateway
 from tests.bus.tools import Lines, Settings, accounts_of, connected, story, until
 
 JOB = JobRequest(id="train-7")
@@ -355,6 +361,72 @@ async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
                 (2, submitted("b")),
             ]
             assert abs(first.stored_at_s - gateway.now()) < 10
+
+
+@story
+async def test_what_a_lost_connection_kept_from_a_tenant_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """Also of a workload of which it had heard nothing; then the same for a program that blocks."""
+    keys = tmp_path / "keys"
+    users = ["gateway", "setup", "tenant.lab"]
+    config = ServerConfig(sync="default", extra=accounts_of(keys, users))
+    mine = {"creds_file": creds_file(keys, "tenant.lab"), "inbox_prefix": "_INBOX.tenant.lab"}
+    theirs = {"nats_creds_file": creds_file(keys, "gateway"), "inbox_prefix": "_INBOX.gateway"}
+    with Server(tmp_path / "nats", config) as server:
+        told = Settings(server.url, creds_file(keys, "setup"), inbox_prefix("setup"))
+        async with await Connection.open(told, "setup", Lines()) as setup:
+            await ensure_streams(setup)
+        async with proxied(server.url) as proxy, gateway(server.url, **theirs):
+            me = Client.connect(proxy.url, tenant="lab", timeout_s=20, **mine)  # type: ignore[arg-type]
+            async with me, aclosing(me.watch()) as seen:
+                before = len(me.connection.nc._subs)
+                heard = asyncio.ensure_future(anext(seen))
+                await until(lambda: len(me.connection.nc._subs) > before, "it listens")
+                await me.connection.flush()
+                await me.submit(JobRequest(id="a"))
+                assert (await heard).event.id == "a"
+                proxy.to_client = lambda passing: b" berth.event." in passing.line
+                await me.submit(JobRequest(id="b"))
+                await until(lambda: bool(proxy.lost), "the event of b is lost")
+                proxy.to_client = lambda _: False
+                proxy.cut()
+                assert (await anext(seen)).event.id == "b"
+                await me.submit(JobRequest(id="c"))
+                assert (await anext(seen)).event.id == "c"
+            await asyncio.to_thread(blocking_story, server.url, mine)
+
+
+def blocking_story(url: str, mine: dict[str, Any]) -> None:
+    with SyncClient.connect(url, tenant="lab", timeout_s=20, **mine) as berth:
+        assert berth.submit(JobRequest(id="d")) == SubmitReply(tenant="lab", id="d", sequence=4)
+        assert [view.id for view in berth.list().workloads] == ["d", "c", "b", "a"]
+        happening = berth.watch(since=2)
+        assert [next(happening).event.id for _ in range(2)] == ["c", "d"]
+        happening.close()
+        with pytest.raises(TimeoutError):
+            berth.wait("d", limit_s=0.01)
+        assert berth.cancel("d", "enough").state == "cancelled"
+        assert berth.wait("d", until="running", limit_s=60).reason == "enough"
+        with pytest.raises(RefusedError):
+            berth.get("nobody")
+        answers = list(berth.submit_many([JobRequest(id="e"), b"{}", JobRequest(id="a")]))
+        assert [isinstance(answer, SubmitReply) for _, answer in answers] == [True, False, True]
+        assert berth.call(lambda client: client.get("e")).workload.state == "queued"
+        left = berth.watch()  # nothing comes any more; the end of the client ends it
+        threading.Timer(0.05, berth.__exit__, (None, None, None)).start()
+        with pytest.raises(UnavailableError):
+            next(left)
+    with pytest.raises(RuntimeError, match="use the client as"):
+        berth.get("a")
+
+
+def test_every_method_of_the_blocking_client_takes_what_the_other_takes() -> None:
+    with pytest.raises(RuntimeError, match="use the client as"):
+        SyncClient.connect().hello()
+    for name in ("submit", "submit_many", "watch", "logs", "wait", "list", "events", "gpus"):
+        ours = inspect.signature(getattr(SyncClient.connect(), name))
+        assert list(ours.parameters) == list(inspect.signature(getattr(Client, name)).parameters)
 
 
 def test_what_was_not_heard_is_noticed_at_the_next_event_that_names_it() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Form = Literal["wide", "json", "yaml", "csv", "name"]
+WIDEST: Final = 2000
 FORMS: Final = ("wide", "json", "yaml", "csv", "name")
 
 
@@ -52,8 +53,13 @@ def write_list(
         case "name":
             for item in items:
                 out.write(_one_line(name(item)).encode())
+        case "wide" if not out.as_json:
+            # As wide as it is: lines that the terminal breaks can be read, folded cells cannot.
+            from rich.console import Console
+
+            Console(highlight=False, width=WIDEST).print(shown(True))
         case _:
-            out.document(document, lambda: shown(form == "wide"))
+            out.document(document, lambda: shown(False))
 
 
 def as_yaml(document: object) -> str:

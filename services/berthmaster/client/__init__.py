@@ -7,6 +7,8 @@
         async for seen in berth.watch(workload="train-7", since=0):
             print(seen.event)
 
+``SyncClient`` has the same methods for programs without asyncio.
+
 May live here: requests over the bus, their time limits and retries.
 Must not: anything that only a terminal needs, or a rule that the services do not have.
 """
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
     )
     from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
     from berthmaster.client.log_lines import LogLine, lines_of
+    from berthmaster.client.sync import SyncClient
 
 _FOUND_IN = {
     "Client": "client",
+    "SyncClient": "sync",
     **dict.fromkeys(("LogLine", "lines_of"), "log_lines"),
     **dict.fromkeys(("SeenDead", "SeenDecision", "SeenEvent", "SeenFact"), "following"),
 }
@@ -43,6 +47,7 @@ __all__ = [
     "SeenDecision",
     "SeenEvent",
     "SeenFact",
+    "SyncClient",
     "TooLargeError",
     "UnavailableError",
     "UnexpectedReplyError",

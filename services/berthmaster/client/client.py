@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -73,6 +73,7 @@ from berthmaster.messages.api import (
     WhyReply,
     WhyRequest,
     WorkloadStateName,
+    WorkloadView,
 )
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
@@ -98,6 +99,9 @@ ENDED: Final = ("succeeded", "failed", "cancelled")
 CONNECT_TIMEOUT_S: Final = 5.0
 BACKOFF: Final = Backoff(first_s=0.05, most_s=1.0)
 ENVELOPE_BYTES: Final = 512  # headers and subject count against the server's limit too
+AS_OF_TRIES: Final = 40
+AS_OF_PAUSE_S: Final = 0.05
+CANCEL_AGAIN_S: Final = 0.5
 SURE_AFTER_S: Final = 30.0
 CLUSTER_FACTS: Final = ("alive", "profile", "score")
 
@@ -330,6 +334,49 @@ class Client:
     async def gpus(self, gpus: int = 1, *, queue: str = "") -> GpusReply:
         """Which GPUs there are, for who wants so many in one pod; of a queue, what it may have."""
         return await self._tenant("gpus", GpusRequest(gpus=gpus, queue=queue), GpusReply)
+
+    async def wait(
+        self,
+        workload: str,
+        *,
+        until: Literal["ended", "running"] = "ended",
+        limit_s: float | None = None,
+    ) -> WorkloadView:
+        """The workload once it has ended, well or not, or (``running``) has begun. Raises
+        TimeoutError if that has not come within ``limit_s`` seconds."""
+        task = asyncio.create_task(self._there(workload, until))
+        try:
+            await asyncio.wait({task}, timeout=limit_s)
+        finally:
+            while not task.done():  # the library can swallow a cancellation
+                task.cancel()
+                await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+        if task.cancelled():
+            raise TimeoutError(f"{workload}: not {until} within {limit_s:g} s")
+        return task.result()
+
+    async def _there(self, workload: str, until: str) -> WorkloadView:
+        there = {*ENDED, "running"} if until == "running" else set(ENDED)
+        view = (await self.get(workload)).workload
+        if view.state in there:
+            return view
+        async with aclosing(self.watch(workload=workload, since=view.sequence)) as events:
+            async for seen in events:
+                view = await self._as_of(workload, seen.sequence)
+                if view.state in there:
+                    return view
+        raise UnavailableError(f"nothing more is told of {workload}")
+
+    async def _as_of(self, workload: str, sequence: int) -> WorkloadView:
+        """Asked, not folded, as an event alone does not tell whether it counted. It can be here
+        before the gateway has it; one that does not count the gateway never has."""
+        view = (await self.get(workload)).workload
+        for _ in range(AS_OF_TRIES):
+            if view.sequence >= sequence:
+                break
+            await asyncio.sleep(AS_OF_PAUSE_S)
+            view = (await self.get(workload)).workload
+        return view
 
     async def events(self, after: int | None = None, *, limit: int = 100) -> EventsReply:
         """One page of what has happened to this tenant's workloads after a sequence; None: none of

@@ -43,6 +43,16 @@ def test_names_alone_can_forge_no_line(capfdbinary: pytest.CaptureFixture[bytes]
     out = Output(as_json=False)
     write_list(out, "name", REPLY, (evil, OLD), lambda v: v.id, lambda _: "")
     assert capfdbinary.readouterr().out == b"a\\n\\x1b[2Jb\nold\n"
+    write_list(
+        out,
+        "wide",
+        REPLY,
+        REPLY.workloads,
+        lambda v: v.id,
+        lambda wide: workloads.jobs(REPLY, 2600.0, wide=wide),
+    )
+    table = capfdbinary.readouterr().out.decode().splitlines()
+    assert table[0].split()[-1] == "REASON"  # not folded, however narrow the terminal is
     write_list(out, "json", REPLY, (), lambda v: v.id, lambda _: "")
     assert msgspec.json.decode(capfdbinary.readouterr().out, type=ListReply) == REPLY
 

@@ -77,7 +77,7 @@ def _counts(numbers: Mapping[str, int]) -> str:
 def standings(accounts: Sequence[QueueStanding]) -> RenderableType:
     """Queues as a tenant is told of them: those that are open to it."""
     if not accounts:
-        return safe("No queue is open to this tenant.")
+        return safe("No queue has been set for this tenant; requests use the queue 'default'.")
     numbers = (*("PRIO", "GUARANTEE", "DESERVED", "LIMIT", "USED", "BORROWED"), "RUNNING")
     columns = (*numbers, "WAITING")
     table = plain_table("QUEUE", *columns, "STATE", right=columns)
