@@ -510,6 +510,17 @@ class DrainRequest(
     by_s: float | None = None  # seconds since 1970, in the future; None = as room can be had
 
 
+class RebalanceRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """How rebalancing is supposed to be set, for all queues. Operators may ask that alone."""
+
+    whose: Literal["queue", "all"] = "all"  # as ``rebalances`` of a queue
+    moves: Annotated[int, Meta(ge=1, le=64)] | None = None  # at most, for one job; None = as is set
+    after_s: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    # For so long a job has to have waited; None = as is set.
+
+
 class AddedCluster(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -571,6 +582,7 @@ class WhatifRequest(
     drain: DrainRequest | None = None
     preempt: WorkloadId | None = None  # of the asker's tenant: who would be ended for it
     preempt_for: SubmitRequest | None = None  # the same for a job that is not submitted
+    rebalance: RebalanceRequest | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -585,6 +597,25 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
     to: str = ""  # where room would be kept for it; "" = it would wait
     for_id: str = ""  # who would begin, as <tenant>/<id>; "" = nobody but itself
+    nodes: tuple[str, ...] = ()  # where its pods are, if that matters
+    to_nodes: tuple[str, ...] = ()  # where they would be
+
+
+class Rebalanced(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job that waits, and whether others would be moved for it."""
+
+    tenant: str
+    id: str
+    queue: str
+    gpus: float = 0.0
+    cluster: str = ""  # where it would begin; "" = nothing would be moved
+    nodes: tuple[str, ...] = ()
+    moves: int = 0  # jobs
+    waited_s: float = 0.0
+    saves_s: float = 0.0  # of waiting
+    gain_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+    why_not: str = ""  # nothing would be moved for it
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -618,6 +649,7 @@ class WhatifReply(
     job: WhyReply | None = None  # of the submitted one
     ended: tuple[Ended, ...] = ()  # would be ended or moved, the cheapest first
     lost_gpu_s: float = 0.0  # what that would cost in all
+    rebalances: tuple[Rebalanced, ...] = ()  # for whom: those that would begin, then the others
 
 
 class StrictLogGap(LogGap, frozen=True, kw_only=True, forbid_unknown_fields=True):

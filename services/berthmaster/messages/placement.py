@@ -121,6 +121,32 @@ class MoveOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     who: str = ""  # whose wish it is
 
 
+class RebalanceMove(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One attempt that leaves its place so that a job that waits fits there, and goes on in room
+    that was free: see its reservation."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    to: str  # the cluster in which room is kept for it; it may be the same
+    lost_gpu_s: float  # as in EvictionOrder
+
+
+class Rebalance(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A job that waits and can begin once a few others have moved: who does, and why it pays."""
+
+    tenant: str
+    id: str
+    cluster: str  # where it will begin: see its reservation
+    moves: tuple[RebalanceMove, ...]
+    gpus: float  # that it waits for; of one without any, what its CPUs are worth
+    waited_s: float
+    saves_s: float  # of waiting: what it would wait for yet, less what the others take to go
+    gain_gpu_s: float  # gpus times saves_s
+    cost_gpu_s: float  # what all that move lose together
+
+
 class HeldPieces(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """So many of one extended resource."""
 
@@ -247,6 +273,7 @@ class Decision(
     evictions: tuple[EvictionOrder, ...] = ()  # the cheapest that make the room that is needed
     resizes: tuple[ResizeOrder, ...] = ()  # before anybody is evicted
     moves: tuple[MoveOrder, ...] = ()
+    rebalances: tuple[Rebalance, ...] = ()
     reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before
