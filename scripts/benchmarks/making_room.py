@@ -62,6 +62,7 @@ class FullFleet(Log):
             parts = (gpus[::2], gpus[1::2]) if fact.node in halved else (gpus,)
             for part in parts:
                 self._run(fact, part, len(gpus))
+        self.resolver.prepare()  # as a resolver does before it says that it is ready
 
     def _run(self, fact: NodeReport, gpus: tuple[int, ...], of: int) -> None:
         number = next(self._numbers)

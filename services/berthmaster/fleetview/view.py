@@ -182,6 +182,13 @@ class FleetView:
         cpu_a_gpu = self.derived.ledger.cpu_a_gpu()
         return self.derived.appraiser.pressure(self.fleet, sampled, cpu_a_gpu, before)
 
+    def lay_out(self, sampled: Sampled) -> None:
+        """The arrays of the nodes, and their pools, where nodes came or went: what takes long of
+        the first look at them."""
+        if not self.fleet.arranged:
+            self.fleet.arrange()
+            self.derived.appraiser.gauge.pools(self.fleet, sampled)
+
     @property
     def engine_bytes(self) -> int:
         """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""

@@ -210,6 +210,11 @@ class Resolver:
         not for the rest of a batch, for which there is no giving up: an ending outlives a purge."""
         self._wait_for = 0
 
+    def prepare(self) -> None:
+        """Lay out what deciding needs of the fleet, before anybody waits for it: more than a second
+        where 100,000 nodes were heard of, next to nothing where none came or went since."""
+        self.know.lay_out()
+
     def decide(self, now_s: float) -> Plan | None:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.blind:

@@ -273,6 +273,8 @@ class Shell:
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
+            if all(self._caught_up.values()):
+                self.core.prepare()  # before anybody is told that this replica is ready
             if part == "log" and self._guard.accepted_id:
                 self.core.log_was_cut()
             if part == "log":
@@ -406,6 +408,8 @@ class Shell:
         while True:
             await asyncio.sleep(1.0)
             know = self.core.know
+            if all(self._caught_up.values()):
+                self.core.prepare()  # so that a follower that takes over decides at once
             connected = self._conn.connected and self._heard_by.general.connected
             self._context.health.ready("bus", connected, "no connection to NATS")
             self._context.health.ready("lease", not self._lease.trouble, self._lease.trouble)

@@ -369,3 +369,23 @@ def test_it_is_repeated_bit_for_bit_from_the_log_and_from_a_snapshot() -> None:
     restore(other.know, msgspec.msgpack.decode(raw, type=Snapshot))
     assert other.know.moved.state() == world.resolver.know.moved.state()
     assert len(other.know.moved.state()) == 2
+
+
+def test_what_is_laid_out_ahead_decides_nothing() -> None:
+    """Before the first decision, and again after a node came: the same is ended for whom."""
+    told = []
+    for ahead in (False, True):
+        world = fleet(1, 1)
+        queue(world, "a", guarantee_gpu_milli=3000)
+        for n in range(2):
+            start(world, f"b{n}", "b", gpus=1)
+        world.fact(node(name="n00", gpus=1))
+        if ahead:
+            world.resolver.prepare()
+            world.resolver.prepare()  # nothing is left to do
+        assert world.resolver.know.fleet.arranged is ahead
+        for n in range(2):
+            wait(world, f"a{n}", "a", gpus=1)
+        told.append([plan.decision for plan in world.settle()])
+    assert told[0] == told[1]
+    assert [order.id for order in told[0][0].evictions] == ["b0"]

@@ -238,6 +238,11 @@ class Fleet:
         known = at < len(self.clusters) and self.clusters[at] == cluster
         return range(*self._spans[at]) if known else range(0)
 
+    @property
+    def arranged(self) -> bool:
+        """Whether the arrays are up to date."""
+        return not self._stale_order
+
     def arrange(self) -> None:
         """Bring the arrays up to date; cheap unless nodes came, went or changed what they are."""
         if not self._stale_order:

@@ -105,7 +105,8 @@ class HeldParts:
         kind, number, before, milli, cpu, memory = self._ints[:, :count]
         if not kinds.any():
             return
-        slot = self._slot_of(fleet, cluster)[number]
+        self.lay_out(fleet, cluster)
+        slot = self._slots[number]
         rows = np.flatnonzero(kinds[kind] & (kind != _GONE) & (slot >= 0))
         rows = rows[fleet.arrays.open[slot[rows]]]
         if not len(rows):
@@ -128,7 +129,9 @@ class HeldParts:
             mine = rows[begins[at] : ends[at]].tolist()
             yield fleet.names[int(nodes[at])][1], [self._keys[row] for row in mine]
 
-    def _slot_of(self, fleet: Fleet, cluster: str) -> Ints:
+    def lay_out(self, fleet: Fleet, cluster: str) -> None:
+        """Find the slots of its nodes: of those that are new or, where the fleet's nodes stand in
+        another order, of all."""
         fleet.arrange()
         known = len(self._slots) if self._layout == fleet.layout else 0
         if known < len(self._nodes) or self._layout != fleet.layout:
@@ -137,7 +140,6 @@ class HeldParts:
             found = np.fromiter((-1 if s is None else s for s in slots), np.int64, len(names))
             self._slots = np.concatenate([self._slots[:known], found])
             self._layout = fleet.layout
-        return self._slots
 
 
 def _costs(terms: NDArray[np.float64], now_s: float, restart_s: float) -> Ints:

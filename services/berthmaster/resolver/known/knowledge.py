@@ -178,6 +178,11 @@ class Knowledge:
         told = self.told_pressure
         return is_due(told.pressure, self.sampled(), told.placed, len(self.fleet.names))
 
+    def lay_out(self) -> None:
+        """What follows from which nodes there are, for whoever looks next."""
+        self.view.lay_out(self.sampled())
+        self.derived.movable.lay_out(self.fleet)
+
     def _pressure(self) -> Pressure:
         if self.given is not None:
             return self.given.pressure

@@ -7,6 +7,7 @@ there is anybody at all, which on most days there is not.
 from collections import Counter
 from typing import NamedTuple
 
+from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.held_parts import HeldParts, Takes
 from berthmaster.engine.queueing.making_room import loss_of
@@ -103,6 +104,11 @@ class Movable:
     def any_of(self, cluster: str, queues: frozenset[str]) -> bool:
         """Whether there is one of these queues in a cluster."""
         return not queues.isdisjoint(self._jobs.get(cluster, ()))
+
+    def lay_out(self, fleet: Fleet) -> None:
+        """Find the nodes of all that they hold, so that nobody who looks for room has to."""
+        for cluster, here in self._here.items():
+            here.lay_out(fleet, cluster)
 
     def here(self, cluster: str) -> HeldParts:
         """What all of them hold in a cluster."""
