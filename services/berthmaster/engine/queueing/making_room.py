@@ -17,7 +17,7 @@ Rules of this file, the first that gives room counts:
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from berthmaster.engine.fleet.needs import gpu_milli
@@ -28,6 +28,10 @@ from berthmaster.lifecycle.fold import Key, Workload, unsaved_s
 CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
 RightName = Literal["guarantee", "deserved", "priority"]
 Floors = tuple[tuple[str, Mapping[str, int]], ...]  # queue -> what it must keep of each resource
+
+
+# By what right a job of a queue (it and those above it) and priority may go, and what they keep.
+Over = Callable[[Path, int], tuple[RightName, Floors] | None]
 
 
 class Mover(NamedTuple):

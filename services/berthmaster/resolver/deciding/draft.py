@@ -25,6 +25,7 @@ from berthmaster.messages.placement import (
     Saw,
 )
 from berthmaster.messages.workload import Withdrawn, WorkloadEvent
+from berthmaster.resolver.deciding.cheapest_set import CheapestSets
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.make_room import RoomMaker
 from berthmaster.resolver.deciding.reserves import Reserves, Token
@@ -83,8 +84,9 @@ class Draft:
         self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
         self._overlay = Overlay(know.fleet)
         self.reserves = Reserves(cycle, self._overlay, anew=anew)
-        self.room_maker = RoomMaker(cycle)
-        self.shrinker = Shrinker(cycle, self.room_maker.accounts)
+        self.sets = CheapestSets(cycle)
+        self.room_maker = RoomMaker(cycle, self.sets)
+        self.shrinker = Shrinker(cycle, self.sets.accounts)
         self._turns: Turns | None = None
 
     def __enter__(self) -> "Draft":
