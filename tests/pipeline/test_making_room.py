@@ -1,5 +1,5 @@
 """Who leaves its place in a running fleet: a queue gets back what it is guaranteed, whoever is
-killed meanwhile; people hold, evict, move and drain."""
+killed meanwhile; people hold, evict, move and drain; a job moves so that another fits."""
 
 import asyncio
 import json
@@ -15,9 +15,10 @@ from berthmaster.client import Client
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import EvictionRequested, JobRequest, PodSet
-from tests.pipeline.chaos import Rig, repeats, rig
+from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 
 LIMIT_S = 40.0
+BALANCES = {"BERTH_RESOLVER_REBALANCE_AFTER_S": "0.5"}  # and no queue says so at first
 GUARANTEE = QueueSetting(queue="prod", guarantee_gpu_milli=2000)
 
 
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.timeout(180)  # long stories, on a busy machine
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    with rig(tmp_path_factory.mktemp("room"), "--clusters", "2", "--nodes", "4") as running:
+    folder = tmp_path_factory.mktemp("room")
+    with rig(folder, "--clusters", "2", "--nodes", "4", env=IMPATIENT | BALANCES) as running:
         yield running
 
 
@@ -220,3 +222,51 @@ async def verbs_story(up: Rig) -> None:
 
 def test_people_hold_evict_move_and_drain(up: Rig) -> None:
     asyncio.run(verbs_story(up))
+
+
+async def singles(berth: Client, cluster: str, number: int) -> dict[str, str]:
+    """So many jobs of one GPU that run in a cluster, and their nodes."""
+    names = [f"single-{n}" for n in range(number)]
+    for name in names:
+        await berth.submit(msgspec.structs.replace(asked(name, 1), clusters=(cluster,)))
+    return {name: (await runs(berth, name, 1))[1] for name in names}
+
+
+async def rebalance_story(up: Rig) -> None:
+    async with up.client() as berth:
+        open_ = await berth.list(states=("queued", "placed", "claimed", "running"))
+        old = [each.id for each in open_.workloads]
+        for name in old:
+            await berth.cancel(name)
+        await until(berth, "cancelled", *old)
+        nodes = [node for node in await nodes_of(berth) if len(node.gpus) > 1]
+        here = nodes[0].cluster
+        number = sum(len(n.gpus) for n in await nodes_of(berth) if n.cluster == here)
+        on = await singles(berth, here, number)
+        # On two nodes one GPU each is free: a job of two does not fit.
+        first, second = [node.node for node in nodes if node.cluster == here][:2]
+        for node in (first, second):
+            await berth.cancel(next(name for name, at in on.items() if at == node))
+        await berth.submit(msgspec.structs.replace(asked("pair", 2), clusters=(here,)))
+        async with asyncio.timeout(LIMIT_S):
+            while not (supposed := told(up, "whatif", "rebalance", "--moves", "1"))["ended"]:
+                await asyncio.sleep(0.2)
+        [moves], [waits] = supposed["ended"], supposed["rebalances"]
+        assert (moves["cluster"], moves["to"], moves["for_id"]) == (here, here, "default/pair")
+        assert {*moves["nodes"], *moves["to_nodes"]} == {first, second}
+        assert waits["gain_gpu_s"] > 2 * waits["cost_gpu_s"] > 0
+        assert (await berth.get("pair")).workload.state == "queued"  # it was asked, and that is all
+
+        assert said(up, "queue", "set", "default", "--rebalances", "queue").endswith("is set")
+        assert await runs(berth, moves["id"], 2) == (here, *moves["to_nodes"])
+        assert await runs(berth, "pair", 1) == (here, *moves["nodes"])
+        why = (await berth.why(moves["id"])).summary
+        assert f"told to move from {here} to {here} by decision" in why, why
+        assert "1 job was told to move for it" in (await berth.why("pair")).summary
+        report = await audit(berth.connection)
+        assert (report.findings, report.accounted) == ((), True), report
+        await repeats(berth)
+
+
+def test_a_job_moves_so_that_one_fits_that_waits(up: Rig) -> None:
+    asyncio.run(rebalance_story(up))

@@ -26,7 +26,10 @@ POLICY: Final = Policy(
     deadline_grace_s=30.0,
     reserve_wait_s=60.0,
     grow_after_s=5.0,
+    rebalance_after_s=5.0,
+    rebalance_gain=0.05,
 )
+BALANCED_RESTART_S: Final = 2.0  # else nothing that ends so soon would be worth moving
 DUE: Final = msgspec.structs.replace(POLICY, order="due", reservations=2, backfill=0.8)
 DUE_SPEED: Final = 600.0  # what is not said lasts minutes, and now and then hours
 REREAD_S: Final = 0.25

@@ -18,6 +18,7 @@ MOVING: Final = ("room",)  # jobs that may not be moved, or lose little
 ORDERING: Final = ("verbs",)  # people hold, evict, move and drain; jobs tell of checkpoints
 RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they run
 SHARING: Final = ("parents",)  # queues are put below others, where they may be and where not
+BALANCING: Final = ("balance",)  # jobs move so that others fit who have waited for long
 KINDS: Final = (
     *BUS,
     *PROCESSES,
@@ -30,6 +31,7 @@ KINDS: Final = (
     *RESIZING,
     *ORDERING,
     *SHARING,
+    *BALANCING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 

@@ -14,7 +14,7 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.resolver.core import Resolver
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import START_S, Clockwork, Process
-from tests.simulation.deciders import DUE, DUE_SPEED, POLICY, Decider
+from tests.simulation.deciders import BALANCED_RESTART_S, DUE, DUE_SPEED, POLICY, Decider
 from tests.simulation.doorway import Doorway
 from tests.simulation.faults import Faults
 from tests.simulation.front import Front, Person
@@ -60,6 +60,8 @@ class Ground:
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
         self.door.on_renewed = self._log_renewed
         policy = DUE if self.faults.has("due") else POLICY
+        if self.faults.has("balance"):
+            policy = msgspec.structs.replace(policy, restart_s=BALANCED_RESTART_S)
         self.policy = msgspec.structs.replace(policy, stale_after_s=pace.stale_after_s)
         self.deciders = [Decider(self.bus, f"resolver-{n}", self.policy) for n in (1, 2)]
         for decider in self.deciders:

@@ -37,14 +37,17 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from berthmaster.resolver.deciding.make_room import WORDS
+from berthmaster.resolver.deciding.rebalance import REBALANCED
 from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import Clockwork
+from tests.simulation.deciders import POLICY
 
 STORY_STEPS: Final = 60
 PROMISED: Final = "no GPU is promised twice"
 # What an auditor finds in a log that has lost something; promises are looked at by ourselves then.
 OF_DAMAGE: Final = ("decision chain", "none is lost", "no forged event", PROMISED)
 MOST_MOVES: Final = 12  # of one workload in a world: as many as there are jobs of better right
+MAKES_ROOM: Final = (*WORDS.values(), REBALANCED)
 UNBORN: Final = "have events and no submission"
 # Why a cluster or its executor may end an attempt by itself.
 _OF_THE_CLUSTER: Final = (
@@ -110,6 +113,7 @@ class Judge:
         self.auditor = Auditor(holds=lambda _: True)  # nothing is ever lost here
         self.resizes: dict[str, int] = {}
         self.moves: dict[Key, int] = {}  # how often it was told to make room
+        self.moved_for: dict[Key, int] = {}  # how often others were told to move for it
         self.lies: set[int] = set()  # sequences of events that are none
         self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
         self.log: Callable[[], list[Message]] = list
@@ -146,6 +150,7 @@ class Judge:
         self.note("bus", body)
         if isinstance(body, Decision):
             self.auditor.on_decision(body, message.sequence)
+            self._check_rebalances(body)
         elif isinstance(body, LogAccepted):
             self.on_accepted()
         elif isinstance(body, ClusterLost):
@@ -353,10 +358,27 @@ class Judge:
         if attempt in self.orphans and group is not None and self.alive(group):
             self.find("what a damaged log forgot goes on running", f"{attempt} on {cluster}: {why}")
 
+    def _check_rebalances(self, decision: Decision) -> None:
+        """It pays, all who move have room, and nobody moves for one who has moved for another."""
+        rooms = {key(r.tenant, r.id): r for r in decision.reservations or () if r.owed}
+        for each in decision.rebalances:
+            for_, pays = key(each.tenant, each.id), each.gain_gpu_s > 0.0
+            self.moved_for[for_] = self.moved_for.get(for_, 0) + 1
+            kept = for_ in rooms and rooms[for_].cluster == each.cluster
+            if not (pays and kept and 0 < len(each.moves) <= POLICY.rebalance_moves):
+                self.find("others move for one only if that pays", str(each))
+            for move in each.moves:
+                name = key(move.tenant, move.id)
+                room = rooms.get(name)
+                if room is None or not room.moving or room.cluster != move.to:
+                    self.find("who is moved has room elsewhere", f"{move} of {each}")
+            if not self.harmed and self.workloads[for_].moves:
+                self.find("nobody is moved for one whom it would move back", str(each))
+
     def _check_order(self, event: EvictionRequested, work: Workload) -> None:
         """Only what may be moved is, and nobody is moved back and forth."""
         request = work.request
-        makes_room = event.reason in WORDS.values()  # else a person says so
+        makes_room = event.reason in MAKES_ROOM  # else a person says so
         may_go = request is not None and (request.preemptible or not makes_room)
         if not may_go or work.target.via != "direct":
             self.find("only what may be ended makes room", f"{event}; {work}")
@@ -432,7 +454,7 @@ class Judge:
             if event.reason != standing.leaving:
                 self.find("who makes room was told to", f"{event}; {work}")
             return
-        if work.key in self.forgotten and event.reason in WORDS.values():
+        if work.key in self.forgotten and event.reason in MAKES_ROOM:
             return  # the order is among what the log has lost
         reason = event.reason.rpartition("at last: ")[2]
         if reason.startswith(_OF_THE_CLUSTER):

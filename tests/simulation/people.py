@@ -68,6 +68,8 @@ class Peopled(Ground):
             dice = self.faults.dice("room")
             body["preemptible"] = dice.random() < 0.8
             body["checkpoint_every_s"] = dice.choice((None, 5.0 * longer))
+        if self.faults.has("balance"):
+            body["grace_s"] = 1.0
         if chance.random() < 0.1:
             body["clusters"] = ["c1"]
         return body
@@ -194,6 +196,15 @@ class Peopled(Ground):
     def _orders(self, span_s: float) -> None:
         ask = self.person.ask
         self._drains(span_s)
+        rebalances = "never"
+        if self.faults.has("balance"):
+            rebalances = self.faults.dice("balance").choice(("queue", "all", "all"))
+            default: dict[str, object] = {
+                "type": "control.queue.v1",
+                "queue": "default",
+                "rebalances": rebalances,
+            }
+            self.clock.at(START_S, lambda: self._set(default))
         if self.faults.has("queues"):
             dice = self.faults.dice("queues")
             for share in (0.0, dice.random(), dice.random()):
@@ -205,6 +216,7 @@ class Peopled(Ground):
                     "guarantee_gpu_milli": (least := dice.choice((None, 1000, 2000))),
                     "deserved_gpu_milli": self._deserved(least or 0, most),
                     "preempts": self.faults.dice("room").choice(("never", "queue", "all")),
+                    "rebalances": rebalances,
                     "weight": dice.choice((0.5, 1.0, 3.0)),
                     "max_running_jobs": dice.choice((None, None, 2)),
                     "resources": dice.choice(({}, {"gpu/T4": {"capability": 3000}})),

@@ -47,6 +47,7 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "room kept",
         "backfilled",
         "guessed anew",
+        "rebalanced",
     ):
         assert seen[what] >= SEEDS / 50, f"{what}: {seen[what]} times in {SEEDS} seeds"
 

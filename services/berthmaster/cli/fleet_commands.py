@@ -247,6 +247,12 @@ async def _warn_if_overcommitted(berth: Client) -> None:
     help="Whose jobs of lower priority make room for its jobs: nobody's, its own, all queues'.",
 )
 @click.option(
+    "--rebalances",
+    type=click.Choice(["never", "queue", "all"]),
+    help="Whose jobs are moved to room that is free so that one of its jobs fits that has waited "
+    "for long: nobody's, its own, all queues'.",
+)
+@click.option(
     "--max-evictions",
     metavar="N",
     help="Of its jobs in an hour, to make room for others; 'none' = as many as of the fleet.",
@@ -379,7 +385,7 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     """The setting with what the flags say. Raises WrongInput."""
     new: dict[str, Any] = {
         name: flags[name]
-        for name in ("priority", "weight", "held", "deleted", "via", "preempts")
+        for name in ("priority", "weight", "held", "deleted", "via", "preempts", "rebalances")
         if flags.get(name) is not None
     }
     for flag, field in _AMOUNTS.items():

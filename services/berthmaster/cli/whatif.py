@@ -9,13 +9,14 @@ import click
 import msgspec
 
 from berthmaster.cli.fleet_commands import changed, queue_set
-from berthmaster.cli.requests import WrongInput, parse_memory_mib
+from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_memory_mib
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.cli.submit import bodies_of, request_flags
 from berthmaster.messages.api import (
     AddedCluster,
     CordonRequest,
     DrainRequest,
+    RebalanceRequest,
     SupposedQueue,
     WhatifRequest,
 )
@@ -101,6 +102,33 @@ async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> 
         await _ask(session, encode(WhatifRequest(preempt=words[0])), of_all=False)
         return
     await _ask(session, b'{"preempt_for":' + _one_job(words, flags) + b"}", of_all=False)
+
+
+@whatif.command("rebalance")
+@click.option(
+    "--whose",
+    type=click.Choice(["queue", "all"]),
+    default="all",
+    show_default=True,
+    help="Whose jobs may be moved: those of the waiting job's queue, or of all.",
+)
+@click.option("--moves", type=click.IntRange(1, 64), metavar="N", help="At most, for one job.")
+@click.option("--after", metavar="TIME", help="For so long a job has to have waited.")
+@bus_command
+async def rebalance(session: Session, whose: str, moves: int | None, after: str | None) -> None:
+    """All queues let others move so that their jobs fit: who would, from where to where, for whom,
+    what would be gained, and what would it cost?
+
+    What is not said here is as the resolver is set.
+    """
+    try:
+        after_s = parse_duration_s(after) if after else None
+    except WrongInput as error:
+        usage(f"--after: {error}")
+    supposed = RebalanceRequest(
+        whose="queue" if whose == "queue" else "all", moves=moves, after_s=after_s
+    )
+    await _ask(session, encode(WhatifRequest(rebalance=supposed)), of_all=True)
 
 
 @whatif.command("add-cluster")

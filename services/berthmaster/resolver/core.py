@@ -53,12 +53,14 @@ from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
 from berthmaster.resolver.deciding.decide import decide
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.deciding.move_away import next_look_s
+from berthmaster.resolver.deciding.rebalance import next_stuck_s
 from berthmaster.resolver.deciding.resize import grows_at_s
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
 STIRRING = Submitted | Released | Reprioritized | Held | HoldReleased | MoveRequested
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
+BALANCE_EVERY_S = 10.0  # who could begin if others moved is looked for so often at most
 CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
 
 
@@ -79,6 +81,7 @@ class Resolver:
         self._refusals = Refusals()
         self._ended_at_s = float("-inf")  # when endings were looked for last
         self._decided_at_s = float("-inf")  # when something to decide was looked for last
+        self._balances_at_s = float("-inf")  # who could begin if others moved: not before that
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
         self._commit_limit: int | None = None  # lowered while plans turn out too large
@@ -119,6 +122,7 @@ class Resolver:
                 decision.evictions,
                 decision.resizes,
                 decision.moves,
+                *(each.moves for each in decision.rebalances),
             )
             events = sum(map(len, told))
             self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
@@ -226,7 +230,10 @@ class Resolver:
         limits = [each for each in (self._commit_limit, refusals.limit) if each is not None]
         if limits:
             policy = msgspec.structs.replace(policy, commit_limit=min(limits))
-        self.pending = decide(know, policy, now_s, self.name)
+        balance = now_s >= self._balances_at_s
+        self.pending = decide(know, policy, now_s, self.name, balance=balance)
+        if balance and (self.pending is None or self.pending.decision.rebalances):
+            self._balances_at_s = now_s + BALANCE_EVERY_S
         if self.pending is None:
             self._arrived = False
             self._looked_at = know.derived.growth
@@ -301,6 +308,9 @@ class Resolver:
         times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # else it was looked at
         if know.view.drains:
             times.append(next_look_s(know, policy.restart_s, self._decided_at_s))
+        stuck_s = next_stuck_s(know, policy)
+        if stuck_s < float("inf"):
+            times.append(max(stuck_s, self._balances_at_s, self._decided_at_s + LOOK_AGAIN_S))
         for name, at_s in know.derived.deadlines.items():
             cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s

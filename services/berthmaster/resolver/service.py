@@ -100,6 +100,23 @@ class ResolverSettings(CommonSettings):
     restart_s: float = setting(
         60.0, least=0, help="seconds that a job is taken to need until it is at work again"
     )
+    rebalance_moves: int = setting(
+        4,
+        least=0,
+        most=64,
+        help="jobs that may be moved to room that is free so that one begins that waits, where its "
+        "queue says so; 0 = none ever is",
+    )
+    rebalance_after_s: float = setting(
+        600.0,
+        least=0,
+        help="seconds that such a job must have waited, and that those who are moved must have run",
+    )
+    rebalance_gain: float = setting(
+        2.0,
+        least=0.1,
+        help="GPU seconds of waiting that must be saved for each of work that moving loses",
+    )
     backfill: float = setting(
         1.0,
         least=0.1,
@@ -138,6 +155,9 @@ class ResolverSettings(CommonSettings):
             reservations=self.reservations,
             evictions_per_hour=self.evictions_per_hour,
             restart_s=self.restart_s,
+            rebalance_moves=self.rebalance_moves,
+            rebalance_after_s=self.rebalance_after_s,
+            rebalance_gain=self.rebalance_gain,
             backfill=self.backfill,
             reserve_wait_s=self.reserve_wait_s,
             grow_after_s=self.grow_after_s,

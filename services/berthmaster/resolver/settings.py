@@ -32,6 +32,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     grow_after_s: float = 60.0
     # After so long without a change of its number, and without anything beginning in its cluster,
     # an elastic job grows into what is idle; 0 = none grows.
+    rebalance_moves: int = 4  # jobs that move so that one begins, at most; 0 = none ever does
+    rebalance_after_s: float = 600.0
+    # So long such a job must have waited, and those who move for it must have run.
+    rebalance_gain: float = 2.0  # GPU seconds of waiting that are saved for each that is lost
     backfill: float = 1.0  # share of its duration that a job may still run before room is needed
     profile: str = BALANCED  # ranks clusters where neither request nor queue names another
     fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score

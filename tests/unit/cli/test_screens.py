@@ -11,10 +11,12 @@ from berthmaster.cli.workload_stats import Latency, WorkloadSummary
 from berthmaster.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.messages.api import (
     DryRunReply,
+    Ended,
     GetReply,
     ListReply,
     Moved,
     QueueAccount,
+    Rebalanced,
     RecordedEvent,
     WhatifReply,
     WhyReply,
@@ -414,6 +416,56 @@ def test_what_if_shows_the_summary_then_whom_it_is_about() -> None:
         "20 of these are other tenants'.\n"
         "Not all was looked at: 256 of 300 placements were looked at."
     )
+
+
+def test_what_if_the_fleet_were_rebalanced_shows_for_whom_then_who_from_where_to_where() -> None:
+    reply = WhatifReply(
+        change="rebalance",
+        summary="rebalance: 1 would move",
+        ended=(
+            Ended(
+                tenant="lab",
+                id="t-8",
+                queue="default",
+                cluster="oslo",
+                gpus=2,
+                lost_gpu_s=160,
+                why="so",
+                to="rome",
+                for_id="lab/wide",
+                nodes=("n1", "n2", "n3"),
+                to_nodes=("n9",),
+            ),
+        ),
+        lost_gpu_s=160,
+        rebalances=(
+            Rebalanced(
+                tenant="lab",
+                id="wide",
+                queue="vision",
+                gpus=4,
+                cluster="oslo",
+                nodes=("n1",),
+                moves=1,
+                waited_s=620,
+                saves_s=580,
+                gain_gpu_s=2320,
+                cost_gpu_s=160,
+            ),
+            Rebalanced(tenant="lab", id="odd", queue="vision", waited_s=30, why_not="too early"),
+        ),
+    )
+    shown = [" ".join(line.split()) for line in screen(whatif.whatif(reply, NOW_S)).splitlines()]
+    assert shown == [
+        "rebalance: 1 would move",
+        "",
+        "WAITS GPUS SINCE MOVES GAINS LOSES BEGINS IN, OR WHY NOT",
+        "lab/wide 4 10m 1 2,320 GPU s 160 GPU s oslo (n1)",
+        "lab/odd 0 30.0 s - - - too early",
+        "",
+        "WORKLOAD QUEUE GPUS IN TO LOSES WHY",
+        "lab/t-8 default 2 oslo (n1, n2 and 1 more) rome (n9) 160 GPU s so",
+    ]
 
 
 def test_what_if_a_job_were_submitted_shows_its_why() -> None:

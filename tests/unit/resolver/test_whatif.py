@@ -23,6 +23,7 @@ from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest, Submitted
 from berthmaster.resolver.answers import whatif as module
+from berthmaster.resolver.answers.suppositions import KINDS
 from berthmaster.resolver.answers.whatif import Budget, Steps
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
@@ -219,12 +220,12 @@ WRONG = {
     "nothing": (
         {},
         "",
-        "exactly one of submit, cordon, uncordon, add_cluster, queue, drain, preempt, preempt_for",
+        f"exactly one of {', '.join(KINDS)}",
     ),
     "two": (
         {"cordon": CordonRequest(cluster="c1"), "queue": SupposedQueue(queue="q")},
         "",
-        "exactly one of submit, cordon, uncordon, add_cluster, queue, drain, preempt, preempt_for",
+        f"exactly one of {', '.join(KINDS)}",
     ),
     "no such cluster": ({"cordon": CordonRequest(cluster="c7")}, "cordon.cluster", "one of c1"),
     "no such node": (

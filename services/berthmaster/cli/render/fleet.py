@@ -185,6 +185,7 @@ def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:
 
 
 _PREEMPTS = {"never": "nobody", "all": "in all queues"}
+_REBALANCES = {"queue": "its own jobs", "all": "all queues' jobs"}
 
 
 def queues(
@@ -206,6 +207,8 @@ def queues(
             state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
         if setting.preempts != "queue":
             state += f", preempts {_PREEMPTS[setting.preempts]}"
+        if setting.rebalances != "never":
+            state += f", moves {_REBALANCES[setting.rebalances]} to fit in"
         if setting.max_evictions_per_hour is not None:
             state += f", gives way at most {setting.max_evictions_per_hour} times an hour"
         if setting.max_priority is not None:

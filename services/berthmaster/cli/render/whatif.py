@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
+from berthmaster.cli.render.amounts import duration
 from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.cli.render.why import why
-from berthmaster.messages.api import Ended, Moved, WhatifReply
+from berthmaster.messages.api import Ended, Moved, Rebalanced, WhatifReply
 
 SHOWN = 20
 
@@ -24,12 +25,40 @@ def whatif(reply: WhatifReply, now_s: float) -> RenderableType:
     ):
         if reply.counts.get(name):
             lines += [safe(), *_moves(title, moved, reply.counts[name])]
+    if reply.rebalances:
+        lines += [safe(), _for_whom(reply.rebalances)]
     if reply.ended:
         lines += [safe(), _ended(reply.ended)]
     if reply.hidden:
         lines += [safe(), safe(f"{reply.hidden:,} of these are other tenants'.")]
     lines += [safe(f"Not all was looked at: {what}.") for what in reply.capped]
     return Group(*lines)
+
+
+def _for_whom(rebalances: Sequence[Rebalanced]) -> RenderableType:
+    columns = ("WAITS", "GPUS", "SINCE", "MOVES", "GAINS", "LOSES", "BEGINS IN, OR WHY NOT")
+    table = plain_table(*columns, right=("GPUS", "SINCE", "MOVES", "GAINS", "LOSES"))
+    table.columns[0].overflow = "fold"
+    for each in rebalances[:SHOWN]:
+        begins = not each.why_not
+        table.add_row(
+            safe(f"{each.tenant}/{each.id}"),
+            f"{each.gpus:g}",
+            duration(each.waited_s),
+            str(each.moves) if begins else "-",
+            f"{each.gain_gpu_s:,.0f} GPU s" if begins else "-",
+            f"{each.cost_gpu_s:,.0f} GPU s" if begins else "-",
+            safe(_place(each.cluster, each.nodes) if begins else each.why_not),
+        )
+    return table
+
+
+def _place(cluster: str, nodes: Sequence[str]) -> str:
+    """A cluster and, where they are told, the nodes in it."""
+    if not nodes:
+        return cluster
+    more = f" and {len(nodes) - 2} more" if len(nodes) > 2 else ""
+    return f"{cluster} ({', '.join(nodes[:2])}{more})"
 
 
 def _ended(ended: Sequence[Ended]) -> RenderableType:
@@ -41,8 +70,8 @@ def _ended(ended: Sequence[Ended]) -> RenderableType:
             safe(f"{each.tenant}/{each.id}"),
             safe(each.queue),
             f"{each.gpus:g}",
-            safe(each.cluster),
-            safe(each.to or "-"),
+            safe(_place(each.cluster, each.nodes)),
+            safe(_place(each.to, each.to_nodes) if each.to else "-"),
             f"{each.lost_gpu_s:,.0f} GPU s",
             safe(each.why),
         )

@@ -24,6 +24,7 @@ from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
 from berthmaster.engine.queueing.tree import Level, Path
 from berthmaster.lifecycle.fold import Key, Workload, unsaved_s
+from berthmaster.messages.workload import JobRequest
 
 CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
 RightName = Literal["guarantee", "deserved", "priority"]
@@ -31,7 +32,7 @@ Floors = tuple[tuple[str, Mapping[str, int]], ...]  # queue -> what it must keep
 
 
 # By what right a job of a queue (it and those above it) and priority may go, and what they keep.
-Over = Callable[[Path, int], tuple[RightName, Floors] | None]
+Over = Callable[[Path, int], tuple[str, Floors] | None]
 
 
 class Mover(NamedTuple):
@@ -61,16 +62,19 @@ class Loss(NamedTuple):
     every_s: float  # it writes a checkpoint so often; infinite = never
 
 
+def gpus_of(request: JobRequest) -> float:
+    """That it asks for; of one without any, what its CPUs are worth."""
+    if milli := gpu_milli(request):
+        return milli / 1000
+    return sum(pods.count * pods.cpu_milli for pods in request.pod_sets) / CPU_MILLI_OF_A_GPU
+
+
 def loss_of(workload: Workload) -> Loss:
     """Of a live attempt."""
     request = workload.request
     if request is None:
         return Loss(0.0, 0.0, math.inf)
-    gpus = gpu_milli(request) / 1000
-    if not gpus:
-        cpu_milli = sum(pods.count * pods.cpu_milli for pods in request.pod_sets)
-        gpus = cpu_milli / CPU_MILLI_OF_A_GPU
-    gpus *= 1 + workload.moves
+    gpus = gpus_of(request) * (1 + workload.moves)
     since_s, every_s = workload.running_at_s, request.checkpoint_every_s
     if workload.checkpoint_at_s > since_s > 0.0:  # what it told counts, as ``unsaved_s`` has it
         return Loss(gpus, workload.checkpoint_at_s, math.inf)
@@ -112,7 +116,7 @@ def right_over(mover: Mover, victim: Path, victim_priority: int) -> tuple[RightN
         if mover.preempts == "never" or victim_priority >= mover.priority:
             return None
         return "priority", ()
-    common = _in_common(mover.levels, victim)
+    common = in_common(mover.levels, victim)
     mine, theirs = mover.levels[: len(mover.levels) - common], victim[: len(victim) - common]
     if not mine:
         return None  # a job that was in a queue before others came below it
@@ -134,11 +138,11 @@ def right_over(mover: Mover, victim: Path, victim_priority: int) -> tuple[RightN
 def floors_beside(mover: Mover, victim: Path) -> Floors:
     """What the victim's queue keeps in any case beside the mover's, and those above it that are not
     above both."""
-    theirs = victim[: len(victim) - _in_common(mover.levels, victim)]
+    theirs = victim[: len(victim) - in_common(mover.levels, victim)]
     return tuple((share.queue, floor_of(share)) for share in theirs)
 
 
-def _in_common(levels: Sequence[Level], path: Path) -> int:
+def in_common(levels: Sequence[Level | QueueShare], path: Path) -> int:
     """How many queues above both there are."""
     pairs = zip(reversed(levels), reversed(path), strict=False)
     return next(

@@ -27,6 +27,7 @@ from berthmaster.resolver.answers.first_free import first_free_s
 from berthmaster.resolver.answers.held_back import left_alone_by, shorter, without_room
 from berthmaster.resolver.answers.hints import hints
 from berthmaster.resolver.answers.places import places
+from berthmaster.resolver.answers.rebalances import rebalance_words
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import planned
 from berthmaster.resolver.deciding.resize import most_that
@@ -73,7 +74,9 @@ def why(
     if workload.state is State.QUEUED and (first := _waits_for_jobs(know, workload)):
         return WhyReply(tenant=tenant, id=workload_id, state="queued", summary=first)
     if workload.state is State.QUEUED:
-        return _why_not_yet(know, policy, now_s, workload)
+        reply = _why_not_yet(know, policy, now_s, workload)
+        said = rebalance_words(decisions, workload)
+        return msgspec.structs.replace(reply, summary=f"{reply.summary}; {said}") if said else reply
     return _why_there(know, policy, now_s, workload, decisions)
 
 
@@ -119,6 +122,8 @@ def _why_there(
         where += f"; it is told to go: {workload.leaving}"
         where += f"; room is kept for it in {workload.leads_to}" if workload.leads_to else ""
     elif said := leaving_words(know, policy, now_s, workload):
+        where += f"; {said}"
+    if said := rebalance_words(decisions, workload):
         where += f"; {said}"
     return WhyReply(
         tenant=workload.tenant,

@@ -1,24 +1,36 @@
-"""Who would be moved or ended, were a place drained or room made for one job: tried on a copy of
-all that is known, by the functions that decide."""
+"""Who would be moved or ended, were a place drained, room made for one job, or the fleet
+rebalanced: tried on a copy of all that is known, by the functions that decide."""
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.lifecycle.fold import Key, Workload, key
-from berthmaster.messages.api import DrainRequest, Ended, Refusal, WhatifReply
-from berthmaster.messages.control import Cordon
+from berthmaster.messages.api import (
+    DrainRequest,
+    Ended,
+    Rebalanced,
+    RebalanceRequest,
+    Refusal,
+    WhatifReply,
+)
+from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.answers.suppositions import refused, submission
 from berthmaster.resolver.deciding.cycle import Cycle
-from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.deciding.decide import decide, rebalanced
 from berthmaster.resolver.deciding.draft import Draft
 from berthmaster.resolver.deciding.make_room import WORDS, Evictions
 from berthmaster.resolver.deciding.move_away import held_inside, why_there_still
+from berthmaster.resolver.deciding.rebalance import REBALANCED, Weighed
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
 TOLD = 200
+MOST_REBALANCED = 32  # jobs that are looked at: each look tries some sets in some clusters
+NODES_TOLD = 16  # of one job
 
 
 def drained(
@@ -95,6 +107,76 @@ def preempted(
         f"{cost:,.0f} GPU seconds"
     )
     return _reply(change, summary, ended, cost, tenant)
+
+
+def rebalancing(
+    know: Knowledge, policy: Policy, now_s: float, tenant: str | None, asked: RebalanceRequest
+) -> WhatifReply | Refusal:
+    """Who would be moved now, and for whom, were all queues set as is asked."""
+    if tenant is not None:
+        return refused("rebalance", "", "to be asked by an operator, as it is about all tenants'")
+    copy = fork(know, sharing=(Workload,))
+    for queue in sorted(copy.derived.lines.by_queue()):
+        setting = copy.queues.get(queue) or QueueSetting(queue=queue)
+        setting = replace(setting, rebalances=asked.whose)
+        copy.take_control(setting, copy.view.control_sequence + 1)
+    supposed = replace(
+        policy,
+        rebalance_moves=asked.moves or policy.rebalance_moves,
+        rebalance_after_s=policy.rebalance_after_s if asked.after_s is None else asked.after_s,
+    )
+    if not supposed.rebalance_moves:
+        right = "a number from 1 to 64, as the resolver is set to move nobody"
+        return refused("rebalance.moves", "", right)
+    weighed, kept = rebalanced(copy, supposed, now_s, MOST_REBALANCED)
+    ended = [
+        replace(
+            _ended(copy.open[victim.key], victim.lost_gpu_s, REBALANCED, place.cluster, for_=w.key),
+            nodes=_nodes(binding.node for binding in copy.open[victim.key].pods),
+            to_nodes=_nodes(held.node for held in kept[victim.key].held),
+        )
+        for w in weighed
+        if w.moves is not None
+        for victim, place in w.moves.moved
+    ]
+    told = [_rebalanced(copy.open[w.key], w) for w in weighed]
+    begin = sum(not each.why_not for each in told)
+    cost = sum(each.cost_gpu_s for each in told)
+    gain = sum(each.gain_gpu_s for each in told if not each.why_not)
+    summary = (
+        f"rebalance: {len(ended)} would move so that {begin} could begin, at a cost of {cost:,.0f} "
+        f"GPU seconds for {gain:,.0f} of waiting; for {len(told) - begin} more nothing would move"
+    )
+    reply = _reply("rebalance", summary, ended, cost, tenant)
+    told.sort(key=lambda each: bool(each.why_not))  # stable: in the order of their turns
+    return replace(reply, rebalances=tuple(told[:TOLD]))
+
+
+def _rebalanced(workload: Workload, weighed: Weighed) -> Rebalanced:
+    moves, request = weighed.moves, workload.request
+    told = Rebalanced(
+        tenant=workload.tenant,
+        id=workload.id,
+        queue=request.queue if request is not None else "",
+        gpus=gpu_milli(request) / 1000 if request is not None else 0.0,
+        waited_s=round(weighed.waited_s, 3),
+        why_not=weighed.why_not,
+    )
+    if moves is None:
+        return told
+    return replace(
+        told,
+        cluster=moves.found.cluster,
+        nodes=_nodes(binding.node for binding in moves.found.bound.bindings),
+        moves=len(moves.moved),
+        saves_s=round(moves.worth.saves_s, 3),
+        gain_gpu_s=round(moves.worth.gain_gpu_s, 3),
+        cost_gpu_s=round(moves.found.cost, 3),
+    )
+
+
+def _nodes(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names))[:NODES_TOLD])
 
 
 def _instead(workload: Workload | None) -> str:

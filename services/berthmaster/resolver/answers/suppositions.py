@@ -45,7 +45,7 @@ CPU_MILLI_A_GPU: Final = 12_000
 MEMORY_MIB_A_GPU: Final = 98_304
 KINDS: Final = (
     *("submit", "cordon", "uncordon", "add_cluster", "queue"),
-    *("drain", "preempt", "preempt_for"),
+    *("drain", "preempt", "preempt_for", "rebalance"),
 )
 _STAMP: Final = Stamp(epoch=1, counter=1)
 

@@ -24,7 +24,7 @@ from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest,
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed
 from berthmaster.resolver.answers.fork import fork
-from berthmaster.resolver.answers.supposed_moves import drained, preempted
+from berthmaster.resolver.answers.supposed_moves import drained, preempted, rebalancing
 from berthmaster.resolver.answers.suppositions import KINDS, Change, change_of
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import decide
@@ -288,6 +288,8 @@ def _moves(
         return preempted(know, policy, now_s, tenant, request.preempt)
     if request.preempt_for is not None:
         return preempted(know, policy, now_s, tenant, request.preempt_for)
+    if request.rebalance is not None:
+        return rebalancing(know, policy, now_s, tenant, request.rebalance)
     return None
 
 

@@ -7,7 +7,8 @@ Phases, over one snapshot of the clusters (cycle.py):
 2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
    is kept, pass over the line of each that does not, and keep room for the first of those, or make
    it: those go on with fewer pods, or are ended, who have less right to theirs.
-3. If there was nothing to decide, have attempts grow into what is idle.
+3. If there was nothing to decide, have attempts grow into what is idle; if that came to nothing
+   either, have a few move so that one fits who has waited for long (rebalance.py).
 4. Record: ranking, what was filtered out, sequences and time, so that it can be repeated.
 
 Room that a placement takes is charged to the draft while the rest is decided and given back when it
@@ -40,9 +41,10 @@ from berthmaster.messages.workload import (
     ResizeRequested,
 )
 from berthmaster.resolver.deciding.cycle import Cycle
-from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft, Plan, block
+from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft, Plan, Stuck, block
 from berthmaster.resolver.deciding.make_room import WORDS
 from berthmaster.resolver.deciding.move_away import carry_out, leave
+from berthmaster.resolver.deciding.rebalance import Weighed, may_be_stuck, rebalance
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.resize import Resize, grown, most_that
 from berthmaster.resolver.deciding.turns import Turn
@@ -58,15 +60,19 @@ _NONE_KEPT: frozenset[Key] = frozenset()
 _Room = tuple[Shortlist, Candidate, Bound]
 
 
-def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan | None:
-    """Everything that can be decided now, up to the commit's limit; None if there is nothing."""
+def decide(
+    know: Knowledge, policy: Policy, now_s: float, decider: str, *, balance: bool = True
+) -> Plan | None:
+    """Everything that can be decided now, up to the commit's limit; None if there is nothing.
+    ``balance``: who could begin if others moved is looked for too. That comes last, so whoever
+    does not look for it decides nothing else because of that."""
     cycle = Cycle(know, policy, now_s, renew=True)
     with Draft(cycle, decider) as draft:
-        _fill(draft)
+        _fill(draft, balance=balance)
         plan = draft.plan()
     if plan is not None and draft.remembered:
         with Draft(Cycle(know, policy, now_s, renew=True), decider, anew=True) as draft:
-            _fill(draft)
+            _fill(draft, balance=balance)
             plan = draft.plan()
     if plan is None:
         block(draft.passed_over, know.derived.growth)
@@ -76,11 +82,20 @@ def decide(know: Knowledge, policy: Policy, now_s: float, decider: str) -> Plan 
 def planned(know: Knowledge, policy: Policy, now_s: float) -> dict[Key, Reservation]:
     """For whom room would be kept, were a decision made now: for people to be told."""
     with Draft(Cycle(know, policy, now_s), "") as draft:
-        _fill(draft)
+        _fill(draft, balance=False)
         return draft.reserves.told()
 
 
-def _fill(draft: Draft) -> None:
+def rebalanced(
+    know: Knowledge, policy: Policy, now_s: float, most: int
+) -> tuple[list[Weighed], dict[Key, Reservation]]:
+    """For whom others would be moved now, and for whom not and why; and the room of all of them."""
+    with Draft(Cycle(know, policy, now_s), "whatif", anew=True) as draft:
+        _fill(draft, balance=False)
+        return rebalance(draft, most, looks=most), draft.reserves.told()
+
+
+def _fill(draft: Draft, *, balance: bool) -> None:
     _retract(draft)
     turns = draft.begin()
     carry_out(draft)
@@ -92,6 +107,8 @@ def _fill(draft: Draft) -> None:
             turns.placed(amounts)
     if not draft.events:
         _grow(draft)
+    if balance and not draft.events:
+        rebalance(draft, 1)
 
 
 # 1
@@ -122,6 +139,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     """What the job takes, or None if it is passed over."""
     reserves = draft.reserves
     know, line = draft.know, turn.line
+    draft.turns[turn.key] = len(draft.turns)
     workload = know.open[turn.key]
     request = workload.request
     if request is None or turn.right.refusal:
@@ -153,6 +171,8 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         made = not owed and _make_room(draft, turn, asked, shape)
         if not owed and not made and not draft.evictions:  # a look at a time: the next has its own
             reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)
+            if may_be_stuck(draft, turn):
+                draft.stuck.append(Stuck(turn, asked, shape))
         return None
     draft.passed_over.pop()
     shortlist, chosen, bound = found

@@ -19,22 +19,31 @@ from berthmaster.messages.placement import (
     Decision,
     EvictionOrder,
     MoveOrder,
+    Rebalance,
     Reservation,
     ResizeOrder,
     Retraction,
     Saw,
 )
-from berthmaster.messages.workload import Withdrawn, WorkloadEvent
+from berthmaster.messages.workload import JobRequest, Withdrawn, WorkloadEvent
 from berthmaster.resolver.deciding.cheapest_set import CheapestSets
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.make_room import RoomMaker
 from berthmaster.resolver.deciding.reserves import Reserves, Token
 from berthmaster.resolver.deciding.resize import Shrinker
-from berthmaster.resolver.deciding.turns import Turns
+from berthmaster.resolver.deciding.turns import Turn, Turns
 from berthmaster.resolver.settings import ENGINE_VERSION
 
 CHOICE_BYTES: Final = 300  # of a record, besides its ranking and pods
 Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to leave alone
+
+
+class Stuck(NamedTuple):
+    """A job that was passed over, as what was looked for."""
+
+    turn: Turn
+    asked: JobRequest
+    shape: bytes
 
 
 class Plan(NamedTuple):
@@ -77,6 +86,9 @@ class Draft:
         self.evictions: list[EvictionOrder] = []
         self.resizes: list[ResizeOrder] = []
         self.moves: list[MoveOrder] = []
+        self.rebalances: list[Rebalance] = []
+        self.turns: dict[Key, int] = {}  # who had one, and how many had theirs before
+        self.stuck: list[Stuck] = []  # who may have others moved, and got no room
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
@@ -184,6 +196,7 @@ class Draft:
             evictions=tuple(self.evictions),
             resizes=tuple(self.resizes),
             moves=tuple(self.moves),
+            rebalances=tuple(self.rebalances),
             reservations=self._reservations(),
             reserved=len(self.reserves.kept),
             mix=told_as(sampled) if sampled != know.told_mix else None,

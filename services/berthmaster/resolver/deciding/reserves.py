@@ -24,7 +24,7 @@ ended.
 - Where a cluster's Kueue decides what starts, nothing is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -215,11 +215,16 @@ class Reserves:
 
     def give_way(self, rank: Rank, taken: Sequence[Holding]) -> None:
         """A job of a better rank is placed: what is kept on its nodes is looked for anew."""
+        self.look_anew((k for k in self.kept.values() if rank < k.rank), taken)
+
+    def look_anew(self, those: Iterable[Kept], taken: Sequence[Holding]) -> None:
+        """Those that nobody is owed lose their room if any of it is on nodes of which others take
+        some."""
         nodes = {(held.cluster, held.node) for held in taken}
-        for kept in list(self.kept.values()):
+        for kept in list(those):
             if kept.reservation.owed:
                 continue
-            if rank < kept.rank and nodes & {(h.cluster, h.node) for h in kept.holdings}:
+            if nodes & {(h.cluster, h.node) for h in kept.holdings}:
                 self.drop(kept.key)
 
     # For a job that does not fit
@@ -267,6 +272,12 @@ class Reserves:
         nodes = sum(len(kept.holdings) for kept in self.kept.values())
         if nodes + len(reservation.held) <= MAX_HELD_NODES:
             self._keep(key, reservation)
+
+    def begins_at_s(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> float | None:
+        """When a job that does not fit will, by the ends that are known; None = nobody knows."""
+        kept = self.kept.get(key)
+        told = kept.reservation if kept else self._find(line, key, request, shape).reservation
+        return told.expected_at_s if told is not None else None
 
     def _remembered(self, line: Line, key: Key) -> _Looked | None:
         looked = line.looked

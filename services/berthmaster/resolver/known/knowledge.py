@@ -291,9 +291,10 @@ class Knowledge:
                 )
                 self.reservations = told
             for order in decision.evictions:
-                ended = self.open.get(key(order.tenant, order.id))
-                request = ended.request if ended is not None else None
-                self.moved.take(decision.now_s, request.queue if request is not None else "")
+                self._count_moved(key(order.tenant, order.id), decision.now_s)
+            for rebalance in decision.rebalances:
+                for move in rebalance.moves:
+                    self._count_moved(key(move.tenant, move.id), decision.now_s)
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
             self._press(decision)
@@ -304,6 +305,12 @@ class Knowledge:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)
                     cluster.unclaimed_at_s = decision.now_s
+
+    def _count_moved(self, name: Key, at_s: float) -> None:
+        """Against the budgets, of the fleet and of its queue."""
+        workload = self.open.get(name)
+        request = workload.request if workload is not None else None
+        self.moved.take(at_s, request.queue if request is not None else "")
 
     def _left(self, name: Key, cluster: str) -> None:
         """An attempt is over, and another one is known at once."""
