@@ -24,7 +24,29 @@ class Peopled(Ground):
             at_s = START_S + span_s * 0.8 * chance.random()
             self.clock.at(at_s, lambda b=body: self._submit(b))  # type: ignore[misc]
             self._wishes(str(body["id"]), at_s, span_s)
+        if self.faults.has("balance"):
+            self._pieces()
         self._orders(span_s)
+
+    def _pieces(self) -> None:
+        """Small jobs that take all there is; some end soon, and what they leave is free in pieces.
+        A few that want more of a node come then."""
+        dice, longer = self.faults.dice("balance"), self.pace.longer
+        for number in range(dice.choice((6, 12, 18))):
+            body = self._piece(number, 1, longer * dice.choice((10.0, 110.0, 110.0)))
+            self.clock.at(START_S, lambda b=body: self._submit(b))  # type: ignore[misc]
+        for number in range(dice.choice((1, 3))):
+            body = self._piece(100 + number, dice.choice((2, 2, 4)), 20.0 * longer)
+            self.clock.at(START_S + longer * 20.0 * dice.random(), lambda b=body: self._submit(b))  # type: ignore[misc]
+
+    def _piece(self, number: int, gpus: int, lasts_s: float) -> dict[str, object]:
+        return {
+            "id": f"piece-{number}",
+            "pod_sets": [{"gpus": gpus}],
+            "expected_duration_s": self._says(lasts_s),
+            "max_evictions": 10,
+            "grace_s": 1.0,
+        }
 
     def _request(self, number: int) -> dict[str, object]:
         chance = self.chance
