@@ -28,7 +28,7 @@ MODULES = {
     "reading": ("reading",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),
-    "muri": ("muri",),
+    "muri": ("muri", "lost_work"),
     "kubernetes": ("kubernetes",),
     "scheduler": ("scheduler",),
     "ocm": ("ocm",),

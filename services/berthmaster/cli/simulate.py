@@ -114,10 +114,10 @@ def simulate(
     """What would have been: a list of jobs on a fleet under policies, in virtual time.
 
     berthmaster is the resolver's own core; the others are baselines: fifo, sjf (shortest first) and
-    easy (backfill behind a reservation) queue strictly, sjf-skip, bestfit, fgd and random pass over
-    who does not fit, srtf, srsf and las2d (Tiresias) stop and start jobs at will. The same input
-    and seed always give the same figures. Named traces are read from the folder that BERTH_TRACES
-    names.
+    easy (backfill behind a reservation) queue strictly, sjf-skip, bestfit, antman, fgd and random
+    pass over who does not fit, srtf, srsf, las2d (Tiresias) and themis stop and start jobs at will.
+    The same input and seed always give the same figures. Named traces are read from the folder that
+    BERTH_TRACES names.
     """
     from berthmaster.simulate import traces
 

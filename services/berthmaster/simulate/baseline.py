@@ -314,8 +314,11 @@ class _Preemptive(_Played):
         return first_s, ends
 
     def _next_turn(self, now_s: float) -> float:
-        """When a running job's attained service reaches the next limit."""
+        """When a running job's attained service reaches the next limit, or leases are over."""
         first_s = float("inf")
+        lease_s = self._policy.lease_s
+        if lease_s is not None and not all(one.running for one in self._open.values()):
+            first_s = now_s + lease_s
         for number, one in self._open.items():
             share = self._jobs[number].share
             if one.running and share > 0:
@@ -341,7 +344,7 @@ class _Preemptive(_Played):
                 one.attained_s += passed_s
             one.checked_s = now_s
 
-    def _entries(self) -> Iterable[QueueEntry]:
+    def _entries(self, now_s: float) -> Iterable[QueueEntry]:
         for number, one in self._open.items():
             job = self._jobs[number]
             yield QueueEntry(
@@ -351,13 +354,15 @@ class _Preemptive(_Played):
                 one.told_left_s(job),
                 one.attained_s * job.share,
                 one.since_s,
+                one.attained_s,
+                now_s,
             )
 
     def _start_who_fits(self, now_s: float) -> None:
         self._fleet.empty()
         no_room: set[Form] = set()
         used = wanted = 0.0
-        for entry in sorted(self._entries(), key=self._policy.order):
+        for entry in sorted(self._entries(now_s), key=self._policy.order):
             job, one = entry.job, self._open[entry.number]
             allocations = None
             form = self._forms[entry.number]

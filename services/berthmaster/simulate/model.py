@@ -67,6 +67,7 @@ class Run(NamedTuple):
     outcomes: Sequence[JobOutcome]
     spans: Sequence[Span]
     gpus: float  # of the fleet
+    lost_gpu_s: float = 0.0  # by those that were ended to make room: done again, and starting again
 
 
 Progress = Callable[[int], None]  # told how many jobs have ended

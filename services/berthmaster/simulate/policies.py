@@ -13,10 +13,19 @@
     srtf      least expected rest                is passed over             yes
     srsf      least expected rest x GPUs         is passed over             yes
     las2d     least service, in three queues     is passed over             yes
+    themis    unfairest first, leases of 20 min  is passed over             yes
+    antman    as they came, tightest node        is passed over             no
 
 ``easy`` is EASY backfill: others may go before the first that does not fit if they end before it
 can begin, or use room that it will not. ``las2d`` is Tiresias' two-dimensional least attained
-service with its thresholds of 3,250 and 7,200 GPU-seconds; it needs no durations.
+service (NSDI'19, section 3.2) with its thresholds of 3,250 and 7,200 GPU-seconds. ``themis`` is the
+filter of Themis (NSDI'20, section 3) by finish-time fairness: rho = time in a shared cluster / time
+alone. Nobody knows durations here, so both times are those until now: (now - submitted) / (time
+that it has run). Whoever has the greatest rho goes first, and room is given anew at each event and
+at least every 20 minutes, the lease of the paper, while anybody waits. ``antman`` is AntMan's
+(OSDI'20, section 4) opportunistic starting: who is next in line and fits starts, and the others do
+not wait for one who does not fit; GPUs are not shared, and no queue has a quota. These three need
+no durations.
 """
 
 from collections.abc import Callable
@@ -26,6 +35,7 @@ from berthmaster.simulate.model import Job, SimulationError
 
 OURS: Final = "berthmaster"
 LAS_LIMITS_GPU_S: Final = (3250.0, 7200.0)
+LEASE_S: Final = 1200.0  # of Themis
 
 Blocked = Literal["waits", "skipped", "reserved"]
 
@@ -39,6 +49,8 @@ class QueueEntry(NamedTuple):
     left_s: float  # of that; the truth's rest where the truth was told
     attained_gpu_s: float
     since_s: float  # when it came, or last was stopped
+    attained_s: float = 0.0  # that it has run
+    now_s: float = 0.0
 
 
 Order = Callable[[QueueEntry], tuple[float, ...]]
@@ -53,6 +65,7 @@ class QueuePolicy(NamedTuple):
     placing: str  # of placement_rules.py
     preemptive: bool = False
     limits_gpu_s: tuple[float, ...] = ()  # of attained service at which the order changes
+    lease_s: float | None = None  # after which room is given anew, if somebody waits
 
 
 def _arrival(one: QueueEntry) -> tuple[float, ...]:
@@ -80,6 +93,11 @@ def _least_attained(one: QueueEntry) -> tuple[float, ...]:
     return (las_queue(one.attained_gpu_s), one.since_s, one.number)
 
 
+def _unfairest(one: QueueEntry) -> tuple[float, ...]:
+    rho = (one.now_s - one.job.at_s) / one.attained_s if one.attained_s > 0 else float("inf")
+    return (-rho, one.number)
+
+
 _ALL: Final = (
     QueuePolicy("fifo", _arrival, "waits", "best"),
     QueuePolicy("sjf", _shortest, "waits", "best"),
@@ -91,6 +109,8 @@ _ALL: Final = (
     QueuePolicy("srtf", _least_rest, "skipped", "first", preemptive=True),
     QueuePolicy("srsf", _least_service_left, "skipped", "first", preemptive=True),
     QueuePolicy("las2d", _least_attained, "skipped", "first", True, LAS_LIMITS_GPU_S),
+    QueuePolicy("themis", _unfairest, "skipped", "first", True, lease_s=LEASE_S),
+    QueuePolicy("antman", _arrival, "skipped", "best"),
 )
 BASELINES: Final = {policy.name: policy for policy in _ALL}
 POLICIES: Final = (OURS, *BASELINES)

@@ -55,6 +55,18 @@ def test_least_service_first_serves_newcomers_before_those_who_have_had_much() -
     assert found == {"old": 9100, "new": 4100}
 
 
+def test_the_unfairest_served_goes_first_and_keeps_room_for_a_lease() -> None:
+    # Both want all GPUs. Time since submission / time run of old and new at 5200 s: 1.3 and 1, so
+    # old runs; at 6400 s 1.23 and 2, so new does; at 7600 s 1.46 and 1.5, so new goes on.
+    found = ended("themis", [job("old", 0, 9000, gpus=2), job("new", 4000, 3000, gpus=2)])
+    assert found == {"old": 12000, "new": 8200}
+
+
+def test_who_fits_starts_in_the_order_of_arrival_and_stops_nobody() -> None:
+    found = started("antman", STORY)
+    assert found == started("bestfit", STORY)
+
+
 def test_ours_places_all_and_lets_small_jobs_pass_large_ones() -> None:
     found = started("berthmaster", STORY)
     assert found["long"] == 0
