@@ -334,7 +334,7 @@ def test_a_runtime_is_set_named_and_removed_and_refused_by_name(up: Up, tmp_path
     made = up.berth("runtime", "apply", "-f", str(file))
     assert made.returncode == 0, made.stderr
     names = [each["runtime"] for each in up.json("runtime", "list")]
-    assert names == ["jax", "mpi", "notebook", "plain", "torch", "tune"]
+    assert names == ["jax", "mpi", "notebook", "plain", "ray", "torch", "tune"]
     version = up.json("runtime", "show", "tune")["version"]
 
     ask = ("submit", "--id", "tuned", "--gpus", "1", "--runtime", "tune")

@@ -165,6 +165,74 @@ _MPI: Final = RuntimeSetting(
     ),
 )
 
+# The first pod is the head and works too; the request's command runs there when all have joined.
+# The others stay for as long as the head answers, and end well: how it went is the head's to say.
+_RAY_SCRIPT: Final = r"""
+set -eu
+export RAY_USAGE_STATS_ENABLED=0
+port={{port}}
+answers() {
+    python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)' \
+        "$MASTER_ADDR" "$port" 2>/dev/null
+}
+if [ "$RANK" -ne 0 ]; then
+    trap 'ray stop >/dev/null 2>&1; exit 143' TERM INT
+    until=$(($(date +%s) + {{wait_s}}))
+    until answers && ray start --address="$MASTER_ADDR:$port" --disable-usage-stats; do
+        [ "$(date +%s)" -lt "$until" ] || { echo "no head at $MASTER_ADDR:$port" >&2; exit 1; }
+        sleep "${BERTH_POLL_S:-2}" & wait $!
+    done
+    silent=0
+    while [ "$silent" -lt 3 ]; do
+        sleep "${BERTH_POLL_S:-2}" & wait $!
+        if answers; then silent=0; else silent=$((silent + 1)); fi
+    done
+    ray stop >/dev/null 2>&1 || true
+    exit 0
+fi
+ray start --head --port="$port" --include-dashboard=false --disable-usage-stats
+export RAY_ADDRESS="$(hostname -i 2>/dev/null | cut -d' ' -f1):$port"
+python3 - "$WORLD_SIZE" {{wait_s}} <<'EOF'
+import sys, time
+import ray
+wanted, left_s = int(sys.argv[1]), int(sys.argv[2])
+ray.init(log_to_driver=False)
+while (there := sum(node["Alive"] for node in ray.nodes())) < wanted:
+    if left_s <= 0:
+        sys.exit(f"{there} of {wanted} pods have joined")
+    left_s -= 1
+    time.sleep(1)
+EOF
+status=0
+"$@" & job=$!
+trap 'kill -TERM "$job" 2>/dev/null' TERM INT
+wait "$job" || status=$?
+while kill -0 "$job" 2>/dev/null; do status=0; wait "$job" || status=$?; done
+ray stop >/dev/null 2>&1 || true
+exit "$status"
+"""
+
+_RAY: Final = RuntimeSetting(
+    runtime="ray",
+    description="Ray: the first pod is the head and runs the command, when all have joined",
+    parameters={
+        **_shared_memory(1 << 16),
+        "port": RuntimeParameter(type="integer", default=6379, minimum=1024, maximum=9999),
+        "wait_s": RuntimeParameter(
+            type="integer",
+            default=300,
+            minimum=5,
+            maximum=86_400,
+            description="for how long the pods wait for each other",
+        ),
+    },
+    template=PodTemplate(
+        command=("/bin/sh", "-c", _RAY_SCRIPT, "ray"),
+        needs_command=True,
+        shared_memory_mib=_SHM,
+    ),
+)
+
 _NOTEBOOK: Final = RuntimeSetting(
     runtime="notebook",
     description="JupyterLab, reached with kubectl port-forward; its token is the tenant's Secret",
@@ -185,5 +253,5 @@ _NOTEBOOK: Final = RuntimeSetting(
 )
 
 BUILT_IN: Final[Mapping[str, RuntimeSetting]] = MappingProxyType(
-    {each.runtime: with_version(each) for each in (_PLAIN, _TORCH, _JAX, _MPI, _NOTEBOOK)}
+    {each.runtime: with_version(each) for each in (_PLAIN, _TORCH, _JAX, _MPI, _RAY, _NOTEBOOK)}
 )

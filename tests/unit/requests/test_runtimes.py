@@ -137,7 +137,7 @@ def test_a_removed_runtime_refuses_new_requests() -> None:
 
 
 def test_the_built_in_ones_are_as_good_as_any_that_an_operator_sets() -> None:
-    assert set(BUILT_IN) == {"plain", "torch", "jax", "mpi", "notebook"}
+    assert set(BUILT_IN) == {"plain", "torch", "jax", "mpi", "ray", "notebook"}
     for setting in BUILT_IN.values():
         assert runtime_fault(setting) is None
         assert runtime_setting(msgspec.json.encode(setting)) == setting
