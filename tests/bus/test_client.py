@@ -34,7 +34,6 @@ from berthmaster.client import (
 )
 from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.messages.api import (
-    EventsReply,
     GetReply,
     RecordedEvent,
     Refusal,
@@ -296,25 +295,6 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
             async with aclosing(me.watch(workload="a", since=1)) as events:
                 assert (await anext(events)).event == last
 
-            # The past of all of them is asked for page by page, each where the last one ended.
-            pages = {
-                b'{"after":0,"limit":500}': EventsReply(
-                    events=(RecordedEvent(sequence=1, stored_at_s=5.0, event=first),),
-                    next_after=1,
-                    more=True,
-                ),
-                b'{"after":1,"limit":500}': EventsReply(
-                    events=(RecordedEvent(sequence=2, stored_at_s=6.0, event=last),), next_after=9
-                ),
-            }
-
-            async def page(subject: str, data: bytes) -> bytes:
-                return encode(pages[data])
-
-            await answering(gateway, "lab", "events", page)
-            async with aclosing(me.watch(since=0)) as events:
-                seen = [await anext(events) for _ in range(2)]
-            assert [(each.sequence, each.event) for each in seen] == [(1, first), (2, last)]
             with pytest.raises(NotAllowedError):
                 await me.fleet()
             with pytest.raises(NotAllowedError):
