@@ -132,7 +132,9 @@ class PassesOverForEver(Resolver):
 
 
 def test_a_resolver_that_overlooks_who_waits_is_found() -> None:
-    assert found(Parts(resolver=PassesOverForEver), 40, ("due",)) == "nobody waits who could run"
+    without = ("due", "balance")  # else what it moves others for shows it sooner
+    found_ = found(Parts(resolver=PassesOverForEver), 40, without)
+    assert found_ == "nobody waits who could run"
 
 
 class Guesses(Resolver):
