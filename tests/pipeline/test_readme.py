@@ -116,6 +116,9 @@ def test_the_client_guide_works_as_it_stands(place: dict[str, str]) -> None:
         )
         assert done.returncode == 0, done.stderr
         told.append(done.stdout)
-    follows, log = told
+    follows, waited, log = told
     assert follows.split() == ["Submitted", "Placed", "Claimed", "Running", "Succeeded"]
+    state, *models = waited.splitlines()
+    assert state == "succeeded"
+    assert models
     assert log
