@@ -249,7 +249,7 @@ async def rebalance_story(up: Rig) -> None:
             await berth.cancel(next(name for name, at in on.items() if at == node))
         await berth.submit(msgspec.structs.replace(asked("pair", 2), clusters=(here,)))
         async with asyncio.timeout(LIMIT_S):
-            while not (supposed := told(up, "whatif", "rebalance", "--moves", "1"))["ended"]:
+            while "ended" not in (supposed := told(up, "whatif", "rebalance", "--moves", "1")):
                 await asyncio.sleep(0.2)
         [moves], [waits] = supposed["ended"], supposed["rebalances"]
         assert (moves["cluster"], moves["to"], moves["for_id"]) == (here, here, "default/pair")
