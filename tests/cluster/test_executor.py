@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.runtimes import (
     PodTemplate,
@@ -21,6 +22,7 @@ from berthmaster.messages.runtimes import (
 )
 from berthmaster.messages.workload import (
     Cancelled,
+    Checkpoint,
     Evicted,
     Failed,
     JobRequest,
@@ -157,6 +159,37 @@ TUNE = RuntimeSetting(
 )
 
 
+def say(api: Api, pod: str, message: str) -> None:
+    """A pod's container has ended and left a termination message."""
+    [status] = api.get(pod)["status"]["containerStatuses"]
+    over = {**status, "state": {"terminated": {"exitCode": 143, "message": message}}}
+    api.merge(f"{pod}/status", {"status": {"containerStatuses": [over]}})
+
+
+def evict(api: Api, path: str, pod: Mapping[str, Any]) -> None:
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
+    named = {name: pod["metadata"][name] for name in ("name", "namespace")}
+    api.create(f"{path}/eviction", {**eviction, "metadata": named})
+
+
+def again_on(work: Workload, node: str, request: JobRequest, namespace: str) -> Placed:
+    """Its second attempt, as the resolver says it."""
+    return Placed(
+        tenant="acme",
+        id="train",
+        after=work.sequence,
+        at_s=3.0,
+        by="resolver",
+        cluster="berlin",
+        attempt=2,
+        pods=(PodBinding(pod="main-0", node=node),),
+        request=request,
+        decision=2,
+        target=Target(namespace=namespace),
+        checkpoint=work.checkpoint,
+    )
+
+
 def make_claim(api: Api, namespace: str) -> None:
     """A claim that is bound, as the controller of volumes leaves it; there is none here."""
     size = {"storage": "1Gi"}
@@ -199,8 +232,7 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
         await eventually(made, 30)
 
     run = RunSpec(image="example.org/tune:1", env={"BERTH_TEST_RUN_S": "forever"})
-    request = replace(job(), runtime=Runtime(name="tune"), run=run)
-    full = filled_in(request, "acme", {"tune": TUNE})
+    full = filled_in(replace(job(), runtime=Runtime(name="tune"), run=run), "acme", {"tune": TUNE})
     assert isinstance(full, JobRequest)
     async with site(worker, namespace, tmp_path) as berlin:
         await berlin.place(full, "n1")
@@ -210,9 +242,10 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
         try:
             await steps(25)
             path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
-            eviction = {"apiVersion": "policy/v1", "kind": "Eviction"}
-            named = {"name": pod["metadata"]["name"], "namespace": namespace}
-            worker.api.create(f"{path}/eviction", {**eviction, "metadata": named})
+            # Its last word, as its kubelet would hand it on.
+            say(worker.api, path, 'BERTH {"checkpoint": {"step": 20, "uri": "/data/checkpoint"}}')
+            await berlin.until("train", "Checkpointed")
+            evict(worker.api, path, pod)
         finally:
             first.kill()  # as its kubelet would
             first.wait(10)
@@ -221,22 +254,11 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
         assert evicted.fault == "evicted", evicted
         work = await berlin.read("train")
         assert (work.evictions, work.failures, work.retry_at_s) == (1, 0, 0.0)
-        again = Placed(
-            tenant="acme",
-            id="train",
-            after=work.sequence,
-            at_s=3.0,
-            by="resolver",
-            cluster="berlin",
-            attempt=2,
-            pods=(PodBinding(pod="main-0", node="n2"),),
-            request=full,
-            decision=2,
-            target=Target(namespace=namespace),
-        )
-        await berlin.append(again)
+        assert work.checkpoint == Checkpoint(step=20, uri="/data/checkpoint")
+        await berlin.append(again_on(work, "n2", full, namespace))
         await berlin.until("train", "Running", times=2)
         [pod] = [p for p in berlin.pods() if p["status"]["phase"] == "Running"]
+        assert pod_env(pod)["BERTH_CHECKPOINT_STEP"] == "20"
         assert await asyncio.to_thread(start(pod).wait, 30) == 0
         await berlin.cancel("train")
         await berlin.clean()
