@@ -103,7 +103,7 @@ FIELDS = (
     "an object with the fields id, queue, priority, pod_sets, clusters, cluster_labels, run, "
     "expected_duration_s, deadline_s, max_evictions, retries, backoff_s, no_retry_exit_codes, "
     "runtime, runtime_used, preemptible, checkpoint_every_s, grace_s, max_run_s, labels, "
-    "profile, weights, data, set, set_at_most, array_index, depends_on"
+    "profile, weights, data, set, set_at_most, array_index, depends_on, divide, part"
 )
 ID = (
     "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit (required)"

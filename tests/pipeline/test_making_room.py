@@ -14,7 +14,7 @@ from berthmaster.audit.report import audit
 from berthmaster.client import Client
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.workload import EvictionRequested, JobRequest, PodSet
+from berthmaster.messages.workload import Divide, EvictionRequested, JobRequest, PodSet
 from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 
 LIMIT_S = 40.0
@@ -108,6 +108,36 @@ async def guarantee_story(up: Rig) -> None:
 
 def test_a_guarantee_comes_back_from_those_who_borrowed_it_whoever_is_killed(up: Rig) -> None:
     asyncio.run(guarantee_story(up))
+
+
+async def division_story(up: Rig) -> None:
+    async with up.client() as berth:
+        nodes = await nodes_of(berth)
+        gpus = sum(len(node.gpus) for node in nodes)
+        wide = msgspec.structs.replace(asked("wide", 1, count=gpus), divide=Divide())
+        async with asyncio.timeout(LIMIT_S):  # its nodes are told one by one
+            while "divided over 2 clusters" not in (await berth.dry_run(wide)).summary:
+                await asyncio.sleep(0.05)
+        await berth.submit(wide)
+        await up.kill("resolver", "emulator", "door")  # wherever it is by now
+        await until(berth, "running", "wide")
+        parts = (await berth.get("wide")).workload.parts
+        assert sum(part.pods for part in parts) == gpus
+        assert {part.cluster for part in parts} == {node.cluster for node in nodes}
+        await until(berth, "running", *(part.id for part in parts))
+        assert "divided over 2 clusters: " in said(up, "why", "wide")
+        for part in parts:
+            assert f"{part.id}: " in said(up, "job", "wide")
+        assert refused(up, "cancel", parts[0].id).endswith("wide, the job that this is a part of")
+        await berth.cancel("wide")
+        await until(berth, "cancelled", "wide", *(part.id for part in parts))
+        report = await audit(berth.connection)
+        assert (report.findings, report.accounted) == ((), True), report
+        await repeats(berth)
+
+
+def test_a_gang_over_clusters_starts_and_ends_as_one_whoever_is_killed(up: Rig) -> None:
+    asyncio.run(division_story(up))
 
 
 def said(up: Rig, *argv: str) -> str:

@@ -38,6 +38,7 @@ HINTS: Final = (
     "cancel_requested",
     "eviction_requested",
     "resize_requested",
+    "committed",
     "evicted",
     "failed",
 )

@@ -19,6 +19,7 @@ ORDERING: Final = ("verbs",)  # people hold, evict, move and drain; jobs tell of
 RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they run
 SHARING: Final = ("parents",)  # queues are put below others, where they may be and where not
 BALANCING: Final = ("balance",)  # jobs move so that others fit who have waited for long
+DIVIDING: Final = ("divided",)  # jobs that may be divided over clusters
 KINDS: Final = (
     *BUS,
     *PROCESSES,
@@ -32,6 +33,7 @@ KINDS: Final = (
     *ORDERING,
     *SHARING,
     *BALANCING,
+    *DIVIDING,
 )
 SHARE: Final = 0.5  # of the kinds that a seed has
 
@@ -43,6 +45,8 @@ class Faults:
         self._dice = {kind: random.Random(f"{seed}/{kind}") for kind in KINDS}
         chooser = random.Random(f"{seed}/kinds")
         chosen = {kind for kind in KINDS if chooser.random() < SHARE}
+        if "damage" in chosen:  # what a log has lost of a division nobody can judge
+            chosen.discard("divided")
         self.kinds = tuple(k for k in KINDS if k in chosen and k not in set(without))
         self.quiet = False  # faults have stopped
 

@@ -15,6 +15,7 @@ from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.world import ALIVE, Group, Phase
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.instructions import Freeze
+from berthmaster.lifecycle.faults import OWN
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key, offer
 from berthmaster.lifecycle.sizes import counts_of, least, most
 from berthmaster.lifecycle.states import HELD, State
@@ -353,6 +354,8 @@ class Judge:
     def on_delete(self, cluster: str, attempt: Attempt, why: str) -> None:
         """An executor removes the pods of an attempt."""
         group = self.clusters[cluster].world.groups.get(attempt)
+        if key(attempt.tenant, attempt.id) in self.cancels:
+            return  # a person wanted that
         if self.was_lied_of(key(attempt.tenant, attempt.id)) or self.lost.get(cluster):
             return  # a person says that it is gone, or nobody can tell what is true of it
         if attempt in self.orphans and group is not None and self.alive(group):
@@ -417,11 +420,23 @@ class Judge:
         standing: Standing,
     ) -> None:
         name = key(event.tenant, event.id)
-        if isinstance(event, Cancelled) and name not in self.cancels:
+        request = self.workloads[name].request
+        is_part = request is not None and request.part is not None
+        by_decider = is_part and standing.state is State.QUEUED and event.by.startswith("resolver")
+        if isinstance(event, Cancelled) and name not in self.cancels and not by_decider:
             self.find("only people cancel", str(event))
+        if standing.state is State.DIVIDED:  # the auditor looks at its parts
+            if not event.by.startswith("resolver"):
+                self.find("only a decider ends a divided job", str(event))
+            return
         attempt = Attempt(event.tenant, event.id, event.attempt)
         if standing.state not in HELD:
-            if not isinstance(event, Cancelled):
+            # Its decider may have read that it was divided before the log lost that.
+            of_divided = event.by.startswith("resolver") and (
+                request is None or request.divide is not None
+            )
+            known = name in self.forgotten and of_divided
+            if not isinstance(event, Cancelled) and not known:
                 self.find("what is not claimed does not end by itself", str(event))
             return
         group = self._group(standing.cluster, attempt)
@@ -461,7 +476,8 @@ class Judge:
             return
         if reason == "deadline" and standing.over_at_s is not None:
             return
-        if isinstance(event, Failed) and group is not None and group.made.fails:
+        by_itself = isinstance(event, Failed) or event.fault in OWN  # the latter is tried again
+        if by_itself and group is not None and group.made.fails:
             return
         if reason.startswith("not all pods ran") and standing.state is not State.RUNNING:
             return  # its executor stood still, and heard of its own limit before it heard of them
@@ -522,3 +538,5 @@ class Judge:
         work = self.workloads[name]
         if work.attempt != attempt.number or work.state not in HELD:
             self.find("what ended is not created", f"{order}; {work}")
+        if work.held_back:
+            self.find("a gang starts when all of its parts are claimed", f"{order}; {work}")

@@ -81,6 +81,7 @@ class Peopled(Ground):
             "expected_duration_s": self._says(longer * chance.choice((2.0, 15.0, 50.0, 120.0))),
             "max_evictions": chance.choice((0, 1, 3, 10)),
         }
+        self._divide(body)
         queue = chance.choice(("default", "team"))
         if self.faults.has("queues"):
             body["queue"] = queue
@@ -95,6 +96,16 @@ class Peopled(Ground):
         if chance.random() < 0.1:
             body["clusters"] = ["c1"]
         return body
+
+    def _divide(self, body: dict[str, object]) -> None:
+        """Some are so wide that no cluster has room for all, and may be divided."""
+        dice = self.faults.dice("divided")
+        if not self.faults.has("divided") or dice.random() > 0.5:
+            return
+        gang = dice.random() < 0.7
+        body["pod_sets"] = [{"gpus": dice.choice((1, 2)), "count": dice.randint(2, 6)}]
+        body["divide"] = {"by": dice.choice(("room", "room", "weight")), "gang": gang}
+        body |= {"retries": dice.choice((0, 2)), "backoff_s": 1.0}
 
     def _says(self, lasts_s: float) -> float | None:
         """What it says of how long it takes."""

@@ -216,9 +216,11 @@ class World(Haunted):
         have come up just now; whoever could run at several looks in a row has been overlooked."""
         queued = [w for w in self.judge.workloads.values() if w.state is State.QUEUED]
         plan = self.fresh_resolver().decide(self.clock.now_s) if queued else None
-        choices = plan.decision.placements if plan is not None else ()
+        made = plan.decision if plan is not None else None
+        found = [(each.tenant, each.id) for each in made.placements] if made is not None else []
+        found += [(each.tenant, each.id) for each in made.divisions] if made is not None else []
         lied_of = {n for n in self.judge.forgotten if self.judge.was_lied_of(n)}
-        placed = {choice.id for choice in choices if key(choice.tenant, choice.id) not in lied_of}
+        placed = {name for tenant, name in found if key(tenant, name) not in lied_of}
         self._overlooked = Counter({name: self._overlooked[name] + 1 for name in placed})
         for name, looks in self._overlooked.items():
             if looks >= LOOKS_IN_A_ROW:
@@ -233,6 +235,8 @@ class World(Haunted):
             why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
             # Somebody's release was asked for too early, or got lost: then it says who holds it.
             if work.hold is not None and isinstance(why, WhyReply) and "held by" in why.summary:
+                continue
+            if isinstance(why, WhyReply) and " s more: " in why.summary:
                 continue
             if not isinstance(why, WhyReply) or not (why.filtered or "queue" in why.summary):
                 self.judge.find("who waits has a reason", f"{name}: {why}")

@@ -11,12 +11,15 @@ from berthmaster.messages.workload import (
     Checkpoint,
     Checkpointed,
     Claimed,
+    Committed,
+    Divided,
     Evicted,
     EvictionRequested,
     Failed,
     Held,
     HoldReleased,
     MoveRequested,
+    PartPlace,
     Placed,
     Progress,
     Progressed,
@@ -56,7 +59,7 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         "at_s": 0.0,
         "by": "test",
     }
-    cluster = workload.cluster or CLUSTER
+    cluster = workload.cluster or ("" if workload.parts else CLUSTER)
     if kind is Submitted:
         fields |= {"request": REQUEST, "digest": DIGEST}
     elif kind is Released:
@@ -75,6 +78,9 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
             "submitted_at_s": workload.submitted_at_s,
             "reason": "over",
         }
+    elif kind is Divided:
+        parts = tuple(PartPlace(id=f"{ID}--1-{n}", cluster=f"c{n}", pods=1) for n in (0, 1))
+        fields |= {"attempt": workload.attempt + 1, "parts": parts, "decision": 1}
     else:
         fields |= {"cluster": cluster, "attempt": workload.attempt}
     if kind is Placed:
@@ -87,6 +93,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         }
     elif kind is Withdrawn:
         fields |= {"reason": "not claimed", "decision": workload.attempt + 1}
+    elif kind is Committed:
+        fields |= {"decision": 2}
     elif kind is Claimed:
         fields |= {"executor": "executor/1"}
     elif kind is Recovered:

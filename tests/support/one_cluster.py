@@ -13,7 +13,7 @@ from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.emulator.records import DECODER, ENCODER, Record
 from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, ResizePods, StopPods
 from berthmaster.executor.core import Executor
-from berthmaster.executor.events import Event, HintSeen, Tick
+from berthmaster.executor.events import Event, Hint, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.limits import Limits
 from berthmaster.lifecycle.digest import request_digest
@@ -95,9 +95,7 @@ class Play:
 
     def __post_init__(self) -> None:
         self.journal: list[bytes] = []
-        self.hints: dict[
-            int, tuple[Placed | CancelRequested | ResizeRequested, int]
-        ] = {}  # not acknowledged
+        self.hints: dict[int, tuple[Hint, int]] = {}  # not acknowledged
         self.hint_number = 0
         self.frozen: list[Freeze] = []
         self.performed: list[Instruction] = []
@@ -259,7 +257,7 @@ class Play:
         self.tell(event)
         return event
 
-    def tell(self, event: Placed | CancelRequested | ResizeRequested) -> None:
+    def tell(self, event: Hint) -> None:
         """Deliver the hint, and again after a restart until it is acknowledged."""
         story = self.log.stories[key(TENANT, event.id)]
         sequence = next(sequence for sequence, stored in story if stored == event)

@@ -20,7 +20,14 @@ from berthmaster.lifecycle.states import State
 from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding
-from berthmaster.messages.workload import JobRequest, Placed, Recovered, WorkloadEvent
+from berthmaster.messages.workload import (
+    Committed,
+    JobRequest,
+    Placed,
+    Recovered,
+    Submitted,
+    WorkloadEvent,
+)
 
 WHOLE: Final = 1000
 TOLERANCE_S: Final = 3.0
@@ -46,7 +53,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     failed: int
     cancelled: int
-    running: int  # claimed, admitted or running
+    running: int  # claimed, admitted, running, or divided over clusters
     waiting: int  # queued, or placed and not yet claimed
     accounted: bool  # the five above add up to the submitted
     events: int
@@ -96,6 +103,7 @@ class Auditor:
         self._nodes_of: dict[Key, set[tuple[str, str]]] = defaultdict(set)
         self._last_report_s = 0.0
         self._copies = Copies()
+        self._parts: dict[Key, set[Key]] = {}  # of jobs that are divided now
         self._frozen: set[Key] = set()
         self._declared_void: set[int] = set()
         self._unbegun: set[Key] = set()  # of which nothing but void messages is known
@@ -149,6 +157,7 @@ class Auditor:
             self._check_choice(event, name, sequence)
             if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
                 self._check_whole(event.request, event.pods, name, sequence)
+        self._check_parts(workload, event, sequence)
         self._copies.on_workload(workload, stored_at_s)
         self._charge(workload, name, sequence)
 
@@ -204,6 +213,29 @@ class Auditor:
         allowed = all(least(p) <= bound[p.name] <= most(p) for p in request.pod_sets)
         if not allowed or bound.keys() - wanted.keys():
             self._find("gangs are whole", name, f"{dict(bound)} of {wanted}", sequence)
+
+    def _check_parts(self, workload: Workload, event: WorkloadEvent, sequence: int) -> None:
+        """A divided job has its parts and no others, they start together or none does, and it does
+        nothing else before they have ended."""
+        name = workload.key
+        part = workload.request.part if workload.request is not None else None
+        if isinstance(event, Submitted) and part is not None:
+            job = self._workloads.get(key(workload.tenant, part.job))
+            if job is None or workload.id not in {each.id for each in job.parts}:
+                self._find("parts belong to a job", name, f"{part.job} has no such part", sequence)
+            else:
+                self._parts.setdefault(job.key, set()).add(name)
+        if isinstance(event, Committed) and workload.parts:
+            for each in workload.parts:
+                other = self._workloads.get(key(workload.tenant, each.id))
+                if other is None or not (other.committed and other.state is State.CLAIMED):
+                    what = f"committed without {each.id}"
+                    self._find("parts start together", name, what, sequence)
+        if name in self._parts and workload.state is not State.DIVIDED:
+            open_ = sorted(p for p in self._parts.pop(name) if not self._workloads[p].ended)
+            if open_:
+                what = f"{type(event).__name__} while {', '.join(open_)} have not ended"
+                self._find("a job ends after its parts", name, what, sequence)
 
     def _charge(self, workload: Workload, name: Key, sequence: int) -> None:
         """Keep the promises of every GPU in step with a workload that changed."""
@@ -351,7 +383,8 @@ class Auditor:
         unbegun = sum(self._workloads[name].state is State.NEW for name in self._unbegun)
         states[State.NEW] -= unbegun
         ended = {s: states[s] for s in (State.SUCCEEDED, State.FAILED, State.CANCELLED)}
-        running = states[State.CLAIMED] + states[State.ADMITTED] + states[State.RUNNING]
+        begun = (State.DIVIDED, State.CLAIMED, State.ADMITTED, State.RUNNING)
+        running = sum(states[state] for state in begun)
         waiting = states[State.QUEUED] + states[State.PLACED]
         submitted = len(self._workloads) - unbegun
         if strange := states[State.NEW]:

@@ -25,6 +25,7 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "mig_profile": "--mig",
     "data": "--data-at",
     "depends_on": "--after",
+    "divide": "--divide",
     "gpu_memory_mib": "--gpu-memory",
     "resources": "--resource",
     "claims": "--claim",
@@ -218,6 +219,12 @@ def from_flags(flags: Mapping[str, Any], command: Sequence[str], fallback_id: st
         request["runtime"] = {"name": given["runtime"], "parameters": parameters}
     if "after" in given:
         request["depends_on"] = given["after"]
+    if "divide" in given or "min_part" in given:
+        request["divide"] = {
+            name: given[flag]
+            for name, flag in (("by", "divide"), ("min_part", "min_part"))
+            if flag in given
+        }
     if topology := _topology_of(given):
         pods["topology"] = topology
     if command or any(flag in given for flag in ("image", "env", "secret_env")):

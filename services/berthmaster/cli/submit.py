@@ -140,6 +140,12 @@ _FLAGS = [
         metavar="ID[:succeeded|ended]",
         help="Only when that job has succeeded, or ended; may be repeated.",
     ),
+    click.option(
+        "--divide",
+        type=click.Choice(("room", "weight")),
+        help="Its pods may run in several clusters: in as few as have room, or spread over all.",
+    ),
+    click.option("--min-part", type=int, metavar="N", help="No cluster gets fewer pods [1]."),
     click.option("--image", help="Container image, for real clusters."),
     click.option("--env", multiple=True, metavar="K=V", help="A variable; no secret."),
     click.option(

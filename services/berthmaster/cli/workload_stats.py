@@ -16,7 +16,14 @@ from berthmaster.lifecycle.states import ENDED, LIVE, State
 from berthmaster.messages.workload import Evicted, JobRequest, Placed
 
 RECENT: Final = 12
-OPEN_STATES: Final = (State.QUEUED, State.PLACED, State.CLAIMED, State.ADMITTED, State.RUNNING)
+OPEN_STATES: Final = (
+    State.QUEUED,
+    State.DIVIDED,
+    State.PLACED,
+    State.CLAIMED,
+    State.ADMITTED,
+    State.RUNNING,
+)
 SHOWN_STATES: Final = (*OPEN_STATES, State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 

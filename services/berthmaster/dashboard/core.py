@@ -28,7 +28,7 @@ from berthmaster.dashboard.problems import problems
 from berthmaster.dashboard.series import measured
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.lifecycle.fold import Workload
-from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.states import BEGUN, LIVE, State
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -188,7 +188,7 @@ class Dashboard(Known):
         self.board.put("deciders", decider_document(reports), ALL)
         counts = self._counts(None)
         if self.pulse.due(now_s):
-            live = sum(counts[state] for state in ("placed", "claimed", "admitted", "running"))
+            live = sum(counts[state] for state in LIVE | BEGUN)
             self.board.put("pulse", self.pulse.add(now_s, totals, counts["queued"], live), ALL)
 
     def _seen(self, rows: Sequence[ClusterRow]) -> dict[str, list[float | None]]:

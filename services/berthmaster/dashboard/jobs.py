@@ -36,7 +36,7 @@ _TOLD: Final = (Submitted, Placed, Running, Resized, Evicted, Succeeded, Failed,
 
 Sort = Literal["", "waited", "gpus", "priority", "changed"]
 WAITING: Final = "waiting"  # a word for two states, as people say it
-_STATES: Final = {WAITING: (State.QUEUED,), "live": tuple(LIVE), "ended": tuple(ENDED)}
+_STATES: Final = {WAITING: (State.QUEUED,), "live": (State.DIVIDED, *LIVE), "ended": tuple(ENDED)}
 
 
 class Query(NamedTuple):
@@ -177,13 +177,15 @@ def row_of(work: Workload) -> dict[str, Any]:
     return {
         "tenant": work.tenant,
         "id": work.id,
-        "state": str(work.state),
+        "state": str(work.shown),
         "queue": queue_of(work),
         "priority": work.priority,
         "gpus": gpus_of(work),
         "models": list(models),
         "pods": sum(pods.count for pods in request.pod_sets) if request is not None else 0,
         "cluster": work.cluster,
+        "parts": [{"id": p.id, "cluster": p.cluster, "pods": p.pods} for p in work.parts],
+        "part_of": request.part.job if request is not None and request.part is not None else "",
         "attempt": work.attempt,
         "evictions": work.evictions,
         "submitted_at_s": work.submitted_at_s,

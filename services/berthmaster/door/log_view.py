@@ -35,6 +35,7 @@ from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     Checkpointed,
+    Committed,
     Evicted,
     EvictionRequested,
     Failed,
@@ -79,6 +80,7 @@ class _Here(msgspec.Struct):
     placed: StoredHint
     wish: StoredHint | None = None
     order: StoredHint | None = None  # to make room
+    commit: StoredHint | None = None  # of a part of a gang: its pods may start
     resize: StoredHint | None = None  # to have another number of pods, until it is told that it has
     running: int = 0  # how often it was told where its pods are
     heard: int = 0  # how often, how far it is or where its checkpoint is
@@ -272,6 +274,11 @@ class LogView:
                 if here is None:
                     return ""
                 here.resize = hint
+            case Committed():
+                here = self._here.get(event.cluster, {}).get(name)
+                if here is None:
+                    return ""
+                here.commit = hint
             case Resized():
                 if (here := self._here.get(event.cluster, {}).get(name)) is not None:
                     here.resize = None
@@ -365,7 +372,7 @@ class LogView:
             held = one.workload.claimed_at_s > 0
             taken.append(one.placed._replace(held=held))
             size += len(one.placed.event)
-            for more in (one.wish, one.order, one.resize):
+            for more in (one.commit, one.wish, one.order, one.resize):
                 if more is not None:
                     taken.append(more)
                     size += len(more.event)

@@ -10,6 +10,7 @@ Rules of this file:
 - A hint is only a hint. ``placed`` of a workload that we do not know is tried at once, guarded by
   its own sequence; all else leads to a read.
 - A list of all that is open now and then makes us read what we hold and it does not name.
+- The pods of a part of a gang are made once the log says that all parts are claimed.
 - An order to have another number of pods is carried out by the cluster, and told (``resized``) when
   exactly those run and no other is left: until then all of them hold room. Of new pods that do not
   run in time the attempt lets go again; nobody is ended for that.
@@ -65,6 +66,7 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Checkpointed,
     Claimed,
+    Committed,
     Evicted,
     EvictionRequested,
     Failed,
@@ -141,7 +143,7 @@ class Executor:
                 ]  # the hub's Kueue sends it here, its reconciler claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, receipt, now_s)
-            case CancelRequested() | EvictionRequested() | ResizeRequested():
+            case CancelRequested() | EvictionRequested() | ResizeRequested() | Committed():
                 return self._on_wish(hint, event, sequence, now_s)
             case Evicted() | Failed():
                 return self._on_over(hint, event, sequence, now_s)
@@ -168,7 +170,7 @@ class Executor:
     def _on_wish(
         self,
         hint: int,
-        wish: CancelRequested | EvictionRequested | ResizeRequested,
+        wish: CancelRequested | EvictionRequested | ResizeRequested | Committed,
         sequence: int,
         now_s: float,
     ) -> list[Instruction]:
@@ -186,6 +188,8 @@ class Executor:
                     job.leaving = wish.reason
                 case ResizeRequested():
                     job.resizing = wish.pods
+                case Committed():
+                    job.committed = True
         elif sequence > job.sequence:
             job.stale = True
         return [Acknowledge(hint), *self._advance(job, now_s)]
@@ -409,6 +413,8 @@ class Executor:
         orders to the cluster do not wait for it."""
         if job.logged in HELD and not job.stale:
             if job.pods is Pods.NONE and job.verdict is None and not self._unwanted(job, now_s):
+                if job.held_back:
+                    return self._write(job, now_s)
                 return [*self._create(job, now_s), *self._write(job, now_s)]
             if job.queued and (job.admitted or job.logged is not State.CLAIMED):
                 job.judge(FinalResult(How.EVICTED, BACK_IN_QUEUE))
@@ -470,6 +476,8 @@ class Executor:
             return []
         if job.verdict is not None:
             return self._end(job, job.verdict, now_s)
+        if job.held_back:
+            return []  # its pods run only where a damaged log has lost that they may
         if job.admitted and job.logged is State.CLAIMED:
             return [self._append(job, self._says.admitted(job, now_s))]
         if job.resizing:

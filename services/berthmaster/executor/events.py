@@ -8,6 +8,7 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Answered, Reloaded
 from berthmaster.messages.workload import (
     CancelRequested,
+    Committed,
     Evicted,
     EvictionRequested,
     Failed,
@@ -16,7 +17,7 @@ from berthmaster.messages.workload import (
 )
 
 # The last two: by somebody else.
-Hint = Placed | CancelRequested | EvictionRequested | ResizeRequested | Evicted | Failed
+Hint = Placed | CancelRequested | EvictionRequested | ResizeRequested | Committed | Evicted | Failed
 
 
 class HintSeen(NamedTuple):

@@ -86,6 +86,7 @@ class Job(msgspec.Struct, kw_only=True):
     repeats: int = 0  # attempts in a row that were ended by that
     cancel: bool = False
     cancel_reason: str = ""
+    committed: bool = False  # of a part of a gang: all others are claimed, its pods may start
     leaving: str = ""  # why it is to make room for another; "" = it is not
     told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` or ``resized`` says
     resizing: tuple[PodBinding, ...] = ()  # pods that it shall have; () = what it has
@@ -140,6 +141,12 @@ class Job(msgspec.Struct, kw_only=True):
         """The first verdict stands: what follows it is its consequence."""
         if self.verdict is None:
             self.verdict = verdict
+
+    @property
+    def held_back(self) -> bool:
+        """Whether its pods must not start yet: as the fold has it."""
+        part = self.request.part if self.request is not None else None
+        return part is not None and part.gang and not self.committed
 
     @property
     def half_started(self) -> bool:
@@ -229,6 +236,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.last_fault, self.repeats = work.last_fault, work.repeats
         self.cancel = work.cancel_requested
         self.leaving = work.leaving
+        self.committed = work.committed
         if not (work.resizing and self.resize_failed):  # else it is on its way back
             self.resizing, self.resize_failed = work.resizing, ""
         # Where the log has lost that they run, it is told again.

@@ -46,7 +46,7 @@ from berthmaster.kubernetes.templates import apply as templates_apply
 from berthmaster.kueue.names import EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
-from berthmaster.messages.workload import PodSet
+from berthmaster.messages.workload import Part, PodSet
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
@@ -187,6 +187,20 @@ def _array_env(order: CreatePods) -> dict[str, str]:
     """Which job of its array it is."""
     index = order.request.array_index
     return {} if index is None else {"BERTH_ARRAY_INDEX": str(index)}
+
+
+def _part_env(part: Part | None) -> dict[str, str]:
+    """What each pod of a part is told of the whole."""
+    if part is None:
+        return {}
+    return {
+        "BERTH_JOB": part.job,
+        "BERTH_PART": str(part.number),
+        "BERTH_PARTS": str(len(part.clusters)),
+        "BERTH_PART_CLUSTERS": " ".join(part.clusters),
+        "BERTH_PART_PODS": " ".join(map(str, part.pods)),
+        "BERTH_PART_OFFSET": str(sum(part.pods[: part.number])),
+    }
 
 
 def _sizes_env(pods: PodSet) -> dict[str, str]:
@@ -359,6 +373,7 @@ def _template(
         devices={name: str(amount) for name, amount in devices.counted.items()},
         env={
             **_array_env(order),
+            **_part_env(order.request.part),
             **_sizes_env(pods),
             **_checkpoint_env(order),
             **devices.env,

@@ -7,6 +7,11 @@ Pods are numbered over all pod sets, in the order of the request. The number wit
 Job's index, which the API hands in. What has to be added to it for later pod sets only a shell can
 add, so requests of several pod sets that name a runtime and a command are started by ``/bin/sh``;
 others of several pod sets are told both numbers and no rank.
+
+A part of a job that is divided over clusters is a world of its own: no cluster knows the names of
+another. Where the job says at which address its first pod is reachable, all parts are one world,
+and the pods of later parts are numbered on from those of the parts before, as those of later pod
+sets are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,11 +43,19 @@ class Peers(NamedTuple):
     service: str  # "" = nobody else is
     hosts: tuple[str, ...]  # of each pod set: what the names of its pods begin with
     counts: tuple[int, ...]
+    before: int = 0  # pods of the same world in other clusters, which are numbered before these
+    beyond: int = 0  # and after these
+    address: str = ""  # of the first pod of the world; "" = it is here
 
     @property
     def pods(self) -> int:
-        """How many there are."""
-        return sum(self.counts)
+        """How many there are in this world."""
+        return self.before + sum(self.counts) + self.beyond
+
+    @property
+    def is_offset(self) -> bool:
+        """Whether some pods have another rank than their index."""
+        return len(self.counts) > 1 or self.before > 0
 
     def host(self, set_number: int, index: int) -> str:
         """Where a pod is found."""
@@ -52,7 +65,7 @@ class Peers(NamedTuple):
 
     def offset(self, set_number: int) -> int:
         """How many pods come before those of a set."""
-        return sum(self.counts[:set_number])
+        return self.before + sum(self.counts[:set_number])
 
 
 def peers_of(request: JobRequest, name: str) -> Peers:
@@ -64,7 +77,11 @@ def peers_of(request: JobRequest, name: str) -> Peers:
         hosts = tuple(f"{name}-s{number}-0-" for number in range(len(counts)))
     # Services may have to begin with a letter, and ids need not.
     some = sum(map(most, request.pod_sets)) > 1
-    return Peers(f"g-{name}" if some else "", hosts, counts)
+    peers = Peers(f"g-{name}" if some else "", hosts, counts)
+    if (part := request.part) is not None and part.address:
+        before, beyond = sum(part.pods[: part.number]), sum(part.pods[part.number + 1 :])
+        peers = peers._replace(before=before, beyond=beyond, address=part.address)
+    return peers
 
 
 def is_told(request: JobRequest, peers: Peers) -> bool:
@@ -84,7 +101,7 @@ def join(spec: Document, request: JobRequest, peers: Peers, set_number: int) -> 
     if peers.service:
         spec["subdomain"] = peers.service
     command = main.get("command")
-    if len(peers.counts) > 1 and request.runtime is not None and command:
+    if peers.is_offset and request.runtime is not None and command:
         main["command"] = ["/bin/sh", "-c", _SHELL, command[0], *command]
 
 
@@ -103,7 +120,7 @@ def service(name: str, whose: Document, owner: Document) -> Document:
 
 
 def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> Iterator[Document]:
-    first, offset = peers.host(0, 0), peers.offset(set_number)
+    first, offset = peers.address or peers.host(0, 0), peers.offset(set_number)
     processes = str(max(1, pods.gpus))
     yield _set("BERTH_PODS", str(peers.pods))
     yield _set("BERTH_POD_SET", pods.name)
@@ -117,7 +134,7 @@ def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> It
     yield _set("MASTER_ADDR", first)
     yield _set("MASTER_PORT", str(PORT))
     yield _set("WORLD_SIZE", str(peers.pods))
-    if len(peers.counts) == 1:
+    if not peers.is_offset:
         for name in _RANKS:
             yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
     yield _set("PET_NNODES", _nodes(request, peers))

@@ -86,7 +86,7 @@ def repeated(work: Workload, digest: str) -> SubmitReply | Refusal:
         id=work.id,
         sequence=work.submitted_sequence or work.sequence,
         existing=True,
-        state=state_name(work.state),
+        state=state_name(work.shown),
     )
 
 

@@ -35,6 +35,7 @@ from berthmaster.gateway.job_verbs import (
     is_so,
     operators_order,
     order_of,
+    part_refusal,
 )
 from berthmaster.gateway.job_verbs import refusal_of as order_refusal
 from berthmaster.gateway.shared_state import SharedState
@@ -51,7 +52,7 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.states import BEGUN, HELD, State
 from berthmaster.messages.api import (
     ApiReply,
     HelloReply,
@@ -107,6 +108,7 @@ AMOUNTS: Final = (
 )
 AGAIN: Final = "an answer is not certain now; repeating the request is safe"
 _ASKED: Final = "its executor was asked to stop it"
+_ASKED_ALL: Final = "all of its parts are stopped"
 _ASKED_BEFORE: Final = "its executor had been asked to stop it before"
 
 
@@ -230,7 +232,7 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
         if work is None or work.state is State.NEW:
             return unavailable(AGAIN) if read.failed else not_found(name)
         if work.state is not State.QUEUED or not work.depends:
-            return changed(tenant, name, work.state, "")
+            return changed(tenant, name, work.shown, "")
         states: dict[str, State] = {}
         others = work.request.depends_on if work.request is not None else ()
         for at in dependencies.unknown(shared, tenant, others):
@@ -248,14 +250,14 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
         if why_not:
             return (yield from fulfil(shared, ref, Wish(tenant, name, reason=why_not), now_s))
         if not done:
-            return changed(tenant, name, work.state, "")
+            return changed(tenant, name, work.shown, "")
         event = Released(
             tenant=tenant, id=name, after=work.sequence, at_s=now_s, by=shared.by, cause=ref
         )
         outcome, now_s = yield from _append(ref, event)
         if isinstance(outcome, Stored):
             shared.wrote(tenant, name, outcome.sequence)
-            return changed(tenant, name, work.state, "")
+            return changed(tenant, name, work.shown, "")
     return unavailable(AGAIN)
 
 
@@ -335,7 +337,7 @@ def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> C
             if work is None or work.state is State.NEW:
                 return unavailable(AGAIN) if read.failed else not_found(name)
         if note := _nothing_to_do(wish, work):
-            return changed(tenant, name, work.state, note)
+            return changed(tenant, name, work.shown, note)
         if refusal := _wish_refusal(shared, wish, work, now_s):
             return refusal
         if trouble := shared.refuses(now_s):
@@ -352,6 +354,10 @@ def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> C
 def _wish_refusal(
     shared: SharedState, wish: Wish | Order, work: Workload, now_s: float
 ) -> Refusal | None:
+    if not work.ended and (
+        refusal := part_refusal(work, wish.verb if isinstance(wish, Order) else "")
+    ):
+        return refusal
     if isinstance(wish, Order):
         return order_refusal(wish, work, now_s)
     return _raise_refusal(shared, wish, work)
@@ -376,7 +382,7 @@ def _nothing_to_do(wish: Wish | Order, work: Workload) -> str:
         return "it had ended before"
     if wish.priority is not None:
         return "it had this priority before" if wish.priority == work.priority else ""
-    return _ASKED_BEFORE if work.state in HELD and work.cancel_requested else ""
+    return _ASKED_BEFORE if work.state in BEGUN and work.cancel_requested else ""
 
 
 def _change_event(
@@ -385,7 +391,7 @@ def _change_event(
     """The event, the workload's state after it, and a note for people."""
     if isinstance(wish, Order):
         ordered, note = event_of(wish, work, now_s, shared.by, ref)
-        return ordered, work.state, note
+        return ordered, work.shown, note
     if wish.priority is not None:
         event = Reprioritized(
             tenant=work.tenant,
@@ -396,8 +402,8 @@ def _change_event(
             cause=ref,
             priority=wish.priority,
         )
-        return event, work.state, ""
-    if work.state in HELD:
+        return event, work.shown, ""
+    if work.state in BEGUN:
         asking = CancelRequested(
             tenant=work.tenant,
             id=work.id,
@@ -408,7 +414,7 @@ def _change_event(
             cluster=work.cluster,
             reason=wish.reason,
         )
-        return asking, work.state, _ASKED
+        return asking, work.shown, _ASKED if work.state in HELD else _ASKED_ALL
     ending = Cancelled(
         tenant=work.tenant,
         id=work.id,

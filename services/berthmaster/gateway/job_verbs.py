@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.gateway.answers import unavailable
 from berthmaster.lifecycle.fold import Workload, progress_every_s
-from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.states import BEGUN, State
 from berthmaster.messages.api import (
     CheckpointedRequest,
     EvictRequest,
@@ -127,7 +127,7 @@ def is_so(order: Order, work: Workload) -> str:
             return f"{hold.who} holds it already"
         case "evict":
             gone = work.leaving or (work.wish is not None and work.wish.how == "evict")
-            return "it had been told to go before" if work.state in HELD and gone else ""
+            return "it had been told to go before" if work.state in BEGUN and gone else ""
         case "move":
             if work.leaving:
                 return f"it is on its way out: {work.leaving}"
@@ -138,6 +138,15 @@ def is_so(order: Order, work: Workload) -> str:
             return "that was known" if work.checkpoint == order.checkpoint else ""
         case "progressed":
             return "that was known" if work.progress == order.progress else ""
+
+
+def part_refusal(work: Workload, verb: str) -> Refusal | None:
+    """Why nothing is done about one part of a divided job, if this is one: all go together. A part
+    may tell of itself."""
+    part = work.request.part if work.request is not None else None
+    if part is None or verb in ("checkpointed", "progressed"):
+        return None
+    return _conflict("id", work.id, f"{part.job}, the job that this is a part of")
 
 
 def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
@@ -168,7 +177,7 @@ def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
 def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
     if work.cell == HUB_CELL:
         return _kueues(order)
-    if work.state not in HELD:
+    if work.state not in BEGUN:
         return None
     if work.target.via != "direct":
         return _kueues(order)
@@ -182,6 +191,8 @@ def _move_refusal(order: Order, work: Workload) -> Refusal | None:
         return _kueues(order)
     if work.state is State.QUEUED:
         return _conflict("id", order.id, "a workload that runs; this one waits for its place")
+    if work.state is State.DIVIDED and order.verb == "move":
+        return _conflict("id", order.id, "a workload in one cluster; evict this one, and it waits")
     if work.state is State.PLACED:
         return unavailable(f"it is about to start on {work.cluster}; ask again in a moment")
     if work.cancel_requested:
@@ -251,7 +262,7 @@ def event_of(
     here: dict[str, Any] = {"cluster": work.cluster, "attempt": work.attempt}
     match order.verb:
         case "hold":
-            note = "it is ended, and waits until it is released" if work.state in HELD else ""
+            note = "it is ended, and waits until it is released" if work.state in BEGUN else ""
             held = Held(**head, who=order.who, operator=order.operator, reason=order.reason)
             return held, note
         case "release":

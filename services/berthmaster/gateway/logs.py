@@ -137,7 +137,11 @@ class LogReader:
     async def _place(self, tenant: str, request: LogsRequest) -> _Place | Refusal:
         work = self._view().find(tenant, request.id)
         if work is not None and not request.previous:
-            state = state_name(work.state)
+            if work.parts:
+                parts = ", ".join(part.id for part in work.parts)
+                right = f"one of its parts, as it is divided over clusters: {parts}"
+                return invalid(["id"], request.id, right)
+            state = state_name(work.shown)
             live = work.state in HELD
             return _Place(state, work.attempt, work.cluster, live, work.changed_at_s)
         found = await self._story(tenant, request.id)

@@ -90,7 +90,7 @@ def view_of(work: Workload) -> WorkloadView:
     return WorkloadView(
         tenant=work.tenant,
         id=work.id,
-        state=state_name(work.state),
+        state=state_name(work.shown),
         queue=work.request.queue if work.request else "",
         priority=work.priority,
         attempt=work.attempt,
@@ -112,7 +112,14 @@ def view_of(work: Workload) -> WorkloadView:
         array_index=work.request.array_index if work.request else None,
         labels=work.request.labels if work.request else {},
         waits_for=_waits_for(work),
+        parts=work.parts,
+        part_of=_part_of(work),
     )
+
+
+def _part_of(work: Workload) -> str:
+    part = work.request.part if work.request is not None else None
+    return part.job if part is not None else ""
 
 
 def _waits_for(work: Workload) -> tuple[str, ...]:
@@ -238,7 +245,7 @@ class _Tenant:
         queue = request.queue
         work = self.open.get(workload_id)
         if work is not None:
-            state, in_queue = work.state, work.request.queue if work.request else ""
+            state, in_queue = work.shown, work.request.queue if work.request else ""
             same = self.orders[workload_id] == order
         else:
             record = self.ended.get(workload_id)
@@ -313,19 +320,19 @@ class WorkloadIndex:
                     return None
                 self._drop(tenant, record)  # its tombstone is gone, and the id begins a new life
             work = Workload(tenant=tenant.name, id=event.id)
-        before = work.state
+        before = work.shown
         verdict = offer(work, event, sequence, stored_at_s, judged=judged)
         if work.state is State.NEW:
             return verdict, work  # a story without its beginning: nothing to remember
-        if before is not work.state and work.request is not None:
+        if before is not work.shown and work.request is not None:
             self.waiting[work.request.queue] += work.state is State.QUEUED
             self.waiting[work.request.queue] -= before is State.QUEUED
         if is_new:
             tenant.all_shelf.add(sequence, work.id)
             self._open(tenant, work, sequence)
-        elif before is not work.state:
+        elif before is not work.shown:
             tenant.count(before, -1)
-            tenant.count(work.state, 1)
+            tenant.count(work.shown, 1)
         if work.ended:
             self._end(tenant, work)
         return verdict, work
@@ -333,7 +340,7 @@ class WorkloadIndex:
     def _open(self, tenant: _Tenant, work: Workload, order: int) -> None:
         tenant.open[work.id] = work
         tenant.orders[work.id] = order
-        tenant.count(work.state, 1)
+        tenant.count(work.shown, 1)
         self.open_count += 1
         if not work.ended:
             tenant.open_shelf.add(order, work.id)

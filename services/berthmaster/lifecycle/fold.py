@@ -43,6 +43,8 @@ from berthmaster.messages.workload import (
     Checkpoint,
     Checkpointed,
     Claimed,
+    Committed,
+    Divided,
     Evicted,
     EvictionRequested,
     Failed,
@@ -52,6 +54,7 @@ from berthmaster.messages.workload import (
     HubObject,
     JobRequest,
     MoveRequested,
+    PartPlace,
     Placed,
     Progress,
     Progressed,
@@ -138,6 +141,8 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     leaving: str = ""  # why the open attempt is to make room for another; "" = it is not
     leads_to: str = ""  # the cluster in which room is kept for it meanwhile; until it is placed
     moves: int = 0  # attempts that were ended to make room
+    parts: tuple[PartPlace, ...] = ()  # of the open attempt, if it is divided over clusters
+    committed: bool = False  # of the open attempt of a divided gang or of its parts: pods may start
     hold: Hold | None = None
     wish: Wish | None = None  # about the open attempt
     checkpoint: Checkpoint | None = None  # the last that was told
@@ -153,6 +158,16 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
         return f"{self.tenant}/{self.id}"  # type: ignore[return-value]
 
     @property
+    def shown(self) -> State:
+        """Its state as people are told it. A divided job stands as its parts do: it is placed, and
+        runs once they may start."""
+        if self.state is not State.DIVIDED:
+            return self.state
+        how = self.request.divide if self.request is not None else None
+        starts = self.committed or (how is not None and not how.gang)
+        return State.RUNNING if starts else State.PLACED
+
+    @property
     def ended(self) -> bool:
         """No event can follow."""
         return self.state in ENDED
@@ -164,6 +179,12 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
         return (
             request is not None and bool(request.depends_on) and not (self.released or self.attempt)
         )
+
+    @property
+    def held_back(self) -> bool:
+        """It is a part of a gang of which others are not claimed yet: its pods must not start."""
+        part = self.request.part if self.request is not None else None
+        return part is not None and part.gang and not self.committed
 
     @property
     def live(self) -> bool:
@@ -366,8 +387,10 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
     match event:
         case Submitted() | Released() | Reprioritized() | Held() | HoldReleased():
             return True
-        case Placed():
+        case Placed() | Divided():
             return event.attempt == workload.attempt + 1
+        case Admitted() | Running() if workload.held_back:
+            return False
         case Recovered():
             same = event.attempt == workload.attempt and event.cluster == workload.cluster
             return event.attempt > workload.attempt or (same and workload.live)
@@ -376,6 +399,7 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
             | Claimed()
             | Admitted()
             | Running()
+            | Committed()
             | Evicted()
             | EvictionRequested()
             | ResizeRequested()
@@ -419,15 +443,12 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
     """Take over what the event says; state and sequence are the caller's."""
     match event:
         case Submitted():
-            workload.request = event.request
-            workload.digest = event.digest
-            workload.cell = event.cell
-            workload.origin = event.origin
-            workload.priority = event.request.priority
-            workload.submitted_sequence = sequence
-            workload.submitted_at_s = stored_at_s
-        case Placed():
+            _take_up(workload, event, sequence, stored_at_s)
+        case Placed() | Divided():
             _begin(workload, event, stored_at_s)
+        case Committed():
+            workload.committed = True
+            workload.running_at_s = stored_at_s if workload.parts else 0.0
         case Claimed():
             workload.claimed_at_s = stored_at_s
             workload.executor = event.executor
@@ -444,16 +465,12 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.resized_at_s = stored_at_s
             _has(workload, event.pods)
         case Evicted():
-            _wait_again(workload)
-            _blame(workload, event, stored_at_s)
-            workload.moves += bool(workload.leaving)
-            workload.ran_s += _counted_s(workload, stored_at_s, blameless=event.blameless)
-            workload.reason = event.reason
+            _give_back(workload, event, stored_at_s)
         case Withdrawn():
             _wait_again(workload)
             workload.reason = event.reason
         case Succeeded() | Failed() | Cancelled():
-            workload.resizing = ()
+            workload.resizing = workload.parts = ()
             workload.reason = event.reason
         case (
             Released()
@@ -479,6 +496,16 @@ def _hear(workload: Workload, event: Checkpointed | Progressed, stored_at_s: flo
         workload.checkpoint, workload.checkpoint_at_s = event.checkpoint, stored_at_s
     else:
         workload.progress, workload.progress_at_s = event.progress, stored_at_s
+
+
+def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
+    """Its attempt is over, and it waits again."""
+    _wait_again(workload)
+    _blame(workload, event, stored_at_s)
+    workload.moves += bool(workload.leaving)
+    workload.ran_s += _counted_s(workload, stored_at_s, blameless=event.blameless)
+    workload.checkpoint = event.checkpoint or workload.checkpoint
+    workload.reason = event.reason
 
 
 def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
@@ -552,18 +579,35 @@ def unsaved_s(workload: Workload, now_s: float) -> float:
     return ran_s if every_s is None else ran_s % every_s
 
 
-def _begin(workload: Workload, event: Placed, stored_at_s: float) -> None:
-    """An attempt."""
+def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> None:
+    """An attempt. Of one in several clusters its parts have the pods."""
     workload.attempt = event.attempt
-    workload.cluster = event.cluster
-    workload.target = event.target
+    if isinstance(event, Divided):
+        workload.cluster, workload.target, workload.parts = "", Target(), event.parts
+    else:
+        workload.cluster, workload.target = event.cluster, event.target
     workload.decision = event.decision
     workload.placed_at_s = stored_at_s
     workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
     workload.progress, workload.progress_at_s = None, 0.0
     workload.executor = workload.leaving = workload.leads_to = ""
+    workload.committed = False
     workload.wish = None
-    _has(workload, event.pods)
+    _has(workload, event.pods if isinstance(event, Placed) else ())
+
+
+def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: float) -> None:
+    """It is new. For a part of a divided job room is kept, and it goes on where the job was."""
+    workload.request = event.request
+    workload.digest = event.digest
+    workload.cell = event.cell
+    workload.origin = event.origin
+    workload.priority = event.request.priority
+    workload.submitted_sequence = sequence
+    workload.submitted_at_s = stored_at_s
+    if (part := event.request.part) is not None:
+        workload.leads_to = part.clusters[part.number]
+        workload.checkpoint = part.checkpoint
 
 
 def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s: float) -> None:
@@ -575,7 +619,8 @@ def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s:
     workload.running_at_s = workload.resized_at_s = 0.0
     workload.leaving = workload.leads_to = ""
     workload.wish = None
-    workload.wished, workload.resizing = None, ()
+    workload.wished, workload.resizing, workload.parts = None, (), ()
+    workload.committed = event.request.part is not None  # who reports it has its pods
     _has(workload, event.pods)
 
 
@@ -590,7 +635,7 @@ def _has(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
 
 def _wait_again(workload: Workload) -> None:
     """It wishes again for what it asked for."""
-    workload.resizing = ()
+    workload.resizing = workload.parts = ()
     workload.wish = None
     if workload.wished is not None:
         workload.request, workload.wished = workload.wished, None

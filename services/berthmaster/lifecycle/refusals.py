@@ -57,8 +57,8 @@ class Refusals:
         names = [(key(event.tenant, event.id), event.after) for event in events]
         if before != chain_sequence or not all(_is(open_, *each) for each in names):
             self.limit = None
-        elif len(names) > 1:
-            self.limit = max(1, len(names) // 2)
+        elif len(names) > 1 and self.limit != 1:  # what belongs together is not taken apart
+            self.limit = max(1, min(len(names), self.limit or len(names)) // 2)
         elif names:
             self.suspend(*names[0], now_s)
             self.limit = None
@@ -84,4 +84,4 @@ class Refusals:
 
 def _is(open_: Mapping[Key, Workload], name: Key, sequence: int) -> bool:
     workload = open_.get(name)
-    return workload is not None and workload.sequence == sequence
+    return (workload.sequence if workload is not None else 0) == sequence

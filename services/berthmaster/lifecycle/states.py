@@ -9,6 +9,8 @@ Rules of this file:
   ``resized``, ``held``, ``hold_released``, ``released``, ``checkpointed``, ``progressed`` and
   ``reprioritized`` change no state. They stand in the table all the same, so that a reader sees by
   eye where they are legal.
+  ``committed`` is about a part of a gang, and about the job that is divided: from then on the
+  pods of all parts may start.
   ``checkpointed`` may come when its attempt is over, as long as there is no other.
 - ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
   may follow on whatever is left, or on nothing; but never on an ending.
@@ -16,8 +18,10 @@ Rules of this file:
   ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``, ``checkpointed`` and
   ``progressed`` that a tenant tells, and ``cancelled`` before the claim, or of a frozen workload
   that an operator gives up; resolver ``placed``, ``withdrawn``, ``eviction_requested``,
-  ``resize_requested`` and, when a person declared the cluster lost or the job's own deadline has
-  passed, ``evicted`` or ``failed``; the claimant all the rest.
+  ``resize_requested``, ``divided``, ``committed``, when a person declared the cluster lost or the
+  job's own deadline has passed, ``evicted`` or ``failed``, and of parts ``submitted`` and, of such
+  as are with no cluster, ``cancelled``; of a divided job whatever ends its attempt; the claimant
+  all the rest.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
 that an event names must be those of the open attempt, and ``after`` must be the aggregate's
@@ -34,6 +38,8 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Checkpointed,
     Claimed,
+    Committed,
+    Divided,
     Evicted,
     EvictionRequested,
     Failed,
@@ -60,6 +66,7 @@ class State(StrEnum):
 
     NEW = "new"
     QUEUED = "queued"
+    DIVIDED = "divided"  # over clusters: its parts, workloads of their own, have places or wait
     PLACED = "placed"
     CLAIMED = "claimed"
     ADMITTED = "admitted"
@@ -71,6 +78,7 @@ class State(StrEnum):
 
 ENDED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 HELD: Final = frozenset({State.CLAIMED, State.ADMITTED, State.RUNNING})  # by an executor
+BEGUN: Final = HELD | {State.DIVIDED}  # only a wish, or a decision, ends what it has
 LIVE: Final = HELD | {State.PLACED}  # its placement takes room
 
 _HELD_ROW: Final[dict[type[WorkloadEvent], State]] = {
@@ -86,6 +94,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
         State.NEW: {Submitted: State.QUEUED, Recovered: State.CLAIMED},
         State.QUEUED: {
             Placed: State.PLACED,
+            Divided: State.DIVIDED,
             Recovered: State.CLAIMED,
             Released: State.QUEUED,
             Reprioritized: State.QUEUED,
@@ -94,6 +103,20 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             Checkpointed: State.QUEUED,
             Cancelled: State.CANCELLED,
             Failed: State.FAILED,
+        },
+        State.DIVIDED: {
+            Committed: State.DIVIDED,
+            Reprioritized: State.DIVIDED,
+            CancelRequested: State.DIVIDED,
+            Held: State.DIVIDED,
+            HoldReleased: State.DIVIDED,
+            MoveRequested: State.DIVIDED,
+            Checkpointed: State.DIVIDED,
+            Recovered: State.CLAIMED,
+            Evicted: State.QUEUED,
+            Succeeded: State.SUCCEEDED,
+            Failed: State.FAILED,
+            Cancelled: State.CANCELLED,
         },
         State.PLACED: {
             Withdrawn: State.QUEUED,
@@ -108,6 +131,7 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
         State.CLAIMED: {
             Admitted: State.ADMITTED,
             Running: State.RUNNING,
+            Committed: State.CLAIMED,
             Reprioritized: State.CLAIMED,
             CancelRequested: State.CLAIMED,
             Held: State.CLAIMED,

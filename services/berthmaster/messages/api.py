@@ -29,9 +29,11 @@ from berthmaster.messages.workload import (
     MAX_TOLERATIONS,
     Checkpoint,
     Dependency,
+    Divide,
     JobRequest,
     LabelText,
     Loss,
+    PartPlace,
     PodSet,
     Progress,
     RunSpec,
@@ -105,8 +107,13 @@ class StrictDependency(Dependency, frozen=True, kw_only=True, forbid_unknown_fie
     """A job that must have ended before, as a person names it."""
 
 
+class StrictDivide(Divide, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a job may be divided, as a person says it."""
+
+
 class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person asks for. All pods of it start together on one cluster, or none does."""
+    """What a person asks for. All pods of it start together on one cluster, or none does; on
+    several, if it may be divided."""
 
     pod_sets: Annotated[tuple[StrictPodSet, ...], Meta(min_length=1, max_length=MAX_POD_SETS)] = (
         StrictPodSet(),
@@ -115,6 +122,8 @@ class SubmitRequest(JobRequest, frozen=True, kw_only=True, forbid_unknown_fields
     runtime: StrictRuntime | None = None
     runtime_used: None = None  # for the gateway to fill in
     depends_on: Annotated[tuple[StrictDependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
+    divide: StrictDivide | None = None
+    part: None = None  # for the resolver to fill in
 
 
 class SubmitReply(
@@ -286,6 +295,8 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     array_index: int | None = None
     labels: dict[str, str] = {}
     waits_for: tuple[str, ...] = ()  # ids of jobs that must end before it may be placed
+    parts: tuple[PartPlace, ...] = ()  # of its open attempt, if that is divided over clusters
+    part_of: str = ""  # the divided job that it is a part of
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

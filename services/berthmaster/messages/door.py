@@ -32,6 +32,7 @@ from berthmaster.messages.workload import (
     Checkpoint,
     Checkpointed,
     Claimed,
+    Committed,
     Evicted,
     EvictionRequested,
     Failed,
@@ -69,7 +70,9 @@ ExecutorEvent = (
     | Failed
     | Cancelled
 )
-HintEvent = Placed | CancelRequested | EvictionRequested | ResizeRequested | Evicted | Failed
+HintEvent = (
+    Placed | CancelRequested | EvictionRequested | ResizeRequested | Committed | Evicted | Failed
+)
 AgentFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone | QueueReport | CopyReport
 FactKind = Literal["alive", "profile", "node", "queue", "copy", "score", "membership"]
 LeaseName = Literal["executor", "inventory", "ocm"]
@@ -186,6 +189,7 @@ class OwnWorkload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cancel_requested: bool = False
     leaving: str = ""  # why the attempt is to make room for another; "" = it is not
     resizing: tuple[PodBinding, ...] = ()  # pods that it shall have; () = what it has
+    committed: bool = False  # of a part of a gang: its pods may start
 
 
 class StoryReply(

@@ -121,6 +121,46 @@ class MoveOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     who: str = ""  # whose wish it is
 
 
+class DividedPart(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What one cluster gets of a divided job."""
+
+    id: str  # of the part
+    cluster: str
+    pods: int
+    room: int  # for how many pods there was some
+
+
+class Division(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One job that goes to several clusters, and why each gets so many: see the reservations of its
+    parts."""
+
+    tenant: str
+    id: str
+    attempt: int
+    parts: tuple[DividedPart, ...]
+    filtered: dict[str, str] = {}  # cluster -> why it was out
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """All parts of one job are claimed, and start."""
+
+    tenant: str
+    id: str
+    attempt: int
+    parts: tuple[str, ...]  # their ids
+
+
+class PartOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """One part of a divided job that is ended, as the others do not go on, and what that costs."""
+
+    tenant: str
+    id: str
+    attempt: int
+    cluster: str
+    lost_gpu_s: float  # as in EvictionOrder
+    reason: str
+
+
 class RebalanceMove(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One attempt that leaves its place so that a job that waits fits there, and goes on in room
     that was free: see its reservation."""
@@ -274,6 +314,9 @@ class Decision(
     resizes: tuple[ResizeOrder, ...] = ()  # before anybody is evicted
     moves: tuple[MoveOrder, ...] = ()
     rebalances: tuple[Rebalance, ...] = ()
+    divisions: tuple[Division, ...] = ()
+    commits: tuple[Commit, ...] = ()
+    partings: tuple[PartOrder, ...] = ()
     reservations: tuple[Reservation, ...] | None = None  # all in force; None = as before
     reserved: int = 0  # how many were in force when this was decided
     mix: LearnedMix | None = None  # scored with from here on; None = as before

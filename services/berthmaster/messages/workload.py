@@ -34,6 +34,7 @@ MAX_RESOURCES = 16  # other resources, by their names
 MAX_CLAIMS = 16
 MAX_PODS = 4096
 MAX_POD_SETS = 16
+MAX_PARTS = 16  # of a divided job
 MAX_TOLERATIONS = 32
 ONE_NODE = "node"  # of a topology: what all pods have in common
 MAX_PREFERRED_MODELS = 8
@@ -146,8 +147,52 @@ class Dependency(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     until: Literal["succeeded", "ended"] = "succeeded"  # ended: however it ended
 
 
+Loss = Annotated[float, Meta(ge=-1e300, le=1e300)]
+
+
+class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a job goes on from when it is started again."""
+
+    step: Annotated[int, Meta(ge=0, le=1 << 53)]
+    uri: Annotated[str, Meta(min_length=1, max_length=1024)]  # where it is; everybody sees it
+
+
+class Divide(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """That the pods of a job may run in several clusters, each of which gets a part of them."""
+
+    by: Literal["room", "weight"] = "room"
+    # room: only if no cluster has room for all, and on as few as have it; weight: at once, over all
+    # that have room, by ``weights``.
+    weights: Annotated[
+        dict[LabelText, Annotated[int, Meta(ge=1, le=1000)]], Meta(max_length=MAX_PARTS)
+    ] = {}  # of clusters, and no others get any; empty = each by its room
+    min_part: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1  # no cluster gets fewer pods
+    gang: bool = True
+    # All parts start together or none does. False: pods that need no others; a part that ends
+    # before its work is done goes on by itself.
+    address: Annotated[str, Meta(pattern=r"^([a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?)?$(?!\n)")] = (
+        ""
+    )
+    # Where the first pod of all is reachable from all clusters, which only their network can give;
+    # then its pods are told of one world. Empty: each part finds together by itself.
+
+
+class Part(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Which part of a divided job a workload is."""
+
+    job: WorkloadId
+    attempt: int  # of that job
+    number: int  # of this part, from 0
+    clusters: tuple[str, ...]  # of all parts; this is where they begin
+    pods: tuple[int, ...]  # so many each
+    gang: bool = True
+    address: str = ""
+    checkpoint: Checkpoint | None = None  # that the job goes on from
+
+
 class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a person asks for. All pods of it start together on one cluster, or none does.
+    """What a person asks for. All pods of it start together on one cluster, or none does; on
+    several, if it may be divided.
 
     Events carry it, so it tolerates fields of a newer version; as a request it is a SubmitRequest.
     """
@@ -194,16 +239,8 @@ class JobRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     # array_index: its number in its set; its pods have it as BERTH_ARRAY_INDEX.
     depends_on: Annotated[tuple[Dependency, ...], Meta(max_length=MAX_DEPENDENCIES)] = ()
     # depends_on: it waits for these, and is cancelled when one of them can no longer come about.
-
-
-Loss = Annotated[float, Meta(ge=-1e300, le=1e300)]
-
-
-class Checkpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a job goes on from when it is started again."""
-
-    step: Annotated[int, Meta(ge=0, le=1 << 53)]
-    uri: Annotated[str, Meta(min_length=1, max_length=1024)]  # where it is; everybody sees it
+    divide: Divide | None = None  # None: all pods run in one cluster
+    part: Part | None = None  # filled in by the resolver; requests leave it out
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -383,6 +420,34 @@ class Placed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload
     ran_s: float = 0.0  # that earlier attempts ran for and max_run_s counts
 
 
+class PartPlace(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One part of a divided job: a workload of its own."""
+
+    id: str
+    cluster: str
+    pods: int
+
+
+class Divided(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.divided.v1"):
+    """One attempt was given places in several clusters: its parts were submitted with it, as
+    workloads of their own, and room is kept for each. It ends when they have ended."""
+
+    attempt: int
+    parts: tuple[PartPlace, ...]
+    decision: int
+    cell: str = MAIN_CELL
+
+
+class Committed(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.committed.v1"):
+    """A decision about all parts of a gang and their job: every part is claimed, so that the pods
+    of all of them start now."""
+
+    cluster: str  # of the part; "" of the job
+    attempt: int
+    decision: int
+    cell: str = MAIN_CELL
+
+
 class Withdrawn(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.withdrawn.v1"):
     """The placement was taken back before anybody claimed it."""
 
@@ -456,6 +521,7 @@ class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     fault: Fault = ""
     node: str = ""  # on which that happened, where it was one
     exit_code: int | None = None
+    checkpoint: Checkpoint | None = None  # of a divided job: that its first part told last
 
 
 class Ending(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -499,6 +565,8 @@ WorkloadEvent = (
     | Checkpointed
     | Progressed
     | Placed
+    | Divided
+    | Committed
     | Withdrawn
     | Claimed
     | Admitted

@@ -71,6 +71,7 @@ from berthmaster.messages.families import (
     VOID_REQUESTS,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
+from berthmaster.requests.dividing import divide_fault, id_fault
 from berthmaster.requests.gpu_env import gpu_env_fault
 from berthmaster.requests.pod_sets import pod_set_fault
 from berthmaster.requests.secrecy import secret_fault
@@ -141,6 +142,9 @@ def request_fault(request: JobRequest) -> Refusal | None:
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
             return invalid(["data", at], place, right)
+    fault = id_fault(request) or divide_fault(request)
+    if fault is not None:
+        return fault
     return secret_fault(request.run) or gpu_env_fault(request.run) or ranking_fault(request)
 
 

@@ -8,6 +8,7 @@ Rules of this file:
   for the chain's guard would pass while the room that they take is not known yet.
 - A refused commit means that somebody wrote what was not read yet: wait for it, decide again. If
   nothing was, see lifecycle.refusals.
+- A divided job ends here, once its parts have; so does a part that is with no cluster.
 - Endings of claimed attempts are written here in two cases only: a person declared the cluster
   lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing, nor
   does a clock of ours that is ahead: the messages' time stamps must say so too. What waits again
@@ -51,6 +52,7 @@ from berthmaster.resolver.answers import explain, gpus
 from berthmaster.resolver.answers.cordons import cordons
 from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
 from berthmaster.resolver.deciding.decide import decide
+from berthmaster.resolver.deciding.divide import gathers_until_s, part_endings
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.deciding.move_away import next_look_s
 from berthmaster.resolver.deciding.rebalance import next_stuck_s
@@ -98,7 +100,9 @@ class Resolver:
     ) -> Verdict | None:
         """An event of the log, in its order; ``judged``: what its whole story says of it."""
         verdict = self.know.take_event(event, sequence, stored_at_s, judged)
-        if verdict is Verdict.COUNTED and isinstance(event, STIRRING):
+        if verdict is Verdict.COUNTED and (
+            isinstance(event, STIRRING) or key(event.tenant, event.id) in self.know.parts
+        ):
             self._arrived = True
         return verdict
 
@@ -123,8 +127,13 @@ class Resolver:
                 decision.resizes,
                 decision.moves,
                 *(each.moves for each in decision.rebalances),
+                decision.divisions,
+                decision.commits,
+                decision.partings,
             )
             events = sum(map(len, told))
+            events += sum(len(each.parts) for each in decision.divisions)
+            events += sum(len(each.parts) for each in decision.commits)
             self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
         self.remember(decision)
 
@@ -250,6 +259,12 @@ class Resolver:
             ref = f"ending/{workload.key}/{workload.sequence}"
             self._appending[ref] = workload.key, workload.sequence
             appends.append(Append(ref=ref, event=self._ending(workload, reason, now_s)))
+            busy.add(workload.key)
+        for workload, event in part_endings(self.know, self.policy, now_s, self.name):
+            if workload.key not in busy:
+                ref = f"ending/{workload.key}/{workload.sequence}"
+                self._appending[ref] = workload.key, workload.sequence
+                appends.append(Append(ref=ref, event=event))
         return appends
 
     def _overdue(self, now_s: float) -> list[tuple[Workload, str]]:
@@ -297,6 +312,7 @@ class Resolver:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
         times = [self._refusals.next_s(), self._grows_at_s(), *know.derived.resting.values()]
+        times.append(gathers_until_s(know, policy, self._decided_at_s))
         oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)

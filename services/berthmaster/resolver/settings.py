@@ -8,13 +8,14 @@ from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 
-ENGINE_VERSION = "15"
+ENGINE_VERSION = "16"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that decide() depends on; times in seconds."""
 
     claim_timeout_s: float = 10.0  # a placement that nobody claimed for so long is withdrawn
+    gather_s: float = 60.0  # within which all parts of a divided gang must be claimed
     avoid_s: float = 30.0  # and its cluster is passed over for so long, unless it claims again
     stale_after_s: float = 10.0  # a cluster silent for so long gets no new placements
     deadline_grace_s: float = 30.0  # beyond a job's own deadline, before it is believed to be over

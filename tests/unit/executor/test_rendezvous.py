@@ -4,6 +4,8 @@ import json
 import subprocess
 from typing import Any
 
+from msgspec.structs import replace
+
 from berthmaster.executor import rendezvous
 from berthmaster.kubernetes.pods import Document
 from berthmaster.messages.runtimes import (
@@ -14,7 +16,7 @@ from berthmaster.messages.runtimes import (
     RuntimeUse,
     RuntimeVolume,
 )
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
+from berthmaster.messages.workload import JobRequest, Part, PodSet, RunSpec
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.runtimes import filled_in
 from tests.support.gangs import env_of, meet
@@ -82,6 +84,34 @@ def test_pods_of_a_gang_are_numbered_and_named_by_a_service_that_goes_with_it() 
     assert "env" not in containers(alone)[0]
     own = made(order(PodSet(count=2), run=RunSpec(image="x", env={"MASTER_PORT": "1"})))
     assert [e["value"] for e in containers(own)[0]["env"] if e["name"] == "MASTER_PORT"] == ["1"]
+
+
+def test_parts_of_a_divided_job_are_worlds_of_their_own_or_one_by_its_address() -> None:
+    pods = PodSet(count=3, gpus=2)
+    for address, told in (
+        ("", {"WORLD_SIZE": "3", "RANK": "1", "BERTH_RANK_OFFSET": "0"}),
+        ("first.example", {"WORLD_SIZE": "5", "RANK": None, "BERTH_RANK_OFFSET": "2"}),
+    ):
+        one = order(pods)
+        part = Part(
+            job="train", attempt=1, number=1, clusters=("c0", "c1"), pods=(2, 3), address=address
+        )
+        one = one._replace(request=replace(one.request, part=part))
+        job = made(one)
+        env = env_of(containers(job)[0], 1)
+        assert {name: env.get(name) for name in told} == told
+        host = address or f"{job['metadata']['name']}-0.g-{job['metadata']['name']}"
+        assert env["MASTER_ADDR"] == host
+        assert {
+            name: env[name] for name in env if name.startswith(("BERTH_PART", "BERTH_JOB"))
+        } == {
+            "BERTH_JOB": "train",
+            "BERTH_PART": "1",
+            "BERTH_PARTS": "2",
+            "BERTH_PART_CLUSTERS": "c0 c1",
+            "BERTH_PART_PODS": "2 3",
+            "BERTH_PART_OFFSET": "2",
+        }
 
 
 def test_several_pod_sets_are_numbered_one_after_the_other() -> None:

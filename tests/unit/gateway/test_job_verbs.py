@@ -13,11 +13,16 @@ from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal
 from berthmaster.messages.control import Cordon, JobDefaults, QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import (
+    CancelRequested,
     Checkpoint,
     Checkpointed,
+    Divide,
+    Divided,
     Held,
     HoldReleased,
     MoveRequested,
+    Part,
+    PartPlace,
     Progress,
     Progressed,
     Submitted,
@@ -203,3 +208,43 @@ def test_a_queues_defaults_hold_where_a_request_says_nothing() -> None:
     assert isinstance(step, Append)
     assert isinstance(step.event, Submitted)
     assert step.event.request.preemptible is False
+
+
+PART = Part(job="whole", attempt=1, number=0, clusters=("c1", "c2"), pods=(1, 1))
+PARTS = tuple(PartPlace(id=f"train--1-{n}", cluster=f"c{n + 1}", pods=1) for n in (0, 1))
+
+
+def test_about_one_part_of_a_divided_job_nothing_is_done_but_about_all() -> None:
+    one = msgspec.structs.replace(job(), part=PART)
+    gateway = knowing(submitted(one), placed(one, 1), claimed(one, 2))
+    for verb in ("cancel", "hold", "evict", "move"):
+        assert refused(gateway, verb) == (
+            "conflict",
+            "id",
+            "whole, the job that this is a part of",
+        )
+    assert isinstance(done(gateway, "checkpointed", step=1, uri="s3://a"), Checkpointed)
+
+
+def test_a_divided_job_is_cancelled_held_and_evicted_as_one_and_not_moved() -> None:
+    whole = msgspec.structs.replace(job(), divide=Divide())
+    divided = Divided(
+        tenant="ann",
+        id="train",
+        after=1,
+        at_s=0.0,
+        by="resolver",
+        attempt=1,
+        parts=PARTS,
+        decision=1,
+    )
+    log = (submitted(whole), divided)
+    view = answer(knowing(*log), "get").workload
+    assert (view.state, view.parts) == ("placed", PARTS)
+    assert refused(knowing(*log), "move")[2] == (
+        "a workload in one cluster; evict this one, and it waits"
+    )
+    assert refused(knowing(*log), "hold")[1] == "evict"
+    assert isinstance(done(knowing(*log), "hold", evict=True), Held)
+    assert isinstance(done(knowing(*log), "evict"), MoveRequested)
+    assert isinstance(done(knowing(*log), "cancel"), CancelRequested)

@@ -13,6 +13,8 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Checkpointed,
     Claimed,
+    Committed,
+    Divided,
     Evicted,
     EvictionRequested,
     Failed,
@@ -38,6 +40,7 @@ EVENTS: tuple[type[WorkloadEvent], ...] = get_args(WorkloadEvent)
 PATHS: dict[State, tuple[type[WorkloadEvent], ...]] = {
     State.NEW: (),
     State.QUEUED: (Submitted, Placed, Withdrawn),
+    State.DIVIDED: (Submitted, Divided),
     State.PLACED: (Submitted, Placed),
     State.CLAIMED: (Submitted, Placed, Claimed),
     State.ADMITTED: (Submitted, Placed, Claimed, Admitted),
@@ -61,8 +64,10 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Checkpointed,
     Progressed,
     Placed,
+    Divided,
     Withdrawn,
     Claimed,
+    Committed,
     Admitted,
     Running,
     Resized,
@@ -73,15 +78,16 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Cancelled,
 )
 GRID = """
-    new       queued .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       claimed .      .         .      .
-    queued    .      queued queued   queued   queued   .        .        .        .       queued   .       placed .      .       .        .       .       claimed .      .         failed cancelled
-    placed    .      .      placed   placed   placed   .        placed   .        .       .        .       .      queued claimed .        .       .       claimed .      .         .      cancelled
-    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .       .      .      .       admitted running .       claimed queued succeeded failed cancelled
-    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .       .      .      .       .        running .       claimed queued succeeded failed cancelled
-    running   .      .      running  running  running  running  running  running  running running  running .      .      .       .        running running claimed queued succeeded failed cancelled
-    succeeded .      .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       .       .      .         .      .
-    failed    .      .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       .       .      .         .      .
-    cancelled .      .      .        .        .        .        .        .        .       .        .       .      .      .       .        .       .       .       .      .         .      .
+    new       queued .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       claimed .      .         .      .
+    queued    .      queued queued   queued   queued   .        .        .        .       queued   .       placed divided .      .       .       .        .       .       claimed .      .         failed cancelled
+    divided   .      .      divided  divided  divided  divided  divided  .        .       divided  .       .      .       .      .       divided .        .       .       claimed queued succeeded failed cancelled
+    placed    .      .      placed   placed   placed   .        placed   .        .       .        .       .      .       queued claimed .       .        .       .       claimed .      .         .      cancelled
+    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .       .      .       .      .       claimed admitted running .       claimed queued succeeded failed cancelled
+    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .       .      .       .      .       .       .        running .       claimed queued succeeded failed cancelled
+    running   .      .      running  running  running  running  running  running  running running  running .      .       .      .       .       .        running running claimed queued succeeded failed cancelled
+    succeeded .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .       .      .         .      .
+    failed    .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .       .      .         .      .
+    cancelled .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)

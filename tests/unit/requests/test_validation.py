@@ -39,6 +39,69 @@ def invalid(field: str, value: str, expected: str) -> Refusal:
 
 
 BAD: dict[str, tuple[bytes, Refusal]] = {
+    "the id of a part": (
+        b'{"id":"a--1-0"}',
+        invalid(
+            "id",
+            '"a--1-0"',
+            "an id that does not end as those of parts of divided jobs do: --<number>-<number>",
+        ),
+    ),
+    "a long id of a job that is divided": (
+        json.dumps({"id": "a" * 41, "pod_sets": [{"count": 2}], "divide": {}}).encode(),
+        invalid("id", f'"{"a" * 41}"', "at most 40 characters, as the job may be divided (divide)"),
+    ),
+    "a way to divide that there is not": (
+        b'{"id":"a","pod_sets":[{"count":2}],"divide":{"by":"luck"}}',
+        invalid("divide.by", '"luck"', 'one of "room", "weight"'),
+    ),
+    "a part that is larger than all": (
+        b'{"id":"a","pod_sets":[{"count":2}],"divide":{"min_part":3}}',
+        invalid("divide.min_part", "3", "at most count, which is 2"),
+    ),
+    "several pod sets that are divided": (
+        b'{"id":"a","pod_sets":[{"count":2},{"name":"b"}],"divide":{}}',
+        invalid(
+            "divide", '"by room"', "nothing: of a job with several pod sets none can be divided"
+        ),
+    ),
+    "an elastic job that is divided": (
+        b'{"id":"a","pod_sets":[{"count":2,"min_count":1}],"divide":{}}',
+        invalid(
+            "divide",
+            '"by room"',
+            "nothing: a job whose number of pods changes (min_count, max_count) stays together",
+        ),
+    ),
+    "a slice of TPUs that is divided": (
+        b'{"id":"a","pod_sets":[{"count":2,"tpus":4,"tpu_topology":"2x4"}],"divide":{}}',
+        invalid("divide", '"by room"', "nothing: the pods make one slice 2x4 (tpu_topology)"),
+    ),
+    "one place that is divided": (
+        b'{"id":"a","pod_sets":[{"count":2,"topology":{"same":"zone"}}],"divide":{}}',
+        invalid(
+            "divide", '"by room"', "nothing: all pods are to be in one place (topology.same zone)"
+        ),
+    ),
+    "weights of what is divided by room": (
+        b'{"id":"a","pod_sets":[{"count":2}],"divide":{"weights":{"c1":1}}}',
+        invalid("divide.weights", '"1 clusters"', "nothing, as by is room"),
+    ),
+    "a weight of a cluster that will not do": (
+        (
+            b'{"id":"a","clusters":["c1"],"pod_sets":[{"count":2}],"divide":'
+            b'{"by":"weight","weights":{"c2":1}}}'
+        ),
+        invalid("divide.weights", '"c2"', "one of clusters: c1"),
+    ),
+    "an address of pods that need none": (
+        b'{"id":"a","pod_sets":[{"count":2}],"divide":{"gang":false,"address":"a.example"}}',
+        invalid(
+            "divide.address",
+            '"a.example"',
+            "nothing, as gang is false: pods that need no others need no address of theirs",
+        ),
+    ),
     "nothing": (b"", malformed("", "", f"{JSON}; it ends too early")),
     "half of it": (b'{"id":"a"', malformed("", '{"id":"a"', f"{JSON}; it ends too early")),
     "no JSON": (b"run my job", malformed("", "run my job", f"{JSON}; at byte 0")),

@@ -19,6 +19,8 @@ from berthmaster.messages.workload import (
     CancelRequested,
     Checkpointed,
     Claimed,
+    Committed,
+    Divided,
     Evicted,
     EvictionRequested,
     Failed,
@@ -55,6 +57,8 @@ STATE_STYLES = {
 }
 KIND_STYLES = {
     "placed": "cyan",
+    "divided": "cyan",
+    "committed": "cyan",
     "running": "green",
     "failed": "bold red",
     "evicted": "red",
@@ -152,6 +156,10 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
     fact("workload", f"{view.tenant}/{view.id}")
     fact("state", state_text(view))
     fact("cluster", view.cluster)
+    fact("part of", view.part_of)
+    for number, part in enumerate(view.parts):
+        told = f"{part.id}: {amounts.many(part.pods, 'pod')} on {part.cluster}"
+        fact("" if number else "parts", told)
     ended = view.state in ("succeeded", "failed", "cancelled")
     fact("reason" if ended or not view.evictions else "evicted", view.reason)
     fact("queue", f"{view.queue or '-'}, priority {view.priority}")
@@ -189,6 +197,8 @@ def request_line(request: JobRequest) -> str:
         text += f"; on {' or '.join(request.clusters)}"
     if request.cluster_labels:
         text += "; cluster " + ", ".join(f"{k}={v}" for k, v in request.cluster_labels.items())
+    if request.divide is not None:
+        text += f"; may be divided over clusters by {request.divide.by}"
     if request.expected_duration_s:
         text += f"; for about {amounts.age(request.expected_duration_s)}"
     return text
@@ -330,6 +340,12 @@ def describe(event: WorkloadEvent) -> str:
             return f"{event.cluster}: {places(event.pods)}{_because(event.reason)}"
         case Placed():
             return f"{event.cluster}: {places(event.pods)} (decision {event.decision})"
+        case Divided():
+            shares = ", ".join(f"{part.cluster} {part.pods}" for part in event.parts)
+            return f"pods on {shares} (decision {event.decision})"
+        case Committed():
+            where = event.cluster or "all parts"
+            return f"{where}: all parts are claimed, and start (decision {event.decision})"
         case Withdrawn():
             return f"{event.cluster}{_because(event.reason)}"
         case Claimed():

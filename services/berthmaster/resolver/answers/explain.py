@@ -30,6 +30,7 @@ from berthmaster.resolver.answers.places import places
 from berthmaster.resolver.answers.rebalances import rebalance_words
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import planned
+from berthmaster.resolver.deciding.divide import Shares, shares_of, why_parted
 from berthmaster.resolver.deciding.resize import most_that
 from berthmaster.resolver.deciding.turns import queue_refusal
 from berthmaster.resolver.known.knowledge import Knowledge
@@ -77,7 +78,31 @@ def why(
         reply = _why_not_yet(know, policy, now_s, workload)
         said = rebalance_words(decisions, workload)
         return msgspec.structs.replace(reply, summary=f"{reply.summary}; {said}") if said else reply
+    if workload.state is State.DIVIDED:
+        return _why_divided(know, policy, now_s, workload)
     return _why_there(know, policy, now_s, workload, decisions)
+
+
+def _why_divided(know: Knowledge, policy: Policy, now_s: float, job: Workload) -> WhyReply:
+    """Where its parts are, and what it waits for."""
+    told = []
+    for place, part in zip(job.parts, know.parts.of(job), strict=True):
+        state = part.shown if isinstance(part, Workload) else part.state
+        told.append(f"{place.id} with {place.pods} pods on {place.cluster} {state}")
+    summary = f"divided over {len(job.parts)} clusters: {', '.join(told)}"
+    if reason := why_parted(know, policy, now_s, job):
+        summary += f"; all of it ends: {reason}"
+    elif job.shown is State.PLACED:
+        left_s = max(0.0, job.placed_at_s + policy.gather_s - now_s)
+        summary += f"; it starts when all are claimed, or waits again in {left_s:.0f} s"
+    return WhyReply(
+        tenant=job.tenant,
+        id=job.id,
+        state=job.shown.value,  # type: ignore[arg-type] # one of those that are told
+        summary=summary,
+        waiting=len(know.derived.lines),
+        decision=job.decision,
+    )
 
 
 def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
@@ -116,6 +141,8 @@ def _why_there(
         where += f"; with {len(workload.pods)} pods, {wished} are wished for"
     if workload.resizing:
         where += f"; it is to have {len(workload.resizing)}"
+    if workload.held_back:
+        where += "; it starts when all parts of its job are claimed"
     if workload.cancel_requested:
         where += "; its executor was asked to stop it"
     elif workload.leaving:
@@ -128,7 +155,7 @@ def _why_there(
     return WhyReply(
         tenant=workload.tenant,
         id=workload.id,
-        state=workload.state.value,  # type: ignore[arg-type] # NEW has no events, so never here
+        state=workload.shown.value,  # type: ignore[arg-type] # NEW has no events, so never here
         summary=where,
         waiting=len(know.derived.lines),
         choice=choice,
@@ -363,6 +390,11 @@ def dry_run(
 def _tried_sizes(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     """With as many pods as are wished for, or as there is room for."""
     tried = _tried(cycle, tenant, request)
+    spread = request.divide is not None and request.divide.by == "weight"
+    if (spread or not tried.placed) and not queue_refusal(cycle.know, request):
+        shares = shares_of(cycle, request)
+        if shares is not None:
+            return _divided(shares)
     if tried.placed or not is_elastic(request):
         return tried
 
@@ -376,6 +408,12 @@ def _tried_sizes(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     wished = sum(pods.count for pods in request.pod_sets)
     told = f"{found.summary}, with {len(found.choice.pods)} of {wished} pods"
     return msgspec.structs.replace(found, summary=told)
+
+
+def _divided(shares: Shares) -> DryRunReply:
+    told = ", ".join(f"{each.cluster} {each.pods}" for each in shares.parts)
+    summary = f"would be divided over {len(shares.parts)} clusters, with pods on {told}"
+    return DryRunReply(placed=True, summary=summary, filtered=shares.filtered)
 
 
 def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:

@@ -10,19 +10,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet.needs import gpu_milli, shape_of, wants_fraction
+from berthmaster.engine.fleet.needs import gpu_milli, wants_fraction
 from berthmaster.engine.queueing.dividing import on_fewest
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.workload import MAX_TOLERATIONS, JobRequest, PodSet, Toleration
+from berthmaster.messages.workload import MAX_TOLERATIONS, Divide, JobRequest, PodSet, Toleration
+from berthmaster.requests.dividing import divide_fault
 from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.divide import rooms
 from berthmaster.resolver.deciding.turns import queue_refusal
 from berthmaster.resolver.known.knowledge import Knowledge
 
 MOST_QUEUES: Final = 16  # tried
 MOST_TAINTS: Final = 4
-MOST_DIVIDED: Final = 16  # clusters
 MOST_HINTS: Final = 8  # told
 _TAINT: Final = re.compile(r"tainted \((?P<key>.*)\)\Z")
 
@@ -133,38 +134,26 @@ def _fewer(trial: Trial, request: JobRequest) -> Iterator[str]:
 
 
 def _divided(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> Iterator[str]:
-    """What it would change if its pods might run in several clusters, which they may not."""
-    pods = request.pod_sets[0]
-    free_to_divide = len(request.pod_sets) == 1 and pods.count > 1 and pods.topology is None
-    if not free_to_divide or queue_refusal(cycle.know, request):
+    """What it would change if its pods might run in several clusters; or how much of it fits, if
+    they may."""
+    pods, how = request.pod_sets[0], request.divide
+    free_to_divide = divide_fault(replace(request, divide=how or Divide())) is None
+    if pods.count < 2 or not free_to_divide or queue_refusal(cycle.know, request):
         return
-    busy = [cluster for cluster, why in shortlist.filtered.items() if why == BUSY]
-    room = {cluster: _fitting(cycle, request, cluster) for cluster in busy[:MOST_DIVIDED]}
-    parts = on_fewest(pods.count, room)
+    busy = {cluster for cluster, why in shortlist.filtered.items() if why == BUSY}
+    room, _ = rooms(cycle, request, how.min_part if how is not None else 1)
+    parts = on_fewest(pods.count, {name: free for name, free in room.items() if name in busy})
     if len(parts) < 2:
         return
     each = f" x {pods.gpus * pods.gpu_milli / 1000:g}" if pods.gpus else ""
     fit = sum(parts.values())
     how_many = "all" if fit == pods.count else str(fit)
     named = ", ".join(f"{cluster} {count}" for cluster, count in parts.items())
-    yield (
-        f"{pods.count}{each}: {how_many} fit on {len(parts)} clusters ({named}); dividing is off: "
-        "all pods of a job run in one cluster"
-    )
-
-
-def _fitting(cycle: Cycle, request: JobRequest, cluster: str) -> int:
-    """How many of its pods a cluster has room for, by halving."""
-    pods = request.pod_sets[0]
-    fits, too_many = 0, pods.count
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        asked = replace(request, pod_sets=(replace(pods, count=middle),))
-        if cycle.bind_in(asked, shape_of(asked), cluster) is not None:
-            fits = middle
-        else:
-            too_many = middle
-    return fits
+    found = f"{pods.count}{each}: {how_many} fit on {len(parts)} clusters ({named})"
+    if how is not None:
+        yield f"{found}; it is divided when all fit, with {how.min_part} or more in each cluster"
+    else:
+        yield f"{found}; dividing is off: all pods of a job run in one cluster"
 
 
 def _less(trial: Trial, request: JobRequest) -> Iterator[str]:

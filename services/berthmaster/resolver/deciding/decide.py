@@ -3,7 +3,8 @@
 Phases, over one snapshot of the clusters (cycle.py):
 
 1. Retract placements that nobody claimed in time, whose job is held since, or whose cluster was
-   declared lost; tell those to go who must (move_away.py).
+   declared lost; tell those to go who must (move_away.py). Let gangs start that are divided over
+   clusters and claimed in all (divide.py).
 2. Take the jobs whose turn it is, one by one; place each that fits and delays nobody for whom room
    is kept, pass over the line of each that does not, and keep room for the first of those, or make
    it: those go on with fewer pods, or are ended, who have less right to theirs.
@@ -41,6 +42,14 @@ from berthmaster.messages.workload import (
     ResizeRequested,
 )
 from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.deciding.divide import (
+    Shares,
+    follow_parts,
+    is_parted,
+    record_division,
+    shares_of,
+    with_pods,
+)
 from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft, Plan, Stuck, block
 from berthmaster.resolver.deciding.make_room import WORDS
 from berthmaster.resolver.deciding.move_away import carry_out, leave
@@ -99,6 +108,7 @@ def _fill(draft: Draft, *, balance: bool) -> None:
     _retract(draft)
     turns = draft.begin()
     carry_out(draft)
+    follow_parts(draft)
     while not draft.full and (turn := turns.next()) is not None:
         amounts = _place_one(draft, turn)
         if amounts is None:
@@ -142,7 +152,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     draft.turns[turn.key] = len(draft.turns)
     workload = know.open[turn.key]
     request = workload.request
-    if request is None or turn.right.refusal:
+    if request is None or turn.right.refusal or is_parted(draft, workload):
         return None
     elastic = is_elastic(request)
     asked, shape = request, line.id[1]
@@ -158,15 +168,24 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         asked = msgspec.structs.replace(asked, clusters=(kept.reservation.cluster,))
         shape = shape_of(asked)  # it was ended to go on there
     found = None
+    shares: Shares | None = None
     owed = reserves.owed(turn.key)
+    spread = request.divide is not None and request.divide.by == "weight"
     blocked = turn.blocked and line.left_alone <= reserves.tokens
     if draft.anew or not blocked:
         draft.passed_over.append((line, reserves.tokens))  # unless there is room
-        found = (
-            _find_most_room(draft, turn, request)
-            if elastic
-            else _find_room(draft, turn, asked, shape)
-        )
+        if spread and not owed:
+            shares = _find_shares(draft, turn, asked)
+        if shares is None:
+            found = (
+                _find_most_room(draft, turn, request)
+                if elastic
+                else _find_room(draft, turn, asked, shape)
+            )
+        if found is None and request.divide is not None and not (spread or owed):
+            shares = _find_shares(draft, turn, asked)
+    if shares is not None:
+        return _divide(draft, workload, asked, shares)
     if found is None:
         made = not owed and _make_room(draft, turn, asked, shape)
         if not owed and not made and not draft.evictions:  # a look at a time: the next has its own
@@ -201,6 +220,26 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
         return _find_room(draft, turn, asked, shape_of(asked)) if asked is not None else None
 
     return most_that(0, size_steps(request), find)
+
+
+def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
+    """Places in several clusters, beside all reservations."""
+    with draft.reserves.aside(draft.reserves.others(turn.key)):
+        return shares_of(draft.cycle, asked)
+
+
+def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
+    """Room in several clusters is kept for its parts; what they take together."""
+    draft.passed_over.pop()
+    draft.reserves.drop(workload.key)
+    record_division(draft, workload, asked, shares)
+    together: Amounts = {}
+    for share in shares.parts:
+        of_part = with_pods(asked, share.pods)
+        report_of, bindings = draft.know.fleet.node, share.bound.bindings
+        for name, amount in amounts_of(report_of, of_part, share.cluster, bindings).items():
+            together[name] = together.get(name, 0) + amount
+    return together
 
 
 def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> bool:

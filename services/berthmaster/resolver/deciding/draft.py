@@ -16,9 +16,12 @@ from berthmaster.engine.scoring.mix import told_as
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.placement import (
     Choice,
+    Commit,
     Decision,
+    Division,
     EvictionOrder,
     MoveOrder,
+    PartOrder,
     Rebalance,
     Reservation,
     ResizeOrder,
@@ -89,6 +92,9 @@ class Draft:
         self.rebalances: list[Rebalance] = []
         self.turns: dict[Key, int] = {}  # who had one, and how many had theirs before
         self.stuck: list[Stuck] = []  # who may have others moved, and got no room
+        self.divisions: list[Division] = []
+        self.commits: list[Commit] = []
+        self.partings: list[PartOrder] = []
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
@@ -197,6 +203,9 @@ class Draft:
             resizes=tuple(self.resizes),
             moves=tuple(self.moves),
             rebalances=tuple(self.rebalances),
+            divisions=tuple(self.divisions),
+            commits=tuple(self.commits),
+            partings=tuple(self.partings),
             reservations=self._reservations(),
             reserved=len(self.reserves.kept),
             mix=told_as(sampled) if sampled != know.told_mix else None,

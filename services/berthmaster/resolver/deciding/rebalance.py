@@ -160,6 +160,7 @@ def _may_go(draft: Draft, workload: Workload) -> bool:
     policy, now_s = draft.policy, draft.now_s
     return (
         workload.state is State.RUNNING
+        and workload.key not in draft.know.derived.parts  # all would have to go
         and now_s - workload.running_at_s >= policy.rebalance_after_s
         and workload.wished is None  # else it shrinks
         and workload.wish is None

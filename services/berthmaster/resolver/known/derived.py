@@ -51,6 +51,7 @@ class Derived(FleetDerived):
         self.resizing: dict[Key, None] = {}  # told to have another number of pods, and have not yet
         self.placed_at_s: dict[str, float] = {}  # cluster -> of the newest placement heard of
         self.leaving: dict[Key, None] = {}  # told to make room, and not ended
+        self.parts: dict[Key, None] = {}  # of divided jobs, and not ended
         self.asked: dict[Key, None] = {}  # live, and a person holds it or wants it gone
         self.resting: dict[Key, float] = {}  # failed, and tried again then
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
@@ -156,6 +157,10 @@ class Derived(FleetDerived):
             self.asked[name] = None
         else:
             self.asked.pop(name, None)
+        if request is not None and request.part is not None and not workload.ended:
+            self.parts[name] = None
+        else:
+            self.parts.pop(name, None)
         self.to_cancel.discard(name)
         rested = before is State.QUEUED and name in self.lines
         self.resting.pop(name, None)

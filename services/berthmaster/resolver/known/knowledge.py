@@ -47,6 +47,7 @@ from berthmaster.messages.workload import (
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.resolver.known.derived import Derived
 from berthmaster.resolver.known.moved import Moved
+from berthmaster.resolver.known.parts import Parts
 from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"
@@ -93,6 +94,7 @@ class Knowledge:
         self.queues: dict[str, QueueSetting] = {}
         self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)  # for trials of requests
         self.derived = Derived(self.fleet, self.queues, self.open, self.expectations)
+        self.parts = Parts(self.open)
         self.view = FleetView(self.fleet, self.queues, self.derived)
         self.clusters = self.view.clusters
         self.verdicts: Counter[Verdict] = Counter()
@@ -111,6 +113,7 @@ class Knowledge:
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
+        self.parts.heard(event)
         workload = self.open.get(name)
         if judged is None and name in self.frozen and isinstance(event, TELLS_ALL):
             self._thaw(name, workload)
@@ -118,6 +121,7 @@ class Knowledge:
             return Verdict.MISSED
         if workload is None:
             if not self._begins_here(name, event):
+                self.parts.ended(name, event, None)
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
         before = workload.state
@@ -141,6 +145,7 @@ class Knowledge:
             self.derived.due_order.something_ended()
         self.derived.ends_told += isinstance(event, Progressed)
         if workload.ended:
+            self.parts.ended(name, event, workload)
             self.open.pop(name, None)
         else:
             self.open[name] = workload
@@ -340,6 +345,7 @@ class Knowledge:
             self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
             derived.growth += 1
         derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
+        self.parts.follow(workload, before)
 
     def _hold(self, workload: Workload, *, counted: bool) -> None:
         if workload.request is None:

@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from typing import NamedTuple
 
 from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.states import State
 
 SetKey = tuple[str, str]  # tenant, set
 _Order = tuple[int, int, Key]  # -priority, submission, who
@@ -51,7 +52,7 @@ class JobSets:
             del known.waiting[bisect_left(known.waiting, before)]
         known.limits.pop(key, None)
         known.live.discard(key)
-        if workload.live:
+        if workload.live or workload.state is State.DIVIDED:
             known.live.add(key)
         elif waits:
             order = (-workload.priority, workload.submitted_sequence, key)

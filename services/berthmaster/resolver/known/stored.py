@@ -10,9 +10,10 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
 from berthmaster.resolver.known.knowledge import Knowledge, Told
 from berthmaster.resolver.known.moved import Moved
+from berthmaster.resolver.known.parts import PartEnd
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v8"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v9"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -30,6 +31,8 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v8"):
     unclaimed: dict[str, float]
     reservations: list[Reservation] = []
     moved: list[tuple[float, str]] = []
+    divisions: dict[Key, int] = {}
+    part_ends: dict[Key, list[PartEnd]] = {}
 
 
 def snapshot_of(know: Knowledge) -> Snapshot:
@@ -52,6 +55,8 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
         moved=know.moved.state(),
+        divisions=dict(know.parts.numbers),
+        part_ends=know.parts.state(),
         unclaimed={
             c.name: c.unclaimed_at_s for c in know.clusters.known() if c.unclaimed_at_s is not None
         },
@@ -74,6 +79,8 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
         know.open[workload.key] = workload
         know.follow(workload, State.NEW, "", was_live=False)
     know.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
+    know.parts.restore(snapshot.part_ends)
+    know.parts.numbers = dict(snapshot.divisions)
     know.moved = Moved(snapshot.moved)
     for name, at_s in snapshot.unclaimed.items():
         know.clusters.get(name).unclaimed_at_s = at_s

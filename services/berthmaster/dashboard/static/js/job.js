@@ -56,6 +56,14 @@ function asked(request) {
   ])];
 }
 
+function parts(tenant, all) {
+  if (!all?.length) return null;
+  return table([
+    { head: "part", cell: (part) => h("a", { href: link("job", [tenant, part.id]), class: "mono" }, part.id) },
+    { head: "cluster", cell: (part) => h("a", { href: link("cluster", [part.cluster]) }, part.cluster) }, { head: "pods", num: true, cell: (part) => count(part.pods) },
+  ], all, "");
+}
+
 function gpuTable(gpus, cluster) {
   const known = (value, unit) => (value === 255 ? "?" : `${value}${unit}`);
   return table([
@@ -77,8 +85,8 @@ export function job(root) {
     const row = page?.job || (view && { tenant, id, state: view.state, cluster: view.cluster || "", priority: view.priority || 0, queue: view.queue || "", submitted_at_s: view.submitted_at_s });
     fill(crumbs, h("a", { href: link("jobs") }, "Jobs"), "/", h("h1", { class: "mono" }, id), row ? [chip(row.state),
       h("span", {}, `${tenant}${row.queue ? `, queue ${row.queue}` : ""}, priority ${row.priority}, submitted ${ago(row.submitted_at_s)} ago`),
-      row.origin ? h("span", { class: "chip" }, `made with kubectl: ${row.namespace}/${row.origin}`) : null, acts.job(row)] : null);
-    fill(whyCard, h("h2", {}, "Why"), page?.unreadable ? h("p", { class: "error" }, `An event of it cannot be read: ${page.unreadable}`) : null, progress(row), why(told.why));
+      row.origin ? h("span", { class: "chip" }, `made with kubectl: ${row.namespace}/${row.origin}`) : null, row.part_of ? h("a", { href: link("job", [tenant, row.part_of]) }, `a part of ${row.part_of}`) : null, acts.job(row)] : null);
+    fill(whyCard, h("h2", {}, "Why"), page?.unreadable ? h("p", { class: "error" }, `An event of it cannot be read: ${page.unreadable}`) : null, progress(row), why(told.why), parts(tenant, row?.parts));
     const series = page?.series;
     if (series?.at_s?.length > 1) {
       plot(plotted, series.at_s, [

@@ -15,8 +15,8 @@ export const jobLink = (job) => h("a", { href: link("job", [job.tenant, job.id])
 export const chip = (state) => h("span", { class: `chip ${state}` }, state === "queued" ? "waiting" : state);
 
 function place(job) {
-  if (job.cluster) return h("a", { href: link("cluster", [job.cluster]) }, job.cluster);
-  return "";
+  const names = job.parts?.length ? job.parts.map((part) => part.cluster) : job.cluster ? [job.cluster] : [];
+  return names.map((name, at) => [at ? ", " : "", h("a", { href: link("cluster", [name]) }, name)]);
 }
 
 function why(job) {
@@ -31,7 +31,7 @@ function why(job) {
 
 function times(job) {
   if (job.state === "queued") return `waits ${ago(job.submitted_at_s)}`;
-  if (job.state === "running") return `runs ${ago(job.running_at_s)}`;
+  if (job.state === "running") return `runs ${ago(job.running_at_s || job.placed_at_s)}`;
   return `${ago(job.changed_at_s)} ago`;
 }
 

@@ -1,0 +1,277 @@
+"""Jobs that are divided over clusters: parts, the two phases of a gang, and how all of it ends."""
+
+from msgspec.structs import replace
+
+from berthmaster.audit.core import Auditor
+from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lifecycle.states import State
+from berthmaster.messages.workload import (
+    CancelRequested,
+    Divide,
+    Evicted,
+    Failed,
+    Held,
+    JobRequest,
+    PartPlace,
+    PodSet,
+    Reprioritized,
+    Running,
+    WorkloadEvent,
+)
+from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.known.stored import restore, snapshot_of
+from berthmaster.resolver.replay import replay
+from tests.support.builders import alive, node, profile
+from tests.support.deciding import TENANT, World
+
+GANG = JobRequest(
+    id="train",
+    pod_sets=(PodSet(count=5, gpus=8, cpu_milli=1000, memory_mib=1024),),
+    divide=Divide(),
+    priority=3,
+)
+
+
+def fleet(**nodes: int) -> World:
+    """Clusters with so many nodes of eight GPUs."""
+    world = World()
+    for cluster, number in nodes.items():
+        world.fact(profile(cluster), alive(cluster))
+        world.fact(*(node(cluster, f"n{at}") for at in range(number)))
+    return world
+
+
+def parts_of(world: World, name: Key) -> list[Key]:
+    return [key(TENANT, part.id) for part in world.workloads[name].parts]
+
+
+def end(world: World) -> list[WorkloadEvent]:
+    """The resolver's own endings, until there are none."""
+    told: list[WorkloadEvent] = []
+    while appends := world.resolver.endings(world.now_s):
+        for append in appends:
+            world.append(append.event)
+            told.append(append.event)
+        for append in appends:
+            world.resolver.on_appended(append.ref, Stored(world.sequence))
+    return told
+
+
+def begun(world: World, request: JobRequest = GANG) -> tuple[Key, list[Key]]:
+    """A divided job whose parts are placed."""
+    name = world.submit(request)
+    world.settle()
+    return name, parts_of(world, name)
+
+
+def audited(world: World) -> None:
+    """The log is clean, and repeats itself."""
+    auditor = Auditor()
+    log = [(sequence, event) for sequence, _, event in world.events] + list(world.decisions)
+    for sequence, entry in sorted(log, key=lambda each: each[0]):
+        if isinstance(entry, WorkloadEvent):
+            auditor.on_event(entry, sequence, 0.0)
+        else:
+            auditor.on_decision(entry, sequence)
+    assert auditor.report().findings == ()
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+
+
+def test_a_gang_goes_to_as_few_clusters_as_have_room_and_starts_when_all_are_claimed() -> None:
+    world = fleet(c1=2, c2=3, c3=1)
+    name, parts = begun(world)
+    assert world.workloads[name].parts == (
+        PartPlace(id="train--1-0", cluster="c1", pods=2),
+        PartPlace(id="train--1-1", cluster="c2", pods=3),
+    )
+    assert [world.placed_on(part) for part in parts] == ["c1", "c2"]
+    request = world.workloads[parts[1]].request
+    assert request is not None
+    assert request.part is not None
+    assert (request.part.number, request.part.pods, request.priority) == (1, (2, 3), 3)
+    world.claim(parts[0])
+    assert world.settle() == []  # one is not enough
+    assert world.workloads[parts[0]].held_back
+    world.claim(parts[1])
+    [plan] = world.settle()
+    assert [each.parts for each in plan.decision.commits] == [("train--1-0", "train--1-1")]
+    assert not any(world.workloads[part].held_back for part in parts)
+    for part in parts:
+        world.run(part)
+    world.succeed(parts[1])
+    assert end(world) == []  # the other one works
+    world.succeed(parts[0])
+    end(world)
+    assert world.workloads[name].state is State.SUCCEEDED
+    audited(world)
+
+
+def test_whoever_runs_before_all_are_claimed_is_not_believed() -> None:
+    world = fleet(c1=2, c2=3)
+    _, parts = begun(world)
+    world.claim(parts[0])
+    pods = world.workloads[parts[0]].pods
+    world.append(Running(**world._attempt(parts[0]), pods=pods))  # type: ignore[arg-type]
+    assert world.workloads[parts[0]].state is State.CLAIMED
+
+
+def test_a_gang_that_is_not_claimed_in_time_is_withdrawn_as_a_whole_and_keeps_its_age() -> None:
+    world = fleet(c1=2, c2=3)
+    name, parts = begun(world)
+    submitted_s = world.workloads[name].submitted_at_s
+    world.claim(parts[0])
+    world.now_s += 12  # nobody claims the other
+    world.fact(*(alive(each) for each in ("c1", "c2")))
+    world.settle()
+    assert [world.workloads[part].state for part in parts] == [State.CLAIMED, State.QUEUED]
+    assert world.workloads[parts[0]].leaving == (
+        "part train--1-1 has no place any more: not claimed in time"
+    )
+    end(world)
+    world.append(
+        Evicted(
+            **world._attempt(parts[0]),  # type: ignore[arg-type]
+            reason=world.workloads[parts[0]].leaving,
+            blameless=True,
+        )
+    )
+    end(world)
+    job = world.workloads[name]
+    assert (job.state, job.evictions, job.submitted_at_s) == (State.QUEUED, 0, submitted_s)
+    assert all(world.workloads[part].state is State.CANCELLED for part in parts)
+    world.now_s += 40  # whoever did not claim is tried again
+    world.fact(*(alive(each) for each in ("c1", "c2")))
+    world.settle()
+    assert [each.id for each in world.workloads[name].parts] == ["train--2-0", "train--2-1"]
+    audited(world)
+
+
+def test_one_part_that_fails_ends_the_others_and_the_job_by_its_rules_for_retries() -> None:
+    for retries, state in ((0, State.FAILED), (1, State.QUEUED)):
+        world = fleet(c1=2, c2=3)
+        name, parts = begun(world, replace(GANG, retries=retries))
+        for part in parts:
+            world.claim(part)
+        world.settle()
+        for part in parts:
+            world.run(part)
+        fields = world._attempt(parts[0]) | world._last(parts[0])
+        world.append(Failed(**fields, reason="exit", exit_code=3, fault="exit"))  # type: ignore[arg-type]
+        world.settle()
+        assert world.workloads[parts[1]].leaving == "part train--1-0 failed: exit"
+        world.append(
+            Evicted(**world._attempt(parts[1]), reason="it goes", blameless=True)  # type: ignore[arg-type]
+        )
+        end(world)
+        job = world.workloads[name]
+        assert (job.state, job.reason, job.failures) == (
+            state,
+            "part train--1-0: exit",
+            int(retries),
+        )
+        audited(world)
+
+
+def test_cancel_and_hold_act_on_all_parts() -> None:
+    for wish, state in ((CancelRequested, State.CANCELLED), (Held, State.QUEUED)):
+        world = fleet(c1=2, c2=3)
+        name, parts = begun(world)
+        world.claim(parts[0])
+        fields = {"cluster": ""} if wish is CancelRequested else {"who": "tenant a"}
+        world.append(wish(**world._head(name), **fields))  # type: ignore[arg-type]
+        world.settle()
+        assert world.workloads[parts[0]].leaving
+        assert not world.workloads[parts[1]].live
+        world.append(
+            Evicted(**world._attempt(parts[0]), reason="it goes", blameless=True)  # type: ignore[arg-type]
+        )
+        end(world)
+        assert world.workloads[name].state is state
+        assert world.settle() == []  # what is held does not begin again
+        audited(world)
+
+
+def test_pods_that_need_no_others_start_as_they_come_and_wait_again_by_themselves() -> None:
+    world = fleet(c1=2, c2=3, c3=3)
+    free = replace(GANG, divide=Divide(by="weight", gang=False, min_part=1))
+    name, parts = begun(world, free)
+    assert sorted(part.pods for part in world.workloads[name].parts) == [1, 2, 2]
+    world.claim(parts[0])
+    assert world.settle() == []  # nothing to commit
+    world.run(parts[0])
+    world.evict(parts[0])
+    world.settle()
+    assert world.workloads[parts[0]].attempt == 2  # elsewhere or there
+    for part in parts:
+        world.claim(part)
+        world.run(part)
+        world.succeed(part)
+    end(world)
+    assert world.workloads[name].state is State.SUCCEEDED
+    audited(world)
+
+
+def test_weights_are_kept_and_the_least_part_too() -> None:
+    world = fleet(c1=4, c2=4, c3=4)
+    by = Divide(by="weight", weights={"c1": 3, "c2": 1})
+    name, _ = begun(world, replace(GANG, divide=by))
+    assert [(p.cluster, p.pods) for p in world.workloads[name].parts] == [("c1", 4), ("c2", 1)]
+    world = fleet(c1=4, c2=4)
+    name, _ = begun(world, replace(GANG, divide=Divide(min_part=2)))
+    assert sorted(p.pods for p in world.workloads[name].parts) == [2, 3]
+    world = fleet(c1=4, c2=4)
+    name, parts = begun(world, replace(GANG, divide=Divide(min_part=3)))  # 3 + 2 is one too few
+    assert (world.workloads[name].state, parts) == (State.QUEUED, [])
+
+
+def test_what_fits_in_one_cluster_stays_there_and_nothing_is_divided_that_does_not_fit() -> None:
+    world = fleet(c1=5, c2=3)
+    name, parts = begun(world)
+    assert (world.placed_on(name), parts) == ("c1", [])
+    world = fleet(c1=2, c2=2)
+    name, parts = begun(world)
+    assert (world.workloads[name].state, parts) == (State.QUEUED, [])
+
+
+def test_a_commit_and_a_lost_part_do_not_both_happen() -> None:
+    world = fleet(c1=2, c2=3)
+    name, parts = begun(world)
+    for part in parts:
+        world.claim(part)
+    gone = Evicted(**world._attempt(parts[1]), reason="node died")  # type: ignore[arg-type]
+    world.decide(before_storing=gone)
+    world.settle()
+    assert world.workloads[parts[0]].held_back
+    assert world.workloads[parts[0]].leaving == "part train--1-1 has no place any more: node died"
+    assert not world.workloads[name].committed
+
+
+def test_a_decider_that_begins_from_a_snapshot_decides_the_same() -> None:
+    world = fleet(c1=2, c2=3)
+    name, parts = begun(world)
+    for part in parts:
+        world.claim(part)
+    world.settle()
+    world.run(parts[0])
+    world.succeed(parts[0])
+    other = Resolver("all", "resolver/other", world.policy)
+    restore(other.know, snapshot_of(world.resolver.know))
+    world.resolver = other
+    world.append(Reprioritized(**world._head(name), priority=1))  # type: ignore[arg-type]
+    world.run(parts[1])
+    world.succeed(parts[1])
+    end(world)
+    assert world.workloads[name].state is State.SUCCEEDED
+
+
+def test_parts_of_a_job_that_is_over_are_ended() -> None:
+    world = fleet(c1=2, c2=3)
+    name, parts = begun(world)
+    world.claim(parts[0])
+    fields = world._head(name) | world._last(name) | {"attempt": 1}
+    world.append(Failed(**fields, reason="a person says so"))  # type: ignore[arg-type]
+    world.settle()
+    assert world.workloads[parts[0]].leaving == "the job that it is a part of is over"
+    assert [each.id for each in end(world)] == ["train--1-1"]
