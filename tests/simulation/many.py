@@ -4,7 +4,6 @@ import multiprocessing
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from tests.simulation.faults import DAMAGE
 from tests.simulation.pace import FAST, Pace
 from tests.simulation.world import Outcome, reduced, run
 
@@ -12,8 +11,8 @@ CHUNK = 10
 
 
 def outcome_of(seed: int, pace: Pace = FAST) -> Outcome:
-    """One seed; if it fails, with as few faults as it needs. Damage is played by itself."""
-    outcome = run(seed, DAMAGE, pace=pace)
+    """One seed; if it fails, with as few faults as it needs."""
+    outcome = run(seed, pace=pace)
     return outcome if outcome.finding is None else reduced(outcome, pace=pace)
 
 

@@ -48,6 +48,8 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "backfilled",
         "guessed anew",
         "rebalanced",
+        "damages noticed",
+        "recovered",
     ):
         assert seen[what] >= SEEDS / 50, f"{what}: {seen[what]} times in {SEEDS} seeds"
 
