@@ -232,6 +232,19 @@ def test_a_tenant_asks_for_gpus_queues_and_its_events_since(up: Up) -> None:
         lines.communicate(timeout=10)
 
 
+def test_the_example_in_python_submits_and_follows_with_a_nats_client_alone(up: Up) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "submit_and_follow.py"
+    key = str(up.folder / "keys" / "tenant.default.creds")
+    url = json.loads((up.folder / "connection.json").read_text())["url"]
+    argv = [sys.executable, str(example), url, "default", key, "by-example"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    kinds = [line.split()[1] for line in done.stdout.splitlines()]
+    assert (kinds[0], kinds[-1]) == ("workload.submitted.v1", "workload.succeeded.v1")
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+    assert (again.returncode, again.stdout) == (0, done.stdout)  # the same request and story
+
+
 def test_whoami_says_where_and_as_whom_and_holds_nothing_secret(up: Up) -> None:
     operator = up.json("whoami")
     assert (operator["user"], operator["tenant"]) == ("operator", "default")
