@@ -246,7 +246,8 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
     """Have others shrink or, if that is not enough, be ended for a job of better right; whether any
     are."""
     reserves = draft.reserves
-    if draft.evictions or draft.resizes or not reserves.may_owe:
+    told = draft.evictions or draft.resizes or draft.partings or draft.commits
+    if told or not reserves.may_owe:
         return False  # for one job: whoever is next sees what that one leaves
     with reserves.aside(reserves.others(turn.key)):
         shrinking = draft.shrinker.look(turn, asked, shape)
