@@ -286,7 +286,6 @@ CASES: Mapping[str, Case] = {
         ),
         may_not=(
             "sub berth.operator.cordon",
-            f"{EVENT}submitted.-",
             f"{EVENT}claimed.c1",
             f"{EVENT}running.c1",
             f"{EVENT}succeeded.c1",

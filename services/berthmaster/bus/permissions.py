@@ -204,8 +204,8 @@ def _resolver(_: str) -> Grants:
             *_CLOCK,
             "berth.decision.*",
             *_events("*", "placed", "withdrawn", "eviction_requested", "resize_requested"),
-            *_events("*", "submitted", "divided", "committed"),
-            *_events("*", "evicted", "succeeded", "failed", "cancelled"),
+            *_events("-", "submitted", "divided", "succeeded"),  # divided jobs and their parts
+            *_events("*", "committed", "evicted", "failed", "cancelled"),
             *_read(WORKLOADS, ARCHIVE, LEASES),
             *_follow(WORKLOADS),
             *_follow(FLEET, ALL_FLEET),
