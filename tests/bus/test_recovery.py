@@ -16,7 +16,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.log import EventLog, decode_story, last_message
-from berthmaster.bus.streams import LEASES, WORKLOADS, stream_info
+from berthmaster.bus.streams import CONTROL, LEASES, WORKLOADS, stream_info
 from berthmaster.door.service import SERVICE as DOOR
 from berthmaster.door.settings import DoorSettings
 from berthmaster.emulator.host import Host
@@ -144,8 +144,23 @@ async def all_remember(conn: Connection) -> None:
     await eventually(there, LIMIT_S)
 
 
-async def accept(conn: Connection) -> None:
-    """As `berth repair accept-log` does, for every stream that has lost something."""
+async def accept(conn: Connection, side: Side) -> None:
+    """As `berth repair accept-log` does, for every stream of which a service says that it has lost
+    something. Whoever asks sooner than they have told what they remember finds nothing."""
+    accepted: set[str] = set()
+
+    async def all_accepted() -> bool:
+        accepted.update(await accept_what_is_known(conn))
+        told = str(side.unready)
+        return all(stream in accepted for stream in (WORKLOADS, CONTROL) if f"{stream} " in told)
+
+    await until(lambda: "nothing is decided" in str(side.unready), LIMIT_S)
+    await eventually(all_accepted, LIMIT_S)
+
+
+async def accept_what_is_known(conn: Connection) -> list[str]:
+    """The streams."""
+    accepted = []
     for stream, looked in (await look(conn)).items():
         damage = [*looked.damage, *await read_through(conn, looked)]
         if not damage or looked.seen is None:
@@ -160,6 +175,8 @@ async def accept(conn: Connection) -> None:
         )
         reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
         assert isinstance(API_REPLIES.decode(reply.data), OperatorReply)
+        accepted.append(stream)
+    return accepted
 
 
 def lose_everything(server: Server) -> None:
@@ -212,7 +229,7 @@ async def test_what_runs_and_was_lost_runs_on_and_is_in_the_log_again(
                 # The executor asks for its jobs, and is not told that they are over.
                 await until(lambda: side.told, LIMIT_S)
                 assert pods(host) == running
-                await accept(conn)
+                await accept(conn, side)
             async with services(server.url, memory) as side:
                 try:
                     await until(lambda: side.ready, LIMIT_S)
