@@ -176,6 +176,42 @@ async def test_a_handler_is_told_the_subject_that_was_asked_and_not_the_lane(
 
 
 @story
+async def test_what_comes_by_a_lane_never_reaches_a_verb_of_operators(server: Server) -> None:
+    """Though it is called as a tenant's; of a verb that tenants do not have nobody answers well."""
+
+    async def theirs(_: str, data: bytes) -> bytes:
+        return b"of one tenant"
+
+    async def of_all(_: str, data: bytes) -> bytes:
+        return b"of all tenants"
+
+    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
+        running = await serve(
+            conn,
+            "lists",
+            {
+                "list": Endpoint("berth.api.*.list", theirs),
+                "list_for_operators": Endpoint("berth.operator.list", of_all),
+                "cordon": Endpoint("berth.operator.cordon", of_all),
+            },
+            version="1.0.0",
+            description="",
+            overloaded=lambda _: b"overloaded",
+            failed=lambda _, __: b"failed",
+            lanes=[conn],
+        )
+        for asked, answer in (
+            ("berth.lane.0.api.acme.list", b"of one tenant"),
+            ("berth.api.acme.list", b"of one tenant"),
+            ("berth.operator.list", b"of all tenants"),
+        ):
+            assert (await asker.request(asked, b"")).data == answer
+        with pytest.raises(NoAnswer):
+            await asker.request("berth.lane.0.api.acme.cordon", b"", timeout_s=0.5)
+        await running.stop()
+
+
+@story
 async def test_several_replicas_share_the_requests(server: Server) -> None:
     async with (
         connected(server.url, "a") as a,

@@ -270,7 +270,7 @@ def test_a_context_names_the_bus_the_tenant_and_the_queue(up: Up, tmp_path: Path
     submitted = berth("submit", "--id", "by-context", "--gpus", "1")
     assert submitted.returncode == 0, submitted.stderr
     assert up.json("job", "by-context")["workload"]["queue"] == "night"
-    asked = {"_BERTH_COMPLETE": "bash_complete", "COMP_WORDS": "berth why by-", "COMP_CWORD": "2"}
+    asked = {"_BERTH_COMPLETE": "bash_complete", "COMP_WORDS": "berth why by-c", "COMP_CWORD": "2"}
     assert berth(**asked).stdout == "plain,by-context\n"
 
 

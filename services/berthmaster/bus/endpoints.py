@@ -356,7 +356,8 @@ async def serve(
             if (heard := service._endpoints[-1]._subscription) is not None:
                 row.listen(heard, take)
         kinds = subjects.kinds_in_lanes(each.subject for each in endpoints.values())
-        by_verb = {each.subject.split(".")[-1]: each for each in endpoints.values()}
+        # An operator's verb may be called as a tenant's: only who may ask for it comes to it.
+        by_verb = {subjects.kind_and_verb(each.subject): each for each in endpoints.values()}
         for number, lane in enumerate(lanes):
             rows.append(row_of(lane))
             for kind in kinds:
@@ -381,9 +382,11 @@ def _by_itself(endpoint: Endpoint, subject: str) -> tuple[str, Endpoint]:
     return subject, endpoint
 
 
-def _by_lane(by_verb: Mapping[str, Endpoint], subject: str) -> tuple[str, Endpoint | None]:
+def _by_lane(
+    by_verb: Mapping[tuple[str, str], Endpoint], subject: str
+) -> tuple[str, Endpoint | None]:
     asked = subjects.without_lanes(subject)
-    return asked, by_verb.get(asked.rpartition(".")[2])
+    return asked, by_verb.get(subjects.kind_and_verb(asked))
 
 
 async def _of_service(take: Taker, request: Request) -> None:

@@ -360,6 +360,12 @@ def kinds_in_lanes(asked: Iterable[str]) -> list[str]:
     return sorted({subject.split(".")[1] for subject in asked} & {"api", "agent"})
 
 
+def kind_and_verb(asked: str) -> tuple[str, str]:
+    """Who may ask ("api", "agent", "operator") and for what, of a request's subject."""
+    parts = asked.split(".")
+    return parts[1], parts[-1]
+
+
 def lane(number: int, kind: str) -> str:
     """Where a service listens for what comes by one lane."""
     return f"berth.lane.{number}.{kind}.*.*"
