@@ -5,6 +5,7 @@ kubelet` compiles; skipped with the reason elsewhere."""
 import os
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -28,8 +29,13 @@ NODE = "gpu-node"
 
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())
-def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes(tmp_path: Path) -> None:
-    with nodes.running(tmp_path, NODE) as node, nodes.device_plugin(RESOURCE, GPUS):
+def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
+    with (
+        # The paths of its sockets may have 107 characters, whatever tests' folders are called.
+        TemporaryDirectory(prefix="node-", ignore_cleanup_errors=True) as folder,
+        nodes.running(Path(folder), NODE) as node,
+        nodes.device_plugin(RESOURCE, GPUS),
+    ):
         pods = Pods(ProcFolder(Path("/proc")), time.monotonic)
         node.run_pod("train", RESOURCE, 1)
         nodes.until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")

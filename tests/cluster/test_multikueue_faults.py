@@ -119,7 +119,7 @@ def test_the_hub_s_manager_is_killed_and_what_waits_goes_on(rig: Rig) -> None:
     time.sleep(1.0)
     rig.k.start_manager("hub")
     rig.until(lambda: rig.k.cluster_of("during"), "the second runs", 120)
-    rig.until(lambda: rig.story("before")[-1].startswith("running"), "the first runs on")
+    rig.until(lambda: (rig.story("before") or [""])[-1].startswith("running"), "the first runs on")
     rig.nothing_wrong()
 
 

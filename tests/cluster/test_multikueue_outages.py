@@ -111,7 +111,10 @@ def test_what_happened_before_the_history_expired_is_made_up_for_by_listing(rig:
     deleted = rig.submit("deleted")
     with Census(rig.k) as census:
         for job in ("ends", "deleted"):
-            rig.until(lambda j=job: rig.story(j)[-1].startswith("running"), f"{job} runs")  # type: ignore[misc]
+            rig.until(
+                lambda j=job: (rig.story(j) or [""])[-1].startswith("running"),  # type: ignore[misc]
+                f"{job} runs",
+            )
         where = rig.k.cluster_of("deleted")
         door.close()
         until_why(rig, deleted, OLD)
