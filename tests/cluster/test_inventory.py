@@ -296,12 +296,9 @@ async def test_while_the_api_server_is_away_there_is_no_sign_of_life_and_nothing
     await add(plane, gpu_node("a", gpus=2))
     async with bus(tmp_path) as told, inventory(told.url, plane.kubeconfig) as ctx:
         await told.lives()
-        known = 0
-        while known != len(told.story):  # all that it has to tell at its start
-            known = len(told.story)
-            await asyncio.sleep(1.5)
         await asyncio.to_thread(plane.crash_api_server)
         await told.eventually(lambda: not ctx.health.readiness()[0], "it has noticed")
+        await asyncio.sleep(1.5)  # what it had seen before is still on its way
         signs, facts = told.signs(), len(told.story)
         await asyncio.sleep(2.5)
         assert (told.signs(), len(told.story)) == (signs, facts)
