@@ -242,6 +242,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "in_any_lane",
     }
     readers = {
+        "kind_and_verb",
         "parse_workload_event",
         "parse_telemetry",
         "parse_job_figures",
