@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.event_subjects import decode_event, decode_recorded
-from berthmaster.bus.log import EventLog, Message, message_at
+from berthmaster.bus.event_subjects import decode_event
+from berthmaster.bus.log import EventLog, Message, message_at, recorded
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.subjects import is_decision
 from berthmaster.lifecycle.flaws import DECLARED_BY, Flaws
@@ -76,20 +76,9 @@ def _readable(
     unread: dict[int, str] = {}
     for message in messages:
         try:
-            event, is_astray = decode_recorded(
-                message.subject, message.sequence, message.data, flaws
-            )
+            events.append(recorded(message, flaws))
         except UNREADABLE as error:
             unread[message.sequence] = str(error)
-            continue
-        events.append(
-            RecordedEvent(
-                sequence=message.sequence,
-                stored_at_s=message.stored_at_s,
-                event=event,
-                void=is_astray,
-            )
-        )
     return events, unread
 
 

@@ -320,18 +320,18 @@ class EventLog:
         return messages
 
 
+def recorded(message: Message, flaws: Flaws = NO_FLAWS) -> RecordedEvent:
+    """The event of one message of the log. Raises UNREADABLE where this reader does not know it,
+    unless a person has declared it void."""
+    event, is_astray = decode_recorded(message.subject, message.sequence, message.data, flaws)
+    return RecordedEvent(
+        sequence=message.sequence, stored_at_s=message.stored_at_s, event=event, void=is_astray
+    )
+
+
 def decode_story(messages: Sequence[Message], flaws: Flaws = NO_FLAWS) -> list[RecordedEvent]:
-    """Raises UNREADABLE at the first event that this reader does not know, unless a person has
-    declared it void."""
-    found = []
-    for m in messages:
-        event, is_astray = decode_recorded(m.subject, m.sequence, m.data, flaws)
-        found.append(
-            RecordedEvent(
-                sequence=m.sequence, stored_at_s=m.stored_at_s, event=event, void=is_astray
-            )
-        )
-    return found
+    """All of them. Raises UNREADABLE at the first that cannot be read (``recorded``)."""
+    return [recorded(message, flaws) for message in messages]
 
 
 async def archived_story(conn: Connection, tenant: str, workload_id: str) -> list[RecordedEvent]:

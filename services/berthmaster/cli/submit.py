@@ -203,10 +203,7 @@ async def submit(
         bodies = bodies_of(words, flags)
     except WrongInput as error:
         usage(str(error))
-    async with session.client() as berth:
-        if dry_run:
-            return await _dry_run(session, berth, bodies)
-        return await _submit(session, berth, bodies, wait=wait)
+    return await _send(session, bodies, dry_run=dry_run, wait=wait)
 
 
 @click.command()
@@ -232,10 +229,7 @@ async def apply(
         bodies = bodies_of((*files, *words), {})
     except WrongInput as error:
         usage(str(error))
-    async with session.client() as berth:
-        if dry_run:
-            return await _dry_run(session, berth, bodies)
-        return await _submit(session, berth, bodies, wait=wait)
+    return await _send(session, bodies, dry_run=dry_run, wait=wait)
 
 
 def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:
@@ -275,6 +269,13 @@ def _read(word: str) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise WrongInput(f"{word} is larger than {MAX_FILE_BYTES:,} bytes; submit it in parts")
     return data
+
+
+async def _send(session: Session, bodies: list[bytes], *, dry_run: bool, wait: bool) -> int:
+    async with session.client() as berth:
+        if dry_run:
+            return await _dry_run(session, berth, bodies)
+        return await _submit(session, berth, bodies, wait=wait)
 
 
 async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> int:

@@ -11,9 +11,8 @@ from typing import Final, assert_never
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.log import EventLog, Message, archived_story
+from berthmaster.bus.log import EventLog, Message, archived_story, recorded
 from berthmaster.bus.one_at_a_time import Stretches
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import Breathed, StoryRead, UnreadableEvent
@@ -141,9 +140,7 @@ class Effects:
         events: list[RecordedEvent] = []
         for message in messages:
             try:
-                event, is_astray = decode_recorded(
-                    message.subject, message.sequence, message.data, self.flaws()
-                )
+                events.append(recorded(message, self.flaws()))
             except UNREADABLE as error:
                 self._freeze(
                     UnreadableEvent(
@@ -151,14 +148,6 @@ class Effects:
                     )
                 )
                 return events, f"its event {message.sequence} cannot be read ({error})"
-            events.append(
-                RecordedEvent(
-                    sequence=message.sequence,
-                    stored_at_s=message.stored_at_s,
-                    event=event,
-                    void=is_astray,
-                )
-            )
         return events, ""
 
     async def _read_story(self, step: ReadStory) -> StoryRead:

@@ -12,8 +12,7 @@ from typing import Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.event_subjects import decode_recorded
-from berthmaster.bus.log import next_message
+from berthmaster.bus.log import next_message, recorded
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.gateway.answers import overloaded, unavailable
 from berthmaster.lifecycle.flaws import Flaws
@@ -73,17 +72,7 @@ class EventReader:
             page_bytes += len(found.data)
             after = found.sequence
             try:
-                event, is_astray = decode_recorded(
-                    found.subject, found.sequence, found.data, self._flaws()
-                )
+                events.append(recorded(found, self._flaws()))
             except UNREADABLE:
                 continue  # whoever follows the log sees to it
-            events.append(
-                RecordedEvent(
-                    sequence=found.sequence,
-                    stored_at_s=found.stored_at_s,
-                    event=event,
-                    void=is_astray,
-                )
-            )
         return EventsReply(events=tuple(events), next_after=after, more=True)

@@ -13,7 +13,7 @@ Rules of this file:
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from berthmaster.gateway.answers import unavailable
+from berthmaster.gateway.answers import overloaded, unavailable
 from berthmaster.lifecycle.fold import Workload, progress_every_s
 from berthmaster.lifecycle.states import BEGUN, State
 from berthmaster.messages.api import (
@@ -37,17 +37,10 @@ from berthmaster.messages.workload import (
     Progress,
     Progressed,
 )
+from berthmaster.requests.validation import JobVerbRequest
 
 Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed"]
 JobEvent = Held | HoldReleased | MoveRequested | Checkpointed | Progressed
-JobRequestBody = (
-    HoldRequest
-    | ReleaseRequest
-    | EvictRequest
-    | MoveRequest
-    | CheckpointedRequest
-    | ProgressedRequest
-)
 CHECKPOINT_EVERY_S: Final = 1.0
 ORDERS: Final[Mapping[str, Verb]] = {
     "hold_job": "hold",
@@ -81,7 +74,7 @@ class Order(NamedTuple):
     attempt: int | None = None
 
 
-def order_of(tenant: str, body: JobRequestBody) -> Order:
+def order_of(tenant: str, body: JobVerbRequest) -> Order:
     """As a tenant asks."""
     fields: dict[str, Any] = {"reason": getattr(body, "reason", "")}
     match body:
@@ -211,7 +204,7 @@ def _checkpoint_refusal(order: Order, work: Workload, now_s: float) -> Refusal |
     if order.attempt is not None and order.attempt != work.attempt:
         return _conflict("attempt", str(order.attempt), f"{work.attempt}, its last attempt")
     if 0 <= now_s - work.checkpoint_at_s < CHECKPOINT_EVERY_S:
-        return _too_often("a checkpoint a second at most", CHECKPOINT_EVERY_S)
+        return overloaded("a checkpoint a second at most", CHECKPOINT_EVERY_S)
     return None
 
 
@@ -223,19 +216,8 @@ def _progress_refusal(order: Order, work: Workload, now_s: float) -> Refusal | N
     every_s = progress_every_s(now_s - work.running_at_s)
     if work.progress is not None and 0 <= now_s - work.progress_at_s < every_s:
         wait_s = every_s - (now_s - work.progress_at_s)
-        return _too_often(f"how far it is once in {every_s:.0f} s at most", wait_s)
+        return overloaded(f"how far it is once in {every_s:.0f} s at most", wait_s)
     return None
-
-
-def _too_often(expected: str, again_s: float) -> Refusal:
-    return Refusal(
-        code="overloaded",
-        field="",
-        value="",
-        expected=expected,
-        retry=True,
-        retry_after_s=again_s,
-    )
 
 
 def _conflict(field: str, value: str, expected: str) -> Refusal:

@@ -88,6 +88,15 @@ _NAME_WORDS: Final = (
     "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
 )
 
+JobVerbRequest = (
+    HoldRequest
+    | ReleaseRequest
+    | EvictRequest
+    | MoveRequest
+    | CheckpointedRequest
+    | ProgressedRequest
+)
+
 
 def is_name(text: str) -> bool:
     """Whether this is a name as messages have them, such as a tenant's."""
@@ -169,17 +178,7 @@ def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
     return decoded(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
 
 
-def job_verb_request(
-    verb: str, data: bytes
-) -> (
-    HoldRequest
-    | ReleaseRequest
-    | EvictRequest
-    | MoveRequest
-    | CheckpointedRequest
-    | ProgressedRequest
-    | Refusal
-):
+def job_verb_request(verb: str, data: bytes) -> JobVerbRequest | Refusal:
     """The body of ``hold``, ``release``, ``evict``, ``move``, ``checkpointed``, ``progressed``."""
     match verb:
         case "hold":

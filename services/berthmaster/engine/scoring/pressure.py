@@ -85,6 +85,7 @@ class Laid:
         self.layout = fleet.layout
         gpus = np.array([len(kind.gpus) for kind in fleet.kinds], np.int64)
         self.gpus: NDArray[np.int64] = gpus[fleet.arrays.kind] if len(gpus) else gpus
+        self.sizes = [size for size in np.unique(self.gpus).tolist() if size >= WIDE]
         most = (min(each * MOST_CPU_PERCENT // 100, MOST_CPU) for each in fleet.cpu_milli())
         self.most_cpu: NDArray[np.int64] = np.fromiter(most, np.int64, len(self.gpus))
         self._begin()
@@ -127,7 +128,8 @@ class Pools:
         self.of_node: NDArray[np.int64] = of_class.astype(np.int64, copy=False)[laid.of_node]
         everywhere = range(len(sampled.wants))
         self.wanted_by = [tuple(at for at in everywhere if bit >> at & 1) for bit in bits.tolist()]
-        self.gpus = laid.gpus
+        self.gpus, self.sizes = laid.gpus, laid.sizes
+        self.largest = max(laid.sizes, default=0)
         of_wide = laid.gpus * wide_cpu_a_gpu(sampled.sample)
         self.whole_cpu: NDArray[np.int64] = np.minimum(of_wide, laid.most_cpu)
 
@@ -252,13 +254,10 @@ def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressu
     """As the fleet stands now."""
     prices = zip(pools.wanted_by, map(_milli, pools.prices(room)), strict=True)
     pressed = [PressedPool(wanted_by=by, price_milli=milli) for by, milli in prices if milli and by]
-    sizes = int(pools.gpus.max(initial=0)) + 1
-    counts = np.bincount(pools.gpus[pools.whole(fleet)], minlength=sizes).tolist()
-    there = np.bincount(pools.gpus, minlength=sizes).tolist()
+    counts = np.bincount(pools.gpus[pools.whole(fleet)], minlength=pools.largest + 1).tolist()
     whole = [
-        WholeNodes(gpus=gpus, price_milli=_milli(gpus * LAST_WHOLE / max(count, 1)))
-        for gpus, count in enumerate(counts)
-        if there[gpus] and gpus >= WIDE
+        WholeNodes(gpus=gpus, price_milli=_milli(gpus * LAST_WHOLE / max(counts[gpus], 1)))
+        for gpus in pools.sizes
     ]
     return Pressure(pods=pools.sampled.pods, pools=tuple(pressed), whole=tuple(whole))
 
