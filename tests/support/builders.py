@@ -1,5 +1,7 @@
 """Valid messages with sane defaults: a test states only what it is about."""
 
+import msgspec
+
 from berthmaster.messages.fleet import (
     Amounts,
     ClusterAlive,
@@ -12,6 +14,7 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.workload import JobRequest, PodSet
 
 WHOLE = 1000
+OF_REQUESTS = frozenset(JobRequest.__struct_fields__)
 
 
 def node(
@@ -93,10 +96,12 @@ def job(
     max_evictions: int = 10,
     deadline_s: float | None = None,
     pod_sets: tuple[PodSet, ...] | None = None,
-    **pods: object,
+    **fields: object,
 ) -> JobRequest:
-    """One pod with one whole GPU, unless said otherwise; ``pods`` are fields of its pod set."""
-    return JobRequest(
+    """One pod with one whole GPU, unless said otherwise; ``fields``: others of the request, or of
+    its pod set."""
+    own = {each: fields.pop(each) for each in list(fields) if each in OF_REQUESTS}
+    request = JobRequest(
         id=name,
         queue=queue,
         priority=priority,
@@ -104,8 +109,9 @@ def job(
         cluster_labels=cluster_labels or {},
         max_evictions=max_evictions,
         deadline_s=deadline_s,
-        pod_sets=pod_sets or (pod_set(**pods),),
+        pod_sets=pod_sets or (pod_set(**fields),),
     )
+    return msgspec.structs.replace(request, **own)
 
 
 def pod_set(**fields: object) -> PodSet:

@@ -28,6 +28,7 @@ from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.replay import Inputs
 from berthmaster.resolver.settings import Policy
+from tests.support.builders import alive
 
 TENANT = "team-a"
 
@@ -147,6 +148,20 @@ class World:
     def claim(self, name: Key) -> None:
         """The executor claims the open attempt."""
         self.append(Claimed(**self._attempt(name), executor="x"))  # type: ignore[arg-type]
+
+    def start(self, request: JobRequest) -> Key:
+        """Submitted, placed, claimed and running."""
+        name = self.submit(request)
+        self.settle()
+        assert self.placed_on(name), request.id
+        self.claim(name)
+        self.run(name)
+        return name
+
+    def pass_s(self, seconds: float, *clusters: str) -> None:
+        """Time goes by, and these are still alive (c1)."""
+        self.now_s += seconds
+        self.fact(*(alive(each, counter=int(self.now_s)) for each in clusters or ("c1",)))
 
     def run(self, name: Key) -> None:
         """Its pods run where they were placed."""

@@ -16,8 +16,6 @@ from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
-OF_REQUEST = ("preemptible", "checkpoint_every_s")
-
 
 def fleet(*sizes: int, policy: Policy | None = None) -> World:
     """One cluster with nodes of so many GPUs."""
@@ -32,19 +30,11 @@ def queue(world: World, name: str, **fields: Any) -> None:
 
 
 def wait(world: World, name: str, queue: str = "default", **fields: Any) -> Key:
-    """Submitted; ``fields``: of the request or of its pods."""
-    own = {each: fields.pop(each) for each in list(fields) if each in OF_REQUEST}
-    return world.submit(msgspec.structs.replace(job(name, queue=queue, **fields), **own))
+    return world.submit(job(name, queue=queue, **fields))
 
 
 def start(world: World, name: str, queue: str = "default", **fields: Any) -> Key:
-    """Submitted, placed, claimed and running."""
-    found = wait(world, name, queue, **fields)
-    world.settle()
-    assert world.placed_on(found), name
-    world.claim(found)
-    world.run(found)
-    return found
+    return world.start(job(name, queue=queue, **fields))
 
 
 def ended(world: World) -> list[tuple[str, str, str]]:

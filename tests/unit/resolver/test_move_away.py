@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import msgspec
-
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import (
     CordonsReply,
@@ -39,13 +37,7 @@ def fleet(**clusters: int) -> World:
 
 
 def start(world: World, name: str, **fields: Any) -> Key:
-    own = {f: fields.pop(f) for f in list(fields) if f not in ("gpus", "clusters")}
-    found = world.submit(msgspec.structs.replace(job(name, **fields), **own))
-    world.settle()
-    assert world.placed_on(found), name
-    world.claim(found)
-    world.run(found)
-    return found
+    return world.start(job(name, **fields))
 
 
 def head(world: World, name: Key) -> dict[str, Any]:
@@ -68,11 +60,6 @@ def gone(world: World, name: Key) -> None:
     """Its executor has ended it."""
     reason = world.workloads[name].leaving
     world.append(Evicted(**head(world, name), **here(world, name), reason=reason, blameless=True))
-
-
-def pass_s(world: World, seconds: float, *clusters: str) -> None:
-    world.now_s += seconds
-    world.fact(*(alive(name, counter=int(world.now_s)) for name in clusters))
 
 
 def why(world: World, name: Key) -> str:
@@ -163,7 +150,7 @@ def test_a_drain_moves_what_has_room_elsewhere_and_ends_the_rest_before_its_dead
     blocker = start(world, "x", gpus=1, clusters=("c2",))
     first, second = (start(world, name, gpus=1) for name in "ab")
     world.succeed(blocker)
-    pass_s(world, 100.0, "c1", "c2")
+    world.pass_s(100.0, "c1", "c2")
     drain(world, "c1", by_s=world.now_s + 200.0)
     (order,) = moves(world)
     assert order[1:] == ("drain", "c2")
@@ -172,7 +159,7 @@ def test_a_drain_moves_what_has_room_elsewhere_and_ends_the_rest_before_its_dead
     assert (view.set_by, view.matches, view.jobs) == ("ada", True, 2)
     told = {one.id: one.why for one in view.still_there}
     assert told[world.workloads[left].id].startswith("it waits for room elsewhere; in 160 s")
-    pass_s(world, 161.0, "c1", "c2")
+    world.pass_s(161.0, "c1", "c2")
     assert moves(world) == [(world.workloads[left].id, "drain", "")]
     assert world.workloads[left].leaving == "c1 is drained: firmware"
 
@@ -186,7 +173,7 @@ def test_who_is_not_preemptible_stays_unless_the_drain_has_a_deadline() -> None:
     assert why(world, name).endswith("it is not preemptible, and the drain has no deadline")
     drain(world, place, by_s=world.now_s + 41.0)
     assert moves(world) == []
-    pass_s(world, 2.0, "c1", "c2")
+    world.pass_s(2.0, "c1", "c2")
     assert [each[:2] for each in moves(world)] == [("a", "drain")]
 
 
@@ -199,7 +186,7 @@ def test_a_drain_waits_for_a_checkpoint_that_is_near() -> None:
             **head(world, name), **here(world, name), checkpoint=Checkpoint(step=1, uri="s3://a/1")
         )
     )
-    pass_s(world, 500.0, "c1", "c2")
+    world.pass_s(500.0, "c1", "c2")
     drain(world, place)
     assert moves(world) == []
     assert "writes a checkpoint in 105 s" in why(world, name)
@@ -281,7 +268,7 @@ def test_who_would_be_ended_for_a_job_is_told_at_its_cost() -> None:
     world = fleet(c1=1)
     world.control(QueueSetting(queue="default"))
     low = start(world, "low", gpus=1)
-    pass_s(world, 40.0, "c1")
+    world.pass_s(40.0, "c1")
     high = SubmitRequest(id="high", priority=1, pod_sets=(StrictPodSet(gpus=1),))
     reply = asked(world, TENANT, preempt_for=high)
     assert isinstance(reply, WhatifReply)

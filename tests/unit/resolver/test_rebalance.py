@@ -30,8 +30,6 @@ from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
-OF_REQUEST = ("preemptible", "checkpoint_every_s", "expected_duration_s", "grace_s")
-
 
 def fleet(*sizes: int, policy: Policy | None = None, rebalances: str = "queue") -> World:
     """One cluster with nodes of so many GPUs, and one queue."""
@@ -42,22 +40,11 @@ def fleet(*sizes: int, policy: Policy | None = None, rebalances: str = "queue") 
 
 
 def wait(world: World, name: str, queue: str = "default", **fields: Any) -> Key:
-    own = {each: fields.pop(each) for each in list(fields) if each in OF_REQUEST}
-    return world.submit(msgspec.structs.replace(job(name, queue=queue, **fields), **own))
+    return world.submit(job(name, queue=queue, **fields))
 
 
 def start(world: World, name: str, queue: str = "default", **fields: Any) -> Key:
-    found = wait(world, name, queue, **fields)
-    world.settle()
-    assert world.placed_on(found), name
-    world.claim(found)
-    world.run(found)
-    return found
-
-
-def pass_s(world: World, seconds: float) -> None:
-    world.now_s += seconds
-    world.fact(alive(counter=int(world.now_s)))
+    return world.start(job(name, queue=queue, **fields))
 
 
 def gone(world: World, name: Key) -> None:
@@ -107,7 +94,7 @@ def pieces(
     world.run(other)
     if running_after_s:
         wait(world, "wide", gpus=4)
-        pass_s(world, running_after_s)
+        world.pass_s(running_after_s)
     world.run(late)
     world.settle()
     return [late, other]
@@ -118,9 +105,9 @@ def test_one_job_moves_so_that_another_fits_which_has_waited_for_long() -> None:
     kept = pieces(world)
     wide = wait(world, "wide", gpus=4)
     assert moved(world) == []
-    pass_s(world, 590.0)
+    world.pass_s(590.0)
     assert moved(world) == []
-    pass_s(world, 30.0)
+    world.pass_s(30.0)
     decisions = [plan for plan in world.settle() if plan.decision.rebalances]
     [plan] = decisions
     decision, [event] = plan.decision, plan.events
@@ -199,7 +186,7 @@ def test_nobody_moves_where_that_is_off_or_does_not_pay(rebalances: str, policy:
     world = fleet(4, 4, policy=policy, rebalances=rebalances)
     pieces(world)
     wait(world, "wide", gpus=4)
-    pass_s(world, 620.0)
+    world.pass_s(620.0)
     assert moved(world) == []
 
 
@@ -216,7 +203,7 @@ def test_who_is_not_moved(fields: dict[str, Any]) -> None:
     world = fleet(4, 4)
     pieces(world, **fields)
     wait(world, "wide", gpus=4)
-    pass_s(world, 625.0)
+    world.pass_s(625.0)
     assert moved(world) == []
 
 
@@ -224,13 +211,13 @@ def test_who_has_just_begun_is_not_moved() -> None:
     world = fleet(4, 4)
     _, other = pieces(world, running_after_s=300.0)
     assert moved(world) == []
-    pass_s(world, 540.0)  # late would lose 540 s of its work, other 240
+    world.pass_s(540.0)  # late would lose 540 s of its work, other 240
     assert moved(world) == [("wide", [world.workloads[other].id])]
     world = fleet(4, 4)
     late, _ = pieces(world, checkpoint_every_s=None, running_after_s=300.0)
-    pass_s(world, 540.0)  # for late it would pay, and it has run for less than ten minutes
+    world.pass_s(540.0)  # for late it would pay, and it has run for less than ten minutes
     assert moved(world) == []
-    pass_s(world, 61.0)
+    world.pass_s(61.0)
     assert moved(world) == [("wide", [world.workloads[late].id])]
 
 
@@ -239,7 +226,7 @@ def test_nobody_is_moved_for_one_that_has_made_room_itself() -> None:
     world = fleet(4, 4)
     kept = pieces(world)
     wide = wait(world, "wide", gpus=4)
-    pass_s(world, 620.0)
+    world.pass_s(620.0)
     [(_, [name])] = moved(world)
     victim = Key(f"{TENANT}/{name}")
     other = kept[kept[0] == victim]
@@ -250,7 +237,7 @@ def test_nobody_is_moved_for_one_that_has_made_room_itself() -> None:
     assert (world.placed_on(wide), world.placed_on(victim)) == ("c1", "")
     world.claim(wide)
     world.run(wide)
-    pass_s(world, 3600.0)
+    world.pass_s(3600.0)
     assert moved(world) == []
     assert "made room itself" in str(whatif(world, RebalanceRequest()).rebalances)
 
@@ -279,7 +266,7 @@ def test_as_many_move_as_are_set_at_most_and_one_without_room_elsewhere_stays() 
                 world.succeed(name)
         world.settle()
         four = wait(world, "four", gpus=4)
-        pass_s(world, 610.0)
+        world.pass_s(610.0)
         found = moved(world)
         assert [name for name, _ in found] == told
         if not found:
@@ -296,7 +283,7 @@ def test_as_many_move_as_are_set_at_most_and_one_without_room_elsewhere_stays() 
     pieces(world)
     wait(world, "all", gpus=8, count=1)
     wait(world, "wide", gpus=4, count=2)
-    pass_s(world, 620.0)
+    world.pass_s(620.0)
     assert moved(world) == []
 
 
@@ -311,7 +298,7 @@ def test_other_queues_jobs_move_where_that_is_said_and_theirs_is_no_higher(
     world.control(QueueSetting(queue="other", priority=priority))
     pieces(world, queue="other")
     wait(world, "wide", gpus=4)
-    pass_s(world, 620.0)
+    world.pass_s(620.0)
     assert [name for name, _ in moved(world)] == told
 
 
@@ -320,7 +307,7 @@ def test_a_queue_s_budget_counts_moves() -> None:
     world.control(QueueSetting(queue="other", max_evictions_per_hour=0))
     pieces(world, queue="other")
     wait(world, "wide", gpus=4)
-    pass_s(world, 620.0)
+    world.pass_s(620.0)
     assert moved(world) == []
 
 
@@ -331,14 +318,14 @@ def test_it_is_looked_for_when_it_is_time_and_by_itself() -> None:
     world.settle()
     since_s = world.now_s
     assert world.resolver.wake_at_s() == since_s + 600.0
-    pass_s(world, 601.0)
+    world.pass_s(601.0)
     [plan] = world.settle()
     assert plan.decision.rebalances
     # While it is too dear it is looked at now and then.
     world = fleet(4, 4, policy=Policy(rebalance_gain=20.0))
     pieces(world)
     wait(world, "wide", gpus=4)
-    pass_s(world, 601.0)
+    world.pass_s(601.0)
     assert world.settle() == []
     assert world.resolver.wake_at_s() == world.now_s + 10.0
 
@@ -349,7 +336,7 @@ def test_what_if_says_who_would_move_for_whom_although_it_is_off() -> None:
     wait(world, "wide", gpus=4)
     world.now_s += 1.0
     wait(world, "later", gpus=3)
-    pass_s(world, 619.0)
+    world.pass_s(619.0)
     assert moved(world) == []
     before = snapshot_of(world.resolver.know)
     reply = whatif(world, RebalanceRequest(after_s=619.5))

@@ -9,7 +9,7 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Resized, Succeeded
+from berthmaster.messages.workload import JobRequest, Resized, Succeeded
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
@@ -28,26 +28,18 @@ def queue(world: World, name: str, **fields: Any) -> None:
     world.control(QueueSetting(queue=name, **fields))
 
 
+def sized(name: str, sizes: tuple[int | None, int, int | None], **fields: Any) -> JobRequest:
+    """With a least, wished and most number of pods."""
+    least, count, most = sizes
+    return job(name, gpus=1, count=count, min_count=least, max_count=most, **fields)
+
+
 def wait(world: World, name: str, sizes: tuple[int | None, int, int | None], **fields: Any) -> Key:
-    """Submitted, with a least, wished and most number of pods."""
-    request = job(name, gpus=1, count=sizes[1], **fields)
-    pods = msgspec.structs.replace(request.pod_sets[0], min_count=sizes[0], max_count=sizes[2])
-    return world.submit(msgspec.structs.replace(request, pod_sets=(pods,)))
+    return world.submit(sized(name, sizes, **fields))
 
 
 def start(world: World, name: str, sizes: tuple[int | None, int, int | None], **fields: Any) -> Key:
-    """Submitted, placed, claimed and running."""
-    found = wait(world, name, sizes, **fields)
-    world.settle()
-    assert world.placed_on(found), name
-    world.claim(found)
-    world.run(found)
-    return found
-
-
-def pass_s(world: World, seconds: float) -> None:
-    world.now_s += seconds
-    world.fact(alive(counter=int(world.now_s)))
+    return world.start(sized(name, sizes, **fields))
 
 
 def pods(world: World, name: Key) -> list[str]:
@@ -56,7 +48,7 @@ def pods(world: World, name: Key) -> list[str]:
 
 def carry_out(world: World, name: Key, pods: tuple[PodBinding, ...] | None = None) -> None:
     """Its executor has brought it about."""
-    pass_s(world, 1.0)
+    world.pass_s(1.0)
     head = world._attempt(name)
     told = world.workloads[name].resizing if pods is None else pods
     world.append(Resized(**head, pods=told))  # type: ignore[arg-type]
@@ -175,10 +167,10 @@ def test_it_grows_into_what_is_idle_when_that_has_lasted_and_gives_back_what_is_
     world = fleet(4, 4)
     elastic = start(world, "elastic", (1, 2, 7))
     assert orders(world) == []
-    pass_s(world, 59.0)
+    world.pass_s(59.0)
     assert orders(world) == []
     assert world.resolver.wake_at_s() == 1060.0
-    pass_s(world, 1.0)
+    world.pass_s(1.0)
     assert orders(world) == [("elastic", 2, 7, "", "")]
     assert len(pods(world, elastic)) == 7  # all hold room before they run
     carry_out(world, elastic)
@@ -191,7 +183,7 @@ def test_it_grows_into_what_is_idle_when_that_has_lasted_and_gives_back_what_is_
     world.settle()
     wait(world, "many", (None, 4, None))
     assert orders(world) == []  # that is more than it has beyond what it wished for
-    pass_s(world, 300.0)
+    world.pass_s(300.0)
     assert orders(world) == []
     assert replay(world.inputs(), "all").first_difference is None
 
@@ -201,7 +193,7 @@ def test_nobody_grows_past_who_waits_and_may_run_nor_into_what_is_kept() -> None
     elastic = start(world, "elastic", (1, 2, 4))
     waiting = wait(world, "whole", (None, 4, None))
     world.settle()
-    pass_s(world, 100.0)
+    world.pass_s(100.0)
     assert orders(world) == []
     # Who could never run here, or may not run, is passed.
     wait(world, "elsewhere", (None, 1, None), gpu_models=("H100",))
@@ -214,7 +206,7 @@ def test_nobody_grows_past_who_waits_and_may_run_nor_into_what_is_kept() -> None
     )
     world.settle()
     assert world.placed_on(waiting)
-    pass_s(world, 1.0)
+    world.pass_s(1.0)
     world.claim(waiting)
     world.run(waiting)
     head = world._attempt(waiting)
@@ -223,7 +215,7 @@ def test_nobody_grows_past_who_waits_and_may_run_nor_into_what_is_kept() -> None
         Succeeded(**head, digest=workload.digest, submitted_at_s=workload.submitted_at_s)  # type: ignore[arg-type]
     )
     again = start(world, "again", (1, 2, 4))
-    pass_s(world, 61.0)
+    world.pass_s(61.0)
     assert orders(world) == [("again", 2, 4, "", "")]
     assert len(pods(world, again)) == 4
 
@@ -231,14 +223,14 @@ def test_nobody_grows_past_who_waits_and_may_run_nor_into_what_is_kept() -> None
 def test_new_pods_that_did_not_come_are_let_go_of_and_not_tried_again_at_once() -> None:
     world = fleet(4)
     elastic = start(world, "elastic", (1, 2, 4))
-    pass_s(world, 61.0)
+    world.pass_s(61.0)
     assert orders(world) == [("elastic", 2, 4, "", "")]
     before = tuple(world.workloads[elastic].pods[:2])
     carry_out(world, elastic, before)
     assert (pods(world, elastic), orders(world)) == (["main-0", "main-1"], [])
-    pass_s(world, 59.0)
+    world.pass_s(59.0)
     assert orders(world) == []
-    pass_s(world, 2.0)
+    world.pass_s(2.0)
     assert orders(world) == [("elastic", 2, 4, "", "")]
 
 
@@ -247,5 +239,5 @@ def test_it_grows_no_further_than_its_queue_and_those_above_may() -> None:
     queue(world, "all", capability_gpu_milli=5000)
     queue(world, "a", parent="all", max_running_jobs=1)
     start(world, "elastic", (1, 2, 8), queue="a")
-    pass_s(world, 61.0)
+    world.pass_s(61.0)
     assert orders(world) == [("elastic", 2, 5, "", "")]
