@@ -88,9 +88,11 @@ async def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Access:
 
 
 def _of_pod(folder: Path) -> Access:
-    from kubernetes_asyncio.client.configuration import Configuration
-    from kubernetes_asyncio.config.config_exception import ConfigException
-    from kubernetes_asyncio.config.incluster_config import load_incluster_config
+    from berthmaster.kubernetes.library import (
+        ConfigException,
+        Configuration,
+        load_incluster_config,
+    )
 
     source = "the pod's service account"
     configuration = Configuration()

@@ -15,10 +15,9 @@ import ssl
 from typing import Any, Final
 
 import aiohttp
-from kubernetes_asyncio.config.config_exception import ConfigException
-from kubernetes_asyncio.config.openid import OpenIDRequestor
 
 from berthmaster.kubernetes.kubeconfig import Issuer
+from berthmaster.kubernetes.library import ConfigException, OpenIDRequestor
 
 LIMIT_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 256 * 1024

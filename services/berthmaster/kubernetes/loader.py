@@ -15,13 +15,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 import msgspec
-from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 from berthmaster.kubernetes.config import Access, read_token
 from berthmaster.kubernetes.errors import BadConfig
 from berthmaster.kubernetes.issuer import IssuerFailed, Requestor, expires_at_s, is_jwt
 from berthmaster.kubernetes.kubeconfig import Issuer
+from berthmaster.kubernetes.library import Configuration, KubeConfigLoader
 from berthmaster.kubernetes.plugin import LIMIT_S, Plugin, PluginFailed
 from berthmaster.kubernetes.tls import in_memory
 

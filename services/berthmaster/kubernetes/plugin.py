@@ -18,10 +18,9 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
-from kubernetes_asyncio.config.exec_provider import ExecProvider
-from kubernetes_asyncio.config.kube_config import ConfigNode
 
 from berthmaster.kubernetes.kubeconfig import Exec
+from berthmaster.kubernetes.library import ConfigNode, ExecProvider
 from berthmaster.kubernetes.objects import Struct, seconds
 from berthmaster.kubernetes.tls import check_pair
 

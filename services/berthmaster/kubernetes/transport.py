@@ -15,8 +15,6 @@ from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakSet
 
 import aiohttp
-from kubernetes_asyncio.client.configuration import Configuration
-from kubernetes_asyncio.client.rest import RESTClientObject
 from multidict import CIMultiDict
 
 from berthmaster.kubernetes.config import Access
@@ -30,6 +28,7 @@ from berthmaster.kubernetes.errors import (
     Unreachable,
     refusal,
 )
+from berthmaster.kubernetes.library import Configuration, RESTClientObject
 from berthmaster.kubernetes.loader import Loader
 from berthmaster.kubernetes.tls import check_authority, check_pair
 
