@@ -46,6 +46,7 @@ async def main(url, tenant, creds, job):
         inbox_prefix=f"_INBOX.tenant.{tenant}",
         reconnected_cb=wake,
         max_reconnect_attempts=-1,
+        reconnect_time_wait=0.5,
     )
     # Events that come live only say that there is something to ask for: so none is missed.
     await bus.subscribe(f"berth.event.{tenant}.>", cb=wake)

@@ -1,16 +1,18 @@
 """The commands against the whole pipeline, as processes: what they say and their exit codes."""
 
+import asyncio
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.bus.proxy import Passing, proxied
 from tests.pipeline.running import Up, berth_up, environment, run_berth
-from tests.support import warm
+from tests.support import examples, warm
 
 
 @pytest.fixture(scope="module")
@@ -232,17 +234,59 @@ def test_a_tenant_asks_for_gpus_queues_and_its_events_since(up: Up) -> None:
         lines.communicate(timeout=10)
 
 
-def test_the_example_in_python_submits_and_follows_with_a_nats_client_alone(up: Up) -> None:
-    example = Path(__file__).parents[2] / "docs" / "examples" / "submit_and_follow.py"
+@pytest.mark.parametrize("example", [examples.in_python, examples.in_go, examples.in_node])
+def test_an_example_submits_and_follows_with_a_nats_client_alone(
+    up: Up, example: Callable[[], list[str]]
+) -> None:
+    program = example()
+    job = example.__name__.replace("_", "-")
     key = str(up.folder / "keys" / "tenant.default.creds")
     url = json.loads((up.folder / "connection.json").read_text())["url"]
-    argv = [sys.executable, str(example), url, "default", key, "by-example"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    kinds = [line.split()[1] for line in done.stdout.splitlines()]
-    assert (kinds[0], kinds[-1]) == ("workload.submitted.v1", "workload.succeeded.v1")
-    again = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
-    assert (again.returncode, again.stdout) == (0, done.stdout)  # the same request and story
+    told, output = asyncio.run(_followed_over_a_cut(program, url, ("default", key, job)))
+    kinds = [line.split()[1] for line in output.splitlines()]
+    assert (kinds[0], kinds[-1]) == ("workload.submitted.v1", "workload.succeeded.v1"), told
+    assert len(set(output.splitlines())) == len(kinds)
+
+    def run(name: str) -> tuple[int, str, str]:
+        argv = [*program, url, "default", key, name]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run(job) == (0, output, "")  # the same request and story
+    code, nothing, refused = run("no id")
+    assert (code, nothing) == (1, "")
+    assert refused.startswith('refused: id is "no id"; right is 1 to ')
+
+
+async def _followed_over_a_cut(
+    program: list[str], url: str, words: tuple[str, ...]
+) -> tuple[str, str]:
+    """What an example says, of whom the first news behind the answer to its submit is lost with the
+    connection."""
+    async with proxied(url) as proxy:
+        stored = lost = False
+
+        def lose(passing: Passing) -> bool:
+            nonlocal stored, lost
+            if stored and not lost and passing.payload:
+                lost = True
+                asyncio.get_running_loop().call_soon(proxy.cut)
+                return True
+            stored |= b"api.submitted.v1" in passing.payload
+            return False
+
+        proxy.to_client = lose
+        pipe = asyncio.subprocess.PIPE
+        argv = [*program, proxy.url, *words]
+        process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+        try:
+            async with asyncio.timeout(50):
+                output, told = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert (process.returncode, lost) == (0, True), told
+        return told.decode(), output.decode()
 
 
 def test_whoami_says_where_and_as_whom_and_holds_nothing_secret(up: Up) -> None:
