@@ -29,6 +29,8 @@ from berthmaster.cli.keys_folder import (
     show,
     unheard,
 )
+from berthmaster.cli.listing import Form, form_option, write_list
+from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.session import Output
 
 if TYPE_CHECKING:
@@ -161,7 +163,8 @@ def _there(folder: Folder, name: str) -> None:
     users = folder.users(AGENT)
     if name not in users:
         known = ", ".join(sorted(users)) or "none"
-        raise FolderFailed(f"no cluster {name!r} has a key here; those that have: {known}")
+        hint = did_you_mean(name, users)
+        raise FolderFailed(f"no cluster {name!r} has a key here{hint}; those that have: {known}")
 
 
 def _hand_over(
@@ -254,8 +257,9 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
 
 
 @cluster.command("list")
+@form_option
 @folder_command
-def list_(folder: Folder, output: Output) -> int:
+def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
     """List the clusters that have a key."""
     connected = connected_keys(folder.path)
     keys = [
@@ -267,7 +271,7 @@ def list_(folder: Folder, output: Output) -> int:
         )
         for name, key in sorted(folder.users(AGENT).items())
     ]
-    output.document(keys, lambda: list_screen(keys))
+    write_list(output, form, keys, keys, lambda one: one.cluster, lambda _: list_screen(keys))
     return 0
 
 

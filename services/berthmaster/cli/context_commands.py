@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -18,7 +19,11 @@ from berthmaster.cli.contexts import (
     with_context,
     without,
 )
+from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import Output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 NONE = "-"  # of `berth use`: no context
 
@@ -69,22 +74,27 @@ def listed(contexts: Contexts) -> list[Listed]:
 
 
 @context.command("list")
+@form_option
 @json_option
-def list_(as_json: bool) -> None:
+def list_(form: Form | None, as_json: bool) -> None:
     """List the contexts; the one that is used has a star."""
-    from berthmaster.cli.render.terminal import plain_table, safe
-
     with _kept() as folder:
         rows = listed(load_contexts(folder))
     output = Output(as_json=as_json)
+    write_list(output, form, rows, rows, lambda row: row.name, lambda wide: _table(rows, wide))
+
+
+def _table(rows: list[Listed], wide: bool) -> "RenderableType":
+    from berthmaster.cli.render.terminal import plain_table, safe
+
     if not rows:
-        output.document(rows, lambda: safe("No contexts; `berth context set NAME` makes one."))
-        return
-    table = plain_table("", "NAME", "SERVER", "TENANT", "QUEUE", "KEY")
+        return safe("No contexts; `berth context set NAME` makes one.")
+    table = plain_table("", "NAME", "SERVER", "TENANT", "QUEUE", "KEY", *("CA",) * wide)
     for row in rows:
-        cells = (row.name, row.server, row.tenant, row.queue, row.creds_file)
+        cells = [row.name, row.server, row.tenant, row.queue, row.creds_file]
+        cells += [row.ca_file] * wide
         table.add_row("*" if row.current else "", *(safe(cell or "-") for cell in cells))
-    output.document(rows, lambda: table)
+    return table
 
 
 @context.command("set")

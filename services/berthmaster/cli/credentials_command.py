@@ -5,6 +5,7 @@ cluster has a token that should work and nothing fails; 1: one has not, or nothi
 """
 
 import asyncio
+import functools
 import sys
 import time
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, kubernetes_work, usage
-from berthmaster.runtime.plain_json import pretty
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
 if TYPE_CHECKING:
@@ -23,13 +24,33 @@ if TYPE_CHECKING:
     from berthmaster.credentials.status import Line
 
 
+class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster as a line of CSV."""
+
+    cluster: str
+    state: str
+    ready: bool
+    draining: bool
+    by: str
+    expires_at: str
+    renew_at: str
+    since: str
+    message: str
+
+    @classmethod
+    def of(cls, cluster: str, line: "Line") -> "ClusterAccess":
+        """All that is shown of it."""
+        return cls(cluster=cluster, **msgspec.structs.asdict(line))
+
+
 @click.command("credentials")
 @click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
 @click.option(
     "--namespace", default="berth-credentials", show_default=True, metavar="NS", help="Of our pods."
 )
+@form_option
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
-def credentials(hub: str | None, namespace: str, as_json: bool) -> None:
+def credentials(hub: str | None, namespace: str, form: Form | None, as_json: bool) -> None:
     """Show how Kueue's access to each worker stands, as `berth serve credentials` sees it."""
     try:
         target = kube_target(hub, Path.is_file) if hub else KubeTarget(name="hub")
@@ -43,11 +64,10 @@ def credentials(hub: str | None, namespace: str, as_json: bool) -> None:
         except KubernetesError as error:
             sys.stderr.write(f"berth: {error}\n")
             sys.exit(EXIT_UNREACHABLE)
+    rows = [ClusterAccess.of(name, one) for name, one in sorted(lines.items())]
     output = Output(as_json=as_json)
-    if as_json:
-        output.write(pretty(lines))
-    else:
-        output.console.print(screen(lines, more, time.time()))
+    table = functools.partial(screen, lines, more, time.time())
+    write_list(output, form, lines, rows, lambda row: row.cluster, lambda _: table())
     good = bool(lines) and all(one.ready and not one.message for one in lines.values())
     sys.exit(0 if good else EXIT_FAILED)
 

@@ -13,6 +13,7 @@ from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_gpus, parse_weights
 from berthmaster.cli.session import Session, bus_command, caller, usage
 from berthmaster.client import BerthError, Client, NotAllowedError
+from berthmaster.client.following import SeenDead
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.api import OperatorReply, QueueStanding
@@ -40,6 +41,32 @@ _DEFAULTS: Final = {
 _PLACE: Final = re.compile(
     r"((?P<cluster>[^=]+)=)?(?P<namespace>[^=/@]+)(/(?P<queue>[^=/@]+))?(@(?P<account>[^=/@]+))?"
 )
+
+
+class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter as a line of CSV."""
+
+    sequence: int
+    stored_at_s: float
+    service: str
+    subject: str
+    workload: str
+    reason: str
+    body: str
+
+    @classmethod
+    def of(cls, seen: SeenDead) -> "DeadRow":
+        """Its body as text, as far as it is one."""
+        letter = seen.letter
+        return cls(
+            sequence=seen.sequence,
+            stored_at_s=seen.stored_at_s,
+            service=letter.service,
+            subject=letter.subject,
+            workload=letter.workload,
+            reason=letter.reason,
+            body=letter.body.decode(errors="replace"),
+        )
 
 
 async def fleet_rows(berth: Client) -> list[ClusterRow]:
@@ -465,11 +492,20 @@ def _gpu_milli(text: str) -> int | None:
 
 @click.command("dead")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@form_option
 @bus_command
-async def dead(session: Session, limit: int) -> None:
+async def dead(session: Session, limit: int, form: Form | None) -> None:
     """List dead letters: messages that a service could not read or handle, and why."""
     from berthmaster.cli.render import fleet
 
     async with session.client() as berth:
         letters = await berth.dead(limit)
-        session.out.document(letters, lambda: fleet.dead(letters, berth.now()))
+        now_s = berth.now()
+        write_list(
+            session.out,
+            form,
+            letters,
+            [DeadRow.of(seen) for seen in letters],
+            lambda row: str(row.sequence),
+            lambda wide: fleet.dead(letters, now_s, wide=wide),
+        )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import click
 import msgspec
 
+from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.messages.usage import (
     MOST_ROWS,
@@ -69,7 +70,7 @@ def whole(text: str) -> tuple[float, float]:
 
 def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """What every kind of report takes."""
-    options = [
+    options: list[Callable[..., Any]] = [
         click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
         click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
         click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
@@ -80,7 +81,8 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
         click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
         click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),
-        click.option("--csv", "as_csv", is_flag=True, help="CSV, with a line of names."),
+        click.option("--csv", "as_csv", is_flag=True, help="The same as -o csv."),
+        form_option,
     ]
     for option in reversed(options):
         function = option(function)
@@ -160,9 +162,10 @@ async def trends(session: Session, span: TrendSpan, until: str, cell: str, mine:
 async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> None:
     from berthmaster.cli.render import report as render
 
+    form: Form | None = flags.pop("form")
     as_csv, mine = flags.pop("as_csv"), flags.pop("mine")
-    if as_csv and session.out.as_json:
-        usage("--csv or --json, not both")
+    if as_csv and (session.out.as_json or form not in (None, "csv")):
+        usage("--csv or another form, not both")
     async with session.client() as berth:
         since_s, until_s = _period(flags, berth.now())
         request = UsageReportRequest(
@@ -174,10 +177,19 @@ async def _show(session: Session, kind: ReportKind, flags: dict[str, Any]) -> No
             **flags,
         )
         reply = await berth.report(request, of_all=_of_all(session, mine))
-    if as_csv:
+    if as_csv or form == "csv":
         session.out.write(in_csv(reply).encode().rstrip(b"\n"))
         return
-    session.out.document(reply, lambda: render.report(reply))
+    items: list[Any] = [*reply.rows, *reply.jobs]
+    keys = _keys(reply)
+    write_list(
+        session.out,
+        form,
+        reply,
+        items,
+        lambda one: "/".join(getattr(one, key) for key in keys),
+        lambda _: render.report(reply),
+    )
 
 
 def _of_all(session: Session, mine: bool) -> bool:
@@ -218,14 +230,20 @@ def in_csv(reply: "UsageReport") -> str:
     return text.getvalue()
 
 
+def _keys(reply: "UsageReport") -> list[str]:
+    """What tells one row from another."""
+    if reply.kind == "job":
+        return ["tenant", "id"]
+    return ["period" if name in ("day", "month") else name for name in reply.group]
+
+
 def _columns(reply: "UsageReport") -> list[str]:
     from berthmaster.messages.usage import JobUsage, UsageRow
 
     if reply.kind == "job":
         return [field.name for field in msgspec.structs.fields(JobUsage) if field.name != "each"]
-    keys = ["period" if name in ("day", "month") else name for name in reply.group]
     figures = [field.name for field in msgspec.structs.fields(UsageRow)]
-    return [*keys, *(name for name in figures[figures.index("jobs") :])]
+    return [*_keys(reply), *(name for name in figures[figures.index("jobs") :])]
 
 
 def _cell(value: object) -> object:

@@ -1,16 +1,22 @@
 """Lists in every form, in every order, and as local times."""
 
 import time
+from collections.abc import Iterator
 
+import click
 import msgspec
 import pytest
 import yaml
 
-from berthmaster.cli.listing import as_csv, as_yaml, write_list
-from berthmaster.cli.render import amounts, gpus, workloads
+from berthmaster.cli.commands import berth
+from berthmaster.cli.fleet_commands import DeadRow
+from berthmaster.cli.listing import FORMS, as_csv, as_yaml, write_list
+from berthmaster.cli.render import amounts, fleet, gpus, workloads
 from berthmaster.cli.session import Output
 from berthmaster.cli.workload_commands import SORTS, in_sort
+from berthmaster.client.following import SeenDead
 from berthmaster.messages.api import GpusReply, GpuStock, ListReply, WorkloadView
+from berthmaster.messages.records import DeadLetter
 from tests.unit.cli.screens import screen
 
 OLD = WorkloadView(
@@ -117,3 +123,44 @@ def test_gpus_are_told_with_their_wait_and_price() -> None:
         "WAIT is as if jobs ended as they said and nobody else came; 3 jobs wait in all."
     )
     assert "NODE MAX  OPEN  CLUSTERS  MEMORY" in screen(gpus.table(reply, wide=True))
+
+
+def _commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*path, name))
+        elif command is not None:
+            yield " ".join((*path, name)), command
+
+
+def test_every_command_that_lists_does_so_in_every_form() -> None:
+    forms = {
+        name: tuple(param.type.choices)
+        for name, command in _commands(berth)
+        for param in command.params
+        if param.name == "form" and isinstance(param.type, click.Choice)
+    }
+    lists = {
+        name
+        for name, command in _commands(berth)
+        if name.endswith("list") or (command.help or "").startswith("List ")
+    }
+    assert len(lists) > 8
+    others = {f"report {kind}" for kind in ("usage", "queue", "cluster", "job")}
+    assert set(forms) == lists | others | {"cluster credentials"}
+    assert set(forms.values()) == {FORMS}
+
+
+def test_dead_letters_are_listed_in_every_form() -> None:
+    letter = DeadLetter(
+        service="scorer", subject="berth.x", reason="=bad", at_s=1.0, body=b"\xff{" + b"x" * 300
+    )
+    seen = SeenDead(sequence=7, stored_at_s=2.0, letter=letter)
+    header, line = as_csv([DeadRow.of(seen)]).splitlines()
+    assert header == "sequence,stored_at_s,service,subject,workload,reason,body"
+    assert line.startswith("7,2.0,scorer,berth.x,,'=bad,\N{REPLACEMENT CHARACTER}{xx")
+    assert "…" in screen(fleet.dead([seen], 3.0))
+    assert "x" * 300 in screen(fleet.dead([seen], 3.0, wide=True), width=2000)

@@ -18,6 +18,7 @@ from berthmaster.messages.control import QueueSetting
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = ".123456789"
+DEAD_BODY_SHOWN = 160  # characters
 
 
 def clusters(
@@ -275,8 +276,8 @@ def _gpus(milli: int | None) -> str:
     return "-" if milli is None else f"{milli / 1000:g}"
 
 
-def dead(letters: Sequence[SeenDead], now_s: float) -> RenderableType:
-    """Messages that services could not handle, newest last."""
+def dead(letters: Sequence[SeenDead], now_s: float, *, wide: bool = False) -> RenderableType:
+    """Messages that services could not handle, newest last; ``wide``: with all that is kept."""
     if not letters:
         return safe("No dead letters: every message was handled.")
     lines: list[RenderableType] = []
@@ -288,6 +289,7 @@ def dead(letters: Sequence[SeenDead], now_s: float) -> RenderableType:
         if letter.workload:
             head.append(visible(f"  (freezes {letter.workload})"), style="yellow")
         lines += [head, safe(f"    {letter.reason}")]
-        body = letter.body[:160].decode(errors="replace")
-        lines.append(safe(f"    {body}{'…' if len(letter.body) > 160 else ''}", style="dim"))
+        most = len(letter.body) if wide else DEAD_BODY_SHOWN
+        body = letter.body[:most].decode(errors="replace")
+        lines.append(safe(f"    {body}{'…' if len(letter.body) > most else ''}", style="dim"))
     return Group(*lines)
