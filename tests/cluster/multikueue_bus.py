@@ -10,7 +10,7 @@ import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -22,7 +22,7 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.messages.api import WhyReply
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.families import API_REPLIES, DECISIONS, EVENTS, encode
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -34,7 +34,7 @@ from berthmaster.messages.fleet import (
     QuotaAmount,
 )
 from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.messages.workload import MoveRequested, WorkloadEvent
 from tests.bus.tools import Lines, Settings
 from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile
@@ -223,6 +223,33 @@ class Bus:
             await self._conn.request(subjects.queue_setting(setting.queue), encode(setting))
 
         self.do(store())
+
+    def cordon(self, fact: Cordon) -> None:
+        """An operator cordons a cluster, or drains it."""
+
+        async def store() -> None:
+            assert self._conn is not None
+            await self._conn.request(subjects.cordon(fact.cluster, fact.node), encode(fact))
+
+        self.do(store())
+
+    def ask_to_go(self, name: Key, how: Literal["evict", "move"], to: str = "") -> None:
+        """The gateway writes what an operator wants of one that runs."""
+        work = self.folds[name]
+        self.append(
+            MoveRequested(
+                tenant=work.tenant,
+                id=work.id,
+                after=work.sequence,
+                at_s=time.time(),
+                by="gateway/test",
+                cluster=work.cluster,
+                attempt=work.attempt,
+                how=how,
+                who="operator ann",
+                to=to,
+            )
+        )
 
     # What the log says
 

@@ -9,7 +9,7 @@ import pytest
 
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import key
-from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.control import Cordon, QueuePlace, QueueSetting
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in
 from tests.controlplane.api import ApiError
@@ -257,16 +257,30 @@ def test_a_request_on_the_bus_becomes_a_job_on_the_hub_and_runs_in_a_worker(rig:
     rig.nothing_wrong()
 
 
-def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Rig) -> None:
-    api = rig.k.planes.hub.api
-    check = f"{rig.k.namespace}-placement"
-    rig.bus.worker(THREE, free=1, labels={"zone": "north"})
+def add_our_check(rig: Rig, selector: str) -> str:
+    """The queue asks for a check of ours from now on; nothing is evicted by that. Its name."""
+    api, check = rig.k.planes.hub.api, f"{rig.k.namespace}-placement"
     parameters = {"apiGroup": "core", "kind": "ConfigMap", "name": "where"}
     made = builders.own_check(check, "berthmaster.io/placement")
     api.apply({**made, "spec": {**made["spec"], "parameters": parameters}})
     queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
     wanted = [{"name": rig.k.check}, {"name": check}]
     api.merge(queue, {"spec": {"admissionChecksStrategy": {"admissionChecks": wanted}}})
+    if selector:
+        choose_by(rig, selector)
+    return check
+
+
+def choose_by(rig: Rig, selector: str) -> None:
+    meta = {"name": "where", "namespace": rig.k.namespace}
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+    rig.k.planes.hub.api.apply({**document, "data": {"selector": selector}})
+
+
+def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Rig) -> None:
+    api = rig.k.planes.hub.api
+    rig.bus.worker(THREE, free=1, labels={"zone": "north"})
+    check = add_our_check(rig, "")
     rig.start()
 
     def active() -> tuple[str, str]:
@@ -275,11 +289,49 @@ def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Ri
 
     rig.until(lambda: active()[0] == "False", "without its ConfigMap it is not active")
     assert active()[1] == f"ConfigMap {rig.k.namespace}/where does not exist"
-    meta = {"name": "where", "namespace": rig.k.namespace}
-    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
-    api.apply({**document, "data": {"selector": "zone=north"}})
+    choose_by(rig, "zone=north")
     rig.until(lambda: active() == ("True", "chooses among clusters with labels zone=north"), "yes")
     rig.submit("train")
     rig.until_told("train", f"admitted {THREE}", f"running {THREE}")
     assert rig.k.state_of("train", check) == "Ready"
+    rig.nothing_wrong()
+
+
+def test_people_move_evict_and_drain_what_runs_while_other_jobs_come(rig: Rig) -> None:
+    rig.bus.worker(THREE, labels={"zone": "south"})
+    for name in (ONE, TWO):
+        rig.bus.worker(name, labels={"zone": "north"})
+    rig.start()
+    check = add_our_check(rig, "zone=north")
+    rig.bus.worker(TWO, free=0)
+    jobs = [f"job-{number}" for number in range(4)]
+    for job in jobs:
+        rig.submit(job)
+    for job in jobs:
+        rig.until_told(job, f"running {ONE}")
+    age = {job: rig.bus.folds[rig.name(job)].submitted_sequence for job in jobs}
+
+    # One is evicted, one is to move once there is room, and more come meanwhile.
+    rig.bus.ask_to_go(rig.name("job-0"), "evict")
+    rig.bus.ask_to_go(rig.name("job-1"), "move", to=TWO)
+    more = [f"more-{number}" for number in range(3)]
+    for job in more:
+        rig.submit(job)
+    rig.until(lambda: "evicted worker-1" in rig.story("job-0"), "Kueue has ended it")
+    rig.until(lambda: rig.k.state_of("job-0", check) == "Ready", "and it may go again")
+    assert f"moverequested {ONE}" == rig.story("job-1")[-1]
+    rig.bus.worker(TWO, free=8)
+    rig.until_told("job-1", f"admitted {TWO}", f"running {TWO}")
+    kept = next(d for d in rig.bus.decisions if d.moves and d.moves[0].to)
+    assert [(each.to, each.who) for each in kept.moves] == [(TWO, "operator ann")]
+
+    # What is left on the first worker goes to the second, as that is drained.
+    rig.bus.cordon(Cordon(cluster=ONE, cordoned=True, drain=True, reason="new kernel"))
+    for job in [*jobs, *more]:
+        rig.until(lambda job=job: rig.k.cluster_of(job) == TWO, f"{job} has left")  # type: ignore[misc]
+        rig.until_told(job, f"running {TWO}")
+        assert running_in(rig.k, job, WORKERS) == [TWO]
+    folds = {job: rig.bus.folds[rig.name(job)] for job in jobs}
+    assert {job: fold.submitted_sequence for job, fold in folds.items()} == age
+    assert [fold.evictions for fold in folds.values()] == [0, 0, 0, 0]
     rig.nothing_wrong()

@@ -368,7 +368,7 @@ def _multikueue(_: str) -> Grants:
             *_CLOCK,
             f"berth.decision.{HUB_CELL}",
             *_events("-", "submitted"),
-            *_events("*", "placed", "withdrawn", *EXECUTOR_KINDS),
+            *_events("*", "placed", "withdrawn", "eviction_requested", *EXECUTOR_KINDS),
             *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS),
             *_follow(FLEET, ALL_FLEET),

@@ -5,7 +5,8 @@ Rules of this file:
 - What is so already is no error: the answer says so. What cannot be is refused, with what would be.
 - A workload that runs is held only by whoever says that it may be ended for that.
 - What an operator holds a tenant does not release.
-- What Kueue governs, on a worker or on a hub, is moved by Kueue: here it is refused.
+- What Kueue governs on a worker is moved by Kueue: here it is refused. On a hub it is evicted and
+  moved by an AdmissionCheck of ours, and not held.
 - A checkpoint is told of the last attempt, while it runs or when it is over, and not more often
   than once a second. How far it is is told while it runs, and seldom (``progress_every_s``).
 """
@@ -134,10 +135,12 @@ def is_so(order: Order, work: Workload) -> str:
 
 
 def part_refusal(work: Workload, verb: str) -> Refusal | None:
-    """Why nothing is done about one part of a divided job, if this is one: all go together. A part
-    may tell of itself."""
+    """Why nothing is done about one part of a divided job, if this is one: all parts of a gang go
+    together. A part may tell of itself, and one that needs no others may leave its cluster."""
     part = work.request.part if work.request is not None else None
     if part is None or verb in ("checkpointed", "progressed"):
+        return None
+    if verb in ("evict", "move") and not part.gang:
         return None
     return _conflict("id", work.id, f"{part.job}, the job that this is a part of")
 
@@ -180,12 +183,17 @@ def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
 
 
 def _move_refusal(order: Order, work: Workload) -> Refusal | None:
-    if work.cell == HUB_CELL or (work.live and work.target.via != "direct"):
+    if work.cell != HUB_CELL and work.live and work.target.via != "direct":
         return _kueues(order)
     if work.state is State.QUEUED:
         return _conflict("id", order.id, "a workload that runs; this one waits for its place")
     if work.state is State.DIVIDED and order.verb == "move":
-        return _conflict("id", order.id, "a workload in one cluster; evict this one, and it waits")
+        how = work.request.divide if work.request is not None else None
+        if how is not None and not how.gang:
+            parts = ", ".join(f"{part.id} in {part.cluster}" for part in work.parts)
+            return _conflict("id", order.id, f"one of its parts: {parts}")
+        right = "a workload in one cluster: the parts of a gang stop and start together; evict it"
+        return _conflict("id", order.id, f"{right}, and it waits for places for all of them")
     if work.state is State.PLACED:
         return unavailable(f"it is about to start on {work.cluster}; ask again in a moment")
     if work.cancel_requested:

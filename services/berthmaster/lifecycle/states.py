@@ -21,7 +21,7 @@ Rules of this file:
   ``resize_requested``, ``divided``, ``committed``, when a person declared the cluster lost or the
   job's own deadline has passed, ``evicted`` or ``failed``, and of parts ``submitted`` and, of such
   as are with no cluster, ``cancelled``; of a divided job whatever ends its attempt; the claimant
-  all the rest.
+  all the rest. On a hub the reconciler is resolver and claimant.
 
 What does not fit the table and is therefore checked beside it (fold.py): the attempt and cluster
 that an event names must be those of the open attempt, and ``after`` must be the aggregate's

@@ -31,12 +31,12 @@ from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
-from berthmaster.messages.control import ControlFact
+from berthmaster.messages.control import ControlFact, Cordon
 from berthmaster.messages.fleet import CopyReport, FleetFact
 from berthmaster.messages.placement import HUB_CELL, Decision
 from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.multikueue.answers import explain, kube_events, log_events
-from berthmaster.multikueue.deciding import checks, moving_on, traps, writes
+from berthmaster.multikueue.deciding import checks, leaving, moving_on, traps, writes
 from berthmaster.multikueue.deciding.blind import Blind
 from berthmaster.multikueue.deciding.checks import Checks
 from berthmaster.multikueue.deciding.committing import Commit, ToPlace, decide
@@ -44,6 +44,7 @@ from berthmaster.multikueue.deciding.config_order import ConfigOrder
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import (
     Admit,
+    Back,
     Claim,
     Clear,
     End,
@@ -79,6 +80,7 @@ from berthmaster.multikueue.known.work_queue import WorkQueue
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.multikueue.settings import NAME, HubPolicy
 
+STAY_S: Final = 5.0  # who is to leave its cluster and finds no room elsewhere is looked at again
 AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
 LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
@@ -118,6 +120,7 @@ class Reconciler:
         self._in_flight = InFlight()
         self._pace = HubPace()
         self._wants: dict[Key, None] = {}  # want a place
+        self._leavers: dict[Key, None] = {}  # somebody wants them to leave theirs
         self._config_order = ConfigOrder()
         self._checks = Checks()
         self._choices = 0
@@ -162,7 +165,7 @@ class Reconciler:
         self.know.take_decision(decision, sequence)
         if decision.cell != HUB_CELL:
             return
-        events = len(decision.placements) + len(decision.withdrawals)
+        events = len(decision.placements) + len(decision.withdrawals) + len(decision.moves)
         self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
         self.decisions[decision.number] = decision
         self._choices += len(decision.placements)
@@ -191,6 +194,9 @@ class Reconciler:
         """What an operator set."""
         self.know.take_control(fact, sequence)
         self._work.fleet_moved = True
+        if isinstance(fact, Cordon) and fact.drain:
+            mine = self.know.open.items()
+            self._work.add(name for name, each in mine if each.cluster == fact.cluster)
 
     def _touch(self, at: ObjectKey) -> None:
         name = self.hub.name_of(at)
@@ -367,7 +373,9 @@ class Reconciler:
 
     def decide(self, now_s: float) -> Commit | None:
         """The next commit, or None if there is nothing to decide, or not now."""
-        if self.pending is not None or self.behind or self.unreadable_decision or not self._wants:
+        if self.pending is not None or self.behind or self.unreadable_decision:
+            return None
+        if not self._wants and not self._leavers:
             return None
         self._refusals.look(self.know.chain.sequence, self.know.open, now_s)
         suspended = self._refusals.suspended(now_s)
@@ -382,8 +390,15 @@ class Reconciler:
                 del self._wants[name]
                 self._work.add([name])
         wants.sort(key=lambda want: want.view.bus.submitted_sequence if want.view.bus else 0)
+        leavers = [
+            view_of(name, self.know, self.hub)
+            for name in self._leavers
+            if name not in suspended and not self._in_flight.busy(name)
+        ]
+        self._leavers.clear()  # whoever has to wait is looked at again in its time
+        wants, leavers = wants[: self._refusals.limit], leavers[: self._refusals.limit]
         plan, unplaced = decide(
-            self.know, wants[: self._refusals.limit], self.policy, now_s, self.name, self.hub.id
+            self.know, wants, leavers, self.policy, now_s, self.name, self.hub.id
         )
         for event in plan.events if plan is not None else ():
             self._wants.pop(key(event.tenant, event.id), None)
@@ -464,7 +479,19 @@ class Reconciler:
         step = next_step(view, memo, self.policy, now_s)
         if (asking := self._notice_others(view, memo, now_s)) is not None:
             return [*told, asking]
-        return told + self._carry_out(step, view, memo, now_s)
+        told += self._carry_out(step, view, memo, now_s)
+        self._look_who_leaves(view, now_s)
+        return told
+
+    def _look_who_leaves(self, view: WorkloadView, now_s: float) -> None:
+        match leaving.look(self.know, view, self.policy, now_s):
+            case leaving.Leave():
+                self._leavers[view.name] = None
+                self._work.add_at(view.name, now_s + AGAIN_S)
+            case leaving.Stay(_, until_s):
+                self._work.add_at(view.name, min(until_s, now_s + STAY_S))
+            case None:
+                pass
 
     def _notice_others(self, view: WorkloadView, memo: Memo, now_s: float) -> FindWriter | None:
         """Whether somebody else has written its nomination: who is it?"""
@@ -481,6 +508,7 @@ class Reconciler:
         self._memos.pop(name, None)
         self.trapped.pop(name, None)
         self._wants.pop(name, None)
+        self._leavers.pop(name, None)
         self._work.forget(name)
         self._pace.over(name)
         self.hub.seen_jobs.discard(name)
@@ -540,6 +568,12 @@ class Reconciler:
                 return [in_flight.write(name, writes.clear(view, in_flight.ref()))]
             case MoveOn(reason):
                 return self._move_on(view, memo, reason, now_s)
+            case Back(check, reason):
+                if now_s < memo.trouble_until_s:
+                    self._work.add_at(name, memo.trouble_until_s)
+                    return []
+                write = writes.send_back(view, in_flight.ref(), check, reason)
+                return [in_flight.write(name, write)]
             case Make() | Stop():
                 return self._make_or_stop(step, view, memo, now_s)
             case Wait():

@@ -54,6 +54,20 @@ class PassCheck(NamedTuple):
     message: str
 
 
+class SendBack(NamedTuple):
+    """Set one check of ours to Retry, if the Workload is still as it was looked at: Kueue ends its
+    attempt, and queues it again after ``again_s``."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+    check: str
+    message: str
+    version: str  # resource version
+    again_s: int  # 0 = at once
+
+
 class SwitchOff(NamedTuple):
     """Stop a Workload that people made: spec.active becomes false."""
 
@@ -110,6 +124,7 @@ Write = (
     | ClearNomination
     | FindWriter
     | PassCheck
+    | SendBack
     | SwitchOff
     | MakeJob
     | DeleteJob

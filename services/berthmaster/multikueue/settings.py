@@ -13,7 +13,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 7: of a worker's quota is asked what the hub's Kueue counts, by its very names.
 # 8: room is counted by the resource that is asked for, on nodes with the labels of the flavor; a
 #    cluster whose Kueue does not look at copies goes last.
-ENGINE_VERSION = "8"
+# 9: evictions, moves and drains that people ask for are ordered here, and room is kept for them.
+ENGINE_VERSION = "9"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

@@ -11,7 +11,7 @@ from berthmaster.lifecycle.fold import Workload, offer
 from berthmaster.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
 from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal
 from berthmaster.messages.control import Cordon, JobDefaults, QueueSetting
-from berthmaster.messages.placement import Target
+from berthmaster.messages.placement import HUB_CELL, Target
 from berthmaster.messages.workload import (
     CancelRequested,
     Checkpoint,
@@ -146,6 +146,16 @@ def test_what_kueue_governs_is_left_to_kueue() -> None:
     gateway = knowing(*QUEUED, there, claimed(job(), 2))
     for verb, body in (("evict", {}), ("move", {}), ("hold", {"evict": True})):
         assert "Kueue" in refused(gateway, verb, **body)[2]
+
+
+def test_a_workload_of_a_hub_is_evicted_and_moved_by_its_reconciler_and_not_held() -> None:
+    there = msgspec.structs.replace(placed(job(), 1), target=Target(via="hub"), cell=HUB_CELL)
+    queued = msgspec.structs.replace(QUEUED[0], cell=HUB_CELL)
+    gateway = knowing(queued, there, claimed(job(), 2))
+    assert "Kueue" in refused(gateway, "hold", evict=True)[2]
+    event = done(gateway, "move", to="c2")
+    assert isinstance(event, MoveRequested)
+    assert (event.how, event.to, event.cluster) == ("move", "c2", "c1")
 
 
 def test_how_far_a_job_is_is_told_while_it_runs_and_seldom() -> None:

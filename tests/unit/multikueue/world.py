@@ -31,6 +31,7 @@ from berthmaster.multikueue.instructions import (
     Nominate,
     PassCheck,
     Reorder,
+    SendBack,
     SetCheckActive,
     SwitchOff,
     Write,
@@ -393,12 +394,18 @@ class World:
                 return self._clear(write)
             case FindWriter():
                 return Answer(found=Writers(self.others))
-            case PassCheck():
+            case PassCheck() | SendBack():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
                 assert before.status is not None
+                if isinstance(write, SendBack):
+                    if write.version != before.metadata.resource_version:
+                        return Answer(Outcome.CONFLICT, why="Conflict")
+                    if not before.holds("QuotaReserved") or before.holds("Evicted"):
+                        self.broken.append("Retry for what Kueue has taken back")
+                said = "Ready" if isinstance(write, PassCheck) else "Retry"
                 states = tuple(
-                    CheckState(name=c.name, state="Ready", message=write.message)
+                    CheckState(name=c.name, state=said, message=write.message)
                     if c.name == write.check
                     else c
                     for c in before.checks

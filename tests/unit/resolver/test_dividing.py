@@ -6,6 +6,7 @@ from berthmaster.audit.core import Auditor
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.lifecycle.states import State
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (
     CancelRequested,
     Divide,
@@ -13,6 +14,7 @@ from berthmaster.messages.workload import (
     Failed,
     Held,
     JobRequest,
+    MoveRequested,
     PartPlace,
     PodSet,
     Reprioritized,
@@ -22,7 +24,7 @@ from berthmaster.messages.workload import (
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
-from tests.support.builders import alive, node, profile
+from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
 GANG = JobRequest(
@@ -211,6 +213,82 @@ def test_pods_that_need_no_others_start_as_they_come_and_wait_again_by_themselve
     end(world)
     assert world.workloads[name].state is State.SUCCEEDED
     audited(world)
+
+
+def test_one_part_that_needs_no_others_moves_by_itself_and_no_other_stops() -> None:
+    world = fleet(c1=2, c2=3, c3=3)
+    free = replace(GANG, divide=Divide(by="weight", gang=False, min_part=1))
+    name, parts = begun(world, free)
+    for part in parts:
+        world.claim(part)
+        world.run(part)
+    work = world.workloads[parts[0]]
+    to = next(other for other in ("c2", "c3") if other != work.cluster)
+    world.append(
+        MoveRequested(
+            tenant=work.tenant,
+            id=work.id,
+            after=work.sequence,
+            at_s=0.0,
+            by="gateway/1",
+            cluster=work.cluster,
+            attempt=work.attempt,
+            how="move",
+            who="tenant t",
+            to=to,
+        )
+    )
+    orders = [order for plan in world.settle() for order in plan.decision.moves]
+    assert [(order.id, order.to) for order in orders] == [(work.id, to)]
+    world.evict(parts[0])
+    world.settle()
+    assert (world.placed_on(parts[0]), world.workloads[parts[0]].attempt) == (to, 2)
+    assert world.workloads[name].state is State.DIVIDED
+    assert not any(world.workloads[part].leaving for part in parts)
+    audited(world)
+
+
+def passes(world: World, counter: int) -> None:
+    """A while in which all clusters live."""
+    world.now_s += 100.0
+    world.fact(*(alive(cluster, counter=counter) for cluster in ("c1", "c2", "c3")))
+
+
+def ran(guarantee_gpus: int = 0) -> tuple[World, Key, Key]:
+    """A gang runs, and a smaller job for longer; one with a guarantee waits. The gang, the
+    other job."""
+    world = fleet(c1=2, c2=3, c3=1)
+    world.control(QueueSetting(queue="default", guarantee_gpu_milli=guarantee_gpus * 1000))
+    world.control(QueueSetting(queue="mine", guarantee_gpu_milli=8000))
+    other = world.start(job("other", queue="lent", gpus=8))
+    passes(world, 2)
+    name, parts = begun(world)
+    for part in parts:
+        world.claim(part)
+    world.settle()
+    for part in parts:
+        world.run(part)
+    passes(world, 3)
+    world.submit(job("due", queue="mine", gpus=8))
+    return world, name, other
+
+
+def test_a_part_that_would_make_room_costs_what_all_of_its_gang_lose() -> None:
+    world, name, other = ran()
+    [plan] = world.settle()
+    # By itself a part of two pods has lost less than the other job, which began earlier.
+    assert [order.id for order in plan.decision.evictions] == [world.workloads[other].id]
+    assert not any(world.workloads[part].leaving for part in parts_of(world, name))
+    audited(world)
+
+
+def test_a_queue_is_not_taken_below_its_guarantee_by_the_rest_of_a_gang() -> None:
+    world, name, other = ran(guarantee_gpus=24)
+    world.control(QueueSetting(queue="lent", guarantee_gpu_milli=8000))
+    world.settle()
+    # One part alone would leave it 24 GPUs; with it all 40 go.
+    assert not any(world.workloads[part].leaving for part in parts_of(world, name))
+    assert not world.workloads[other].leaving
 
 
 def test_weights_are_kept_and_the_least_part_too() -> None:

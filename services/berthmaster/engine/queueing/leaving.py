@@ -12,8 +12,10 @@ Rules of this file:
 from typing import Final
 
 from berthmaster.engine.queueing.reservations import stated_end_s
-from berthmaster.lifecycle.fold import Workload, unsaved_s
+from berthmaster.lifecycle.fold import Hold, Wish, Workload, unsaved_s
+from berthmaster.messages.control import Cordon
 
+WISH_S: Final = 3600.0  # a move that could not be carried out for so long is wished for no more
 USUAL_GRACE_S: Final = 30.0  # Kubernetes' own, where a job says none
 ENDING_S: Final = 10.0  # beside its grace, for an executor to hear of it and to see the pods go
 AFTER_CHECKPOINT_S: Final = 5.0  # an interval that is stated is kept about so well
@@ -46,3 +48,17 @@ def best_at_s(workload: Workload, now_s: float, by_s: float | None, restart_s: f
         if next_s < lost_s and now_s + next_s <= last_s:
             return now_s + next_s
     return now_s
+
+
+# In words
+
+
+def said_by(asked: Hold | Wish) -> str:
+    """Who wants it, and why."""
+    return f"{asked.who}: {asked.reason}" if asked.reason else asked.who
+
+
+def drain_words(drain: Cordon) -> str:
+    """A drain, as its jobs are told."""
+    what = f"node {drain.node} of {drain.cluster}" if drain.node else drain.cluster
+    return f"{what} is drained" + (f": {drain.reason}" if drain.reason else "")

@@ -13,7 +13,8 @@ Rules of this file, the first that gives room counts:
   share is above no floor by that, and among priorities less never moves more. Where several queues
   share what is lent, the room is owed to whom it was made for (deciding/reserves.py).
 - A victim costs the work that is lost with it, in GPU seconds: what it has done since its last
-  checkpoint, and starting again; each earlier move counts it once more.
+  checkpoint, and starting again; each earlier move counts it once more. A part of a divided gang
+  costs what all parts lose, which end with it, and takes from its queue what all of them hold.
 """
 
 import math
@@ -69,12 +70,18 @@ def gpus_of(request: JobRequest) -> float:
     return sum(pods.count * pods.cpu_milli for pods in request.pod_sets) / CPU_MILLI_OF_A_GPU
 
 
+def ending_with(request: JobRequest) -> float:
+    """How many pods end for each of its own when it does: those of all parts of its gang."""
+    part = request.part
+    return sum(part.pods) / part.pods[part.number] if part is not None and part.gang else 1.0
+
+
 def loss_of(workload: Workload) -> Loss:
     """Of a live attempt."""
     request = workload.request
     if request is None:
         return Loss(0.0, 0.0, math.inf)
-    gpus = gpus_of(request) * (1 + workload.moves)
+    gpus = gpus_of(request) * ending_with(request) * (1 + workload.moves)
     since_s, every_s = workload.running_at_s, request.checkpoint_every_s
     if workload.checkpoint_at_s > since_s > 0.0:  # what it told counts, as ``unsaved_s`` has it
         return Loss(gpus, workload.checkpoint_at_s, math.inf)
@@ -85,7 +92,8 @@ def lost_gpu_s(workload: Workload, now_s: float, restart_s: float) -> float:
     """What is done again if its attempt ends now, in GPU seconds.
 
     For example, 8 GPUs that have run for 1,000 s with a checkpoint every 600 s and take 30 s to
-    start lose 8 * (400 + 30) = 3,440; after one earlier move 6,880.
+    start lose 8 * (400 + 30) = 3,440; after one earlier move 6,880. As one of three equal parts of
+    a gang they lose 10,320.
     """
     return loss_of(workload).gpus * (unsaved_s(workload, now_s) + restart_s)
 

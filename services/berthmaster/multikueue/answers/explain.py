@@ -16,10 +16,12 @@ from berthmaster.kueue.contract import (
 )
 from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.fold import Workload
-from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.lifecycle.states import HELD, LIVE, State
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.multikueue.deciding import blind
+from berthmaster.multikueue.deciding.committing import KEPT_FOR_IT
+from berthmaster.multikueue.deciding.leaving import Stay, look
 from berthmaster.multikueue.deciding.one_at_a_time import lingering
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
@@ -73,6 +75,10 @@ def why(about: About) -> WhyReply:
 
 def _summary(about: About, view: WorkloadView, bus: Workload) -> str:
     parts = [_standing(about, view, bus)]
+    if bus.leaving and bus.state in HELD:
+        parts.append(f"it was told to go: {bus.leaving}")
+    elif isinstance(asked := look(about.know, view, about.policy, about.now_s), Stay):
+        parts.append(asked.why)
     if about.kueue_silence and bus.state not in (State.ADMITTED, State.RUNNING):
         parts.append(about.kueue_silence)
     if about.trap is not None and about.trap.kind != KUEUE_SILENT:
@@ -141,7 +147,7 @@ def _sender(about: About, bus: Workload) -> str:
     mode = decision.settings.get("mode") if decision is not None else about.policy.mode
     if mode != "dispatch":
         return "the hub's Kueue"
-    if choice is not None and choice.follows and not about.memo.blind:
+    if choice is not None and choice.follows not in ("", KEPT_FOR_IT) and not about.memo.blind:
         return "a nomination that is not Berthmaster's"
     return "Berthmaster"
 

@@ -8,7 +8,7 @@ patches only, except for our own item of lists that have owners.
 
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Final, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from berthmaster.controller.answer import Answer, Declined, Outcome
 from berthmaster.controller.writer import Writer
@@ -26,7 +26,7 @@ from berthmaster.kubernetes.retry import on_conflict
 from berthmaster.kueue.contract import clearing, nomination, reordered
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
-from berthmaster.kueue.names import READY
+from berthmaster.kueue.names import READY, RETRY
 from berthmaster.kueue.nominators import OUR_MANAGER, ManagedWorkload, others_writing
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.multikueue.instructions import (
@@ -37,6 +37,7 @@ from berthmaster.multikueue.instructions import (
     Nominate,
     PassCheck,
     Reorder,
+    SendBack,
     SetCheckActive,
     SwitchOff,
     Write,
@@ -76,7 +77,9 @@ class HubWriter(Writer[Write]):
                 workload = await self.client.get(path, ManagedWorkload)
                 return Answer(found=Writers(others_writing(workload)))
             case PassCheck():
-                return await self._pass_check(write)
+                return await self._set_check(write, READY)
+            case SendBack():
+                return await self._set_check(write, RETRY)
             case SwitchOff():
                 return await self._switch_off(write)
             case MakeJob():
@@ -156,17 +159,22 @@ class HubWriter(Writer[Write]):
         found = workload if len(seen) > 1 else None
         return Answer(outcome, "Contract" if why else "", why, found=found)
 
-    async def _pass_check(self, write: PassCheck) -> Answer:
-        item = {
+    async def _set_check(self, write: PassCheck | SendBack, state: str) -> Answer:
+        item: dict[str, Any] = {
             "name": write.check,
-            "state": READY,
+            "state": state,
             "message": write.message,
             "lastTransitionTime": timestamp(time.time()),
         }
+        metadata = {"name": write.at[1], "namespace": write.at[0], "uid": write.uid}
+        if isinstance(write, SendBack):
+            metadata["resourceVersion"] = write.version
+            if write.again_s:
+                item["requeueAfterSeconds"] = write.again_s
         body = {
             "apiVersion": WORKLOADS.group_version,
             "kind": WORKLOADS.kind,
-            "metadata": {"name": write.at[1], "namespace": write.at[0], "uid": write.uid},
+            "metadata": metadata,
             "status": {"admissionChecks": [item]},
         }
         path = WORKLOADS.path(namespace=write.at[0], name=write.at[1], subresource="status")

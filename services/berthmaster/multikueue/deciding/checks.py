@@ -5,9 +5,9 @@ A check is configured by a ConfigMap in our namespace (``parameters: {apiGroup: 
 ConfigMap, name: …}``; Kueue does not take the core group's real name, which is empty) whose key
 ``selector`` holds a selector over clusters' labels. MultiKueue makes copies only when every other
 check is Ready, and every eviction sets all back to Pending: so ours is passed anew in every
-attempt, and only ever our own item is written. Retry, by which a job is moved, is a person's or
-another tool's to set. Checks of ours with any other parameters are the admission check
-controller's, and left alone here.
+attempt, and only ever our own item is written. Retry, by which Kueue ends an attempt, is set for
+what a decision has told to go (leaving.py); a person or another tool may set it too. Checks of ours
+with any other parameters are the admission check controller's, and left alone here.
 """
 
 from berthmaster.controller.instructions import KubeEvent
@@ -15,7 +15,7 @@ from berthmaster.kubernetes.resources import ADMISSION_CHECKS
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.multikueue import AdmissionCheck
 from berthmaster.kueue.names import PENDING
-from berthmaster.multikueue.deciding.shortlist import HubShortlist
+from berthmaster.multikueue.deciding.shortlist import HubShortlist, kept_place
 from berthmaster.multikueue.instructions import Instruction, SetCheckActive
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.multikueue.known.workload_view import WorkloadView
@@ -60,7 +60,7 @@ def words(view: WorkloadView, shortlist: HubShortlist) -> str:
         return f"{view.hub.cluster_name} has it"
     if not shortlist.candidates:
         return ""
-    best = shortlist.candidates[0]
+    best = kept_place(shortlist, view) or shortlist.candidates[0]
     out = "; ".join(f"{name}: {why}" for name, why in sorted(shortlist.filtered.items()))
     message = f"best of {len(shortlist.candidates)}: {best.ref.name} ({best.words})"
     return (message + (f"; left out: {out}" if out else ""))[:MAX_MESSAGE_CHARS]

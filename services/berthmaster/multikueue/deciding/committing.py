@@ -7,14 +7,16 @@ ends with it: what is known changes by the log alone.
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from berthmaster.messages.placement import HUB_CELL, Choice, Decision, Saw, Target
-from berthmaster.messages.workload import JobRequest, Placed
+from berthmaster.messages.placement import HUB_CELL, Choice, Decision, MoveOrder, Saw, Target
+from berthmaster.messages.workload import EvictionRequested, JobRequest, Placed
+from berthmaster.multikueue.deciding.leaving import Leave, event_of, look, order
 from berthmaster.multikueue.deciding.shortlist import (
     NO_RANKING,
     HubShortlist,
     better_again,
+    kept_place,
     next_best,
     ranking,
     shortlist_for,
@@ -25,13 +27,14 @@ from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy
 
 MAX_REASON_CHARS = 300
+KEPT_FOR_IT: Final = "room is kept for it there"
 
 
 class Commit(NamedTuple):
     """A decision and the events that make it true; one batch."""
 
     decision: Decision
-    events: tuple[Placed, ...]
+    events: tuple[Placed | EvictionRequested, ...]
 
 
 class ToPlace(NamedTuple):
@@ -49,13 +52,17 @@ class Chosen(NamedTuple):
     cluster: str
     shortlist: HubShortlist
     note: str
+    follows: str = ""  # why it was not this decision's to choose
 
 
 def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Chosen | None:
     """Where one goes now, or None."""
     shortlist = shortlist_for(know, want.view, policy, now_s)
     if want.place.at:
-        return Chosen(want.place.at, shortlist, want.place.why)
+        return Chosen(want.place.at, shortlist, want.place.why, want.place.why)
+    kept = kept_place(shortlist, want.view)
+    if kept is not None and kept.ref.name not in want.tried:
+        return Chosen(kept.ref.name, shortlist, kept.words, KEPT_FOR_IT)
     tried, waited_s = want.tried, now_s - want.ready_at_s
     found = (
         next_best(shortlist, tried, policy, waited_s)
@@ -70,15 +77,18 @@ def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Ch
 def decide(
     know: BusState,
     wants: Sequence[ToPlace],
+    leavers: Sequence[WorkloadView],
     policy: HubPolicy,
     now_s: float,
     decider: str,
     hub: str,
 ) -> tuple[Commit | None, list[ToPlace]]:
-    """(everything that can be placed now, those for whom there is no place). ``hub``: its id."""
+    """(everything that can be placed now and everybody who leaves now, those for whom there is no
+    place). ``hub``: its id."""
     number = know.chain.number + 1
     choices: list[Choice] = []
-    events: list[Placed] = []
+    events: list[Placed | EvictionRequested] = []
+    moves: list[MoveOrder] = []
     unplaced: list[ToPlace] = []
     snapshot = know.snapshot(policy, now_s)
     counts_steadiness = False
@@ -94,6 +104,15 @@ def decide(
             events.append(_placed(want, chosen.cluster, number, now_s, decider))
             assert want.view.bus is not None
             draft.place(want.view.bus, chosen.cluster, now_s)
+        for view in leavers[: policy.commit_limit - len(events)]:
+            leave = look(know, view, policy, now_s)
+            if not isinstance(leave, Leave):
+                continue
+            assert view.bus is not None
+            moves.append(order(view.bus, leave, now_s))
+            events.append(event_of(view.bus, leave, number, now_s, decider))
+            if leave.to:
+                draft.place(view.bus, leave.to, now_s)
     if not events:
         return None, unplaced
     decision = Decision(
@@ -110,6 +129,7 @@ def decide(
             control=know.view.control_sequence,
         ),
         placements=tuple(choices),
+        moves=tuple(moves),
         steadiness=dict(snapshot.steadiness) if counts_steadiness else {},
     )
     return Commit(decision, tuple(events)), unplaced
@@ -134,7 +154,7 @@ def _choice(
         filtered={name: why[:MAX_REASON_CHARS] for name, why in filtered.items()},
         profile=weighting.profile if weighting is not None else "",
         weights=weighting.weights if weighting is not None else {},
-        follows=want.place.why if want.place.at else "",
+        follows=chosen.follows,
     )
 
 

@@ -154,6 +154,12 @@ def ranking(
     return (first, *rest)[: policy.ranking_limit]
 
 
+def kept_place(shortlist: HubShortlist, view: WorkloadView) -> HubCandidate | None:
+    """The cluster in which room is kept for one that was moved, if it could still take it."""
+    to = view.bus.leads_to if view.bus is not None else ""
+    return next((each for each in shortlist.candidates if each.ref.name == to), None)
+
+
 def next_best(
     shortlist: HubShortlist, tried: Collection[str], policy: HubPolicy, silent_for_s: float
 ) -> tuple[str, str] | None:

@@ -21,6 +21,7 @@ Steps, in the order of the questions::
     gone from the hub         cancelled
     finished                  (placed, claimed) succeeded or failed
     to be cancelled           stop it; cancelled when it is off
+    told to go                a check of ours says Retry, until Kueue has ended the attempt
     Kueue named a cluster     (evicted elsewhere, placed, claimed) admitted, running
     Kueue took it back        evicted
     nominated by others too   left alone for a while
@@ -34,9 +35,12 @@ from typing import NamedTuple
 
 from berthmaster.kueue.contract import eviction_words, forbidden, held_back, waits_for_quota
 from berthmaster.kueue.jobs import HubJob
+from berthmaster.kueue.names import EVICTED, QUOTA_RESERVED, RETRY
+from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.deciding.job_manifest import unmakeable
+from berthmaster.multikueue.deciding.leaving import NO_CHECK, own_check
 from berthmaster.multikueue.deciding.one_at_a_time import lingering, strayed
 from berthmaster.multikueue.deciding.traps import busy
 from berthmaster.multikueue.known.attention import RAN_OUT
@@ -110,6 +114,13 @@ class Stop(NamedTuple):
     """Make Kueue stop it."""
 
 
+class Back(NamedTuple):
+    """Have Kueue end its attempt, by a check of ours that says Retry."""
+
+    check: str
+    reason: str
+
+
 class Make(NamedTuple):
     """Create its Job on the hub."""
 
@@ -133,6 +144,7 @@ Step = (
     | Clear
     | MoveOn
     | Stop
+    | Back
     | Make
     | Wait
 )
@@ -151,11 +163,39 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
         return _finished(view, memo)
     if bus.cancel_requested:
         return _cancelling(view, policy)
+    if bus.leaving and (told := _sent_back(view, policy)) is not None:
+        return told
     if hub.cluster_name:
         return _named(view, memo)
     if bus.state in DOUBTFUL_STATES:
-        return Evict(eviction_words(hub))
+        return _taken_back(bus, eviction_words(hub))
     return _unnamed(view, memo, policy, now_s)
+
+
+def _sent_back(view: WorkloadView, policy: HubPolicy) -> Step | None:
+    """A decision has told it to go: Kueue ends its attempt. None: it does so, or has."""
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    if bus.state not in HELD or not hub.holds(QUOTA_RESERVED) or hub.holds(EVICTED):
+        return None
+    if not hub.clusters:
+        return None if bus.state in DOUBTFUL_STATES else _taken_back(bus)
+    if hub.deleting or policy.mode != "dispatch":
+        return None
+    check = own_check(hub, view.rules)
+    state = hub.check(check)
+    if state is None:
+        return Wait(NO_CHECK)
+    if state.state == RETRY:
+        return Wait(f"Kueue is ending its attempt: {bus.leaving}")
+    return Back(check, bus.leaving)
+
+
+def _taken_back(bus: Workload, words: str = "") -> Evict:
+    """Its attempt is over, be it because it was told to go."""
+    reason = "; ".join(part for part in (bus.leaving, words) if part)
+    return Evict(reason, blameless=bool(bus.leaving))
 
 
 def elsewhere_words(home: str) -> str:
@@ -306,7 +346,9 @@ def _unnamed(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) ->
         if bus.state is State.PLACED:
             return Claim()
         if held:
-            return Evict(f"not admitted before Kueue took it back: {eviction_words(hub)}")
+            return _taken_back(
+                bus, f"not admitted before Kueue took it back: {eviction_words(hub)}"
+            )
         return Wait(waits_for_quota(hub) or why)
     holding = held_back(hub, rules.check, rules.own_checks)
     if holding and bus.state is State.QUEUED:

@@ -1,6 +1,7 @@
 """The write to the hub that a step is. Nothing is decided here; ``ref`` names it."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from berthmaster.kubernetes.objects import Object
 from berthmaster.messages.control import QueueSetting
@@ -13,10 +14,14 @@ from berthmaster.multikueue.instructions import (
     MakeJob,
     Nominate,
     PassCheck,
+    SendBack,
     SwitchOff,
 )
 from berthmaster.multikueue.known.hub import ObjectKey
 from berthmaster.multikueue.known.workload_view import WorkloadView
+
+AGAIN_S: Final = 5  # from an eviction that a person asked for until it is queued again
+MAX_MESSAGE_CHARS: Final = 1000
 
 
 def _at(thing: Object) -> ObjectKey:
@@ -51,6 +56,25 @@ def pass_check(view: WorkloadView, ref: str, check: str, message: str) -> PassCh
     hub = view.hub
     assert hub is not None
     return PassCheck(ref, view.name, _at(hub), hub.metadata.uid, check, message)
+
+
+def send_back(view: WorkloadView, ref: str, check: str, message: str) -> SendBack:
+    """Set a check of ours to Retry. Where no room is kept for it, others come first."""
+    hub, bus = view.hub, view.bus
+    assert hub is not None
+    assert bus is not None
+    again_s = 0 if bus.leads_to else AGAIN_S
+    version = hub.metadata.resource_version
+    return SendBack(
+        ref,
+        view.name,
+        _at(hub),
+        hub.metadata.uid,
+        check,
+        message[:MAX_MESSAGE_CHARS],
+        version,
+        again_s,
+    )
 
 
 def make_job(

@@ -29,6 +29,7 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.placement import HUB_CELL, Decision, Pressure
 from berthmaster.messages.workload import (
     Cancelled,
+    EvictionRequested,
     Failed,
     Placed,
     Submitted,
@@ -125,6 +126,8 @@ class BusState:
         if isinstance(event, Placed):
             self._homes[name] = self.chain.hub  # its decision came just before
             self.on_the_way.placed(event.cluster, name)
+        elif isinstance(event, EvictionRequested) and event.to:
+            self.on_the_way.placed(event.to, name)
         if workload.state not in LIVE:
             self.on_the_way.arrived(workload.cluster, name)
 

@@ -3,7 +3,9 @@ still report as free.
 
 A workload is on its way from its placement until it runs and nodes had time to report it, or until
 it was admitted for so long that its pods are bound, or wait for nodes. What a decision that is
-being made has placed is on its way too, for those behind it in line: see ``draft``.
+being made has placed is on its way too, for those behind it in line: see ``draft``. So is one that
+was told to go there, from then until it is placed again or over, for an hour at most: its room is
+kept.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,6 +23,7 @@ from berthmaster.messages.fleet import CopyReport, NodeReport
 from berthmaster.multikueue.known.arrivals import Arrivals
 
 IN_PIECES: Final = (How.TPU, How.OTHER)
+KEPT_S: Final = 3600.0  # for one that was told to go
 ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
 
 
@@ -48,9 +51,7 @@ class Draft:
 
     def place(self, workload: Workload, cluster: str, now_s: float) -> None:
         """From here on it is on its way there."""
-        self.workloads[workload.key] = msgspec.structs.replace(
-            workload, state=State.PLACED, cluster=cluster, changed_at_s=now_s
-        )
+        self.workloads[workload.key] = _as_placed(workload, cluster, now_s)
 
 
 class OnTheWay:
@@ -101,7 +102,7 @@ class OnTheWay:
         ``but``: one that is looked at itself, and does not stand in its own way."""
         devices: dict[str, float] = {}
         unreserved: list[Workload] = []
-        for workload in self._coming_to(cluster):
+        for workload in self._coming_to(cluster, now_s):
             if workload.key == but:
                 continue
             since_s = now_s - workload.changed_at_s
@@ -119,7 +120,7 @@ class OnTheWay:
                     unreserved.append(workload)
         return Way(devices, tuple(unreserved))
 
-    def _coming_to(self, cluster: str) -> list[Workload]:
+    def _coming_to(self, cluster: str, now_s: float) -> list[Workload]:
         drafted = self._draft.workloads if self._draft is not None else {}
         found = []
         for name in list(self._coming.get(cluster, {})):
@@ -128,6 +129,8 @@ class OnTheWay:
                 continue
             if workload is not None and workload.cluster == cluster and workload.live:
                 found.append(workload)
+            elif workload is not None and _is_kept(workload, cluster, now_s):
+                found.append(_as_placed(workload, cluster, workload.changed_at_s))
             else:
                 self.arrived(cluster, name)
         return [*found, *(w for w in drafted.values() if w.cluster == cluster)]
@@ -149,6 +152,14 @@ class OnTheWay:
             return False
         copy = self._copies.get((workload.cluster, origin.namespace, origin.name))
         return copy is not None and copy.quota_reserved
+
+
+def _is_kept(workload: Workload, cluster: str, now_s: float) -> bool:
+    return workload.leads_to == cluster and now_s - workload.changed_at_s < KEPT_S
+
+
+def _as_placed(workload: Workload, cluster: str, at_s: float) -> Workload:
+    return msgspec.structs.replace(workload, state=State.PLACED, cluster=cluster, changed_at_s=at_s)
 
 
 def _devices(workload: Workload) -> dict[str, float]:

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.queueing.leaving import drain_words
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.api import CordonsReply, CordonView, StillThere
 from berthmaster.messages.control import Cordon
@@ -13,7 +14,6 @@ from berthmaster.resolver.deciding.move_away import (
     held_inside,
     why_there_still,
     wish_refusal,
-    words_of,
 )
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
@@ -88,7 +88,7 @@ def leaving_words(know: Knowledge, policy: Policy, now_s: float, workload: Workl
             drain.node in (None, binding.node) for binding in workload.pods
         ):
             why = why_there_still(know, workload, drain, now_s, policy.restart_s)
-            return f"{words_of(drain)}; {why}"
+            return f"{drain_words(drain)}; {why}"
     if workload.wish is None:
         return ""
     return wish_refusal(know, Cycle(know, policy, now_s), workload)

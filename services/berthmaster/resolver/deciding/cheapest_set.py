@@ -12,7 +12,7 @@ Rules of this file:
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
@@ -37,6 +37,7 @@ from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import with_bound, without
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle
+from berthmaster.resolver.known.parts import open_parts
 
 CLUSTERS_LOOKED_AT: Final = 4  # for one job: those where most may go
 MOST_VICTIMS: Final = 64  # for one job; more would rarely be cheaper than waiting
@@ -218,13 +219,25 @@ class CheapestSets:
             right = sought.over(know.derived.path(request.queue), workload.priority)
             if right is None:
                 continue
-            amounts = amounts_of(know.fleet.node, request, cluster, workload.pods)
+            amounts = self._amounts(workload, request)
             if accounts.may_lose(right[1], amounts):
                 cost = lost_gpu_s(workload, self._now_s, policy.restart_s)
                 found.append(
                     Victim(cost, -workload.submitted_sequence, name, request.queue, amounts)
                 )
         return found
+
+    def _amounts(self, workload: Workload, request: JobRequest) -> Mapping[str, int]:
+        """What its queue loses if it ends; with a part of a gang all parts end."""
+        know = self._know
+        total = Counter(amounts_of(know.fleet.node, request, workload.cluster, workload.pods))
+        job = know.parts.job_of(workload)
+        if job is None or request.part is None or not request.part.gang:
+            return total
+        for part in open_parts(know.parts.of(job)):
+            if part.key != workload.key and part.request is not None and part.live:
+                total.update(amounts_of(know.fleet.node, part.request, part.cluster, part.pods))
+        return total
 
     def _ordered(
         self, cluster: str, sought: Sought, accounts: Accounts, but: Container[Key]

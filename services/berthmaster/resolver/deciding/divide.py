@@ -21,7 +21,7 @@ import msgspec
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.dividing import divided
-from berthmaster.engine.queueing.making_room import lost_gpu_s
+from berthmaster.engine.queueing.making_room import ending_with, lost_gpu_s
 from berthmaster.engine.queueing.reservations import owed_room
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.faults import (
@@ -251,6 +251,8 @@ def _send_away(draft: Draft, part: Workload, reason: str, told: set[Any]) -> Non
         draft.withdraw(part, reason)
     elif not part.leaving and ours_to_end(part):
         lost = lost_gpu_s(part, draft.now_s, draft.policy.restart_s)
+        if part.request is not None:
+            lost /= ending_with(part.request)  # the others are told, and charged, for themselves
         draft.partings.append(
             PartOrder(
                 tenant=part.tenant,

@@ -20,11 +20,17 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.needs import shape_of
-from berthmaster.engine.queueing.leaving import best_at_s, last_moment_s
+from berthmaster.engine.queueing.leaving import (
+    WISH_S,
+    best_at_s,
+    drain_words,
+    last_moment_s,
+    said_by,
+)
 from berthmaster.engine.queueing.making_room import lost_gpu_s
 from berthmaster.engine.queueing.reservations import owed_room
 from berthmaster.fleetview.filters import BUSY, LESS_LIKED
-from berthmaster.lifecycle.fold import Hold, Wish, Workload, key
+from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.placement import MoveOrder
@@ -33,7 +39,6 @@ from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft
 from berthmaster.resolver.known.knowledge import Knowledge
 
-WISH_S: Final = 3600.0  # a move that could not be carried out for so long is wished for no more
 MOST_MOVING: Final = 64  # jobs that room is kept for elsewhere at the same time
 MOST_LOOKED_AT: Final = 32  # of one draft: each look binds all pods of a job
 CLUSTERS_TRIED: Final = 8  # of one move
@@ -78,10 +83,10 @@ def carry_out(draft: Draft) -> None:
         if name in know.suspended or workload.leaving or not ours_to_end(workload):
             continue
         if workload.hold is not None:
-            _order(draft, workload, "held", f"held by {_said(workload.hold)}", workload.hold.who)
+            _order(draft, workload, "held", f"held by {said_by(workload.hold)}", workload.hold.who)
         elif workload.wish is not None and workload.wish.how == "evict":
             wish = workload.wish
-            _order(draft, workload, "asked", f"evicted by {_said(wish)}", wish.who)
+            _order(draft, workload, "asked", f"evicted by {said_by(wish)}", wish.who)
         elif workload.wish is not None:
             _move(draft, workload)
     if know.view.drains:
@@ -99,10 +104,6 @@ def ours_to_end(workload: Workload) -> bool:
     )
 
 
-def _said(by: Hold | Wish) -> str:
-    return f"{by.who}: {by.reason}" if by.reason else by.who
-
-
 def _move(draft: Draft, workload: Workload) -> None:
     wish = workload.wish
     assert wish is not None
@@ -110,7 +111,7 @@ def _move(draft: Draft, workload: Workload) -> None:
         return
     place = elsewhere(draft.cycle, workload, wish.to)
     if place is not None:
-        words = f"moved to {place.cluster} by {_said(wish)}"
+        words = f"moved to {place.cluster} by {said_by(wish)}"
         _order(draft, workload, "asked", words, wish.who, place)
 
 
@@ -179,12 +180,6 @@ def held_inside(know: Knowledge, drain: Cordon) -> Iterator[Workload]:
             yield workload
 
 
-def words_of(drain: Cordon) -> str:
-    """A drain, as its jobs are told."""
-    what = f"node {drain.node} of {drain.cluster}" if drain.node else drain.cluster
-    return f"{what} is drained" + (f": {drain.reason}" if drain.reason else "")
-
-
 def _drain(draft: Draft) -> None:
     know, now_s, restart_s = draft.know, draft.now_s, draft.policy.restart_s
     told = {key(event.tenant, event.id) for event in draft.events}  # in this decision
@@ -204,13 +199,13 @@ def _drain(draft: Draft) -> None:
         if draft.full:
             return
         if workload.state is State.PLACED:
-            draft.withdraw(workload, words_of(drain))
+            draft.withdraw(workload, drain_words(drain))
             continue
         request = workload.request
         if request is None or not ours_to_end(workload):
             continue
         if now_s >= last_moment_s(workload, drain.drain_by_s):
-            _order(draft, workload, "drain", words_of(drain), drain.set_by)
+            _order(draft, workload, "drain", drain_words(drain), drain.set_by)
             continue
         if (
             not request.preemptible
@@ -225,7 +220,7 @@ def _drain(draft: Draft) -> None:
         if place is None:
             full_for.add(shape)
         else:
-            _order(draft, workload, "drain", words_of(drain), drain.set_by, place)
+            _order(draft, workload, "drain", drain_words(drain), drain.set_by, place)
 
 
 def next_look_s(know: Knowledge, restart_s: float, now_s: float) -> float:
