@@ -224,7 +224,7 @@ PART = Part(job="whole", attempt=1, number=0, clusters=("c1", "c2"), pods=(1, 1)
 PARTS = tuple(PartPlace(id=f"train--1-{n}", cluster=f"c{n + 1}", pods=1) for n in (0, 1))
 
 
-def test_about_one_part_of_a_divided_job_nothing_is_done_but_about_all() -> None:
+def test_about_one_part_of_a_gang_nothing_is_done_and_a_loose_part_is_moved() -> None:
     one = msgspec.structs.replace(job(), part=PART)
     gateway = knowing(submitted(one), placed(one, 1), claimed(one, 2))
     for verb in ("cancel", "hold", "evict", "move"):
@@ -234,9 +234,13 @@ def test_about_one_part_of_a_divided_job_nothing_is_done_but_about_all() -> None
             "whole, the job that this is a part of",
         )
     assert isinstance(done(gateway, "checkpointed", step=1, uri="s3://a"), Checkpointed)
+    loose = msgspec.structs.replace(one, part=msgspec.structs.replace(PART, gang=False))
+    gateway = knowing(submitted(loose), placed(loose, 1), claimed(loose, 2))
+    assert refused(gateway, "cancel")[1] == "id"
+    assert isinstance(done(gateway, "move", to="c2"), MoveRequested)
 
 
-def test_a_divided_job_is_cancelled_held_and_evicted_as_one_and_not_moved() -> None:
+def test_a_divided_job_is_cancelled_held_and_evicted_as_one_and_moved_by_its_loose_parts() -> None:
     whole = msgspec.structs.replace(job(), divide=Divide())
     divided = Divided(
         tenant="ann",
@@ -252,7 +256,12 @@ def test_a_divided_job_is_cancelled_held_and_evicted_as_one_and_not_moved() -> N
     view = answer(knowing(*log), "get").workload
     assert (view.state, view.parts) == ("placed", PARTS)
     assert refused(knowing(*log), "move")[2] == (
-        "a workload in one cluster; evict this one, and it waits"
+        "a workload in one cluster: the parts of a gang stop and start together; evict it, and it "
+        "waits for places for all of them"
+    )
+    loose = msgspec.structs.replace(whole, divide=Divide(gang=False))
+    assert refused(knowing(submitted(loose), divided), "move")[2] == (
+        "one of its parts: train--1-0 in c1, train--1-1 in c2"
     )
     assert refused(knowing(*log), "hold")[1] == "evict"
     assert isinstance(done(knowing(*log), "hold", evict=True), Held)
