@@ -314,8 +314,53 @@ def test_a_context_names_the_bus_the_tenant_and_the_queue(up: Up, tmp_path: Path
     submitted = berth("submit", "--id", "by-context", "--gpus", "1")
     assert submitted.returncode == 0, submitted.stderr
     assert up.json("job", "by-context")["workload"]["queue"] == "night"
-    asked = {"_BERTH_COMPLETE": "bash_complete", "COMP_WORDS": "berth why by-c", "COMP_CWORD": "2"}
-    assert berth(**asked).stdout == "plain,by-context\n"
+    assert completed(up, "bash", "why", "by-c") == "plain,by-context\n"
+
+
+def completed(up: Up, shell: str, *words: str, own: str = "operator") -> str:
+    """What a shell is told of the last word."""
+    typed = ("berth", *words)
+    own_key = up.folder / "keys" / f"{own}.creds"
+    env = environment(up.folder.parent) | {
+        "_BERTH_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": " ".join(typed),
+        "COMP_CWORD": typed[-1] if shell == "fish" else str(len(typed) - 1),
+        "BERTH_DATA": str(up.folder),
+        "BERTH_NATS_CREDS_FILE": str(own_key),
+        "BERTH_COMPLETION_LIMIT_S": "30",  # the machine may have much to do
+    }
+    return warm.run_berth(env=env, cwd=up.folder, limit_s=60, input=None).stdout
+
+
+def test_a_shell_completes_what_there_is_and_nothing_that_a_tenant_may_not_know(up: Up) -> None:
+    assert up.berth("queue", "set", "dusk").returncode == 0
+    cluster = up.json("clusters")[0]["cluster"]
+    model = up.json("gpus")["models"][0]["model"]
+    tenant = "tenant.default"
+    assert f"plain,{cluster}\n" in completed(up, "bash", "cordon", cluster[:2])
+    assert completed(up, "bash", "submit", "--cluster", cluster[:2], own=tenant).strip() == ""
+    assert f"plain,{model}\n" in completed(up, "bash", "submit", "--model", model[:1], own=tenant)
+    assert completed(up, "zsh", "jobs", "--queue", "dus").startswith("plain\ndusk\n")
+    assert completed(up, "bash", "jobs", "--queue", "dus", own=tenant) == "plain,dusk\n"
+    assert completed(up, "fish", "submit", "--runtime", "tor", own=tenant).startswith("plain,torch")
+
+
+def test_a_model_a_tenant_and_a_parameter_that_are_misspelt_are_answered_with_the_nearest(
+    up: Up,
+) -> None:
+    model = up.json("gpus")["models"][0]["model"]
+    sent = up.berth("submit", "--id", "odd", "--gpus", "1", "--model", f"{model}x", "--dry-run")
+    assert f"no cluster has GPUs of model {model}x, did you mean {model}?" in sent.stderr
+    hint = "(no tenant defualt has a key here, did you mean default?)"
+    assert hint in up.berth("job", "flags", "--tenant", "defualt").stderr
+    assert hint in up.berth("jobs", "--tenant", "defualt").stderr
+    ordered = up.berth("evict", "nobody", "--tenant", "defualt", "--as-operator")
+    assert "did you mean the tenant 'default'?" in ordered.stderr
+    key = str(up.folder / "keys" / "tenant.default.creds")
+    nothing = up.berth("job", "nobody", "--creds-file", key)
+    assert "did you mean" not in nothing.stderr
+    param = ("submit", "--gpus", "1", "--runtime", "torch", "--param", "proceses=2", "--", "t.py")
+    assert "did you mean 'processes'?" in up.berth(*param).stderr
 
 
 def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:

@@ -1,16 +1,25 @@
-"""`berth completion`: what a shell needs to complete commands, flags and ids of workloads."""
+"""`berth completion`: what a shell needs to complete commands, flags, and names of what is there:
+workloads, clusters, models of GPUs, queues and runtimes."""
 
 import asyncio
-from typing import Any
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from berthmaster.cli.session import Output, Session, target_of
 
-LIMIT_S = 1.0  # a person waits at the keyboard
+if TYPE_CHECKING:
+    from berthmaster.client import Client
+
+LIMIT_S = 0.3  # a person waits at the keyboard
+LIMIT_VARIABLE = "BERTH_COMPLETION_LIMIT_S"  # for a bus that is far away
 MOST = 100
 SHELLS = ("bash", "zsh", "fish")
+Known = Callable[["Client"], Awaitable[Mapping[str, str]]]  # names, and a word about each
 _TARGET = ("server", "context", "tenant", "creds_file", "ca_file", "data")
 
 
@@ -26,34 +35,86 @@ def completion(shell: str) -> None:
     click.echo(made(root, {}, "berth", "_BERTH_COMPLETE").source())
 
 
-class WorkloadName(click.ParamType[str]):
-    """The id of a workload: completed from the newest ones."""
+class Name(click.ParamType[str]):
+    """A name of something on the bus, completed from those that there are."""
 
-    name = "workload"
-
-    def __init__(self, *states: Any) -> None:
-        self._states = states
+    def __init__(self, name: str, known: Known) -> None:
+        self.name = name
+        self._known = known
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Nothing if the bus does not answer at once: a completion is no place for an error."""
         try:
+            limit_s = float(os.environ.get(LIMIT_VARIABLE) or LIMIT_S)
             target = target_of(**{name: ctx.params.get(name) for name in _TARGET})
-            session = Session(target, Output(as_json=True), LIMIT_S)
-            return asyncio.run(self._names(session, incomplete))
+            session = Session(target, Output(as_json=True), limit_s)
+            names = asyncio.run(self._ask(session, limit_s))
         except Exception:  # noqa: BLE001  whatever it is, the next command says it
             return []
-
-    async def _names(self, session: Session, beginning: str) -> list[CompletionItem]:
-        async with asyncio.timeout(2 * LIMIT_S), session.client() as berth:
-            found = await berth.list(states=self._states, limit=MOST)
         return [
-            CompletionItem(view.id, help=f"{view.state}, {view.queue}")
-            for view in found.workloads
-            if view.id.startswith(beginning)
+            CompletionItem(name, help=(text.splitlines() or [""])[0][:80])
+            for name, text in names.items()
+            if name.startswith(incomplete) and name.isprintable()
         ]
 
+    async def _ask(self, session: Session, limit_s: float) -> Mapping[str, str]:
+        async with asyncio.timeout(limit_s), session.client() as berth:
+            return await self._known(berth)
 
-OPEN = WorkloadName("queued", "placed", "claimed", "admitted", "running")
-ANY = WorkloadName()
+
+def workloads_in(*states: Any) -> Known:
+    """The newest ones."""
+
+    async def known(berth: "Client") -> dict[str, str]:
+        found = await berth.list(states=states, limit=MOST)
+        return {view.id: f"{view.state}, {view.queue}" for view in found.workloads}
+
+    return known
+
+
+async def clusters(berth: "Client") -> dict[str, str]:
+    """Those that have reported; a tenant may not ask."""
+    return dict.fromkeys(sorted({seen.fact.cluster for seen in await berth.fleet()}), "")
+
+
+async def models(berth: "Client") -> dict[str, str]:
+    """Of GPUs, with how many are free."""
+    return {
+        one.model: f"{one.free_gpus:g} of {one.gpus:g} free" for one in (await berth.gpus()).models
+    }
+
+
+async def queues(berth: "Client") -> dict[str, str]:
+    """All that were set; for a tenant those that are open to it."""
+    from berthmaster.client import NotAllowedError
+    from berthmaster.messages.control import QueueSetting
+
+    try:
+        facts = await berth.control()
+    except NotAllowedError:
+        return {one.queue: "" for one in (await berth.why()).accounts}
+    found = [one for one in facts if isinstance(one, QueueSetting) and not one.deleted]
+    return {one.queue: one.via for one in found}
+
+
+async def runtimes(berth: "Client") -> dict[str, str]:
+    """Those built in, and those that operators set, as far as one may ask."""
+    from berthmaster.client import NotAllowedError
+    from berthmaster.messages.runtimes import RuntimeSetting
+    from berthmaster.requests.builtin_runtimes import BUILT_IN
+
+    found = dict(BUILT_IN)
+    with suppress(NotAllowedError):
+        facts = await berth.control()
+        found |= {one.runtime: one for one in facts if isinstance(one, RuntimeSetting)}
+    return {name: one.description for name, one in sorted(found.items()) if not one.deleted}
+
+
+OPEN = Name("workload", workloads_in("queued", "placed", "claimed", "admitted", "running"))
+ANY = Name("workload", workloads_in())
+CLUSTER = Name("cluster", clusters)
+MODEL = Name("model", models)
+QUEUE = Name("queue", queues)
+RUNTIME = Name("runtime", runtimes)

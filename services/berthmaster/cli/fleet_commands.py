@@ -8,6 +8,7 @@ from typing import IO, Any, Final
 import click
 import msgspec
 
+from berthmaster.cli.completion import CLUSTER, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_gpus, parse_weights
@@ -126,7 +127,7 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @click.option("--reason", default="", help="Why, for those who wonder.")
 @bus_command
@@ -139,7 +140,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @click.option("--reason", default="", help="Why, for those who wonder.")
 @bus_command
@@ -156,7 +157,7 @@ def place_of(cluster: str, node: str | None) -> str:
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.option("--reason", required=True, help="How you know; it is kept.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @bus_command
@@ -174,7 +175,7 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool) -> None:
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.option("--reason", required=True, help="How you know; it is kept.")
 @bus_command
 async def found(session: Session, cluster: str, reason: str) -> None:
@@ -251,9 +252,10 @@ async def _warn_if_overcommitted(berth: Client) -> None:
 
 
 @queue.command("set")
-@click.argument("name")
+@click.argument("name", type=QUEUE)
 @click.option(
     "--parent",
+    type=QUEUE,
     metavar="QUEUE",
     help="The queue of whose shares it has a part; 'none' = it has its part of the fleet.",
 )

@@ -2,12 +2,13 @@
 
 import click
 
+from berthmaster.cli.completion import MODEL, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", type=MODEL, nargs=-1, metavar="[MODEL]...")
 @click.option(
     "--gpus",
     type=click.IntRange(1, 64),
@@ -15,7 +16,7 @@ from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
     show_default=True,
     help="How long one waits for so many on one node.",
 )
-@click.option("--queue", default="", help="Only what may be had through this queue.")
+@click.option("--queue", type=QUEUE, default="", help="Only what may be had through this queue.")
 @form_option
 @bus_command
 async def gpus(

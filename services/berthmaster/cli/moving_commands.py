@@ -8,6 +8,7 @@ from typing import Final
 import click
 import msgspec
 
+from berthmaster.cli.completion import CLUSTER
 from berthmaster.cli.fleet_commands import operator_reply, place_of
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
@@ -108,7 +109,9 @@ async def evict(session: Session, workload: str, reason: str, as_operator: bool)
 
 @click.command()
 @click.argument("workload")
-@click.option("--to", default="", metavar="CLUSTER", help="Where; else any other cluster.")
+@click.option(
+    "--to", type=CLUSTER, default="", metavar="CLUSTER", help="Where; else any other cluster."
+)
 @REASON
 @AS_OPERATOR
 @bus_command
@@ -158,7 +161,7 @@ async def _must_fit(berth: Client, workload: str, to: str) -> None:
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @click.option(
     "--by", metavar="TIME", help="When all must be gone: 2h, 18:30, 2026-12-01T18:30. Else never."
@@ -190,7 +193,7 @@ async def drain(
 
 
 @click.command()
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @click.option("--reason", default="", help="Why, for those who wonder.")
 @bus_command
@@ -202,7 +205,7 @@ async def undrain(session: Session, cluster: str, node: str | None, reason: str)
 
 
 @click.command()
-@click.argument("cluster", required=False, default="")
+@click.argument("cluster", type=CLUSTER, required=False, default="")
 @form_option
 @bus_command
 async def cordons(session: Session, cluster: str, form: Form | None) -> None:

@@ -1,14 +1,8 @@
-"""What somebody who misspelt a name may have meant. Pure."""
+"""What somebody who misspelt a name may have meant, in the words of commands. Pure."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """The name that is most like it, whatever its case; "" if none is."""
-    spelt = {name.casefold(): name for name in names}
-    found = get_close_matches(word.casefold(), spelt, n=1, cutoff=0.7)
-    return spelt[found[0]] if found else ""
+from berthmaster.messages.explain import nearest
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import click
 import msgspec
 
+from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.messages.usage import (
@@ -74,10 +75,10 @@ def _flags(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--since", default="30d", metavar="WHEN", help=f"From then on: {RIGHT}."),
         click.option("--until", default="now", metavar="WHEN", help="Until then, which is out."),
         click.option("--period", metavar="DAY|MONTH", help="All of 2026-11-24 or 2026-11."),
-        click.option("--queue", default="", help="Of this queue only."),
+        click.option("--queue", type=QUEUE, default="", help="Of this queue only."),
         click.option("--owner", default="", help="Of this owner only."),
-        click.option("--model", default="", help="On GPUs of this model only."),
-        click.option("--cluster", default="", help="In this cluster only."),
+        click.option("--model", type=MODEL, default="", help="On GPUs of this model only."),
+        click.option("--cluster", type=CLUSTER, default="", help="In this cluster only."),
         click.option("--of", "of_tenant", default="", metavar="TENANT", help="Of this tenant."),
         click.option("--mine", is_flag=True, help="Ask as a tenant: its own jobs."),
         click.option("--limit", type=click.IntRange(1, MOST_ROWS), default=100, show_default=True),

@@ -6,6 +6,7 @@ from typing import IO
 import click
 from msgspec.structs import replace
 
+from berthmaster.cli.completion import RUNTIME
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.requests import WrongInput, read_named
 from berthmaster.cli.session import Session, bus_command, usage
@@ -41,7 +42,7 @@ async def runtime_list(session: Session, form: Form | None) -> None:
 
 
 @runtime.command("show")
-@click.argument("name")
+@click.argument("name", type=RUNTIME)
 @bus_command
 async def runtime_show(session: Session, name: str) -> None:
     """Show one runtime as JSON, as `berth runtime apply` takes it."""
@@ -82,7 +83,7 @@ async def runtime_apply(session: Session, file: IO[bytes]) -> None:
 
 
 @runtime.command("remove")
-@click.argument("name")
+@click.argument("name", type=RUNTIME)
 @bus_command
 async def runtime_remove(session: Session, name: str) -> None:
     """Let no new request name a runtime; jobs that were submitted go on."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 import click
 
 from berthmaster.cli.contexts import ContextsWrong
-from berthmaster.cli.target import BusTarget, find_target
+from berthmaster.cli.target import BusTarget, find_target, tenants_beside
 from berthmaster.runtime.plain_json import dumps, pretty
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
     except RefusedError as error:
         if output.as_json:
             output.line({"error": error.refusal})
-        return _failed(output, EXIT_FAILED, "", error)
+        return _failed(output, EXIT_FAILED, "", error, misspelt_tenant(target))
     except NotAllowedError as error:
         hint = "" if target is None else f" (asked as tenant {target.tenant}, {_key(target)}; "
         hint += (
@@ -282,6 +282,17 @@ def run(work: Awaitable[int | None], output: Output, target: BusTarget | None = 
         # Whoever read us has enough. Nothing more may be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+
+
+def misspelt_tenant(target: BusTarget | None) -> str:
+    """A hint, where the tenant that is asked as has no key and another of nearly its name has."""
+    from berthmaster.cli.nearest import did_you_mean
+
+    if target is None or target.is_tenant:
+        return ""
+    known = tenants_beside(target.creds_file)
+    hint = "" if target.tenant in known else did_you_mean(target.tenant, known)
+    return f" (no tenant {target.tenant} has a key here{hint})" if hint else ""
 
 
 def _key(target: BusTarget) -> str:

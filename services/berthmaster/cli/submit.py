@@ -1,12 +1,15 @@
 """`berth submit`: requests from files, standard input or flags; and, if asked, to their end."""
 
+import asyncio
 import secrets
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE, RUNTIME
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.cli.waiting import Waiting, position
 from berthmaster.engine.scoring.profiles import PARTS, PROFILES
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from berthmaster.messages.api import SubmitReply
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
+MODELS_LIMIT_S = 0.5  # a job is not kept waiting for whoever knows the models
 _FLAGS = [
     click.option("--id", help="Its id; made up if not given."),
     click.option(
@@ -24,9 +28,12 @@ _FLAGS = [
         help="GPUs of each pod: 0, 1, 8, a share such as 0.5, or one's memory such as 8Gi.",
     ),
     click.option("--mig", metavar="PROFILE", help="A MIG slice for each pod: 1g.10gb."),
-    click.option("--model", multiple=True, help="A GPU model that will do; may be repeated."),
+    click.option(
+        "--model", type=MODEL, multiple=True, help="A GPU model that will do; may be repeated."
+    ),
     click.option(
         "--prefer-model",
+        type=MODEL,
         multiple=True,
         metavar="MODEL",
         help="Taken before others that will do, the first named first; may be repeated.",
@@ -77,7 +84,7 @@ _FLAGS = [
         default=None,
         help="GPUs of each pod in one NVLink or NUMA domain.",
     ),
-    click.option("--queue", help="Queue to wait in [default]."),
+    click.option("--queue", type=QUEUE, help="Queue to wait in [default]."),
     click.option("--priority", type=int, metavar="N", help="More goes first [0]."),
     click.option("--duration", metavar="TIME", help="How long it will run, about: 90s, 2h."),
     click.option(
@@ -107,11 +114,15 @@ _FLAGS = [
         metavar="N",
         help="With it, it has failed for good; may be repeated.",
     ),
-    click.option("--runtime", metavar="NAME", help="How it is run: torch, mpi, jax, plain, …"),
+    click.option(
+        "--runtime", type=RUNTIME, metavar="NAME", help="How it is run: torch, mpi, jax, plain, …"
+    ),
     click.option(
         "--param", multiple=True, metavar="K=V", help="A parameter of the runtime; may be repeated."
     ),
-    click.option("--cluster", multiple=True, help="A cluster that will do; may be repeated."),
+    click.option(
+        "--cluster", type=CLUSTER, multiple=True, help="A cluster that will do; may be repeated."
+    ),
     click.option("--cluster-label", multiple=True, metavar="K=V", help="Required of the cluster."),
     click.option("--profile", metavar="NAME", help=f"How clusters rank: {', '.join(PROFILES)}."),
     click.option(
@@ -194,6 +205,7 @@ async def submit(
     """
     from berthmaster.cli.requests import WrongInput
 
+    models = (*flags["model"], *flags["prefer_model"])
     if files and _any_given(flags):
         usage("-f: give files or flags, not both")
     words = (*files, *words)
@@ -203,7 +215,7 @@ async def submit(
         bodies = bodies_of(words, flags)
     except WrongInput as error:
         usage(str(error))
-    return await _send(session, bodies, dry_run=dry_run, wait=wait)
+    return await _send(session, bodies, dry_run=dry_run, wait=wait, models=models)
 
 
 @click.command()
@@ -271,11 +283,41 @@ def _read(word: str) -> bytes:
     return data
 
 
-async def _send(session: Session, bodies: list[bytes], *, dry_run: bool, wait: bool) -> int:
+async def _send(
+    session: Session,
+    bodies: list[bytes],
+    *,
+    dry_run: bool,
+    wait: bool,
+    models: Sequence[str] = (),
+) -> int:
     async with session.client() as berth:
+        for warning in await _unknown_models(berth, models):
+            sys.stderr.write(f"berth: {warning}\n")
         if dry_run:
             return await _dry_run(session, berth, bodies)
         return await _submit(session, berth, bodies, wait=wait)
+
+
+async def _unknown_models(berth: "Client", models: Sequence[str]) -> list[str]:
+    """Of models that no cluster has: one may come yet, so that it is no error; most likely the name
+    is wrong. Nothing if nobody says what there is."""
+    from berthmaster.cli.nearest import did_you_mean
+    from berthmaster.client.errors import BerthError
+    from berthmaster.engine.fleet.models import is_model
+
+    if not models:
+        return []
+    try:
+        async with asyncio.timeout(MODELS_LIMIT_S):
+            known = [one.model for one in (await berth.gpus()).models]
+    except (BerthError, TimeoutError):
+        return []
+    return [
+        f"no cluster has GPUs of model {model}{did_you_mean(model, known)}"
+        for model in dict.fromkeys(models)
+        if not any(is_model(model, one) for one in known)
+    ]
 
 
 async def _dry_run(session: Session, berth: "Client", bodies: list[bytes]) -> int:

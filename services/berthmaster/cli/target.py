@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus.permissions import UnknownUser, grants, inbox_prefix
+from berthmaster.bus.subjects import text
 from berthmaster.cli.contexts import CURRENT, Context, config_folder, load_contexts, named
 from berthmaster.supervisor.folder import (
     CONNECTION_FILE,
@@ -40,6 +41,15 @@ class BusTarget:
     def is_tenant(self) -> bool:
         """Whether the credentials are one tenant's, who may ask and hear of its own jobs only."""
         return self.inbox_prefix.startswith(("_INBOX.tenant.", "_INBOX.viewer."))
+
+
+def tenants_beside(creds_file: str) -> list[str]:
+    """Those whose credentials are in the folder of these: an operator's, who may know them."""
+    if not creds_file:
+        return []
+    found = Path(creds_file).parent.glob(f"tenant.*{CREDS_SUFFIX}")
+    names = (path.name.removeprefix("tenant.").removesuffix(CREDS_SUFFIX) for path in found)
+    return sorted(map(text, names))
 
 
 def find_target(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from berthmaster.cli.completion import CLUSTER
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.cli.top_screen import (
     COLUMNS,
@@ -46,7 +47,7 @@ OPEN: Final = ("queued", "placed", "claimed", "admitted", "running")
 
 
 @click.command()
-@click.argument("cluster", required=False)
+@click.argument("cluster", type=CLUSTER, required=False)
 @click.option("--jobs", "with_jobs", is_flag=True, help="Jobs, with what their GPUs do.")
 @click.option("--sort", metavar="COLUMN", help="By this column at first.")
 @click.option("--reverse", is_flag=True, help="The other way round.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from berthmaster.cli.completion import CLUSTER, MODEL
 from berthmaster.cli.fleet_commands import changed, queue_set
 from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_memory_mib
 from berthmaster.cli.session import Session, bus_command, usage
@@ -58,7 +59,7 @@ def _one_job(words: tuple[str, ...], flags: dict[str, Any]) -> bytes:
 
 
 @whatif.command("cordon")
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @_MINE
 @bus_command
@@ -69,7 +70,7 @@ async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -
 
 
 @whatif.command("uncordon")
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @_MINE
 @bus_command
@@ -80,7 +81,7 @@ async def uncordon(session: Session, cluster: str, node: str | None, mine: bool)
 
 
 @whatif.command("drain")
-@click.argument("cluster")
+@click.argument("cluster", type=CLUSTER)
 @click.argument("node", required=False)
 @_MINE
 @bus_command
@@ -133,8 +134,12 @@ async def rebalance(session: Session, whose: str, moves: int | None, after: str 
 
 @whatif.command("add-cluster")
 @click.argument("name")
-@click.option("--like", default="", metavar="CLUSTER", help="An empty copy of this cluster.")
-@click.option("--model", default="", help="Nodes with GPUs of this model, like the fleet's.")
+@click.option(
+    "--like", type=CLUSTER, default="", metavar="CLUSTER", help="An empty copy of this cluster."
+)
+@click.option(
+    "--model", type=MODEL, default="", help="Nodes with GPUs of this model, like the fleet's."
+)
 @click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
 @click.option("--gpu-memory", metavar="MEM", help="Of each GPU: 80Gi.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from berthmaster.cli.completion import ANY, OPEN
+from berthmaster.cli.completion import ANY, OPEN, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.selection import (
     OPEN_STATES,
@@ -18,7 +18,13 @@ from berthmaster.cli.selection import (
     selection_of,
     selection_options,
 )
-from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
+from berthmaster.cli.session import (
+    EXIT_FAILED,
+    Session,
+    bus_command,
+    misspelt_tenant,
+    usage,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -62,7 +68,7 @@ SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
 
 @click.command()
 @click.option("--state", type=click.Choice(STATES), multiple=True, help="Only in these states.")
-@click.option("--queue", default="", help="Only of this queue.")
+@click.option("--queue", type=QUEUE, default="", help="Only of this queue.")
 @selection_options("Only with")
 @click.option("--since", metavar="TIME", help="Only those of which something happened since: 2h.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
@@ -126,6 +132,8 @@ async def jobs(
             await watch_list(session, berth.now, listed, lambda r: shown(r, wide), lines)
             return
         reply = await listed()
+        if not reply.workloads and not all_tenants and (hint := misspelt_tenant(session.target)):
+            session.out.say(f"berth: nothing is listed{hint}")
         write_list(
             session.out,
             form,

@@ -52,13 +52,15 @@ def conflict(workload_id: str, other: str) -> Refusal:
     )
 
 
-def not_found(workload_id: str) -> Refusal:
-    """No such workload, in the log or the archive."""
+def not_found(workload_id: str, other_tenant: str = "") -> Refusal:
+    """No such workload, in the log or the archive. ``other_tenant``: whom an operator may have
+    meant; a tenant is never told of another."""
+    hint = f"; did you mean the tenant {other_tenant!r}?" if other_tenant else ""
     return Refusal(
         code="not_found",
         field="id",
         value=shorten(workload_id),
-        expected="the id of a workload of this tenant",
+        expected=f"the id of a workload of this tenant{hint}",
     )
 
 

@@ -321,7 +321,10 @@ def job_order(shared: SharedState, asked: Requested, verb: Verb, now_s: float) -
     body = validation.job_order_request(asked.data)
     if isinstance(body, Refusal):
         return body
-    return (yield from fulfil(shared, asked.ref, operators_order(verb, body), now_s))
+    reply = yield from fulfil(shared, asked.ref, operators_order(verb, body), now_s)
+    if isinstance(reply, Refusal) and reply.code == "not_found":
+        return not_found(body.id, shared.nearest_tenant(body.tenant))
+    return reply
 
 
 def fulfil(shared: SharedState, ref: str, wish: Wish | Order, now_s: float) -> Conversation:

@@ -7,6 +7,7 @@ import msgspec
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.explain import nearest
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.queues import NO_QUEUES
@@ -59,6 +60,11 @@ class SharedState:
         if sequence > self._runtime_sequences.get(setting.runtime, 0):
             self._runtime_sequences[setting.runtime] = sequence
             self.runtimes[setting.runtime] = setting
+
+    def nearest_tenant(self, name: str) -> str:
+        """Whom an operator may have meant by a tenant that nothing is known of; "" = nobody."""
+        known = self.view.tenants | {each for one in self.queues.values() for each in one.tenants}
+        return "" if name in known else nearest(name, sorted(known))
 
     def set_trouble(self, trouble: str, now_s: float) -> None:
         """What became of the last writes: "" if they were stored."""

@@ -370,6 +370,11 @@ class WorkloadIndex:
         """Why it is frozen, or nothing."""
         return self._frozen.get(key(tenant, workload_id), "")
 
+    @property
+    def tenants(self) -> set[str]:
+        """Those that have submitted something."""
+        return set(self._tenants)
+
     def open_of(self, tenant: str) -> int:
         """How many workloads of a tenant have not ended."""
         known = self._tenants.get(tenant)

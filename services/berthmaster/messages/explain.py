@@ -157,6 +157,13 @@ def explain_validation(
     return invalid(path, value, words(info))
 
 
+def nearest(word: str, names: Iterable[str]) -> str:
+    """The name that is most like what somebody wrote, whatever its case; "" if none is."""
+    spelt = {name.casefold(): name for name in names}
+    found = difflib.get_close_matches(word[:64].casefold(), spelt, n=1, cutoff=0.7)
+    return spelt[found[0]] if found else ""
+
+
 def unknown_field(path: list[Step], value: dict[str, object], info: inspect.StructType) -> Refusal:
     """The first field of ``value`` that its type does not have."""
     known = [field.encode_name for field in info.fields]

@@ -1,6 +1,5 @@
 """Whether a queue takes a request of this tenant, and why not. Pure."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,7 +10,7 @@ from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import JobDefaults, QueueSetting
-from berthmaster.messages.explain import invalid, shorten
+from berthmaster.messages.explain import invalid, nearest, shorten
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.bounds import request_refusal
@@ -91,8 +90,8 @@ def _not_open(queues: Mapping[str, QueueSetting], tenant: str, queue: str) -> Re
         for name, other in queues.items()
         if not other.deleted and (not other.tenants or tenant in other.tenants)
     )
-    near = difflib.get_close_matches(queue, usable, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    near = nearest(queue, usable)
+    hint = f"did you mean {near!r}? " if near else ""
     named = ", ".join(usable[:MAX_QUEUES_NAMED]) + (", …" if usable[MAX_QUEUES_NAMED:] else "")
     wrong = "it was deleted" if open_to_it else "this one does not exist or is not open to it"
     return Refusal(

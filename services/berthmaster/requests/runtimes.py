@@ -7,7 +7,6 @@ A request is filled in once, when it is taken. What it got is kept with it (``ru
 that a template which is changed later changes no job, and a record says what ran.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.api import Refusal
-from berthmaster.messages.explain import Step, invalid
+from berthmaster.messages.explain import Step, invalid, nearest
 from berthmaster.messages.runtimes import (
     ParameterValue,
     PodTemplate,
@@ -110,8 +109,8 @@ def _allowed(
     if setting is not None and not setting.deleted and is_of(setting, queue):
         return setting
     names = sorted(n for n, one in runtimes.items() if not one.deleted and is_of(one, queue))
-    near = difflib.get_close_matches(asked.name, names, 1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(asked.name, names)
+    meant = f"; did you mean {near!r}?" if near else ""
     shown = ", ".join(names[:MAX_RUNTIMES_NAMED]) or "(none)"
     more = " …" if len(names) > MAX_RUNTIMES_NAMED else ""
     right = f"a runtime that is allowed in the queue {queue!r}{meant}; these are: {shown}{more}"
@@ -130,7 +129,9 @@ def _values(setting: RuntimeSetting, asked: Runtime) -> dict[str, ParameterValue
     for name, value in asked.parameters.items():
         if name not in known:
             names = ", ".join(known) or "(none)"
-            right = f"a parameter of the runtime {setting.runtime!r}: {names}"
+            near = nearest(name, known)
+            meant = f"; did you mean {near!r}?" if near else ""
+            right = f"a parameter of the runtime {setting.runtime!r}{meant}; these are: {names}"
             return invalid([*path, name], name, right)
         if right := value_fault(known[name], value):
             return invalid([*path, name], value, right)

@@ -1,11 +1,14 @@
 """What somebody who misspelt a name may have meant."""
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from berthmaster.cli.commands import COMMANDS, berth
 from berthmaster.cli.completion import SHELLS
-from berthmaster.cli.nearest import did_you_mean, nearest
+from berthmaster.cli.nearest import did_you_mean
+from berthmaster.messages.explain import nearest
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,20 @@ def test_a_shell_gets_its_script_and_commands_are_completed(shell: str) -> None:
     asked = {"_BERTH_COMPLETE": f"{shell}_complete", "COMP_WORDS": "berth who", "COMP_CWORD": at}
     done = CliRunner(env=asked).invoke(berth, prog_name="berth")
     assert "whoami" in done.output
+
+
+@pytest.mark.parametrize(
+    "words", ["why a", "cordon a", "submit --model a", "jobs --queue a", "runtime show zzz"]
+)
+def test_names_are_not_completed_where_nobody_answers_and_nothing_is_said(
+    words: str, tmp_path: Path
+) -> None:
+    asked = {
+        "_BERTH_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"berth {words}",
+        "COMP_CWORD": str(len(words.split())),
+        "BERTH_NATS_URL": "nats://127.0.0.1:1",
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+    done = CliRunner(env=asked).invoke(berth, prog_name="berth")
+    assert done.output.strip() == ""

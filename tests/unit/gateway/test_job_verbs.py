@@ -267,3 +267,20 @@ def test_a_divided_job_is_cancelled_held_and_evicted_as_one_and_moved_by_its_loo
     assert isinstance(done(knowing(*log), "hold", evict=True), Held)
     assert isinstance(done(knowing(*log), "evict"), MoveRequested)
     assert isinstance(done(knowing(*log), "cancel"), CancelRequested)
+
+
+def test_an_operator_who_misspells_a_tenant_is_told_and_a_tenant_is_not() -> None:
+    gateway = knowing(*QUEUED)
+
+    def asked(tenant: str, by: str | None) -> Refusal:
+        body = {"id": "nobody"} | ({} if by else {"tenant": tenant})
+        gateway.handle(ask("evict" if by else "evict_job", body, tenant=by), 9.0)
+        (told,) = gateway.handle(Reloaded(ref="r1", workload=None), 9.0)
+        assert isinstance(told, Reply)
+        assert isinstance(told.reply, Refusal)
+        return told.reply
+
+    right = "the id of a workload of this tenant"
+    assert asked("anna", None).expected == f"{right}; did you mean the tenant 'ann'?"
+    assert asked("ann", None).expected == right
+    assert asked("", "anna").expected == right
