@@ -24,6 +24,7 @@ from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import (
     CancelRequested,
+    EvictionRequested,
     JobRequest,
     Placed,
     PodSet,
@@ -194,6 +195,21 @@ class Site:
             cluster=CLUSTER,
             attempt=1,
             pods=pods,
+            reason="room for another",
+            decision=3,
+        )
+        await self.append(event)
+
+    async def make_room(self, name: str) -> None:
+        """As the resolver decides that it goes."""
+        event = EvictionRequested(
+            tenant=TENANT,
+            id=name,
+            after=(await self.read(name)).sequence,
+            at_s=4.0,
+            by="resolver",
+            cluster=CLUSTER,
+            attempt=1,
             reason="room for another",
             decision=3,
         )

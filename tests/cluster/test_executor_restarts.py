@@ -4,13 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.kubernetes.resources import JOB_SETS
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import PodSet, Resized, Running
-from tests.bus.tools import story
-from tests.cluster.executing import Site, job, site
+from berthmaster.messages.workload import Evicted, PodSet, Resized, Running
+from tests.bus.tools import eventually, story
+from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
@@ -109,6 +110,49 @@ async def test_killed_while_it_stops_a_job_it_says_why_in_its_next_life(
         await berlin.until("train", "Cancelled")
         await berlin.clean()
         assert await berlin.kinds("train") == ["Claimed", "Running", "CancelRequested", "Cancelled"]
+
+
+@story
+async def test_what_makes_room_is_told_when_its_pod_has_gone_whoever_is_away_meanwhile(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        await berlin.place(replace(job(run_s="forever"), grace_s=1.0), "n1")
+        await berlin.until("train", "Running")
+        [pod] = berlin.pods()
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
+        stays = [*pod["metadata"].get("finalizers", ()), "berth.test/ignores-sigterm"]
+        worker.api.merge(path, {"metadata": {"finalizers": stays}})
+        # The API server is away when it is told to go, and the executor dies of that.
+        berlin.proxy.close()
+        await berlin.make_room("train")
+        berlin.restart()
+        berlin.proxy.open()
+
+        async def asked() -> bool:
+            found = await asyncio.to_thread(worker.api.get, path)
+            return "deletionTimestamp" in found["metadata"]
+
+        await eventually(asked, LIMIT_S)
+        assert worker.api.get(path)["metadata"]["deletionGracePeriodSeconds"] == 1
+        # Its process stays all the same: while it does, nobody is given its room.
+        mark = worker.audit.mark()
+        berlin.restart()
+
+        async def looked() -> bool:
+            return bool(worker.audit.calls(since=mark, user_agent="berthmaster-executor"))
+
+        await eventually(looked, LIMIT_S)
+        told = ["Claimed", "Running", "EvictionRequested"]
+        assert await berlin.kinds("train") == told
+        worker.api.merge(path, {"metadata": {"finalizers": []}})
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert (evicted.blameless, evicted.reason) == (True, "room for another")
+        await berlin.clean()
+        assert await berlin.kinds("train") == [*told, "Evicted"]
 
 
 @story

@@ -50,6 +50,13 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
                 yield _absent(worker, queue)
             else:
                 yield from _queue(worker, queue)
+        yield Finding(
+            level="ok",
+            where=worker.name,
+            what="jobs with min_count start with fewer pods where Kueue's quota is short (partial "
+            "admission) and keep their size from then on: in Kueue no Job has both that and a "
+            "number that changes (elastic jobs)",
+        )
     if not worker.job_sets:
         yield Finding(
             level="note",

@@ -8,7 +8,7 @@ import msgspec
 from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, Resized, Succeeded
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
@@ -101,6 +101,10 @@ def test_why_and_a_dry_run_know_how_many_there_are() -> None:
         "would run on c1, n0; 1 wait already, with 1 of 6 pods",
     )
     assert len(world.workloads[found].pods) == 3
+    world.resolver.know.open[found].target = Target(via="worker")
+    told = world.resolver.why(TENANT, "elastic", world.now_s)
+    assert isinstance(told, WhyReply)
+    assert "with as many pods as it lets in it goes on" in told.summary
 
 
 def test_its_queues_limit_counts_as_room_does() -> None:

@@ -5,6 +5,7 @@ They are made by the very functions that decide, so an explanation is what would
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -121,6 +122,9 @@ def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
     return ""
 
 
+KEEPS_SIZE: Final = "; the worker's Kueue governs it: with as many pods as it lets in it goes on"
+
+
 def _why_there(
     know: Knowledge,
     policy: Policy,
@@ -139,6 +143,8 @@ def _why_there(
     if workload.wished is not None:
         wished = sum(pods.count for pods in workload.wished.pod_sets)
         where += f"; with {len(workload.pods)} pods, {wished} are wished for"
+    if (asked := workload.wished or workload.request) is not None and is_elastic(asked):
+        where += KEEPS_SIZE if workload.target.via == "worker" else ""
     if workload.resizing:
         where += f"; it is to have {len(workload.resizing)}"
     if workload.held_back:
