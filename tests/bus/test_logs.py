@@ -67,7 +67,7 @@ class Pods:
     def __init__(self) -> None:
         self.pod = Pod()
 
-    def pods(self, attempt: Attempt) -> Sequence[str]:
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
         return ["train-1-main-0"] if attempt == ATTEMPT else []
 
     async def open(

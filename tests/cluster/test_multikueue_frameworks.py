@@ -3,6 +3,8 @@ in a worker lets a hub do with each kind, and that the reconciler sends each to 
 
 The definitions come as Go modules (tests/controlplane/frameworks.py); where they cannot be had the
 tests are skipped and say why. No controller of theirs runs: what Kueue and we do is what counts.
+Of a TrainJob Kueue works out the pods itself, from the runtime that it names (it has Trainer's own
+code for that), on the hub and in the worker; so the runtime must be in both.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +26,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes, default_crds
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # four real planes on a busy machine
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 KINDS: Final = tuple(SOURCES)
 JOB_SET, RAY, TORCH, MPI, TRAIN = (
@@ -35,6 +37,7 @@ JOB_SET, RAY, TORCH, MPI, TRAIN = (
     "trainer.kubeflow.org/trainjob",
 )
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+TRAINING_RUNTIMES: Final = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
 
@@ -124,8 +127,49 @@ BODIES: Final[dict[str, tuple[str, str, Object]]] = {
     TRAIN: (
         "trainer.kubeflow.org/v1alpha1",
         "TrainJob",
-        {"suspend": True, "runtimeRef": {"name": "torch"}, "trainer": {"numNodes": 2}},
+        {
+            "suspend": True,
+            "managedBy": MULTIKUEUE,
+            "runtimeRef": {"name": "torch"},
+            "trainer": {"numNodes": 2},
+            # As Kueue's webhook writes it: where Kueue puts what it has decided for the pods.
+            "runtimePatches": [
+                {
+                    "manager": "kueue.x-k8s.io/manager",
+                    "trainingRuntimeSpec": {"template": {"spec": {}}},
+                }
+            ],
+        },
     ),
+}
+# The runtime that the TrainJob names: one pod that loads data, and nodes of one GPU each.
+TRAINING_RUNTIME: Final[Object] = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "ClusterTrainingRuntime",
+    "metadata": {"name": "torch", "labels": {"trainer.kubeflow.org/framework": "torch"}},
+    "spec": {
+        "mlPolicy": {"numNodes": 1},
+        "template": {
+            "spec": {
+                "replicatedJobs": [
+                    {
+                        "name": name,
+                        "replicas": 1,
+                        "template": {
+                            "metadata": {
+                                "labels": {"trainer.kubeflow.org/trainjob-ancestor-step": step}
+                            },
+                            "spec": {"template": template(gpus, name=name)},
+                        },
+                    }
+                    for name, step, gpus in (
+                        ("dataset-initializer", "dataset-initializer", 0),
+                        ("node", "trainer", 1),
+                    )
+                ]
+            }
+        },
+    },
 }
 
 
@@ -220,14 +264,14 @@ def rig(
 ) -> Iterator[Rig]:
     if not is_real():
         pytest.skip("frameworks need a real Kueue: set KUEUE_BIN and KUEUE_CRDS")
-    frameworks = (JOB_SET, RAY, TORCH, MPI)
     for plane in planes:
         if plane.name != THREE:
-            define(plane, found, *frameworks)
+            define(plane, found, *KINDS)
+            plane.api.create(TRAINING_RUNTIMES, TRAINING_RUNTIME)
     for plane in planes.workers:
         make_nodes(plane, [gpu_node(f"{plane.name}-node", model="NVIDIA-A100", gpus=8)])
-        grant(plane, f"{namespace}-frameworks", USER, ("batch/job", *frameworks))
-    options = Options(dispatcher="berthmaster.io/dispatcher", frameworks=("batch/job", *frameworks))
+        grant(plane, f"{namespace}-frameworks", USER, ("batch/job", *KINDS))
+    options = Options(dispatcher="berthmaster.io/dispatcher", frameworks=("batch/job", *KINDS))
     try:
         with (
             Bus(tmp_path) as bus,
@@ -244,7 +288,7 @@ def rig(
                 yield rig
             finally:
                 rig.kill()
-                for framework in frameworks:
+                for framework in KINDS:
                     for plane in planes:
                         if plane.name != THREE:
                             plane.api.delete(path(framework, namespace))
@@ -275,7 +319,7 @@ def test_each_kind_goes_to_the_roomiest_worker_that_serves_it_and_why_not_elsewh
     k = rig.k
     hub, namespace = k.planes.hub.api, k.namespace
     rig.start()
-    for number, framework in enumerate((JOB_SET, RAY, TORCH, MPI)):
+    for number, framework in enumerate(KINDS):
         _, kind, _ = BODIES[framework]
         name = f"train-{number}"
         hub.create(path(framework, namespace), body(framework, namespace, name, k.queue))

@@ -224,6 +224,10 @@ class Api:
         return f"{root}{inside}/{plural}/{metadata['name']}"
 
 
+# Definitions of resources are large: libyaml, where it is, reads them twenty times as fast.
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def documents(*sources: Path) -> list[Object]:
     """Every document of YAML files, and of the YAML files of folders, in the order of names."""
     files: list[Path] = []
@@ -231,7 +235,7 @@ def documents(*sources: Path) -> list[Object]:
         files += sorted(source.glob("*.yaml")) if source.is_dir() else [source]
     found: list[Object] = []
     for file in files:
-        for each in yaml.safe_load_all(file.read_text()):
+        for each in yaml.load_all(file.read_text(), Loader=_LOADER):
             found += each["items"] if each and each["kind"] == "List" else [each] if each else []
     return found
 

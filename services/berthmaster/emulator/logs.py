@@ -27,7 +27,7 @@ class EmulatedLogs:
         self._cluster = cluster
         self._clock = clock
 
-    def pods(self, attempt: Attempt) -> Sequence[str]:
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
         """Its pods, those that are over as well."""
         group = self._cluster.world.groups.get(attempt)
         if group is None or group.phase is Phase.REFUSED:

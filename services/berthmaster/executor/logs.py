@@ -59,8 +59,8 @@ class LogStream(Protocol):
 class LogSource(Protocol):
     """Where logs of a cluster's pods come from."""
 
-    def pods(self, attempt: Attempt) -> Sequence[str]:
-        """Its pods, in the order of their names."""
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
+        """Its pods, in the order of their names. Raises NoLog."""
 
     async def open(
         self,
@@ -160,7 +160,7 @@ class LogDesk:
 
     async def _chunk(self, ask: LogAsk) -> LogChunk:
         attempt = Attempt(ask.tenant, ask.id, ask.attempt)
-        pods = self._source.pods(attempt)
+        pods = await self._source.pods(attempt)
         if not pods:
             raise NoLog("no pod of it is there yet, or any more")
         if ask.pod >= len(pods):
@@ -282,14 +282,14 @@ class LogDesk:
 
     async def keep_ends(self, attempt: Attempt) -> None:
         """Tell the door the end of each of its first pods' logs, within a time limit."""
-        pods = self._source.pods(attempt)
         try:
             async with asyncio.timeout(END_LIMIT_S):
+                pods = await self._source.pods(attempt)
                 await asyncio.gather(
                     *(self._keep_end(attempt, pods, at) for at in range(min(MAX_ENDS, len(pods)))),
                     return_exceptions=True,
                 )
-        except TimeoutError:
+        except (NoLog, TimeoutError):
             pass
 
     async def _keep_end(self, attempt: Attempt, pods: Sequence[str], at: int) -> None:

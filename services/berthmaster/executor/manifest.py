@@ -33,13 +33,13 @@ from berthmaster.engine.fleet.shares import (
     sized_milli,
     takes_milli,
 )
-from berthmaster.executor import claims, gangs, rendezvous
+from berthmaster.executor import claims, gangs
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.claims import Existing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.gangs import GROUP, KAI_MEMBERS, Gangs, Group
 from berthmaster.executor.offers import Offers
-from berthmaster.kubernetes import labels
+from berthmaster.kubernetes import labels, rendezvous
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.kubernetes.templates import apply as templates_apply

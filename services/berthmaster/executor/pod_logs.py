@@ -1,9 +1,12 @@
 """Logs of pods as a kubelet has them, by way of the API server."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from berthmaster.executor.cluster_protocol import Attempt
+from berthmaster.executor.hub_jobs import HubJobs
+from berthmaster.executor.kinds import PodObject
 from berthmaster.executor.logs import LogStream, NoLog
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.kubernetes.client import Client
@@ -12,15 +15,25 @@ from berthmaster.kubernetes.transport import Stream
 
 
 class PodLogs:
-    """The logs of one executor's pods."""
+    """The logs of one executor's pods, and of the copies that MultiKueue made in its namespaces."""
 
-    def __init__(self, client: Client, runtime: ClusterRuntime) -> None:
+    def __init__(self, client: Client, runtime: ClusterRuntime, hub_jobs: HubJobs) -> None:
         self._client = client
         self._runtime = runtime
+        self._hub_jobs = hub_jobs
 
-    def pods(self, attempt: Attempt) -> Sequence[str]:
-        """Names of its pods, in their order."""
-        return [pod.metadata.name for pod in self._runtime.pods_of(attempt)]
+    async def _pods_of(self, attempt: Attempt) -> Sequence[PodObject]:
+        if self._runtime.holds(attempt):
+            return self._runtime.pods_of(attempt)
+        now_s = asyncio.get_running_loop().time()
+        try:
+            return await self._hub_jobs.pods_of(attempt, now_s)
+        except KubernetesError as error:
+            raise NoLog(f"its pods cannot be looked for: {error}") from error
+
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
+        """Names of its pods, in their order. Raises NoLog."""
+        return [pod.metadata.name for pod in await self._pods_of(attempt)]
 
     async def open(
         self,
@@ -32,7 +45,8 @@ class PodLogs:
         follow: bool,
     ) -> LogStream:
         """Raises NoLog."""
-        found = next((p for p in self._runtime.pods_of(attempt) if p.metadata.name == pod), None)
+        pods = await self._pods_of(attempt)
+        found = next((p for p in pods if p.metadata.name == pod), None)
         if found is None:
             raise NoLog(f"pod {pod} is gone")
         since = ""

@@ -197,7 +197,7 @@ class ProgressReader:
 
     async def _read(self, one: _Watched, *, follow: bool) -> None:
         """Lines that were not had before, as they come."""
-        pods = self._source.pods(one.attempt)
+        pods = await self._source.pods(one.attempt)
         if not pods:
             raise NoLog("no pod of it is there")
         before_s, one.looked_at_s = one.looked_at_s, self._clock()

@@ -38,12 +38,12 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.effects import AttemptEffects
 from berthmaster.executor.gangs import GROUP
 from berthmaster.executor.kinds import JobObject, PodObject
-from berthmaster.executor.rendezvous import SERVICE
 from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.reflector import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.rendezvous import SERVICE
 from berthmaster.kubernetes.resources import Resource
 from berthmaster.runtime.log import LogLike
 

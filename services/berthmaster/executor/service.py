@@ -16,6 +16,7 @@ from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import ClusterReached
 from berthmaster.executor.gangs import SERVED_BY, Gangs
+from berthmaster.executor.hub_jobs import HubJobs
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.logs import KeepsEnds, LogDesk
 from berthmaster.executor.manifest import Style
@@ -228,7 +229,7 @@ class _Serving:
             clock=door.now,
             log=ctx.log,
         )
-        source = PodLogs(client, runtime)
+        source = PodLogs(client, runtime, HubJobs(client, settings.namespaces))
         self._desk = LogDesk(
             door,
             source,

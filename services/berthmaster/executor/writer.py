@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable
 from typing import Final, cast
 
-from berthmaster.executor import claims, gangs, rendezvous
+from berthmaster.executor import claims, gangs
 from berthmaster.executor.attempts import Held, attempt_of
 from berthmaster.executor.claims import TEMPLATES, Existing
 from berthmaster.executor.cluster_protocol import CreatePods, ResizePods
@@ -38,7 +38,7 @@ from berthmaster.executor.manifest import (
     object_name,
 )
 from berthmaster.executor.offers import Offers
-from berthmaster.kubernetes import labels
+from berthmaster.kubernetes import labels, rendezvous
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import Denials
 from berthmaster.kubernetes.errors import (

@@ -40,10 +40,12 @@ def order_refusal(request: JobRequest, via: str) -> Refusal | None:
         if other.id == request.id:
             right = "another job: one that waits for itself, in a circle, never begins"
             return invalid(["depends_on", at, "id"], other.id, right)
-    for field in ("depends_on", "set_at_most"):
-        if via == "hub" and getattr(request, field):
-            right = "nothing: the jobs of this queue are ordered by the hub's Kueue (via hub)"
-            return invalid([field], getattr(request, field), right)
+    if via == "hub" and request.set_at_most is not None:
+        right = (
+            "nothing: the jobs of this queue are ordered by the hub's Kueue (via hub), whose quota "
+            "bounds how many run; a queue that is direct or via worker keeps it"
+        )
+        return invalid(["set_at_most"], request.set_at_most, right)
     if request.set_at_most is not None and not request.set:
         return invalid(["set_at_most"], request.set_at_most, "a set that it is a bound of (set)")
     return None

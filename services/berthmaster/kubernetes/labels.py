@@ -16,6 +16,7 @@ ATTEMPT: Final = "berthmaster.io/attempt"  # from 1
 POD: Final = "berthmaster.io/pod"  # "<pod set>-<index>", unique within the attempt
 POD_SET: Final = "berthmaster.io/pod-set"  # of pods that a Job numbers: with its index, the pod
 INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Kubernetes' own
+JOB_NAME: Final = "batch.kubernetes.io/job-name"  # Kubernetes' own, of a Job's pods
 EXECUTOR: Final = "berthmaster.io/executor"  # who made it
 GPUS: Final = "berthmaster.io/gpus"  # annotation: "0,3", the indices that a pod has, where known
 ISOLATION: Final = "berthmaster.io/isolation"  # annotation: how hard its part of a GPU is limited

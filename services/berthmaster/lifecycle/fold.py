@@ -181,6 +181,12 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
         )
 
     @property
+    def waited_for(self) -> str:
+        """The jobs that it depends on, in words."""
+        others = self.request.depends_on if self.request is not None else ()
+        return ", ".join(f"{other.id} to have {other.until}" for other in others)
+
+    @property
     def held_back(self) -> bool:
         """It is a part of a gang of which others are not claimed yet: its pods must not start."""
         part = self.request.part if self.request is not None else None

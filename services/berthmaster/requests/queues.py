@@ -14,6 +14,7 @@ from berthmaster.messages.explain import invalid, nearest, shorten
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.bounds import request_refusal
+from berthmaster.requests.by_hub import by_hub_refusal
 from berthmaster.requests.dividing import via_refusal
 from berthmaster.requests.queue_tree import inner_refusal
 from berthmaster.requests.runtimes import filled_in
@@ -53,6 +54,8 @@ def refusal_of(
     setting = queues[request.queue]
     if setting.via == "hub" and is_elastic(request):
         return _not_elastic(setting, request)
+    if setting.via == "hub" and (refusal := by_hub_refusal(request)):
+        return refusal
     if refusal := via_refusal(setting, request):
         return refusal
     return request_refusal(setting, request) or _too_much(setting, request, waiting)

@@ -32,6 +32,7 @@ class LittleApi:
         self.calls: list[tuple[str, str]] = []  # method, plural; no lists, no watches
         self.misfortune: Misfortune = lambda method, plural: None
         self.job_sets = True
+        self.logs: dict[str, bytes] = {}  # by pod
         self.closed: set[str] = set()  # namespaces in which nobody has any right
         self._version = 10
         self._history: list[tuple[int, str, str, Json]] = []  # version, type, plural, object
@@ -126,7 +127,10 @@ class LittleApi:
         if request.method == "GET" and not name:
             if "watch" in request.query:
                 return await self._watch(request, plural, namespace)
-            return web.json_response(self._list(plural, namespace))
+            chosen = self._list(plural, namespace, request.query.get("labelSelector", ""))
+            return web.json_response(chosen)
+        if rest[1:] == ["log"]:
+            return web.Response(body=self.logs[name])
         self.calls.append((request.method, plural))
         fate = self.misfortune(request.method, plural)
         if isinstance(fate, tuple):
@@ -170,8 +174,12 @@ class LittleApi:
             return 409, status(409, "Conflict")
         return 200, await self.put(plural, _merged(found, body))
 
-    def _list(self, plural: str, namespace: str) -> Json:
-        items = [o for key, o in self.objects.items() if key[:2] == (plural, namespace)]
+    def _list(self, plural: str, namespace: str, selector: str) -> Json:
+        items = [
+            found
+            for key, found in self.objects.items()
+            if key[:2] == (plural, namespace) and _is_chosen(found, selector)
+        ]
         return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
 
     async def _watch(self, request: web.Request, plural: str, namespace: str) -> web.StreamResponse:
@@ -191,6 +199,18 @@ class LittleApi:
     @property
     def _told(self) -> int:
         return self._history[-1][0] if self._history else 0
+
+
+def _is_chosen(found: Json, selector: str) -> bool:
+    """By its labels: ``key=value``, ``key``, ``!key``."""
+    has = found["metadata"].get("labels", {})
+    for each in filter(None, selector.split(",")):
+        name, equals, value = each.partition("=")
+        if equals and has.get(name) != value:
+            return False
+        if not equals and (name.lstrip("!") in has) == name.startswith("!"):
+            return False
+    return True
 
 
 def _merged(old: Json, patch: Json) -> Json:

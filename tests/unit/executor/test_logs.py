@@ -21,7 +21,7 @@ class Breaking:
     def __init__(self) -> None:
         self.opened: list[tuple[float | None, bool]] = []
 
-    def pods(self, attempt: Attempt) -> Sequence[str]:
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
         return ["train-1-0"]
 
     async def open(

@@ -23,9 +23,9 @@ from berthmaster.executor.manifest import (
     object_name,
 )
 from berthmaster.executor.offers import Offers
-from berthmaster.executor.rendezvous import SERVICE
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.objects import Metadata
+from berthmaster.kubernetes.rendezvous import SERVICE
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.fleet import NodeGone, NodeReport, Share, Stamp
 from berthmaster.messages.placement import PodBinding, Target

@@ -153,7 +153,7 @@ class Quiet:
     def flush(self) -> None:
         pass
 
-    def pods(self, attempt: Attempt) -> Sequence[str]:
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
         return ["train-1-0", "train-1-1"]
 
     async def open(

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from berthmaster.executor import rendezvous
+from berthmaster.kubernetes import rendezvous
 from berthmaster.kubernetes.pods import Document
 from berthmaster.messages.runtimes import (
     ObjectKey,

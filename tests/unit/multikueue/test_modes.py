@@ -14,7 +14,14 @@ from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Refused
 from berthmaster.messages.control import QueuePlace, QueueSetting
-from berthmaster.messages.workload import CancelRequested, JobRequest, RunSpec, Submitted
+from berthmaster.messages.workload import (
+    CancelRequested,
+    Dependency,
+    JobRequest,
+    Released,
+    RunSpec,
+    Submitted,
+)
 from berthmaster.multikueue.deciding.job_manifest import job_name
 from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
 from tests.support.builders import node, pod_set
@@ -254,6 +261,23 @@ def test_a_request_becomes_a_suspended_job_and_lives_as_one_made_with_kubectl() 
         "admitted w1",
         "succeeded w1",
     ]
+
+
+def test_a_request_that_waits_for_another_gets_its_job_when_that_has_come_about() -> None:
+    world = World()
+    world.all_workers()
+    world.set(HUB_QUEUE)
+    world.begin()
+    name = requested(world, depends_on=(Dependency(id="data"),))
+    world.settle()
+    assert world.writes == []
+    assert "waits: for data to have succeeded; then its Job is made on the hub" in world.why(name)
+    sequence = world.core.know.open[name].sequence
+    common = {"tenant": "acme", "id": "train", "at_s": 1.0, "by": "gateway"}
+    world.write_event(Released(**common, after=sequence))  # type: ignore[arg-type]
+    world.settle()
+    (make,) = world.writes
+    assert isinstance(make, MakeJob)
 
 
 def test_a_request_for_a_model_asks_nodes_for_it_as_their_labels_spell_it() -> None:

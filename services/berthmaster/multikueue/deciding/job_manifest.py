@@ -2,7 +2,7 @@
 
 It is suspended and managed by MultiKueue, so nothing of it ever runs on the hub. Its labels say
 whose it is; its pods carry none of ours: in the worker they count as used by others, which is what
-whoever places jobs there directly must see. One pod set only: a plain Job has no more. What it
+whoever places jobs there directly must see. What it
 claims are templates of the worker's namespace, where nobody here can look for anything else.
 """
 
@@ -13,19 +13,21 @@ from typing import Any, Final
 from berthmaster.accelerators import tpu
 from berthmaster.engine.fleet.models import labels_of
 from berthmaster.engine.fleet.pieces import makes_slice, pieces_of
-from berthmaster.kubernetes.labels import TENANT, WORKLOAD, value
+from berthmaster.kubernetes import rendezvous
+from berthmaster.kubernetes.labels import JOB_NAME, TENANT, WORKLOAD, value
 from berthmaster.kubernetes.pods import one_of, pod_spec, tpu_nodes, use_claims
 from berthmaster.kubernetes.resources import JOBS
+from berthmaster.kubernetes.templates import apply
 from berthmaster.kueue.asks import asked_resource
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.workload import PodSet, RunSpec
+from berthmaster.messages.workload import JobRequest
+from berthmaster.requests.by_hub import by_hub_refusal
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
 MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
-JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"  # of a Job's pods
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _DIGEST_CHARS: Final = 6
 
@@ -35,20 +37,8 @@ def unmakeable(workload: Workload) -> str:
     request = workload.request
     if request is None or not request.run.image:
         return "run.image is missing: a real cluster needs an image to run"
-    if len(request.pod_sets) != 1:
-        return f"{len(request.pod_sets)} pod sets: by way of the hub there can be one"
-    pods = request.pod_sets[0]
-    if pods.gpus and pods.gpu_milli < 1000:
-        return "parts of a GPU cannot be asked for by way of the hub"
-    if pods.gpu_memory_mib:
-        return "gpu_memory_mib cannot be asked for by way of the hub: name gpu_models"
-    if pods.topology is not None:
-        return "topology cannot be asked for by way of the hub: its pods carry no label of ours"
-    if request.runtime is not None:
-        return "runtimes count on what its executor makes: by way of the hub there are none"
-    if request.deadline_s is not None:
-        return "its deadline cannot be kept where the worker's own queue starts it"
-    return ""
+    refusal = by_hub_refusal(request)
+    return f"{refusal.field}: {refusal.expected}" if refusal is not None else ""
 
 
 def place_of(queue: str, setting: QueueSetting | None) -> QueuePlace:
@@ -97,20 +87,21 @@ def manifest(
             "completions": pods.count,
             "completionMode": "Indexed",
             "backoffLimit": 0,
-            "template": {"spec": _pod(workload, request.run, pods, place, nodes)},
+            "template": {"spec": _pod(workload.tenant, request, place, nodes)},
         },
     }
     return place.namespace, body
 
 
 def _pod(
-    workload: Workload, run: RunSpec, pods: PodSet, place: QueuePlace, nodes: Iterable[NodeReport]
+    tenant: str, request: JobRequest, place: QueuePlace, nodes: Iterable[NodeReport]
 ) -> dict[str, Any]:
-    tenant, job = workload.tenant, job_name(workload.tenant, workload.id)
+    job, pods = job_name(tenant, request.id), request.pod_sets[0]
     devices = {name: str(number) for name, number in pieces_of(pods)}
     if pods.gpus:
         devices[asked_resource(pods)] = str(pods.gpus)
-    spec = pod_spec(run, pods, tenant=tenant, account=place.service_account, devices=devices)
+    account = place.service_account
+    spec = pod_spec(request.run, pods, tenant=tenant, account=account, devices=devices)
     claims = enumerate(pods.claims)
     use_claims(
         spec, [{"name": f"claim-{n}", "resourceClaimTemplateName": name} for n, name in claims]
@@ -127,8 +118,11 @@ def _pod(
     if terms:
         affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
     if makes_slice(pods):  # whichever pool: its pods find each other by what Job controllers write
-        mine = {"labelSelector": {"matchLabels": {JOB_NAME_LABEL: job}}}
+        mine = {"labelSelector": {"matchLabels": {JOB_NAME: job}}}
         affinity["podAffinity"] = {_REQUIRED: [{"topologyKey": tpu.POOL_LABEL} | mine]}
     if affinity:
         spec["affinity"] = affinity
+    if request.runtime_used is not None:
+        apply(spec, pods, request.runtime_used.template)
+        rendezvous.join(spec, request, rendezvous.peers_of(request, job), 0)
     return spec

@@ -239,6 +239,8 @@ def _without_object(view: WorkloadView, policy: HubPolicy) -> Step:
         return End(State.CANCELLED, GONE if not bus.cancel_requested else "cancelled by request")
     if why := unmakeable(bus):
         return End(State.FAILED, why)
+    if bus.depends:
+        return Wait(f"for {bus.waited_for}; then its Job is made on the hub")
     if policy.mode != "dispatch":
         return Wait(f"in mode {policy.mode} no Job is made on the hub for it")
     return Make()

@@ -112,8 +112,7 @@ def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
     if request is None:
         return ""
     if workload.depends:
-        others = ", ".join(f"{other.id} to have {other.until}" for other in request.depends_on)
-        return f"waits for {others}; then for a place"
+        return f"waits for {workload.waited_for}; then for a place"
     if live := know.derived.sets.outside(workload):
         return (
             f"waits for jobs of its set {request.set} to end: {live} have a place, and it gets "
