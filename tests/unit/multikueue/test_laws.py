@@ -5,27 +5,32 @@
 - Every story is legal by the tables of lifecycle/, whoever dies when.
 - What Kueue says is what the log says, as soon as there is time to say it.
 - Nobody stands still on our account: when all is well again, whoever may be nominated is.
+- A check of ours says Retry only of what Kueue has not taken back.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Verdict, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
-from berthmaster.messages.workload import CancelRequested
+from berthmaster.messages.workload import CancelRequested, MoveRequested
 from berthmaster.multikueue.instructions import Nominate
 from tests.unit.multikueue.hub_objects import (
     CHECK,
+    OWN_CHECK,
     cluster,
+    cluster_queue,
     config,
     copy_report,
+    own_check,
     queue_report,
 )
 from tests.unit.multikueue.world import World
@@ -43,6 +48,9 @@ class Contract(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.world.all_workers()
+        self.world.put(cluster_queue(own_check=True))
+        self.world.put(own_check())
+        self.world.set_parameters(OWN_CHECK, parse_selector(""))
         self.world.begin()
         self.refused = 0
         self.double: list[str] = []
@@ -75,7 +83,7 @@ class Contract(RuleBasedStateMachine):
         for name in sorted(ready):
             self.submit(name)
             self.world.settle()
-            self.world.reserve(name)
+            self.world.reserve(name, own="Pending")
         self.world.settle()
 
     @rule(name=st.sampled_from(NAMES))
@@ -111,6 +119,29 @@ class Contract(RuleBasedStateMachine):
                 )
             )
 
+    @rule(data=st.data(), how=st.sampled_from(("evict", "move")))
+    def ask_to_go(self, data: Any, how: Literal["evict", "move"]) -> None:
+        name = self.pick(data, lambda _: True)
+        if name is None:
+            return
+        bus = self.world.log.folds.get(self.world.name(name))
+        self.world.fold()
+        if bus is not None and bus.state in (State.CLAIMED, State.ADMITTED, State.RUNNING):
+            self.world.write_event(
+                MoveRequested(
+                    tenant=bus.tenant,
+                    id=bus.id,
+                    after=bus.sequence,
+                    at_s=0,
+                    by="gateway",
+                    cluster=bus.cluster,
+                    attempt=bus.attempt,
+                    how=how,
+                    who="operator ann",
+                )
+            )
+            self.world.settle()
+
     # Kueue
 
     @rule(data=st.data())
@@ -120,7 +151,7 @@ class Contract(RuleBasedStateMachine):
 
         name = self.pick(data, waits)
         if name is not None:
-            self.world.reserve(name)
+            self.world.reserve(name, own="Pending")
 
     @rule(data=st.data(), known=st.booleans())
     def admit(self, data: Any, known: bool) -> None:
@@ -151,6 +182,16 @@ class Contract(RuleBasedStateMachine):
         if name is not None:
             self.world.evict(name)
             self.forget(name)
+
+    @rule()
+    def retry(self) -> None:
+        """Kueue ends whatever has a check that says so, and queues it again."""
+        for name in sorted(self.made):
+            found = self.world.kueue(name)
+            state = found.check(OWN_CHECK)
+            if state is not None and state.state == "Retry" and not found.holds("Finished"):
+                self.world.evict(name, "AdmissionCheck", f"Evicted due to {state.message}")
+                self.forget(name)
 
     @rule(data=st.data(), good=st.booleans())
     def finish(self, data: Any, good: bool) -> None:
@@ -194,7 +235,7 @@ class Contract(RuleBasedStateMachine):
                 spaces = () if bad else ("team",)
                 world.fact(f"{name}/queue", queue_report(name, namespaces=spaces))
             case "cordoned":
-                world.set(Cordon(cluster=name, cordoned=bad))
+                world.set(Cordon(cluster=name, cordoned=bad, drain=bad))
             case "no connection":
                 world.put(cluster(name, active=not bad))
             case _:
@@ -269,6 +310,7 @@ class Contract(RuleBasedStateMachine):
         """All is well again: nobody waits for us."""
         world = self.world
         self.refused = 0
+        self.retry()
         world.restart("dispatch")
         world.put(config(*CLUSTERS))
         for name in CLUSTERS:
@@ -283,6 +325,8 @@ class Contract(RuleBasedStateMachine):
                     if not known.gone:
                         world.fact(at, copy_report(name, job, gone=True))
         world.wait(10.0, step_s=1.0)
+        self.retry()  # of what people had asked for meanwhile
+        world.wait(3.0, step_s=1.0)
         for name in self.made:
             hub = world.kueue(name)
             bus = self.as_logged(name)
