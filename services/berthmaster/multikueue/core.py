@@ -484,12 +484,13 @@ class Reconciler:
         return told
 
     def _look_who_leaves(self, view: WorkloadView, now_s: float) -> None:
+        """Somebody may want it to go: then the next decision sees to that, or a later one."""
         match leaving.look(self.know, view, self.policy, now_s):
             case leaving.Leave():
                 self._leavers[view.name] = None
-                self._work.add_at(view.name, now_s + AGAIN_S)
+                self._work.add_by(view.name, now_s + AGAIN_S)
             case leaving.Stay(_, until_s):
-                self._work.add_at(view.name, min(until_s, now_s + STAY_S))
+                self._work.add_by(view.name, min(until_s, now_s + STAY_S))
             case None:
                 pass
 

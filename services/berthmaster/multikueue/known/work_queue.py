@@ -33,6 +33,10 @@ class WorkQueue:
         """Look at it then, in place of any other time."""
         self._due_s[name] = at_s
 
+    def add_by(self, name: Key, at_s: float) -> None:
+        """Look at it then at the latest."""
+        self._due_s[name] = min(at_s, self._due_s.get(name, at_s))
+
     def add_on_fleet(self, name: Key, at_s: float) -> None:
         """Look at it when the fleet has moved, and then at the latest."""
         self._on_fleet[name] = None
