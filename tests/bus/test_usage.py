@@ -4,6 +4,8 @@ The same stories are told to SQLite and to a real PostgreSQL.
 """
 
 import asyncio
+import hashlib
+import hmac
 import itertools
 import subprocess
 import sys
@@ -19,11 +21,12 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.streams import ARCHIVE, WORKLOADS, ensure_streams, stream_info
+from berthmaster.bus.log import last_message
+from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
 from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.families import encode
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory
+from berthmaster.messages.records import ArchivedStory, DeadLetter
 from berthmaster.messages.telemetry import GpuUse, JobFigures
 from berthmaster.messages.usage import (
     JobUsage,
@@ -404,3 +407,125 @@ async def test_a_service_that_is_killed_again_and_again_loses_nothing_and_counts
                 while (total := (await report(conn)).total).jobs != 603:
                     await asyncio.sleep(0.1)
             assert total.held_gpu_h == 603 * 2.0
+
+
+class Receiver:
+    """A webhook: answers what it is told to answer, and keeps what it got."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[bytes] = []
+        self.port = 0
+        self.hangs_for = ""  # the tenant of whose notices nothing is answered
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()[1:]
+        headers = dict(line.split(": ", 1) for line in head if line)
+        self.got.append((headers, await reader.readexactly(int(headers["Content-Length"]))))
+        if msgspec.json.decode(self.got[-1][1])["tenant"] == self.hangs_for:
+            await reader.read()  # until the other side gives it up
+            writer.close()
+            return
+        answer = self.answers.pop(0) if self.answers else b"204 No Content"
+        writer.write(b"HTTP/1.1 " + answer + b"\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def until(self, count: int) -> list[str]:
+        """Which events it was told of, once there are so many."""
+        async with asyncio.timeout(30):
+            while len(self.got) < count:
+                await asyncio.sleep(0.02)
+        return [msgspec.json.decode(body)["id"] for _, body in self.got]
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
+    receiver.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield receiver
+
+
+@in_loop
+async def test_a_webhook_is_told_of_each_end_signed_again_until_it_takes_it_and_nobody_else(
+    server: Server, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"very secret\n")
+    file = tmp_path / "webhooks.json"
+    async with client(server.url) as conn, receiving() as hook:
+        url = f"http://127.0.0.1:{hook.port}/token-1"
+        one = {"name": "ours", "url": url, "key_file": str(key), "queues": ["night"]}
+        elsewhere = one | {"name": "elsewhere", "queues": ["other"]}
+        written = {"webhooks": [one, elsewhere], "private_hosts": ["127.0.0.1"]}
+        file.write_bytes(msgspec.json.encode(written))
+        settings = {"store_dir": tmp_path / "usage", "webhooks_file": file}
+        async with usage(server.url, **settings):
+            async with asyncio.timeout(30):  # a new consumer begins with what comes after it
+                while len([n for n in await consumers(conn) if n.startswith("webhooks-")]) < 4:
+                    await asyncio.sleep(0.02)
+            hook.answers = [b"503 Busy", b"302 Found\r\nLocation: http://127.0.0.1:1/"]
+            await tell(conn, Story("day", queue="day").ran(0, 0))
+            await tell(conn, Story("night", queue="night").ran(0, 0))
+            assert await hook.until(2) == ["night", "night"]  # the second answer is no "later"
+            (first, body), (again, same) = hook.got
+            assert (first["Berth-Notice"], body) == (again["Berth-Notice"], same)
+            signed = hmac.new(b"very secret", body, hashlib.sha256).hexdigest()
+            assert first["Berth-Signature"] == f"sha256={signed}"
+            letter = await dead_letter(conn)
+            assert letter.reason == "webhook ours: it answers 302"
+            assert b"very secret" not in letter.body
+            assert b"token-1" not in letter.body
+        await tell(conn, Story("away", queue="night").ran(0, 0))
+        written["private_hosts"] = []
+        written["webhooks"] = [one | {"url": f"https://127.0.0.1:{hook.port}/"}]
+        async with usage(server.url, **settings):
+            assert await hook.until(3) == ["night", "night", "away"]
+            file.write_bytes(msgspec.json.encode(written))
+        async with usage(server.url, **settings):
+            await tell(conn, Story("private", queue="night").ran(0, 0))
+            reason = "its address is a private one, and the file does not allow that for this host"
+            async with asyncio.timeout(30):
+                while (await dead_letter(conn)).reason != f"webhook ours: {reason}":
+                    await asyncio.sleep(0.05)
+        assert len(hook.got) == 3
+
+
+@in_loop
+async def test_a_webhook_that_hangs_keeps_no_other_tenants_notices_waiting(
+    server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_bytes(b"k")
+    async with client(server.url) as conn, receiving() as hook:
+        url = f"http://127.0.0.1:{hook.port}/"
+        one = {"name": "all", "url": url, "key_file": str(tmp_path / "key")}
+        file = tmp_path / "webhooks.json"
+        file.write_bytes(msgspec.json.encode({"webhooks": [one], "private_hosts": ["127.0.0.1"]}))
+        hook.hangs_for = "loud"
+        async with usage(server.url, store_dir=tmp_path / "usage", webhooks_file=file):
+            async with asyncio.timeout(30):
+                while len([n for n in await consumers(conn) if n.startswith("webhooks-")]) < 4:
+                    await asyncio.sleep(0.02)
+            for number in range(40):  # more than are handled at once
+                await tell(conn, Story(f"loud-{number}", tenant="loud").ran(0, 0))
+            assert len(await hook.until(4)) == 4
+            await tell(conn, Story("calm", tenant="calm").ran(0, 0))
+            async with asyncio.timeout(30):
+                while "calm" not in await hook.until(5):
+                    await asyncio.sleep(0.05)
+
+
+async def consumers(conn: Connection) -> list[str]:
+    """Of the log, by name."""
+    answer = msgspec.json.decode(await conn.api(f"CONSUMER.NAMES.{WORKLOADS}"))
+    return list(answer["consumers"] or ())
+
+
+async def dead_letter(conn: Connection) -> DeadLetter:
+    """The newest of the service, once there is one."""
+    async with asyncio.timeout(30):
+        while (found := await last_message(conn, DEAD, subjects.dead("usage"))) is None:
+            await asyncio.sleep(0.02)
+    return msgspec.json.decode(found.data, type=DeadLetter)

@@ -86,6 +86,7 @@ LOOKING_VERBS: Final = (  # change nothing
     *USAGE_VERBS,
 )
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
+TOLD_KINDS: Final = (*ENDING_KINDS, "evicted")  # what webhooks are told of
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 
 
@@ -276,6 +277,12 @@ def _usage(_: str) -> Grants:
             *_follow(WORKLOADS, ALL_WORKLOADS),
             *_follow(ARCHIVE, ALL_STORIES),
             *_follow(FLEET),  # which GPU models nodes and clusters have
+            *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
+            *(
+                part
+                for kind in TOLD_KINDS
+                for part in _work(WORKLOADS, f"webhooks-{kind}", f"berth.workload.*.*.{kind}.*")
+            ),
             "berth.dead.usage",
         ),
         subscribe=(

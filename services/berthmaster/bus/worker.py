@@ -36,6 +36,7 @@ LONGEST_PAUSE_S: Final = 30.0
 LONGEST_RETRY_S: Final = 5.0  # of making the consumer
 AWAY_POLL_S: Final = 0.2
 DRAIN_S: Final = 2.0
+FORGOTTEN_S: Final = 7 * 86_400.0  # a consumer from now on that nobody used for so long begins anew
 REMEMBERED_FAILURES: Final = 10_000
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")  # parts that are tokens already stay so
 
@@ -93,7 +94,9 @@ class Worker:
         max_deliveries: int = MAX_DELIVERIES,
         ack_wait_s: float = ACK_WAIT_S,
         handler_limit_s: float = HANDLER_LIMIT_S,
+        from_now: bool = False,
     ) -> None:
+        """``from_now``: of a consumer that is new, nothing that the stream has already."""
         self._conn = conn
         self._service = service
         self._stream = stream
@@ -104,6 +107,7 @@ class Worker:
         self._max_deliveries = max_deliveries
         self._ack_wait_s = ack_wait_s
         self._handler_limit_s = handler_limit_s
+        self._from_now = from_now
         self._asked = 0  # messages asked for and not yet received
         self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
         self._failures = _Counts()
@@ -160,11 +164,13 @@ class Worker:
             "durable_name": self._durable,
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait_s * _NS),
-            "deliver_policy": "all",
+            "deliver_policy": "new" if self._from_now else "all",
             "max_ack_pending": max(1000, 4 * self._concurrency),
             "max_waiting": 512,
             "filter_subject": self._filter,
         }
+        if self._from_now:
+            config["inactive_threshold"] = int(FORGOTTEN_S * _NS)
         await self._conn.api(
             f"CONSUMER.CREATE.{self._stream}.{self._durable}.{self._filter}",
             {"stream_name": self._stream, "config": config},

@@ -4,25 +4,22 @@ It happens where `berth wait` runs, with the rights of who runs it. The URL gets
 with a key the body is signed, so that whoever receives it knows who sent it.
 """
 
-import hashlib
-import hmac
 import os
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-SIGNATURE: Final = "Berth-Signature"  # sha256=HEX of the HMAC of the body
+from berthmaster.runtime.webhook import RETRIED, headers_of
+
 TRIES: Final = 4
 TRY_LIMIT_S: Final = 10.0
 PAUSE_S: Final = 1.0  # doubled with each try
-RETRIED: Final = (408, 425, 429, 500, 502, 503, 504)
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,14 +77,6 @@ def run_command(command: str, notice: Notice) -> int:
     return done.returncode
 
 
-def headers_of(body: bytes, key: bytes) -> Mapping[str, str]:
-    """Of a request with this body; without a key it is not signed."""
-    headers = {"Content-Type": "application/json", "User-Agent": "berth"}
-    if key:
-        headers[SIGNATURE] = f"sha256={hmac.new(key, body, hashlib.sha256).hexdigest()}"
-    return headers
-
-
 def post(
     url: str, notice: Notice, key: bytes = b"", *, sleep: Callable[[float], None] = time.sleep
 ) -> None:
@@ -119,14 +108,3 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
-
-
-def read_key(path: Path) -> bytes:
-    """The key of a file, without the line end that editors put there. Raises NotTold."""
-    try:
-        key = path.read_bytes().strip()
-    except OSError as error:
-        raise NotTold(f"cannot read {path}: {error.strerror}") from error
-    if not key:
-        raise NotTold(f"{path} is empty; it is to hold the key that notices are signed with")
-    return key

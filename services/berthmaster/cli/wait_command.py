@@ -116,14 +116,15 @@ class _Telling:
 
     def __init__(self, then: str | None, url: str | None, key_file: Path | None) -> None:
         from berthmaster.cli import notifying
+        from berthmaster.runtime.webhook import KeyWrong, read_key
 
         if url is not None and (fault := notifying.url_fault(url)):
             usage(f"--notify: {fault}")
         if key_file is not None and url is None:
             usage("--notify-key: it signs what --notify sends; give that too")
         try:
-            self._key = b"" if key_file is None else notifying.read_key(key_file)
-        except notifying.NotTold as error:
+            self._key = b"" if key_file is None else read_key(key_file)
+        except KeyWrong as error:
             usage(f"--notify-key: {error}")
         self._then = then
         self._url = url

@@ -35,6 +35,12 @@ class UsageMetrics:
         self.behind_s = metrics.gauge(
             "behind_seconds", "Age of the newest event that was read, until all of the log was"
         )
+        self.notices = metrics.counter(
+            "notices", "Tries to tell a webhook of an end", ["webhook", "outcome"]
+        )
+        self.webhooks_wrong = metrics.gauge(
+            "webhooks_wrong", "1 while the webhooks' file is wrong and the one before counts"
+        )
         self.prices_wrong = metrics.gauge(
             "prices_wrong", "1 while the prices' file cannot be read and the prices before count"
         )

@@ -2,6 +2,7 @@
 
 The shell owns two threads, one that writes and one that reads, and hears four things beside the
 streams: which GPUs nodes have, what jobs' GPUs do, how deciders do, and what the prices' file says.
+Beside that it tells webhooks of the ends of jobs (usage/notifying.py).
 Several replicas may write to one PostgreSQL; a SQLite file is one replica's.
 """
 
@@ -9,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 from berthmaster.bus import subjects
@@ -25,15 +25,18 @@ from berthmaster.usage.core import Usage
 from berthmaster.usage.endpoints import Answers
 from berthmaster.usage.filling import Filling
 from berthmaster.usage.metrics import UsageMetrics
-from berthmaster.usage.prices import Prices, PricesError, parse_prices
+from berthmaster.usage.notifying import Notifying
+from berthmaster.usage.operators_file import OperatorsFile
+from berthmaster.usage.prices import Prices, parse_prices
 from berthmaster.usage.settings import UsageSettings
 from berthmaster.usage.store.database import Database
 from berthmaster.usage.store.sqlite import Sqlite
 from berthmaster.usage.store.thread import DatabaseThread
+from berthmaster.usage.webhooks import Webhooks, parse_webhooks
 
 NAME: Final = "usage"
 FACTS_LIMIT_S: Final = 30.0  # to wait for what nodes have, so that models are known from the start
-LOOK_AT_PRICES_S: Final = 10.0
+LOOK_AT_FILES_S: Final = 10.0
 FACT_SUBJECTS: Final = (subjects.fleet_facts("profile"), subjects.node_facts())
 
 
@@ -46,12 +49,15 @@ class Shell:
         conn: Connection,
         heard_by: Heard,
         open_: Callable[[], Database],
-        prices: "PricesFile",
+        prices: OperatorsFile[Prices],
+        webhooks: OperatorsFile[Webhooks],
     ) -> None:
         self._ctx = ctx
         self._conn = conn
         self._heard_by = heard_by
         self._prices = prices
+        self._webhooks = webhooks
+        self._notifying: Notifying | None = None
         self._core = Usage(ctx.settings.owner_label)
         self._figures = UsageMetrics(ctx.metrics)
         self._store = DatabaseThread(open_, "store")
@@ -66,7 +72,12 @@ class Shell:
         ctx.health.ready("store", False, "not opened yet")
         ctx.health.ready("log", False, "the log has not been read to its end")
         ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
-        ctx.spawn(self._keep_house(), name="prices and figures")
+        if ctx.settings.webhooks_file is not None:
+            self._notifying = Notifying(conn, self._figures)
+            self._notifying.webhooks = self._webhooks.found or Webhooks()
+            for number, worker in enumerate(self._notifying.workers()):
+                ctx.spawn(worker.run(ctx.stopping), name=f"webhooks {number}")
+        ctx.spawn(self._keep_house(), name="files and figures")
         await conn.subscribe("berth.quality.*", self._on_quality)
         await conn.subscribe(subjects.job_figures_of(), self._on_figures)
         answers = Answers(
@@ -74,7 +85,7 @@ class Shell:
             self._heard_by.general,
             self._reports,
             self._figures,
-            prices=lambda: self._prices.prices,
+            prices=lambda: self._prices.found,
             filled=lambda: (self._filling.filled_until_s, self._filling.is_behind),
             opened=lambda: self._filling.opened,
         )
@@ -115,42 +126,18 @@ class Shell:
             self._ctx.health.ready("bus", connected, "no connection to NATS")
             self._filling.tick()
             if loop.time() >= next_look_s:
-                next_look_s = loop.time() + LOOK_AT_PRICES_S
+                next_look_s = loop.time() + LOOK_AT_FILES_S
                 wrong = self._prices.look()
                 self._figures.prices_wrong.set(bool(wrong))
                 self._ctx.health.ready("prices", True, note=wrong)
+                if self._notifying is not None:
+                    self._look_at_webhooks(self._notifying)
 
-
-class PricesFile:
-    """The file of prices as it was last right."""
-
-    def __init__(self, path: Path | None) -> None:
-        """Raises CannotStart for a file that is not right from the start."""
-        self._path = path
-        self._read: tuple[int, int] = (0, 0)  # when it was changed, and its size
-        self._wrong = ""
-        self.prices: Prices | None = None
-        if wrong := self.look():
-            raise CannotStart(wrong)
-
-    def look(self) -> str:
-        """What is wrong with the file as it is now; "" = nothing. Then the prices are its."""
-        if self._path is None:
-            return ""
-        try:
-            stat = self._path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._read:
-                return self._wrong
-            text = self._path.read_bytes()
-        except OSError as error:
-            self._read, self._wrong = (0, 0), f"the prices cannot be read: {error}"
-            return self._wrong
-        self._read, self._wrong = (stat.st_mtime_ns, stat.st_size), ""
-        try:
-            self.prices = parse_prices(text)
-        except PricesError as error:
-            self._wrong = f"{self._path}: {error}"
-        return self._wrong
+    def _look_at_webhooks(self, notifying: Notifying) -> None:
+        wrong = self._webhooks.look()
+        notifying.webhooks = self._webhooks.found or Webhooks()
+        self._figures.webhooks_wrong.set(bool(wrong))
+        self._ctx.health.ready("webhooks", True, note=wrong)
 
 
 def opener(settings: UsageSettings) -> Callable[[], Database]:
@@ -168,13 +155,15 @@ def opener(settings: UsageSettings) -> Callable[[], Database]:
 
 async def main(ctx: Context[UsageSettings]) -> None:
     """Look at prices and store, connect, work."""
-    prices, open_ = PricesFile(ctx.settings.prices_file), opener(ctx.settings)
+    settings, open_ = ctx.settings, opener(ctx.settings)
+    prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
+    webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
     async with joined(ctx, WORKLOADS, ARCHIVE, FLEET) as conn:
         if conn is None:
             return
         async with hearing(ctx, conn, lanes=0) as heard_by:
             if heard_by is not None:
-                await Shell(ctx, conn, heard_by, open_, prices).run()
+                await Shell(ctx, conn, heard_by, open_, prices, webhooks).run()
 
 
 SERVICE = Service(NAME, UsageSettings, main)

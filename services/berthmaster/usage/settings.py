@@ -44,6 +44,11 @@ class UsageSettings(CommonSettings):
         help='JSON file of what a GPU-hour costs: {"currency": "EUR", "gpu_hour": {"H100": 2.9}}; '
         "read again when it changes; none = no cost in reports",
     )
+    webhooks_file: Path | None = setting(
+        None,
+        help="JSON file of who is told of the ends of which jobs (docs/usage.md); read again when "
+        "it changes; none = nobody",
+    )
     flush_s: float = setting(
         1.0,
         least=0.05,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from berthmaster.cli import notifying
-from berthmaster.cli.notifying import Ending, NotTold, notice_of, post, read_key, run_command
+from berthmaster.cli.notifying import Ending, NotTold, notice_of, post, run_command
+from berthmaster.runtime.webhook import SIGNATURE, KeyWrong, read_key
 
 NOTICE = notice_of(
     [
@@ -73,7 +74,7 @@ def test_the_body_says_what_became_of_all_and_is_signed(receiver: Receiver) -> N
         ],
     }
     signed = hmac.new(b"a key", body, hashlib.sha256).hexdigest()
-    assert headers[notifying.SIGNATURE] == f"sha256={signed}"
+    assert headers[SIGNATURE] == f"sha256={signed}"
 
 
 def test_who_is_busy_is_asked_again_and_who_refuses_is_not(receiver: Receiver) -> None:
@@ -81,7 +82,7 @@ def test_who_is_busy_is_asked_again_and_who_refuses_is_not(receiver: Receiver) -
     receiver.codes = [503, 429]
     post(receiver.url, NOTICE, sleep=pauses.append)
     assert (len(receiver.got), pauses) == (3, [1.0, 2.0])
-    assert notifying.SIGNATURE not in receiver.got[0][1]
+    assert SIGNATURE not in receiver.got[0][1]
 
     for codes, calls, why in (([400], 1, "400"), ([503] * 9, 4, "503"), ([302], 1, "302")):
         receiver.got.clear()
@@ -119,10 +120,10 @@ def test_what_is_no_address_is_said_before_anything_is_waited_for(url: str) -> N
 
 def test_a_key_is_read_from_its_file_and_an_empty_one_refused(tmp_path: Path) -> None:
     file = tmp_path / "key"
-    with pytest.raises(NotTold, match="cannot read"):
+    with pytest.raises(KeyWrong, match="cannot read"):
         read_key(file)
     file.write_bytes(b"\n")
-    with pytest.raises(NotTold, match="is empty"):
+    with pytest.raises(KeyWrong, match="has 0 bytes"):
         read_key(file)
     file.write_bytes(b"secret\n")
     assert read_key(file) == b"secret"

@@ -1,0 +1,130 @@
+"""Tells webhooks of the ends of attempts, from durable consumers: at least once, in any order.
+
+The server keeps how far each consumer is, so nothing is lost while the service is away. What a
+webhook does not take comes again with growing pauses, and is a dead letter after the last try. Of
+one tenant only a few are under way at once: one that hangs keeps no other's waiting.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.event_subjects import decode_event
+from berthmaster.bus.follow import Recorded
+from berthmaster.bus.log import EventLog, archived_story, decode_story
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.bus.worker import Later, Never, Worker
+from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
+from berthmaster.messages.families import UNREADABLE, encode
+from berthmaster.runtime.webhook import KeyWrong, headers_of, read_key
+from berthmaster.usage.metrics import UsageMetrics
+from berthmaster.usage.posting import NotTaken, post
+from berthmaster.usage.webhooks import KINDS, Notice, Webhook, Webhooks, address_of, notice_of
+
+CONCURRENCY: Final = 32
+OF_ONE_TENANT: Final = 4
+TURN_PAUSE_S: Final = 0.5
+TRIES: Final = 20  # with pauses of up to half a minute: about eight minutes
+REMEMBERED: Final = 20_000  # what was taken while another webhook of the same event was not
+NOTICE_HEADER: Final = "Berth-Notice"
+
+
+class Notifying:
+    """One replica's; several share the consumers."""
+
+    def __init__(self, conn: Connection, figures: UsageMetrics) -> None:
+        self._conn = conn
+        self._log = EventLog(conn)
+        self._figures = figures
+        self._under_way: Counter[str] = Counter()
+        self._taken: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.webhooks = Webhooks()
+
+    def workers(self) -> list[Worker]:
+        """To be run by whoever owns this."""
+        return [
+            Worker(
+                self._conn,
+                "usage",
+                WORKLOADS,
+                f"webhooks-{kind}",
+                f"berth.workload.*.*.{kind}.*",
+                self._handle,
+                concurrency=CONCURRENCY,
+                max_deliveries=TRIES,
+                from_now=True,
+            )
+            for kind in KINDS
+        ]
+
+    async def _handle(self, recorded: Recorded) -> None:
+        try:
+            tenant = subjects.parse_workload_event(recorded.subject).tenant
+            event, is_astray = decode_event(recorded.subject, recorded.data)
+        except (*UNREADABLE, subjects.SubjectError) as error:
+            raise Never(str(error)) from error
+        if is_astray or not any(tenant in one.tenants or not one.tenants for one in self._all):
+            return
+        if self._under_way[tenant] >= OF_ONE_TENANT:
+            raise Later("others of this tenant go first", pause_s=TURN_PAUSE_S, counted=False)
+        self._under_way[tenant] += 1
+        try:
+            notice = await self._notice(tenant, event.id, recorded.sequence)
+            if notice is not None:
+                await self._tell(notice)
+        finally:
+            self._under_way[tenant] -= 1
+
+    @property
+    def _all(self) -> tuple[Webhook, ...]:
+        return self.webhooks.webhooks
+
+    async def _notice(self, tenant: str, workload: str, sequence: int) -> Notice | None:
+        """Of an event that counts; the log has its story, or the archive."""
+        try:
+            story = decode_story(await self._log.story(tenant, workload))
+            if not is_whole(story):
+                story = await archived_story(self._conn, tenant, workload) or story
+        except UNREADABLE as error:
+            raise Never(f"its story cannot be read: {error}") from error
+        work, verdicts = judged_story(tenant, workload, story)
+        for one, verdict in zip(story, verdicts, strict=True):
+            if one.sequence == sequence:
+                return notice_of(one, work) if verdict is Verdict.COUNTED else None
+        return None
+
+    async def _tell(self, notice: Notice) -> None:
+        """All that want it and have not taken it yet. Raises Later, or Never."""
+        faults: list[NotTaken] = []
+        for webhook in self._all:
+            name = (webhook.name, notice.notice)
+            if not webhook.wants(notice) or name in self._taken:
+                continue
+            try:
+                await self._post(webhook, notice)
+            except NotTaken as error:
+                self._figures.notices.labels(webhook.name, "refused").inc()
+                faults.append(NotTaken(f"webhook {webhook.name}: {error}", may_help=error.may_help))
+                continue
+            self._figures.notices.labels(webhook.name, "taken").inc()
+            self._taken[name] = None
+            if len(self._taken) > REMEMBERED:
+                self._taken.popitem(last=False)
+        if faults:
+            why = "; ".join(map(str, faults))
+            raise Later(why) if any(one.may_help for one in faults) else Never(why)
+
+    async def _post(self, webhook: Webhook, notice: Notice) -> None:
+        try:
+            key = await asyncio.to_thread(read_key, Path(webhook.key_file))
+        except KeyWrong as error:
+            raise NotTaken(str(error), may_help=True) from error
+        body = encode(notice)
+        headers = {**headers_of(body, key), NOTICE_HEADER: quote(notice.notice)}
+        _, host, _ = address_of(webhook.url)
+        may_be_private = host in self.webhooks.private_hosts
+        await post(webhook.url, body, headers, may_be_private=may_be_private)
