@@ -188,6 +188,7 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
             [row] = terminal.page("api/jobs?q=from-kubectl")["rows"]
             assert (row["tenant"], row["state"], row["cluster"]) == (team, "succeeded", "worker-2")
             assert (row["namespace"], "from-kubectl" in row["origin"]) == (team, True)
+            moved_and_drained(terminal, planes, team)
             # kwok ends a Job's pod at once unless it is told; the tours' shall hold their GPUs.
             for line in tours:
                 told = terminal.json(f"{line} --annotation {RUN}=forever")
@@ -195,6 +196,46 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
                 went = {one["cluster"] for one in told["jobs"]}
                 assert went == ({"worker-1"} if "labels" in line else {"worker-2", "worker-3"})
             assert "Clean." in terminal.say("berth audit")
+
+
+def moved_and_drained(terminal: Terminal, planes: Planes, team: str) -> None:
+    """A person moves what runs, and a drain sends it back, as `berth` and the clusters have it."""
+
+    def stands() -> tuple[str, str]:
+        view = terminal.json("berth job moves")["workload"]
+        return view["state"], view.get("cluster", "")
+
+    def pods(plane: str) -> int:
+        path = f"/api/v1/namespaces/{team}/pods"
+        return sum(
+            one["metadata"]["labels"].get("berthmaster.io/workload") == "moves"
+            for one in planes[plane].api.items(path)
+        )
+
+    def until_runs(*clusters: str) -> str:
+        def runs() -> bool:
+            state, cluster = stands()
+            return state == "running" and cluster in clusters
+
+        until(runs, f"it runs in {clusters}: {terminal.say('berth why moves')}", END_LIMIT_S, 0.5)
+        return stands()[1]
+
+    places = "--queue team --gpus 4 --cluster worker-2 --cluster worker-3"
+    pod = "--image busybox --env BERTH_TEST_RUN_S=forever"
+    terminal.say(f"berth submit --id moves {places} {pod} -- sleep 1d")
+    first = until_runs("worker-2", "worker-3")
+    [other] = {"worker-2", "worker-3"} - {first}
+    terminal.say(f"berth move moves --to {other}")
+    until_runs(other)
+    assert (pods(first), pods(other)) == (0, 1)
+    terminal.say(f"berth drain {other} --reason kernel")
+    until_runs(first)
+    assert (pods(first), pods(other)) == (1, 0)
+    [cordon] = terminal.json("berth cordons")["cordons"]
+    assert (cordon["cluster"], cordon.get("jobs", 0)) == (other, 0)
+    terminal.say(f"berth undrain {other}")
+    terminal.say("berth cancel moves")
+    until(lambda: pods(first) == 0, "it has ended", END_LIMIT_S, 0.5)
 
 
 def test_the_readme_shows_each_of_them() -> None:
