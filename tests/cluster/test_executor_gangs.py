@@ -11,9 +11,10 @@ import pytest
 from berthmaster.kubernetes.resources import (
     COSCHEDULING_POD_GROUPS,
     POD_GROUPS,
+    VOLCANO_JOBS,
     VOLCANO_POD_GROUPS,
 )
-from berthmaster.messages.workload import Evicted, Running
+from berthmaster.messages.workload import Admitted, Evicted, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.cluster.test_executor_rights import with_its_role
@@ -25,6 +26,7 @@ from tests.controlplane.planes import Planes
 pytestmark = pytest.mark.timeout(600)
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
 VOLCANO: Final = CRD.parent / "volcano.yaml"
+VOLCANO_DEFINITIONS: Final = ("podgroups.scheduling.volcano.sh", "jobs.batch.volcano.sh")
 GATES: Final = "--feature-gates=GenericWorkload=true,GangScheduling=true"
 
 
@@ -210,4 +212,105 @@ async def test_where_volcano_is_served_a_gang_has_its_pod_group_in_a_queue_and_g
             await berlin.clean()
             await eventually(lambda: _none(berlin, VOLCANO_POD_GROUPS), LIMIT_S)
     finally:
-        worker.api.delete(f"{DEFINITIONS}/podgroups.scheduling.volcano.sh")
+        for one in VOLCANO_DEFINITIONS:
+            worker.api.delete(f"{DEFINITIONS}/{one}")
+
+
+class Volcano:
+    """What Volcano's controller does of a Job, by hand and one step at a time: none runs here."""
+
+    def __init__(self, berlin: Site, made: dict[str, Any]) -> None:
+        self._api, self._job = berlin.plane.api, made
+        metadata = made["metadata"]
+        self._name, self._namespace = metadata["name"], metadata["namespace"]
+        self.path = VOLCANO_JOBS.path(namespace=self._namespace, name=self._name)
+        owner = {"kind": "Job", "name": self._name, "uid": metadata["uid"], "controller": True}
+        self._owner = {**owner, "apiVersion": made["apiVersion"], "blockOwnerDeletion": True}
+
+    def queue(self, phase: str, why: str = "") -> None:
+        """Its PodGroup is there, and stands so."""
+        groups = VOLCANO_POD_GROUPS.path(namespace=self._namespace)
+        path = f"{groups}/{self._name}-{self._job['metadata']['uid']}"
+        metadata = {
+            "name": path.rpartition("/")[2],
+            "labels": self._job["metadata"]["labels"],
+            "annotations": self._job["metadata"].get("annotations", {}),
+            "ownerReferences": [self._owner],
+        }
+        if self._api.find(path) is None:
+            body = {"metadata": metadata, "spec": {"minMember": 2}}
+            self._api.create(
+                groups, {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", **body}
+            )
+        told = {"type": "Unschedulable", "status": "True", "reason": "NotEnough", "message": why}
+        status = {"phase": phase, "conditions": [told] if why else []}
+        self._api.merge(f"{path}/status", {"status": status})
+
+    def make_pods(self) -> None:
+        for task in self._job["spec"]["tasks"]:
+            for index in range(task["replicas"]):
+                metadata = dict(task["template"]["metadata"])
+                numbered = {"volcano.sh/task-index": str(index)}
+                metadata["annotations"] = metadata.get("annotations", {}) | numbered
+                metadata["name"] = f"{self._name}-{task['name']}-{index}"
+                metadata["ownerReferences"] = [self._owner]
+                pod = {"metadata": metadata, "spec": task["template"]["spec"]}
+                self._api.create(f"/api/v1/namespaces/{self._namespace}/pods", pod)
+
+    def stands(self, phase: str, message: str = "") -> None:
+        state = {"phase": phase, "message": message}
+        self._api.merge(f"{self.path}/status", {"status": {"state": state}})
+
+
+async def volcano_of(berlin: Site, name: str) -> Volcano:
+    attempt = await berlin.place(job(name, count=2, gpus=1, run_s="forever"), "n1")
+    return Volcano(berlin, await berlin.job_of(attempt, VOLCANO_JOBS))
+
+
+@story
+async def test_jobs_of_volcano_s_are_made_and_what_becomes_of_them_is_told(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1", gpus=4)])
+    worker.apply(documents(VOLCANO))
+    try:
+        token = await asyncio.to_thread(with_its_role, worker, namespace)
+        kubeconfig = worker.kubeconfig_with_token(token)
+        flags = ("--jobs", "volcano", "--volcano-scheduler", "default-scheduler")
+        async with site(worker, namespace, tmp_path, *flags, kubeconfig=kubeconfig) as berlin:
+            # In its queue, and let in while the executor is dead.
+            train = await volcano_of(berlin, "train")
+            train.queue("Pending", "queue default is full")
+            berlin.kill()
+            train.queue("Inqueue")
+            train.make_pods()
+            train.stands("Running")
+            berlin.start()
+            admitted = await berlin.until("train", "Admitted")
+            running = await berlin.until("train", "Running")
+            assert isinstance(admitted, Admitted)
+            assert isinstance(running, Running)
+            assert [each.pod for each in running.pods] == ["main-0", "main-1"]
+            # Cancelled: object and pods go, and nobody makes them again.
+            await berlin.cancel("train")
+            await berlin.until("train", "Cancelled")
+            await eventually(lambda: _none(berlin, VOLCANO_JOBS), LIMIT_S)
+            await berlin.clean()
+
+            # Volcano takes a pod away for another, terminates the rest, and says so.
+            taken = await volcano_of(berlin, "taken")
+            taken.make_pods()
+            taken.stands("Running")
+            await berlin.until("taken", "Running")
+            for index in range(2):
+                path = f"/api/v1/namespaces/{namespace}/pods/{taken.path.rpartition('/')[2]}"
+                worker.api.delete(f"{path}-s0-{index}", gracePeriodSeconds=0)
+            taken.stands("Terminated", "preempted")
+            evicted = await berlin.until("taken", "Evicted")
+            assert isinstance(evicted, Evicted)
+            assert (evicted.fault, evicted.blameless) == ("evicted", False)
+            await eventually(lambda: _none(berlin, VOLCANO_JOBS), LIMIT_S)
+    finally:
+        for one in VOLCANO_DEFINITIONS:
+            worker.api.delete(f"{DEFINITIONS}/{one}")

@@ -51,6 +51,13 @@ spec: {{selectors: [{{cel: {{expression: "device.driver == '{driver.name}'"}}}}]
 EOF""",
             undo=f"{kubectl(worker)} delete deviceclass {driver.name}",
         )
+    if worker.volcano_jobs:
+        yield Finding(
+            level="ok",
+            where=worker.name,
+            what="Volcano's own Jobs are served (batch.volcano.sh): made where the executor has "
+            "--jobs volcano, Kubernetes' otherwise",
+        )
     if not worker.gpu_nodes and not worker.drivers:
         return
     if worker.together:

@@ -219,6 +219,7 @@ class WorkerFacts(ClusterFacts):
     drivers: tuple[DeviceDriver, ...] = ()
     together: tuple[Together, ...] = ()
     job_sets: bool = False  # whether the CRD is served
+    volcano_jobs: bool = False  # the same of Volcano's own Jobs
     agent: bool = False  # whether our agent is installed there
     telemetry: Telemetry | None = None  # None: it is not installed
     exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, where that is instead

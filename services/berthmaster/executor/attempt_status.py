@@ -28,7 +28,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsSaid,
     PodsWaiting,
 )
-from berthmaster.executor.kinds import JobObject, PodObject, Terminated
+from berthmaster.executor.kinds import GroupObject, JobObject, PodObject, Terminated
 from berthmaster.joblogs.progress import heard_in
 from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
@@ -42,6 +42,9 @@ DELETED: Final = "its job object was deleted"
 PULL_S: Final = 30.0  # what an image or its settings have time to heal
 SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
 MAX_MESSAGE_CHARS: Final = 300
+# Reasons of a failure that say no more than that a pod ended it, as one does whose time is over: a
+# JobSet's, and the phases of Volcano's Job.
+_BY_PODS: Final = ("FailedJobs", "Failed", "Terminated")
 _HOPELESS: Final = ("InvalidImageName", "ErrImageNeverPull")
 _PERHAPS: Final = (
     "ErrImagePull",
@@ -61,8 +64,10 @@ class Scene(msgspec.Struct, kw_only=True):
     wanted: dict[str, int]  # pod set -> pods
     job: JobObject | None = None
     pods: dict[str, PodObject] = {}  # by their own names
+    group: GroupObject | None = None  # of Volcano's, where it starts them
     elastic: bool = False  # the number of its pods may change while it runs
     queued: bool = False  # its object is one that the cluster's own queueing starts
+    by_volcano: bool = False  # its object is a Job of Volcano's, which queues it itself
     stopped: str | None = None  # why we stopped it, once the server has heard so
     expires_s: float | None = None
     settles: bool = False  # its object went just now: news of its pods may still be on the way
@@ -106,7 +111,7 @@ def standing(scene: Scene, now_s: float) -> AttemptStatus:
         return AttemptStatus(
             [PodsGone(attempt, DELETED if scene.stopped is None else scene.stopped)]
         )
-    conditions = job.status.conditions or ()
+    conditions = job.conditions
     if holds(conditions, "Complete") or holds(conditions, "Completed"):
         return AttemptStatus([_still_there(scene, left)] if left else [PodsCompleted(attempt)])
     failed = condition(conditions, "Failed")
@@ -136,8 +141,12 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         if job.spec.suspend:
             return AttemptStatus([PodsQueued(attempt)])
         events.append(PodsAdmitted(attempt))
-    elif job.spec.suspend:
+    elif job.suspended:
         return AttemptStatus([PodsRefused(attempt, "somebody suspended its job object")])
+    elif scene.by_volcano:
+        if _waits_in_volcano(scene, job):
+            return AttemptStatus([PodsQueued(attempt), PodsWaiting(attempt, _group_says(scene))])
+        events.append(PodsAdmitted(attempt))
     running = _running(scene)
     beyond = _beyond(scene)
     if running is not None and beyond:
@@ -158,12 +167,23 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
             scene.since_s.pop(_name(pod), None)
         reason = reason or why or _unscheduled(pod)
     missing = sum(scene.wanted.values()) - len(scene.pods)
+    reason = reason or _group_says(scene)
     if not reason and missing > 0:
         reason = f"{missing} of {sum(scene.wanted.values())} pods are not made yet"
     bound = sum(bool(pod.spec.node_name) for pod in scene.pods.values() if not pod.over)
     half = bound if bound < sum(scene.wanted.values()) else 0
     some = _some_running(scene) if scene.elastic else ()
     return AttemptStatus([*events, PodsWaiting(attempt, reason, half, some)], again_s)
+
+
+def _waits_in_volcano(scene: Scene, job: JobObject) -> bool:
+    """Whether Volcano's queue has not let it in: it makes no pods before."""
+    let_in = scene.group is not None and scene.group.let_in
+    return job.status.state.phase in ("", "Pending") and not (scene.pods or let_in)
+
+
+def _group_says(scene: Scene) -> str:
+    return _cut(scene.group.waits_for) if scene.group is not None else ""
 
 
 def _running(scene: Scene) -> tuple[PodBinding, ...] | None:
@@ -225,7 +245,7 @@ def _failed(
     attempt = scene.attempt
     over = final and not left
     late = scene.expires_s is not None and now_s >= scene.expires_s
-    if why.reason == "DeadlineExceeded" or (why.reason == "FailedJobs" and late):
+    if why.reason == "DeadlineExceeded" or (why.reason in _BY_PODS and late):
         return AttemptStatus([PodsExpired(attempt)] if over else [_still_there(scene, left)])
     events: list[PodEvent] = []
     verdict = _whose_fault(scene)
@@ -303,9 +323,9 @@ def _taken_away(scene: Scene, why: Condition) -> PodEvent:
         return PodsRefused(scene.attempt, _cut(f"somebody deleted pod {leaving[0]}"), "evicted")
     if any(pod.status.phase == "Failed" for pod in scene.pods.values()):
         return PodsFailed(scene.attempt, _cut(why.message or why.reason))
-    return PodsRefused(
-        scene.attempt, _cut(f"its pods were taken away: {why.message or why.reason}")
-    )
+    told = _cut(f"its pods were taken away: {why.message or why.reason}")
+    # Volcano evicts by deleting, and we have it terminate a Job of which a pod is evicted.
+    return PodsRefused(scene.attempt, told, "evicted" if scene.by_volcano else "")
 
 
 # Why Kubernetes takes a pod away; another word counts as evicted.

@@ -17,7 +17,8 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.kinds import JobObject
 from berthmaster.executor.manifest import EXPIRES, PODS, RECEIPT, SIZES, STOPPED
 from berthmaster.kubernetes import labels
-from berthmaster.kubernetes.resources import JOBS, Resource
+from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.resources import JOBS, VOLCANO_JOBS, Resource
 from berthmaster.kueue.names import QUEUE_LABEL
 
 
@@ -84,6 +85,7 @@ class Held(msgspec.Struct, kw_only=True):
         scene.job = job
         told = metadata.annotations
         scene.queued = bool(metadata.labels.get(QUEUE_LABEL))
+        scene.by_volcano = kind is VOLCANO_JOBS
         scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
         scene.elastic = SIZES in told
         if scene.elastic and scene.queued and job.spec.parallelism and len(scene.wanted) == 1:
@@ -113,7 +115,7 @@ class Held(msgspec.Struct, kw_only=True):
         self.known, self.unsure = True, False
 
 
-def attempt_of(job: JobObject) -> tuple[Attempt, str] | None:
+def attempt_of(job: Object) -> tuple[Attempt, str] | None:
     """Which attempt an object is of and who made it; None for what is not ours."""
     short, whole = job.metadata.labels, job.metadata.annotations
     keys = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)

@@ -90,8 +90,15 @@ def read(text: str) -> Group | None:
     return Group(Gangs(way), int(count), queue)
 
 
-def document(group: Group, name: str, known: Mapping[str, str], owner: Document) -> Document:
-    """The group's object. ``owner``: with whose end it ends."""
+def document(
+    group: Group,
+    name: str,
+    known: Mapping[str, str],
+    owner: Document,
+    told: Mapping[str, str] = {},
+) -> Document:
+    """The group's object. ``known``, ``told``: labels and annotations that say whose it is;
+    ``owner``: with whose end it ends."""
     resource = SERVED_BY[group.gangs]
     spec: Document
     match group.gangs:
@@ -104,9 +111,12 @@ def document(group: Group, name: str, known: Mapping[str, str], owner: Document)
             spec = {"minMember": group.pods, "queue": group.queue or "default"}
         case _:
             spec = {"minMember": group.pods}
+    metadata: Document = {"name": name, "labels": dict(known), "ownerReferences": [owner]}
+    if told:
+        metadata["annotations"] = dict(told)
     return {
         "apiVersion": resource.group_version,
         "kind": resource.kind,
-        "metadata": {"name": name, "labels": dict(known), "ownerReferences": [owner]},
+        "metadata": metadata,
         "spec": spec,
     }

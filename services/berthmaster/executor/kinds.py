@@ -1,10 +1,15 @@
-"""What an executor reads of Jobs, JobSets and pods: the fields that tell how an attempt stands."""
+"""What an executor reads of Jobs, JobSets, Volcano's Jobs and pods: how an attempt stands.
 
+A Job and a JobSet tell it by conditions, Volcano's Job by a phase: read as conditions here, so that
+there is one reading of them all.
+"""
+
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from berthmaster.kubernetes.objects import Condition, Object, Struct
+from berthmaster.kubernetes.objects import Condition, Object, Struct, condition
 
 
 class JobSpec(Struct, frozen=True):
@@ -15,13 +20,32 @@ class JobSpec(Struct, frozen=True):
     completions: int | None = None
 
 
+class VolcanoState(Struct, frozen=True):
+    """How a Job of Volcano's stands."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class JobStatus(Struct, frozen=True):
-    """Of a Job; a JobSet has only the conditions."""
+    """Of a Job; a JobSet has only the conditions, Volcano's Job its state."""
 
     active: int | None = None  # pods that are pending or running and not on their way out
     terminating: int | None = None  # pods on their way out
     failed: int | None = None
     conditions: tuple[Condition, ...] | None = ()
+    state: VolcanoState = VolcanoState()
+
+
+# What a phase of Volcano's is among a Job's conditions; others are of a job that is not over.
+_CONDITIONS: Final[Mapping[str, str]] = {
+    "Completed": "Complete",
+    "Terminating": "FailureTarget",
+    "Terminated": "Failed",
+    "Failed": "Failed",
+}
+_ABORTED: Final = ("Aborting", "Aborted")  # it may be resumed, as what is suspended may be
 
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
@@ -29,10 +53,51 @@ MAIN_CONTAINER: Final = "main"
 
 
 class JobObject(Object, frozen=True):
-    """A Job or a JobSet: they tell how they stand in the same form."""
+    """A Job, a JobSet, or a Job of Volcano's."""
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """How it stands, in the form that Jobs have it."""
+        state = self.status.state
+        if not state.phase:
+            return self.status.conditions or ()
+        kind = _CONDITIONS.get(state.phase)
+        if kind is None:
+            return ()
+        told = Condition(type=kind, status="True", reason=state.phase, message=state.message)
+        return (told,)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether no pod of it runs until somebody says so."""
+        return bool(self.spec.suspend) or self.status.state.phase in _ABORTED
+
+
+class GroupStatus(Struct, frozen=True):
+    """How a group of Volcano's stands in its queue."""
+
+    phase: str = ""  # Pending, Inqueue, Running, Unknown, Completed
+    conditions: tuple[Condition, ...] | None = ()
+
+
+class GroupObject(Object, frozen=True):
+    """A PodGroup of Volcano's: one that we made, or that its controller made for its Job."""
+
+    status: GroupStatus = GroupStatus()
+
+    @property
+    def let_in(self) -> bool:
+        """Whether its queue has room for it, so that its pods are made."""
+        return self.status.phase not in ("", "Pending")
+
+    @property
+    def waits_for(self) -> str:
+        """Why its pods do not start, in the scheduler's words; "" = it says nothing."""
+        found = condition(self.status.conditions or (), "Unschedulable")
+        return (found.message or found.reason) if found is not None and found.true else ""
 
 
 class Waiting(Struct, frozen=True):

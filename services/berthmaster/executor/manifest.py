@@ -5,6 +5,8 @@ Rules of this file:
 - The schema is fixed: see kubernetes/pods.py.
 - One pod set is a Job, several are a JobSet with a Job each. All or nothing: no pod is made twice
   (``backoffLimit`` 0), so the first failure ends the attempt.
+- Where the cluster is to run Jobs of Volcano's (volcano.py), all pod sets are one of those, except
+  what Kueue starts, what grows and shrinks, and parts of GPUs that others' schedulers hand out.
 - Where pods were placed is preferred and never required: the scheduler sees what we do not.
 - Devices are asked for as their nodes hand them out: by counting, by annotations of KAI's, or by a
   claim (claims.py).
@@ -33,7 +35,7 @@ from berthmaster.engine.fleet.shares import (
     sized_milli,
     takes_milli,
 )
-from berthmaster.executor import claims, gangs
+from berthmaster.executor import claims, gangs, volcano
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.claims import Existing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
@@ -41,7 +43,7 @@ from berthmaster.executor.gangs import GROUP, KAI_MEMBERS, Gangs, Group
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels, rendezvous
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, VOLCANO_JOBS, Resource
 from berthmaster.kubernetes.templates import apply as templates_apply
 from berthmaster.kueue.names import EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
@@ -57,6 +59,11 @@ RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signe
 MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 KiB
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
+MAX_VOLCANO_JOB_CHARS: Final = 52  # of a host name: -s15-4095
+_MAX_CHARS: Final[Mapping[Resource, int]] = {
+    JOB_SETS: MAX_JOB_SET_CHARS,
+    VOLCANO_JOBS: MAX_VOLCANO_JOB_CHARS,
+}
 _DIGEST_CHARS: Final = 6
 
 
@@ -76,10 +83,15 @@ class Style(NamedTuple):
     kai_gangs: bool = True  # whether KAI is told of them
     volcano_scheduler: str = "volcano"  # of all other pods, where Volcano starts the gangs
     volcano_queue: str = "default"
+    volcano_jobs: bool = False  # Jobs of Volcano's are made where they can be
 
 
-def kind_of(order: CreatePods) -> Resource:
+def kind_of(order: CreatePods, style: Style) -> Resource:
     """What the attempt's object is."""
+    if style.volcano_jobs and order.target.via != "worker" and not is_elastic(order.request):
+        parted = any(pods.gpus and pods.gpu_milli != 1000 for pods in order.request.pod_sets)
+        if not parted:
+            return VOLCANO_JOBS
     return JOBS if len(order.request.pod_sets) == 1 else JOB_SETS
 
 
@@ -88,8 +100,10 @@ def object_name(attempt: Attempt, kind: Resource) -> str:
     may share a namespace. A long id is cut; its digest still tells it apart."""
     digest = hashlib.sha256(f"{attempt.tenant}/{attempt.id}".encode()).hexdigest()[:_DIGEST_CHARS]
     tail = f"-{attempt.number}-{digest}"
-    limit = MAX_JOB_SET_CHARS if kind is JOB_SETS else MAX_JOB_CHARS
-    return attempt.id[: limit - len(tail)].rstrip("-") + tail
+    limit = _MAX_CHARS.get(kind, MAX_JOB_CHARS)
+    # Volcano makes a Service of a Job's name, which may have to begin with a letter.
+    head = "j-" if kind is VOLCANO_JOBS and attempt.id[0].isdecimal() else ""
+    return head + attempt.id[: limit - len(head) - len(tail)].rstrip("-") + tail
 
 
 def document(
@@ -108,11 +122,11 @@ def document(
         raise Unmakeable("its queue goes by way of the hub, whose reconciler makes its job")
     if target.via == "worker" and left_s is not None:
         raise Unmakeable("its deadline cannot be kept where the cluster's own queue starts it")
-    kind = kind_of(order)
+    kind = kind_of(order, style)
     name = object_name(order.attempt, kind)
-    peers = rendezvous.peers_of(request, name)
+    peers = rendezvous.peers_of(request, name, by_volcano=kind is VOLCANO_JOBS)
     templates: dict[str, Document] = {}
-    specs, pod_templates = [], []
+    pod_templates = []
     for number, pods in enumerate(request.pod_sets):
         devices = _devices(order, pods, offers, style)
         template = ""
@@ -121,30 +135,21 @@ def document(
             templates[template] = devices.claim
         named = {claim: existing.get(claim, "template") for claim in pods.claims}
         pod = _template(order, pods, devices, offers, style)
+        if kind is VOLCANO_JOBS:
+            volcano.number(pod["spec"], peers.number_source, left_s)
         if request.runtime_used is not None:
             templates_apply(pod["spec"], pods, request.runtime_used.template)
         if rendezvous.is_told(request, peers):
             rendezvous.join(pod["spec"], request, peers, number)
         claims.refer(pod["spec"], template, named)
         pod_templates.append(pod)
-        specs.append(_job_spec(pods, pod, left_s))
-    spec: Document
-    if kind is JOBS:
-        spec = specs[0]
-    else:
-        spec = {
-            "failurePolicy": {"maxRestarts": 0},
-            "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
-            "replicatedJobs": [
-                {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
-                for number, each in enumerate(specs)
-            ],
-        }
+    spec = _spec(kind, order, pod_templates, left_s, style, named=bool(peers.service))
     known, told = _identity(order)
     if target.via == "worker":
         spec["suspend"] = True
         known[QUEUE_LABEL] = target.local_queue
-    told |= _together(order, name, pod_templates, style)
+    if kind is not VOLCANO_JOBS:  # which is a group by itself
+        told |= _together(order, name, pod_templates, style)
     if templates:
         told[claims.TEMPLATES] = claims.encode(templates)
     told[PODS] = counts_text({pods.name: pods.count for pods in request.pod_sets})
@@ -246,6 +251,34 @@ def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
     }
     short = {key: labels.value(text) for key, text in whole.items()}
     return short, {key: text for key, text in whole.items() if short[key] != text}
+
+
+def _spec(
+    kind: Resource,
+    order: CreatePods,
+    templates: Sequence[Document],
+    left_s: int | None,
+    style: Style,
+    *,
+    named: bool,
+) -> Document:
+    """What the object asks for. ``named``: its pods find each other by name."""
+    sets = order.request.pod_sets
+    if kind is VOLCANO_JOBS:
+        counts = [pods.count for pods in sets]
+        scheduler = style.scheduler or style.volcano_scheduler
+        return volcano.spec(counts, templates, style.volcano_queue, scheduler, named=named)
+    specs = [_job_spec(pods, pod, left_s) for pods, pod in zip(sets, templates, strict=True)]
+    if kind is JOBS:
+        return specs[0]
+    return {
+        "failurePolicy": {"maxRestarts": 0},
+        "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
+        "replicatedJobs": [
+            {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
+            for number, each in enumerate(specs)
+        ],
+    }
 
 
 def _job_spec(pods: PodSet, template: Document, left_s: int | None) -> Document:
@@ -358,7 +391,7 @@ def _template(
     if devices.isolation:
         told[labels.ISOLATION] = devices.isolation
     scheduler = style.scheduler
-    if style.gangs is Gangs.VOLCANO:
+    if style.gangs is Gangs.VOLCANO or style.volcano_jobs:
         scheduler = style.scheduler or style.volcano_scheduler
     if devices.by == "kai":
         known["kai.scheduler/queue"] = style.kai_queue

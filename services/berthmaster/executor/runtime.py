@@ -1,7 +1,7 @@
 """A Kubernetes cluster as its executor uses it: orders in, what becomes of them out.
 
-What is known comes from mirrors of our own Jobs, JobSets and pods; what is ordered is carried out
-attempt by attempt (effects.py).
+What is known comes from mirrors of our own Jobs, JobSets, Jobs of Volcano's and pods; what is
+ordered is carried out attempt by attempt (effects.py).
 Nothing is kept here that the cluster and the log do not know: whoever is killed reads it again.
 
 Rules of this file:
@@ -13,7 +13,7 @@ Rules of this file:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from berthmaster.executor.attempt_status import DEADLINE, Scene, last_words
@@ -37,7 +37,7 @@ from berthmaster.executor.cluster_protocol import (
 )
 from berthmaster.executor.effects import AttemptEffects
 from berthmaster.executor.gangs import GROUP
-from berthmaster.executor.kinds import JobObject, PodObject
+from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
 from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
@@ -67,16 +67,19 @@ class ClusterRuntime:
         *,
         executor: str,
         namespaces: tuple[str, ...],
-        job_sets: bool,
+        kinds: Sequence[Resource] = (),
+        groups: bool = False,
         clock: Callable[[], float],
         log: LogLike,
     ) -> None:
-        """``job_sets``: whether the cluster serves them."""
+        """``kinds``: of job objects, beside Jobs, that the cluster serves; ``groups``: whether it
+        serves Volcano's PodGroups, and shows us them."""
         self.writer = writer
         self._executor = executor
         self._clock = clock
         self._log = log
         self._held: dict[Attempt, Held] = {}
+        self._groups: dict[Attempt, GroupObject] = {}  # of Volcano's
         self._tell: Callable[[PodEvent], None] | None = None
         self._ready = False
         self._listed = asyncio.Event()
@@ -87,9 +90,11 @@ class ClusterRuntime:
             client,
             namespaces,
             executor=executor,
-            job_sets=job_sets,
+            kinds=kinds,
+            groups=groups,
             on_job=self._on_job,
             on_pod=self._on_pod,
+            on_group=self._on_group,
             log=log,
         )
 
@@ -233,6 +238,7 @@ class ClusterRuntime:
         if held is None:
             held = self._hold(mine[0])
         held.see(kind, job)
+        held.scene.group = self._groups.get(mine[0])  # which may have been heard of before
         if {TEMPLATES, GROUP, SERVICE} & job.metadata.annotations.keys():
             self._effects.complete(held)
         if new and self._ready:
@@ -280,6 +286,24 @@ class ClusterRuntime:
                 self._log.error("cannot read a pod", pod=bad.name, why=bad.why)
             case Listed():
                 self._listed.set()
+
+    def _on_group(self, change: Change[GroupObject]) -> None:
+        match change:
+            case Added(group) | Updated(group) | Deleted(group):
+                mine = attempt_of(group)
+                if mine is None or mine[1] != self._executor:
+                    return
+                if isinstance(change, Deleted):
+                    self._groups.pop(mine[0], None)
+                else:
+                    self._groups[mine[0]] = group
+                if (held := self._held.get(mine[0])) is not None:
+                    held.scene.group = self._groups.get(mine[0])
+                    self._judge(held)
+            case Unreadable(bad):
+                self._log.error("cannot read a PodGroup", group=bad.name, why=bad.why)
+            case Listed():
+                pass
 
     # ---- what is told
 

@@ -30,7 +30,7 @@ from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
-from berthmaster.kubernetes.resources import JOB_SETS, Resource
+from berthmaster.kubernetes.resources import JOB_SETS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.messages.workload import Placed
 from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context, Service
@@ -130,6 +130,14 @@ class Served(NamedTuple):
 
     job_sets: bool
     gangs: Gangs
+    volcano_jobs: bool = False  # and we may make and watch them everywhere
+    volcano_groups: bool = False  # and we may watch them everywhere
+
+    @property
+    def kinds(self) -> tuple[Resource, ...]:
+        """Of job objects, beside Jobs."""
+        has = {JOB_SETS: self.job_sets, VOLCANO_JOBS: self.volcano_jobs}
+        return tuple(kind for kind, yes in has.items() if yes)
 
 
 async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | None:
@@ -137,7 +145,9 @@ async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | No
     while not ctx.stopping.is_set():
         try:
             job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
-            return Served(job_sets, await _gangs(ctx, client))
+            jobs = await _may(ctx, client, VOLCANO_JOBS, "create", "watch", "patch", "delete")
+            groups = await _may(ctx, client, VOLCANO_POD_GROUPS, "watch")
+            return Served(job_sets, await _gangs(ctx, client), jobs, groups)
         except KubernetesError as error:
             ctx.health.ready("cluster", False, str(error))
         await stopped_within(LOOK_AGAIN_S, ctx.stopping)
@@ -148,9 +158,11 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
     """What starts all pods of a gang or none. What we may not make would keep them waiting. Raises
     KubernetesError."""
     settings = ctx.settings
+    # Where Volcano runs the jobs, what is none of its Jobs waits for room in its queues as well.
+    given = settings.jobs if (settings.gangs, settings.jobs) == ("auto", "volcano") else ""
     for gangs, resource in SERVED_BY.items():
         wanted = Gangs.KUBERNETES if gangs is Gangs.WORKLOAD else gangs
-        if settings.gangs not in ("auto", wanted.value):
+        if (given or settings.gangs) not in ("auto", wanted.value):
             continue
         if resource.plural not in await client.served(resource.group_version):
             continue
@@ -165,12 +177,33 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
     return Gangs.NONE
 
 
-async def _lacking(ctx: Context[ExecutorSettings], client: Client, resource: Resource) -> list[str]:
-    """Namespaces in which we may not make such objects. A server that has just been told of our
-    Role needs a moment to read it."""
+async def _may(
+    ctx: Context[ExecutorSettings], client: Client, resource: Resource, *verbs: str
+) -> bool:
+    """Whether a kind of Volcano's is served, and we may do all this with it in each namespace.
+    Raises KubernetesError."""
+    if resource.plural not in await client.served(resource.group_version):
+        return False
+    for verb in verbs:
+        lacking = await _lacking(ctx, client, resource, verb)
+        if lacking:
+            ctx.log.warning(
+                "Volcano is served, and we may not use all of it",
+                right=f"{verb} {resource.plural} of {resource.group}",
+                namespaces=",".join(lacking),
+            )
+            return False
+    return True
+
+
+async def _lacking(
+    ctx: Context[ExecutorSettings], client: Client, resource: Resource, verb: str = "create"
+) -> list[str]:
+    """Namespaces in which we may not do this with such objects. A server that has just been told
+    of our Role needs a moment to read it."""
     lacking = list(ctx.settings.namespaces)
     for _ in range(RIGHTS_TRIES):
-        allowed = [await client.can("create", resource, namespace=each) for each in lacking]
+        allowed = [await client.can(verb, resource, namespace=each) for each in lacking]
         lacking = [each for each, yes in zip(lacking, allowed, strict=True) if not yes]
         if not lacking or await stopped_within(LOOK_AGAIN_S, ctx.stopping):
             break
@@ -207,6 +240,7 @@ class _Serving:
             run_as_non_root=settings.run_as_non_root,
             scheduler=settings.scheduler,
             gangs=served.gangs,
+            volcano_jobs=settings.jobs == "volcano" and served.volcano_jobs,
             kai_gangs=settings.gangs == "auto",
             volcano_scheduler=settings.volcano_scheduler,
             volcano_queue=settings.volcano_queue,
@@ -225,7 +259,8 @@ class _Serving:
             writer,
             executor=core.name,
             namespaces=settings.namespaces,
-            job_sets=served.job_sets,
+            kinds=served.kinds,
+            groups=served.volcano_groups,
             clock=door.now,
             log=ctx.log,
         )
@@ -291,6 +326,9 @@ class _Serving:
         """What is served now is what the next gangs start by."""
         ctx, writer = self._ctx, self._parts.runtime.writer
         ctx.log.info("gangs start together", by=writer.style.gangs.value)
+        if ctx.settings.jobs == "volcano":
+            what = "Volcano's" if writer.style.volcano_jobs else "Kubernetes', as it has no other"
+            ctx.log.info("jobs are made", of=what)
         while not await stopped_within(GANGS_S, ctx.stopping):
             try:
                 gangs = await _gangs(ctx, self._client)

@@ -10,6 +10,7 @@ from berthmaster.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SCHEDULER: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?\Z")
+JOBS: Final = ("kubernetes", "volcano")
 GANGS: Final = ("auto", "kubernetes", "coscheduling", "volcano", "none")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
 
@@ -26,6 +27,10 @@ def _resource(name: str) -> str:
 
 def _gangs(name: str) -> str:
     return "" if name in GANGS else f"one of {', '.join(GANGS)}"
+
+
+def _jobs(name: str) -> str:
+    return "" if name in JOBS else f"one of {', '.join(JOBS)}"
 
 
 def _scheduler(name: str) -> str:
@@ -72,10 +77,17 @@ class ExecutorSettings(ClusterSettings):
         "its scheduler for all pods), none; auto = the first of these "
         "that the cluster serves and we may make. Pods for KAI's scheduler are gangs of KAI's",
     )
-    volcano_scheduler: str = setting(
-        "volcano", check=_scheduler, help="scheduler of all pods where Volcano starts the gangs"
+    jobs: str = setting(
+        "kubernetes",
+        check=_jobs,
+        help="what is made of a request: kubernetes = a Job or a JobSet, volcano = a Job of "
+        "Volcano's (batch.volcano.sh) where it is served and we may make it. What Kueue starts, "
+        "what may grow and shrink, and parts of GPUs are Jobs in any case",
     )
-    volcano_queue: str = setting("default", help="Volcano's queue for such gangs")
+    volcano_scheduler: str = setting(
+        "volcano", check=_scheduler, help="scheduler of all pods where Volcano runs or starts them"
+    )
+    volcano_queue: str = setting("default", help="Volcano's queue for them")
     logs_mib_per_s: float = setting(
         2.0,
         least=0.001,

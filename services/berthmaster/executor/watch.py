@@ -1,27 +1,30 @@
-"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and JobSets where served.
+"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and what is served of
+JobSets, Volcano's Jobs and its PodGroups.
 
 A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
 there, and what was made there before is taken to be as it was. The others are served meanwhile.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.controller.watch import metadata_of
-from berthmaster.executor.kinds import JobObject, PodObject
+from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import GRACE_S
 from berthmaster.kubernetes.reflector import Change, Reflector
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS, PODS, Resource
+from berthmaster.kubernetes.resources import JOBS, PODS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.runtime.log import LogLike
 
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
 STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
 OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
+OnGroup = Callable[[Change[GroupObject]], None]
+Mirror = Reflector[JobObject] | Reflector[PodObject] | Reflector[GroupObject]
 
 
 class JobMirrors:
@@ -33,9 +36,11 @@ class JobMirrors:
         namespaces: tuple[str, ...],
         *,
         executor: str,
-        job_sets: bool,
+        kinds: Sequence[Resource],
+        groups: bool,
         on_job: OnJob,
         on_pod: OnPod,
+        on_group: OnGroup,
         log: LogLike,
     ) -> None:
         self._client = client
@@ -45,8 +50,9 @@ class JobMirrors:
         self._log = log
         self._jobs: dict[tuple[Resource, str], Reflector[JobObject]] = {}
         self._pods: dict[str, Reflector[PodObject]] = {}
+        self._groups: dict[str, Reflector[GroupObject]] = {}
         for namespace in namespaces:
-            for kind in (JOBS, JOB_SETS) if job_sets else (JOBS,):
+            for kind in (JOBS, *kinds):
                 self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
             self._pods[namespace] = Reflector(
                 client,
@@ -58,6 +64,19 @@ class JobMirrors:
                 absent_s=ABSENT_S,
                 log=log,
             )
+            if groups:
+                self._groups[namespace] = Reflector(
+                    client,
+                    VOLCANO_POD_GROUPS,
+                    GroupObject,
+                    namespace=namespace,
+                    label_selector=self._selector,
+                    on_change=lambda change: self._hear(
+                        VOLCANO_POD_GROUPS, change, lambda: on_group(change)
+                    ),
+                    absent_s=ABSENT_S,
+                    log=log,
+                )
 
     def _of_jobs(self, kind: Resource, namespace: str) -> Reflector[JobObject]:
         return Reflector(
@@ -85,14 +104,15 @@ class JobMirrors:
                 why=odd.why,
             )
 
-    def _all(self) -> list[Reflector[JobObject] | Reflector[PodObject]]:
-        return [*self._jobs.values(), *self._pods.values()]
+    def _all(self) -> list[Mirror]:
+        return [*self._jobs.values(), *self._pods.values(), *self._groups.values()]
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Mirror until told to stop."""
         await asyncio.gather(*(mirror.run(stopping) for mirror in self._all()))
 
-    def _of(self, namespace: str) -> list[Reflector[JobObject] | Reflector[PodObject]]:
+    def _of(self, namespace: str) -> list[Mirror]:
+        """Those that tell what there is. Groups only say why it waits: nothing depends on them."""
         jobs = [jobs for (_, where), jobs in self._jobs.items() if where == namespace]
         return [*jobs, self._pods[namespace]]
 

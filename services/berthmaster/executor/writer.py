@@ -9,10 +9,10 @@ Each step may have been done already, by this life or an earlier one, and each m
 with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
 it; everything else is raised and tried again by whoever calls.
 
-A plain Job is stopped by suspending it: the object stays and says why. What a queue of the cluster
-or a JobSet's controller would start again is deleted in the foreground instead: the object stays
-until its last pod is gone, nobody unsuspends what is being deleted, and no right to touch Kueue's
-own objects is needed.
+A plain Job is stopped by suspending it: the object stays and says why. What a queue of the cluster,
+a JobSet's controller or Volcano's would start again is deleted in the foreground
+instead: the object stays until its last pod is gone, nobody unsuspends what is being deleted, and
+no right to touch Kueue's own objects is needed.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class JobWriter:
         await self.complete(held)
 
     async def _make_job(self, held: Held, order: CreatePods) -> None:
-        held.kind, held.namespace = kind_of(order), order.target.namespace
+        held.kind, held.namespace = kind_of(order, self.style), order.target.namespace
         held.name = object_name(order.attempt, held.kind)
         if order.ran:  # it must not run a second time: only look
             held.unsure = True
@@ -203,12 +203,13 @@ class JobWriter:
         leaving = job.metadata.deletion_timestamp is not None
         if not (leaving or ended(job)):
             owner = _owner(held, job)
-            whose = {key: told for key, told in job.metadata.labels.items() if key in _IDENTITY}
+            whose = {key: text for key, text in job.metadata.labels.items() if key in _IDENTITY}
             if name := told.get(rendezvous.SERVICE, ""):
                 body = rendezvous.service(name, whose, owner)
                 await self._make_owned(held, SERVICES, body)
             if (group := gangs.read(told.get(GROUP, ""))) is not None:
-                body = gangs.document(group, held.name, whose, owner)
+                wholly = {key: text for key, text in told.items() if key in _IDENTITY}
+                body = gangs.document(group, held.name, whose, owner, wholly)
                 await self._make_owned(held, SERVED_BY[group.gangs], body)
             for name, asked in sorted(claims.decode(told.get(TEMPLATES, "")).items()):
                 body = claims.template(name, asked, whose, owner)
@@ -338,7 +339,7 @@ class JobWriter:
             held.scene.stopped = held.stop_reason
             held.lose()
             return
-        conditions = job.status.conditions or ()
+        conditions = job.conditions
         if ended(job) or holds(conditions, "FailureTarget") or job.metadata.deletion_timestamp:
             held.scene.stopped = held.stop_reason
             return
@@ -427,7 +428,7 @@ def _has(job: JobObject, size: Document) -> bool:
 
 def ended(job: JobObject) -> bool:
     """Whether nothing of it will run any more."""
-    conditions = job.status.conditions or ()
+    conditions = job.conditions
     return any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
 
 

@@ -17,6 +17,7 @@ POD: Final = "berthmaster.io/pod"  # "<pod set>-<index>", unique within the atte
 POD_SET: Final = "berthmaster.io/pod-set"  # of pods that a Job numbers: with its index, the pod
 INDEX: Final = "batch.kubernetes.io/job-completion-index"  # Kubernetes' own
 JOB_NAME: Final = "batch.kubernetes.io/job-name"  # Kubernetes' own, of a Job's pods
+VOLCANO_INDEX: Final = "volcano.sh/task-index"  # the same where Volcano's Job numbers them
 EXECUTOR: Final = "berthmaster.io/executor"  # who made it
 GPUS: Final = "berthmaster.io/gpus"  # annotation: "0,3", the indices that a pod has, where known
 ISOLATION: Final = "berthmaster.io/isolation"  # annotation: how hard its part of a GPU is limited
@@ -60,7 +61,8 @@ def identity(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Ident
 def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
     """The pod's name from its set and the number that its Job gave it; "" if there is none."""
     pod_set = annotations.get(POD_SET) or labels.get(POD_SET)
-    index = labels.get(INDEX) or annotations.get(INDEX)
+    told = (of.get(key) for key in (INDEX, VOLCANO_INDEX) for of in (labels, annotations))
+    index = next(filter(None, told), None)
     return f"{pod_set}-{index}" if pod_set and index else ""
 
 

@@ -17,6 +17,7 @@ sets are.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from berthmaster.kubernetes.labels import INDEX, VOLCANO_INDEX
 from berthmaster.kubernetes.pods import Document
 from berthmaster.lifecycle.sizes import is_elastic, least, most
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -26,7 +27,6 @@ PORT: Final = 29500  # torchrun's own
 JAX_PORT: Final = 8476
 MEGASCALE_PORT: Final = 8080
 MAX_HOSTS_CHARS: Final = 32 * 1024  # an object has a size, and so has a variable
-_INDEX: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _RANKS: Final = ("RANK", "NODE_RANK", "PET_NODE_RANK", "JAX_PROCESS_ID")
 _SHELL: Final = "; ".join(
     (
@@ -46,11 +46,18 @@ class Peers(NamedTuple):
     before: int = 0  # pods of the same world in other clusters, which are numbered before these
     beyond: int = 0  # and after these
     address: str = ""  # of the first pod of the world; "" = it is here
+    by_volcano: bool = False  # what numbers them
 
     @property
     def pods(self) -> int:
         """How many there are in this world."""
         return self.before + sum(self.counts) + self.beyond
+
+    @property
+    def number_source(self) -> Document:
+        """A pod's number within its set, as the API hands it to its containers."""
+        key = VOLCANO_INDEX if self.by_volcano else INDEX
+        return {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
 
     @property
     def is_offset(self) -> bool:
@@ -68,16 +75,18 @@ class Peers(NamedTuple):
         return self.before + sum(self.counts[:set_number])
 
 
-def peers_of(request: JobRequest, name: str) -> Peers:
+def peers_of(request: JobRequest, name: str, *, by_volcano: bool = False) -> Peers:
     """``name``: the job object's."""
     counts = tuple(pods.count for pods in request.pod_sets)
-    if len(counts) == 1:
-        hosts: tuple[str, ...] = (f"{name}-",)
+    if by_volcano:
+        hosts: tuple[str, ...] = tuple(f"{name}-s{number}-" for number in range(len(counts)))
+    elif len(counts) == 1:
+        hosts = (f"{name}-",)
     else:
         hosts = tuple(f"{name}-s{number}-0-" for number in range(len(counts)))
     # Services may have to begin with a letter, and ids need not.
     some = sum(map(most, request.pod_sets)) > 1
-    peers = Peers(f"g-{name}" if some else "", hosts, counts)
+    peers = Peers(f"g-{name}" if some else "", hosts, counts, by_volcano=by_volcano)
     if (part := request.part) is not None and part.address:
         before, beyond = sum(part.pods[: part.number]), sum(part.pods[part.number + 1 :])
         peers = peers._replace(before=before, beyond=beyond, address=part.address)
@@ -125,7 +134,7 @@ def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> It
     yield _set("BERTH_PODS", str(peers.pods))
     yield _set("BERTH_POD_SET", pods.name)
     yield _set("BERTH_RANK_OFFSET", str(offset))
-    yield {"name": "BERTH_POD_INDEX", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+    yield {"name": "BERTH_POD_INDEX", "valueFrom": peers.number_source}
     yield _set("BERTH_PROCESSES", processes)
     if peers.service:
         hosts = zip(peers.hosts, peers.counts, strict=True)
@@ -136,7 +145,7 @@ def _env(request: JobRequest, peers: Peers, set_number: int, pods: PodSet) -> It
     yield _set("WORLD_SIZE", str(peers.pods))
     if not peers.is_offset:
         for name in _RANKS:
-            yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+            yield {"name": name, "valueFrom": peers.number_source}
     yield _set("PET_NNODES", _nodes(request, peers))
     yield _set("PET_NPROC_PER_NODE", processes)
     yield _set("PET_MASTER_ADDR", first)
@@ -156,7 +165,7 @@ def _nodes(request: JobRequest, peers: Peers) -> str:
 
 def _of_tpus(sets: Sequence[PodSet], peers: Peers, set_number: int) -> Iterator[Document]:
     """Each pod set of TPUs is a slice of its own, or several of one pod each."""
-    yield {"name": "TPU_WORKER_ID", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}}
+    yield {"name": "TPU_WORKER_ID", "valueFrom": peers.number_source}
     hosts = ",".join(peers.host(set_number, n) for n in range(peers.counts[set_number]))
     if len(hosts) <= MAX_HOSTS_CHARS:
         yield _set("TPU_WORKER_HOSTNAMES", hosts)

@@ -103,6 +103,7 @@ SCHEDULING_WORKLOADS: Final = Resource("scheduling.k8s.io", "v1alpha1", "workloa
 COSCHEDULING_POD_GROUPS: Final = Resource(
     "scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"
 )
+VOLCANO_JOBS: Final = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 VOLCANO_POD_GROUPS: Final = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 RESOURCE_SLICES: Final = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False)
 RESOURCE_CLAIMS: Final = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")

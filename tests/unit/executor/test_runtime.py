@@ -33,7 +33,7 @@ from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.resources import JOBS
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from tests.bus.tools import story
@@ -129,7 +129,7 @@ async def playing(
         writer,
         executor=NAME,
         namespaces=namespaces,
-        job_sets=job_sets,
+        kinds=(JOB_SETS,) if job_sets else (),
         clock=clock,
         log=log,
     )
