@@ -14,6 +14,7 @@ from berthmaster.kubernetes.config import Access, from_kubeconfig
 from berthmaster.kubernetes.resources import (
     CLUSTER_QUEUES,
     JOBS,
+    MEMBER_CLUSTERS,
     NAMESPACES,
     NODES,
     PODS,
@@ -24,10 +25,12 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 from berthmaster.messages.fleet import (
+    Amounts,
     ClusterAlive,
     ClusterProfile,
     CopyReport,
     DeviceClaim,
+    HubRoom,
     Membership,
     NodeGone,
     NodeReport,
@@ -39,7 +42,7 @@ from tests.cluster.claiming import A100, API, DRIVER, gpu, offered
 from tests.cluster.inventorying import CLUSTER, Told, bus, inventory
 from tests.controlplane.api import documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
-from tests.controlplane.plane import Plane
+from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes, kueue_crds
 from tests.controlplane.processes import until
 from tests.unit.kubernetes.stage import Lines
@@ -48,6 +51,7 @@ from tests.unit.kubernetes.stage import Lines
 pytestmark = pytest.mark.timeout(240)
 
 RBAC = Path(__file__).resolve().parents[2] / "deploy/kubernetes/agent/inventory-rbac.yaml"
+KUBEFLEET = Path(__file__).parent / "crds" / "kubefleet.yaml"
 PROFILE = subjects.profile(CLUSTER)
 GPU = "nvidia.com/gpu"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
@@ -553,6 +557,7 @@ async def test_what_a_hub_knows_of_its_clusters(
         },
     }
     api = hub.api
+    await asyncio.to_thread(hub.apply, documents(KUBEFLEET))
     try:
         async with (
             bus(tmp_path) as told,
@@ -588,6 +593,34 @@ async def test_what_a_hub_knows_of_its_clusters(
             await asyncio.to_thread(api.delete, f"{managed}/{name}")
             await asyncio.to_thread(api.delete, f"{profiles}/{name}")
             await told.until(subject, Membership, lambda fact: fact.gone)
+
+            await _as_a_member(hub, told, name)
             assert told.of(ClusterAlive) == []
     finally:
         await forget(hub, f"{managed}/{name}")
+        await forget(hub, f"{DEFINITIONS}/memberclusters.cluster.kubernetes-fleet.io")
+
+
+async def _as_a_member(hub: Plane, told: Told, name: str) -> None:
+    """By KubeFleet alone, with what it has measured."""
+    api, members, subject = hub.api, MEMBER_CLUSTERS.path(), subjects.membership(name)
+    member = {"metadata": {"name": name}, "spec": {"heartbeatPeriodSeconds": 15}}
+    kind = {"apiVersion": MEMBER_CLUSTERS.group_version, "kind": MEMBER_CLUSTERS.kind}
+    await asyncio.to_thread(api.create, members, kind | member)
+    observed = "2026-11-25T00:10:00Z"
+    nodes = {"kubernetes-fleet.io/node-count": {"value": "2", "observationTime": observed}}
+    amounts = {"cpu": "64", "nvidia.com/gpu": "8"}
+    left = {"cpu": "3500m", "nvidia.com/gpu": 2}
+    usage = {"allocatable": amounts, "available": left, "observationTime": observed}
+    status: dict[str, Any] = {"status": {"properties": nodes, "resourceUsage": usage}}
+    await asyncio.to_thread(api.merge, f"{members}/{name}/status", status)
+    found = await told.until(subject, Membership, lambda fact: fact.room is not None)
+    assert found.properties == {"kubernetes-fleet.io/node-count": "2"}
+    assert found.room == HubRoom(
+        allocatable=Amounts(cpu_milli=64_000, gpu_milli=8000),
+        available=Amounts(cpu_milli=3500, gpu_milli=2000),
+        observed_at_s=1_795_565_400.0,
+        interval_s=15.0,
+    )
+    await asyncio.to_thread(api.delete, f"{members}/{name}")
+    await told.until(subject, Membership, lambda fact: fact.gone)

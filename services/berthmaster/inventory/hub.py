@@ -9,13 +9,13 @@ from berthmaster.bus.lease import Lease
 from berthmaster.bus.reporting import StreamFacts
 from berthmaster.controller.watch import Watched
 from berthmaster.inventory.membership import HubKind, HubMembership
-from berthmaster.inventory.objects import ClusterProfile, ManagedCluster
+from berthmaster.inventory.objects import ClusterProfile, ManagedCluster, MemberCluster
 from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.inventory.watch import FactWatch
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.mirror import Change
-from berthmaster.kubernetes.resources import CLUSTER_PROFILES, MANAGED_CLUSTERS
+from berthmaster.kubernetes.resources import CLUSTER_PROFILES, MANAGED_CLUSTERS, MEMBER_CLUSTERS
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context
 
@@ -37,6 +37,7 @@ class HubSide:
                 namespace=ctx.settings.profile_namespace,
             ),
             Watched(MANAGED_CLUSTERS, ManagedCluster, optional=True),
+            Watched(MEMBER_CLUSTERS, MemberCluster, optional=True),
         )
         self._watch = FactWatch(ctx, client, watched, self._on_change)
         self._teller = FactPublisher(

@@ -1,7 +1,9 @@
-"""What a hub knows of its clusters: ClusterProfile and ManagedCluster of one name, as one. Pure.
+"""What a hub knows of its clusters: ClusterProfile, ManagedCluster and KubeFleet's MemberCluster of
+one name, as one. Pure.
 
-Both tell labels, properties and health; where they differ in a label or property the
-ManagedCluster's counts, which the other is mostly copied from. Open Cluster Management's taints
+All tell labels, properties and health; where they differ in a label or property the
+ManagedCluster's counts, which a ClusterProfile is mostly copied from, and over it the
+MemberCluster's. That one alone tells of room too (members.py). Open Cluster Management's taints
 become ours: NoSelect and NoSelectIfNew keep new workloads away (what runs is never moved by a
 taint), PreferNoSelect keeps nobody away. Health is False as soon as one of them says so, and None
 where they say that they do not know: a cluster's own sign of life is better than a guess.
@@ -16,11 +18,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.bus import subjects
 from berthmaster.inventory.kinds import Problems, named
+from berthmaster.inventory.members import measures
 from berthmaster.inventory.nodes import MAX_TAINTS, bounded_labels
-from berthmaster.inventory.objects import ClusterProfile, ManagedCluster, Property
+from berthmaster.inventory.objects import ClusterProfile, ManagedCluster, MemberCluster, Property
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import Condition, condition
-from berthmaster.messages.fleet import FleetFact, Membership, Stamp, Taint
+from berthmaster.messages.fleet import FleetFact, HubRoom, Membership, Stamp, Taint
 
 MAX_PROPERTIES: Final = 200
 MAX_VALUE_CHARS: Final = 1024  # as the API's own schema has it
@@ -44,6 +47,7 @@ class HubKind(Enum):
 
     PROFILES = "clusterprofiles"
     MANAGED = "managedclusters"
+    MEMBERS = "memberclusters"
 
 
 class ClusterRecord(NamedTuple):
@@ -55,6 +59,7 @@ class ClusterRecord(NamedTuple):
     healthy: bool | None
     reason: str
     sources: tuple[str, ...]
+    room: HubRoom | None = None
 
 
 class HubMembership:
@@ -63,6 +68,7 @@ class HubMembership:
     def __init__(self) -> None:
         self._profiles: dict[str, dict[Key, ClusterProfile]] = {}  # by the cluster's name
         self._managed: dict[str, ManagedCluster] = {}
+        self._members: dict[str, MemberCluster] = {}
         self._known: dict[str, ClusterRecord] = {}
         self._listed: set[HubKind] = set()
         self._earlier: set[str] = set()
@@ -101,6 +107,8 @@ class HubMembership:
         key = (found.metadata.namespace, found.metadata.name)
         if kind is HubKind.MANAGED:
             self._managed[key[1]] = found
+        elif kind is HubKind.MEMBERS:
+            self._members[key[1]] = found
         else:
             self._profiles.setdefault(key[1], {})[key] = found
 
@@ -109,6 +117,8 @@ class HubMembership:
         self.problems.set(kind.value, named(key), ())
         if kind is HubKind.MANAGED:
             self._managed.pop(key[1], None)
+        elif kind is HubKind.MEMBERS:
+            self._members.pop(key[1], None)
         elif key[1] in self._profiles:
             self._profiles[key[1]].pop(key, None)
             if not self._profiles[key[1]]:
@@ -117,6 +127,7 @@ class HubMembership:
     def _work_out(self, cluster: str) -> None:
         profiles = self._profiles.get(cluster, {})
         managed = self._managed.get(cluster)
+        member = self._members.get(cluster)
         profile: ClusterProfile | None = None
         if profiles:
             first, *others = sorted(profiles)
@@ -125,8 +136,8 @@ class HubMembership:
             told = (double,) if others else ()
             self.problems.set(HubKind.PROFILES.value, named(first), told)
         now: ClusterRecord | None = None
-        if profile is not None or managed is not None:
-            now, problems = _knowledge(profile, managed)
+        if profile is not None or managed is not None or member is not None:
+            now, problems = _knowledge(profile, managed, member)
             self.problems.set("cluster", cluster, problems)
         else:
             self.problems.set("cluster", cluster, ())
@@ -179,11 +190,14 @@ class HubMembership:
             healthy=known.healthy,
             reason=known.reason,
             sources=known.sources,
+            room=known.room,
         ), None
 
 
 def _knowledge(
-    profile: ClusterProfile | None, managed: ManagedCluster | None
+    profile: ClusterProfile | None,
+    managed: ManagedCluster | None,
+    member: MemberCluster | None,
 ) -> tuple[ClusterRecord, tuple[str, ...]]:
     problems: list[str] = []
     labels: dict[str, str] = {}
@@ -204,6 +218,16 @@ def _knowledge(
         properties += managed.status.cluster_claims
         taints = _taints(managed, problems)
         verdicts += _health_of_managed(managed)
+    room: HubRoom | None = None
+    if member is not None:
+        sources.append("MemberCluster")
+        labels |= member.metadata.labels
+        told = measures(member)
+        properties += told.properties
+        room = told.room
+        problems += told.problems
+        taints += _taints_of_member(member, problems)
+        verdicts += _health_of_member(member)
     kept, left_out = bounded_labels(labels)
     if left_out:
         problems.append(f"{left_out} labels left out")
@@ -216,7 +240,8 @@ def _knowledge(
     if unknown and not bad:
         healthy = None
     reason = "; ".join(bad or unknown)[:MAX_REASON_CHARS]
-    return ClusterRecord(kept, taints, shown, healthy, reason, tuple(sources)), tuple(problems)
+    record = ClusterRecord(kept, taints, shown, healthy, reason, tuple(sources), room)
+    return record, tuple(problems)
 
 
 def _version(text: str) -> list[Property]:
@@ -261,6 +286,27 @@ def _taints(managed: ManagedCluster, problems: list[str]) -> tuple[Taint, ...]:
         else:
             known.append(Taint(key=taint.key, value=taint.value, effect=effect))
     return tuple(known)
+
+
+def _taints_of_member(member: MemberCluster, problems: list[str]) -> tuple[Taint, ...]:
+    known: list[Taint] = []
+    for taint in member.spec.taints or ():
+        if taint.effect != "NoSchedule":
+            problems.append(f"taint {taint.key[:80]}: unknown effect {taint.effect[:32]!r}")
+        elif len(known) == MAX_TAINTS:
+            problems.append(f"more than {MAX_TAINTS} taints")
+            break
+        else:
+            known.append(Taint(key=taint.key, value=taint.value))
+    return tuple(known)
+
+
+def _health_of_member(member: MemberCluster) -> list[tuple[bool | None, str]]:
+    verdicts: list[tuple[bool | None, str]] = []
+    if member.metadata.deletion_timestamp is not None:
+        verdicts.append((False, "it is leaving its fleet"))
+    conditions = member.status.conditions or ()
+    return [*verdicts, *_verdict(conditions, "Joined"), *_verdict(conditions, "Healthy")]
 
 
 def _health_of_profile(profile: ClusterProfile) -> list[tuple[bool | None, str]]:

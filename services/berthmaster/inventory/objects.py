@@ -287,3 +287,48 @@ class ManagedCluster(Object, frozen=True):
 
     spec: ManagedClusterSpec = ManagedClusterSpec()
     status: ManagedClusterStatus = ManagedClusterStatus()
+
+
+class FleetTaint(Struct, frozen=True):
+    """A taint of KubeFleet's: its only effect is NoSchedule."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class MemberClusterSpec(Struct, frozen=True):
+    """What people have decided about a cluster of KubeFleet's."""
+
+    taints: tuple[FleetTaint, ...] | None = ()
+    heartbeat_period_seconds: int | None = None
+
+
+class MeasuredProperty(Struct, frozen=True):
+    """A property with the time at which it was so."""
+
+    value: str = ""
+    observation_time: str | None = None
+
+
+class ResourceUsage(Struct, frozen=True):
+    """What a cluster has and has left."""
+
+    allocatable: dict[str, str | int] | None = None
+    available: dict[str, str | int] | None = None
+    observation_time: str | None = None
+
+
+class MemberClusterStatus(Struct, frozen=True):
+    """What KubeFleet's agent says of its cluster."""
+
+    conditions: tuple[Condition, ...] | None = ()
+    properties: dict[str, MeasuredProperty] | None = None
+    resource_usage: ResourceUsage | None = None
+
+
+class MemberCluster(Object, frozen=True):
+    """A cluster as KubeFleet knows it."""
+
+    spec: MemberClusterSpec = MemberClusterSpec()
+    status: MemberClusterStatus = MemberClusterStatus()

@@ -135,6 +135,9 @@ MANAGED_CLUSTER_SET_BINDINGS: Final = Resource(
 )
 PLACEMENTS: Final = Resource(_OCM, "v1beta1", "placements", "Placement")
 PLACEMENT_DECISIONS: Final = Resource(_OCM, "v1beta1", "placementdecisions", "PlacementDecision")
+MEMBER_CLUSTERS: Final = Resource(
+    "cluster.kubernetes-fleet.io", "v1", "memberclusters", "MemberCluster", False
+)
 ADD_ON_PLACEMENT_SCORES: Final = Resource(
     _OCM, "v1alpha1", "addonplacementscores", "AddOnPlacementScore"
 )

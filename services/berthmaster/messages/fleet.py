@@ -160,6 +160,15 @@ class ClusterProfile(
     )
 
 
+class HubRoom(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What a hub has measured of a cluster as a whole: KubeFleet's ``resourceUsage``."""
+
+    allocatable: Amounts
+    available: Amounts  # of that, what no pod asks for
+    observed_at_s: float  # by the cluster's own clock
+    interval_s: float  # when to expect the next
+
+
 class Membership(
     msgspec.Struct,
     frozen=True,
@@ -168,7 +177,7 @@ class Membership(
     omit_defaults=True,
     tag="fleet.membership.v1",
 ):
-    """What a hub says of a cluster: its ClusterProfile and ManagedCluster, as one.
+    """What a hub says of a cluster: its ClusterProfile, ManagedCluster and MemberCluster, as one.
 
     Subject: ``berth.fleet.<cluster>.membership``
 
@@ -181,11 +190,13 @@ class Membership(
     observed_at_s: float
     labels: dict[str, str] = {}
     taints: tuple[Taint, ...] = ()
-    properties: dict[str, str] = {}  # ClusterProfile properties and ManagedCluster claims
+    properties: dict[str, str] = {}
+    # Of ClusterProfile and MemberCluster, and claims of ManagedCluster.
     healthy: bool | None = None  # None = the hub does not say
     reason: str = ""  # why it is not healthy
     sources: tuple[str, ...] = ()  # kinds of the objects that this is made of
     gone: bool = False  # the hub no longer knows it
+    room: HubRoom | None = None  # None = the hub measures none
 
 
 class QuotaAmount(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

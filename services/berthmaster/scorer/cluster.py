@@ -15,6 +15,8 @@ from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    HubRoom,
+    Membership,
     NodeGone,
     NodeReport,
     Stamp,
@@ -23,7 +25,8 @@ from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.mix import Mix
 from berthmaster.scorer.plausibility import Drop, believable_interval, judge_report
 from berthmaster.scorer.room import ResourceUse, healthy_gpus, reading_key, room_of, use_of
-from berthmaster.scorer.score import Life
+from berthmaster.scorer.rules import Amount
+from berthmaster.scorer.score import Life, amount_of
 from berthmaster.scorer.totals import Measured, Totals, TotalsPart
 
 LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
@@ -86,6 +89,8 @@ class ScoredCluster:
         self._stamps: dict[str, Stamp] = {}  # node -> of its newest fact, NodeGone included
         self._alive: ClusterAlive | None = None
         self._profile: ClusterProfile | None = None
+        self._membership: Membership | None = None
+        self._measured = Life()  # by its hub
         # What readers were told, which is the core's business
         self.told: ClusterScore | None = None  # None: they must hear of it anew
         self.told_s = 0.0
@@ -95,7 +100,23 @@ class ScoredCluster:
     @property
     def empty(self) -> bool:
         """Whether no fact of it is left."""
-        return not self._nodes and self._alive is None and self._profile is None
+        told = (self._alive, self._profile, self._membership)
+        return not self._nodes and all(each is None for each in told)
+
+    @property
+    def newest(self) -> Life:
+        """Its own signs of life. Of one that never gave any, when its hub measured it last."""
+        return self.life if self.life.seen_s is not None else self._measured
+
+    @property
+    def room(self) -> HubRoom | None:
+        """What its hub has measured, where it does not speak for itself."""
+        spoken = self._nodes or self.life.seen_s is not None or self._membership is None
+        return None if spoken or self._membership is None else self._membership.room
+
+    def has(self) -> Amount:
+        """Allocatable in all."""
+        return self.totals.cluster_has() if self.room is None else amount_of(self.room.allocatable)
 
     @property
     def expected_nodes(self) -> int:
@@ -135,6 +156,27 @@ class ScoredCluster:
             return OLD
         self._profile = fact
         return SOMETHING
+
+    def on_membership(self, fact: Membership, stored_at_s: float, now_s: float) -> Changed:
+        """What its hub has measured of it: as old as its observation, which was before it was
+        told."""
+        before = self._membership
+        if before is not None and fact.stamp <= before.stamp:
+            return OLD
+        self._membership, room = fact, fact.room
+        if room is None:
+            return SOMETHING
+        seen_s = min(room.observed_at_s, stored_at_s, now_s)
+        self._measured = Life(seen_s, believable_interval(room.interval_s))
+        earlier = before.room if before is not None else None
+        same = earlier is not None and earlier.allocatable == room.allocatable
+        return SOMETHING if same else CAPACITY
+
+    def forget_membership(self) -> bool:
+        """The hub measures nothing (any more); whether it did."""
+        known = self._membership is not None
+        self._membership, self._measured = None, Life()
+        return known
 
     def on_node(self, fact: NodeReport | NodeGone, mix: Mix) -> Changed:
         """The newest word about a node. One that is not believed takes the node away: the older
@@ -243,6 +285,9 @@ class ScoredCluster:
         and until when."""
         if self.life.seen_s is not None:
             self.life = msgspec.structs.replace(self.life, seen_s=self.life.seen_s + by_s)
+        if self._measured.seen_s is not None:
+            seen_s = self._measured.seen_s + by_s
+            self._measured = msgspec.structs.replace(self._measured, seen_s=seen_s)
         self.told_s += by_s
         self.hold_s += by_s
         if self.since_s is not None:

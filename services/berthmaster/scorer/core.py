@@ -23,6 +23,7 @@ from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
+    Membership,
     NodeGone,
     NodeReport,
     Stamp,
@@ -104,7 +105,7 @@ class Scorer:
 
     def input_ages_s(self, now_s: float) -> dict[str, float]:
         """Cluster of ours -> age of its last sign of life."""
-        return {c.name: c.life.age_s(now_s) for c in self._clusters.values() if c.ours}
+        return {c.name: c.newest.age_s(now_s) for c in self._clusters.values() if c.ours}
 
     def score(self, cluster: str, now_s: float, stamp: Stamp) -> ClusterScore:
         """A cluster's score as it would be told now. KeyError if nothing is known of it."""
@@ -165,11 +166,14 @@ class Scorer:
                 kind, changed = "alive", cluster.on_alive(fact)
             case ClusterProfile():
                 kind, changed = "profile", cluster.on_profile(fact)
+            case Membership():
+                kind, changed = "membership", cluster.on_membership(fact, stored_at_s, now_s)
             case NodeReport() | NodeGone():
                 kind, changed = "node", cluster.on_node(fact, self.mix)
             case _:
                 assert_never(fact)
-        if changed.dropped is not Drop.OLD:  # a repetition is no sign of life
+        # A repetition is no sign of life, and what a hub says is none of the cluster's own.
+        if changed.dropped is not Drop.OLD and kind != "membership":
             cluster.saw_life(stored_at_s, now_s)
         self._after(cluster, changed, kind, now_s)
 
@@ -184,6 +188,9 @@ class Scorer:
                 cluster.forget_alive()
             case "profile":
                 cluster.forget_profile()
+            case "membership":
+                if not cluster.forget_membership():
+                    return []
         if not cluster.empty:
             self._touch(cluster, now_s)
             return []
@@ -308,7 +315,7 @@ class Scorer:
         totals = [cluster.totals for cluster in self._clusters.values()]
         settled = scales(
             self._rules,
-            _largest(each.cluster_has() for each in totals),
+            _largest(cluster.has() for cluster in self._clusters.values()),
             _largest(each.node_has() for each in totals),
         )
         if settled != self._scales:
@@ -329,7 +336,7 @@ class Scorer:
                 puts = self._tell(cluster, now_s)
         cluster.since_s = None
         at_s = cluster.told_s + self._rules.refresh_s
-        change_s = cluster.life.next_change_s(self._rules, now_s)
+        change_s = cluster.newest.next_change_s(self._rules, now_s)
         self._due.advance(cluster.name, at_s if change_s is None else min(at_s, change_s))
         return puts
 
@@ -337,12 +344,13 @@ class Scorer:
         return cluster_score(
             cluster.name,
             cluster.totals,
-            cluster.life,
+            cluster.newest,
             self._scales,
             self._rules,
             now_s=now_s,
             stamp=stamp,
             expected_nodes=cluster.expected_nodes,
+            room=cluster.room,
         )
 
     def _tell(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:

@@ -9,13 +9,14 @@ import msgspec
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
+    Membership,
     NodeGone,
     NodeReport,
 )
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.mix import PodSetLike
 
-InputFact = ClusterAlive | ClusterProfile | NodeReport | NodeGone
+InputFact = ClusterAlive | ClusterProfile | Membership | NodeReport | NodeGone
 
 
 class FactSeen(msgspec.Struct, frozen=True):
@@ -26,10 +27,11 @@ class FactSeen(msgspec.Struct, frozen=True):
 
 
 class FactForgotten(msgspec.Struct, frozen=True):
-    """The bus no longer holds this fact: it was deleted, which no reporter does."""
+    """The bus no longer holds this fact: it was deleted, which no reporter does. Or it is a
+    membership without room, as most are."""
 
     cluster: str
-    kind: Literal["alive", "profile", "node"]
+    kind: Literal["alive", "profile", "membership", "node"]
     node: str = ""
 
 

@@ -17,11 +17,15 @@ from berthmaster.messages.fleet import (
     CopyReport,
     FleetFact,
     Membership,
-    NodeGone,
-    NodeReport,
     QueueReport,
 )
-from berthmaster.scorer.events import FactForgotten, FactSeen, TelemetryHeard, WorkloadSubmitted
+from berthmaster.scorer.events import (
+    FactForgotten,
+    FactSeen,
+    InputFact,
+    TelemetryHeard,
+    WorkloadSubmitted,
+)
 from berthmaster.scorer.plausibility import Drop
 from berthmaster.scorer.shard import Shard
 
@@ -32,6 +36,7 @@ TELEMETRY_SUBJECTS: Final = subjects.telemetry_of()
 FACT_SUBJECTS: Final = (
     subjects.fleet_facts("alive"),
     subjects.fleet_facts("profile"),
+    subjects.fleet_facts("membership"),
     subjects.node_facts(),
 )
 SUBMITTED_SUBJECTS: Final = subjects.workload_events_of("submitted")
@@ -103,9 +108,9 @@ class Intake:
 
     def fact(
         self, subject: str, fact: FleetFact, stored_at_s: float
-    ) -> FactSeen | NotBelieved | None:
+    ) -> FactSeen | FactForgotten | NotBelieved | None:
         """Facts of other shards' clusters count too: the scale is the fleet's."""
-        if isinstance(fact, ClusterScore | Membership | QueueReport | CopyReport):
+        if isinstance(fact, ClusterScore | QueueReport | CopyReport):
             return None  # no inputs of a score
         if subject not in self._facts:
             try:
@@ -116,6 +121,8 @@ class Intake:
             self._facts[subject] = _loss_of(fact)
         elif self._facts[subject] != _loss_of(fact):
             return _another("fact", subject)
+        if isinstance(fact, Membership) and fact.room is None:
+            return self._facts[subject]
         return FactSeen(fact, stored_at_s)
 
     def gone(self, subject: str) -> FactForgotten | None:
@@ -135,17 +142,21 @@ def _another(kind: str, subject: str) -> NotBelieved:
     return NotBelieved(kind, Drop.WRONG_SUBJECT, f"it is not about what {subject} stands for")
 
 
-def _subject_of(fact: ClusterAlive | ClusterProfile | NodeReport | NodeGone) -> str:
+def _subject_of(fact: InputFact) -> str:
     if isinstance(fact, ClusterAlive):
         return subjects.alive(fact.cluster)
     if isinstance(fact, ClusterProfile):
         return subjects.profile(fact.cluster)
+    if isinstance(fact, Membership):
+        return subjects.membership(fact.cluster)
     return subjects.node(fact.cluster, fact.node)
 
 
-def _loss_of(fact: ClusterAlive | ClusterProfile | NodeReport | NodeGone) -> FactForgotten:
+def _loss_of(fact: InputFact) -> FactForgotten:
     if isinstance(fact, ClusterAlive):
         return FactForgotten(fact.cluster, "alive")
     if isinstance(fact, ClusterProfile):
         return FactForgotten(fact.cluster, "profile")
+    if isinstance(fact, Membership):
+        return FactForgotten(fact.cluster, "membership")
     return FactForgotten(fact.cluster, "node", fact.node)

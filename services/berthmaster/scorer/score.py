@@ -7,7 +7,14 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.messages.fleet import ClusterScore, Freshness, ResourceScore, Stamp
+from berthmaster.messages.fleet import (
+    Amounts,
+    ClusterScore,
+    Freshness,
+    HubRoom,
+    ResourceScore,
+    Stamp,
+)
 from berthmaster.scorer.ocm import CLUSTER_NAMES, NODE_NAMES, full_scale, resource_score
 from berthmaster.scorer.rules import RESOURCES, Amount, ScoringRules
 from berthmaster.scorer.totals import Totals
@@ -74,8 +81,10 @@ def cluster_score(
     now_s: float,
     stamp: Stamp,
     expected_nodes: int = 0,
+    room: HubRoom | None = None,
 ) -> ClusterScore:
-    """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of."""
+    """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
+    ``room``: of a cluster that only its hub speaks of."""
     freshness = life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)
     if freshness == "withdrawn":
@@ -94,15 +103,15 @@ def cluster_score(
         stamp=stamp,
         freshness=freshness,
         input_age_s=age_s,
-        resources=_resources(totals, scale),
+        resources=_resources(totals, scale) if room is None else _by_hub(room, scale),
         idle_gpu_percent=totals.idle_gpu_percent(),
         calm_gpu_percent=totals.calm_gpu_percent(),
-        free_gpus=totals.left_milli / 1000,
+        free_gpus=(totals.left_milli if room is None else room.available.gpu_milli) / 1000,
         largest_gang=totals.largest_gang(),
         fragmentation_percent=totals.fragmentation_percent(),
         telemetry_nodes=totals.live_nodes,
         nodes=len(totals.parts),
-        note=_note(totals, freshness, life.limits(rules)[0], expected_nodes),
+        note=_note(totals, freshness, life.limits(rules)[0], expected_nodes, room),
     )
 
 
@@ -119,8 +128,35 @@ def _resources(totals: Totals, scale: Scales) -> dict[str, ResourceScore]:
     return scores
 
 
-def _note(totals: Totals, freshness: Freshness, stale_after_s: float, expected_nodes: int) -> str:
+def amount_of(amounts: Amounts) -> Amount:
+    """In the units of scores."""
+    return Amount(
+        cpu=amounts.cpu_milli / 1000,
+        mem=float(amounts.memory_mib),
+        gpu=amounts.gpu_milli / 1000,
+        tpu=float(amounts.tpus),
+    )
+
+
+def _by_hub(room: HubRoom, scale: Scales) -> dict[str, ResourceScore]:
+    """What is free on the best node no hub tells."""
+    free = amount_of(room.available)
+    return {
+        CLUSTER_NAMES[name]: resource_score(getattr(free, name), getattr(scale.cluster, name))
+        for name in RESOURCES
+    }
+
+
+def _note(
+    totals: Totals,
+    freshness: Freshness,
+    stale_after_s: float,
+    expected_nodes: int,
+    room: HubRoom | None,
+) -> str:
     notes: list[str] = []
+    if room is not None:
+        notes.append("as its hub has measured it: nothing of ours reports there")
     if freshness == "stale":
         notes.append(f"no sign of life for {stale_after_s:g} s")
     if expected_nodes > len(totals.parts):

@@ -182,7 +182,9 @@ def test_clusters_of_earlier_lives_are_gone_once_all_was_listed() -> None:
     hub.take(HubKind.PROFILES, Added(cluster_profile("east")))
     hub.take(HubKind.PROFILES, Listed("5"))
     assert hub.changes() == {EAST: True}
-    hub.listed(HubKind.MANAGED)  # the hub serves no such kind
+    hub.listed(HubKind.MEMBERS)  # the hub serves no such kind
+    assert hub.changes() == {}
+    hub.listed(HubKind.MANAGED)
     assert hub.changes() == {subjects.membership("west"): True}
     hub.listed(HubKind.MANAGED)
     assert hub.changes() == {}
