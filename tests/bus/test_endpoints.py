@@ -486,8 +486,9 @@ async def test_who_waits_for_his_turn_for_as_long_as_an_answer_may_take_is_told_
             b"berth.api.evil.echo failed: TimeoutError",
             b"a turn within 0.3 s, which did not come overloaded",
         }
-        # Nothing failed of those whose turn did not come.
-        assert 0 < lines.count("request handler failed") < 100
+        # Of those that began: a line or two, whatever their number.
+        assert lines.count("request handler failed") == 0
+        assert 0 < lines.count("requests took longer than their time limit") < 50
         assert (await asker.request("berth.api.evil.echo", b"again")).data == b"again"
 
 

@@ -81,6 +81,7 @@ class _Answers:
         self._failed = failed
         self._too_late = 0
         self._astray = 0
+        self._slow = 0
         self._next_line_s = 0.0
 
     def astray(self, to: str) -> bool:
@@ -90,6 +91,12 @@ class _Answers:
         self._astray += 1
         self._tell("requests with a reply subject that is no inbox were ignored", self._astray)
         return True
+
+    def slow(self, subject: str) -> None:
+        """A request was not answered within its time limit: in a flood many at one moment, and a
+        traceback of each would keep everybody waiting."""
+        self._slow += 1
+        self._tell("requests took longer than their time limit", self._slow, subject)
 
     def asked(self, subject: str, reply: str, data: bytes) -> _Asked:
         """It came just now."""
@@ -124,12 +131,13 @@ class _Answers:
         self._too_late += 1
         self._tell("answers came too late to be sent", self._too_late)
 
-    def _tell(self, event: str, count: int) -> None:
+    def _tell(self, event: str, count: int, subject: str = "") -> None:
         """They come by the thousand, lines about them do not."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + TELL_EVERY_S
-            self._conn.log.warning(event, so_far=count)
+            about = {"subject": subject} if subject else {}
+            self._conn.log.warning(event, so_far=count, **about)
 
 
 class _Refusals:
@@ -400,14 +408,18 @@ async def _of_lane(take: Taker, message: Msg) -> None:
 
 async def _work(asked: _Asked, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:
     answers = asked.back
+    limit = asyncio.timeout_at(asked.came_s + limit_s)
     try:
-        async with asyncio.timeout_at(asked.came_s + limit_s):
+        async with limit:
             reply = await endpoint.answer(asked.subject, asked.data)
     except asyncio.CancelledError:
         await answers.send(asked, failed(asked.subject, Stopping("the service is stopping")))
         raise
     except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
-        answers.log.error("request handler failed", error=error, subject=asked.subject)
+        if isinstance(error, TimeoutError) and limit.expired():
+            answers.slow(asked.subject)
+        else:
+            answers.log.error("request handler failed", error=error, subject=asked.subject)
         reply = failed(asked.subject, error)
     if reply is not None:
         await answers.send(asked, reply)

@@ -7,6 +7,9 @@ for one small portion of work at most. Those with few requests in hand come firs
 them is served, those with many have a portion now and then. As long as others come at all, those
 with many have a fifth of the loop's time, and little at work: whoever comes next finds the loop
 free rather than busy, and waits for what has been begun (writes to one log).
+
+Who has many is told by what others have: where answers are slow, for the disk or for a flood,
+whoever goes on asking has many in hand for no fault of his, and must not be served like the flood.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from typing import Final, NamedTuple
 
 PORTION: Final = 4  # work that is begun before the event loop runs
 FEW: Final = 16  # requests in hand of one for whom there is always room
+MUCH_MORE: Final = 4  # times what one has in hand: beside one who has that, he has few
 NEW: Final = 4  # of one for whom there is room where all others have filled it
 PATIENCE_S: Final = 0.005  # between portions of those with many, while one with few is served
 AT_WORK: Final = 12  # begun of one with many, where others come too
@@ -80,7 +84,8 @@ class Turns:
         self._askers: dict[str, _Asker] = {}
         self._few = _Queues()
         self._many = _Queues()
-        self._with_few = 0  # askers with something in hand, and no more than FEW
+        self._asking = 0  # askers with something in hand
+        self._above_few = dict[str, _Asker]()  # those with more than FEW
         self._loop = asyncio.get_running_loop()
         self._is_due = False
         self._later: asyncio.TimerHandle | None = None
@@ -120,14 +125,13 @@ class Turns:
         one.in_hand += 1
         one.bytes += size
         if one.in_hand == 1:
-            self._with_few += 1
+            self._asking += 1
         elif one.in_hand == FEW + 1:
-            self._with_few -= 1
-        is_many = one.in_hand > FEW or asker in self._many
-        if is_many and asker in self._few:  # each one's requests are begun in their order
-            self._many[asker] = self._few.pop(asker)
-        queues = self._many if is_many else self._few
-        queues.setdefault(asker, deque()).append((work, start))
+            self._above_few[asker] = one
+        mine, other = (self._many, self._few) if self._has_many(one) else (self._few, self._many)
+        if asker in other:  # each one's requests are begun in their order
+            mine[asker] = other.pop(asker)
+        mine.setdefault(asker, deque()).append((work, start))
         self._waiting += 1
         self._in_hand += 1
         self._call()
@@ -141,10 +145,10 @@ class Turns:
         one.bytes -= size
         self._company.served(asker, self._loop.time())
         if one.in_hand == 0:
-            self._with_few -= 1
+            self._asking -= 1
         elif one.in_hand == FEW:
-            self._with_few += 1
-        if self._many and not self._with_few:
+            del self._above_few[asker]
+        if self._many and not self._serves_few():
             self._call()
 
     def is_new(self, asker: str) -> bool:
@@ -169,6 +173,18 @@ class Turns:
         one.at_s = now_s
         return one
 
+    def _has_many(self, one: _Asker) -> bool:
+        return one.in_hand > FEW and one.in_hand * MUCH_MORE > self._most_in_hand()
+
+    def _most_in_hand(self) -> int:
+        return max((one.in_hand for one in self._above_few.values()), default=0)
+
+    def _serves_few(self) -> bool:
+        """Whether somebody with few has something in hand."""
+        most = self._most_in_hand()
+        many = sum(one.in_hand * MUCH_MORE > most for one in self._above_few.values())
+        return self._asking > many
+
     def _call(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -179,8 +195,9 @@ class Turns:
         now_s = self._loop.time()
         left = self._portion(self._few, PORTION, self._share.in_hand)
         goes_on = bool(self._few)
-        if self._many and (self._with_few or self._others_come(now_s)):
-            due_s = self._many_at_s + (PATIENCE_S if self._with_few else 0.0)
+        serves_few = bool(self._many) and self._serves_few()
+        if self._many and (serves_few or self._others_come(now_s)):
+            due_s = self._many_at_s + (PATIENCE_S if serves_few else 0.0)
             if now_s >= due_s and not self._is_portion_out:
                 self._is_portion_out = True
                 self._portion(self._many, PORTION, AT_WORK)

@@ -239,8 +239,10 @@ class Gateway:
         return []
 
     def _on_abandoned(self, event: Abandoned) -> list[Instruction]:
-        if self._talks.pop(event.ref, None) is None:
+        talk, _ = self._talks.pop(event.ref, (None, None))
+        if talk is None:
             return []
+        talk.close()  # at once: others may share what it had a part in
         return self._finish(event.ref, unavailable(conversations.AGAIN))
 
     # What the log teaches

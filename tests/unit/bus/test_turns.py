@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from berthmaster.bus import turns as module
-from berthmaster.bus.turns import AT_WORK, FEW, PORTION, Beyond, Share, Turns
+from berthmaster.bus.turns import AT_WORK, FEW, MUCH_MORE, PORTION, Beyond, Share, Turns
 
 SHARE = Share(in_hand=4, bytes_in_hand=100, per_s=1000.0)
 
@@ -113,6 +113,25 @@ def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits
     assert first.index("few") <= 1  # those with few come first
     assert first.count("many") == PORTION
     assert then == ["many"] * (PORTION + FEW)
+
+
+def test_whoever_has_much_in_hand_is_served_as_one_with_few_beside_one_with_far_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SHORTEST_REST_S", 600.0)
+
+    async def run(beside: int) -> list[str]:
+        turns, begun = Turns(LARGE), list[str]()
+        for name, count in (("slow", FEW + 1), ("flood", beside), ("slow", 1)):
+            for _ in range(count):
+                join(turns, name, start=partial(begun.append, name))
+        for _ in range(2 * FEW // PORTION):
+            await asyncio.sleep(0)
+        return begun
+
+    mine = FEW + 2
+    for far_more, served in ((MUCH_MORE * mine, mine), (mine, PORTION // 2)):
+        assert asyncio.run(run(far_more)).count("slow") == served
 
 
 def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_is_over() -> None:
