@@ -112,7 +112,7 @@ class JobMirrors:
         await asyncio.gather(*(mirror.run(stopping) for mirror in self._all()))
 
     def _of(self, namespace: str) -> list[Mirror]:
-        """Those that tell what there is. Groups only say why it waits: nothing depends on them."""
+        """Those that tell what there is. Groups only say why and whether it waits."""
         jobs = [jobs for (_, where), jobs in self._jobs.items() if where == namespace]
         return [*jobs, self._pods[namespace]]
 
@@ -132,7 +132,13 @@ class JobMirrors:
         """Whether everything was listed once that can be, and that is something."""
         closed = self.all_closed(now_s)
         rest = [namespace for namespace in self._pods if namespace not in closed]
-        return bool(rest) and all(m.resource_version for where in rest for m in self._of(where))
+        groups = [
+            mirror
+            for where, mirror in self._groups.items()
+            if where in rest and not (mirror.absent or mirror.denied_for_s(now_s))
+        ]
+        needed = [*groups, *(mirror for where in rest for mirror in self._of(where))]
+        return bool(rest) and all(mirror.resource_version for mirror in needed)
 
     def unanswered(self) -> str:
         """Why the API server does not answer, in words; "" = it does."""
