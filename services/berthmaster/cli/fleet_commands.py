@@ -34,6 +34,10 @@ _AMOUNTS: Final = {
     "limit": "capability_gpu_milli",
     "max_job": "max_job_gpu_milli",
 }
+_AS_THEY_ARE: Final = (
+    *("priority", "weight", "held", "deleted", "via"),
+    *("preempts", "preempts_equals", "rebalances"),
+)
 _DEFAULTS: Final = {
     "default_max_run": "max_run_s",
     "default_checkpoint_every": "checkpoint_every_s",
@@ -276,6 +280,12 @@ async def _warn_if_overcommitted(berth: Client) -> None:
     help="Whose jobs of lower priority make room for its jobs: nobody's, its own, all queues'.",
 )
 @click.option(
+    "--preempts-equals",
+    type=click.BOOL,
+    metavar="yes|no",
+    help="Whether its jobs may stop each other: of one priority, one that has clearly more left.",
+)
+@click.option(
     "--rebalances",
     type=click.Choice(["never", "queue", "all"]),
     help="Whose jobs are moved to room that is free so that one of its jobs fits that has waited "
@@ -413,9 +423,7 @@ def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
 def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> QueueSetting:
     """The setting with what the flags say. Raises WrongInput."""
     new: dict[str, Any] = {
-        name: flags[name]
-        for name in ("priority", "weight", "held", "deleted", "via", "preempts", "rebalances")
-        if flags.get(name) is not None
+        name: flags[name] for name in _AS_THEY_ARE if flags.get(name) is not None
     }
     for flag, field in _AMOUNTS.items():
         if flags.get(flag) is not None:

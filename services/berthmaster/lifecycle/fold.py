@@ -585,6 +585,14 @@ def unsaved_s(workload: Workload, now_s: float) -> float:
     return ran_s if every_s is None else ran_s % every_s
 
 
+def saved_s(workload: Workload) -> float:
+    """Of what its attempts that are over have run, what is kept: of a job that writes checkpoints
+    what max_run_s counts, of any other nothing."""
+    request = workload.request
+    writes = request is not None and request.checkpoint_every_s is not None
+    return workload.ran_s if writes or workload.checkpoint is not None else 0.0
+
+
 def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> None:
     """An attempt. Of one in several clusters its parts have the pods."""
     workload.attempt = event.attempt

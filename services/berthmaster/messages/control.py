@@ -87,6 +87,9 @@ class QueueSetting(
     # Whose running jobs of lower priority make room for its jobs: nobody's, its own, or those of
     # others too, down to what those deserve. What it is guaranteed or deserves it gets in any case.
     # Of a queue that nobody has set: nobody's.
+    preempts_equals: bool = False
+    # Whether a job of it that waits may stop another of its own queue and priority that has clearly
+    # more left to do, if both say how long they take or it was learned.
     rebalances: Literal["never", "queue", "all"] = "never"
     # Whose running jobs may be moved to room that is free, at most a few and if that pays, so that
     # a job of it that waits fits: nobody's, its own, or those of queues of no higher priority too.

@@ -87,6 +87,10 @@ class EvictionOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_de
     for_tenant: str  # whose room it will be: see the reservation of that workload
     for_id: str
     right: Literal["guarantee", "deserved", "priority"]
+    # Given where both are equal in queue and priority: what it has still to do, and what the other
+    # has, which is clearly less and is what goes first then.
+    left_s: float | None = None
+    for_left_s: float | None = None
 
 
 class ResizeOrder(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

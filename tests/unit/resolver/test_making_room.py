@@ -10,6 +10,7 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.messages.workload import CancelRequested, Evicted
 from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.deciding.make_room import EQUAL
 from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
@@ -379,3 +380,120 @@ def test_what_is_laid_out_ahead_decides_nothing() -> None:
         told.append([plan.decision for plan in world.settle()])
     assert told[0] == told[1]
     assert [order.id for order in told[0][0].evictions] == ["b0"]
+
+
+# Equals
+
+
+def of_equals(policy: Policy | None = None, *sizes: int, **fields: Any) -> World:
+    """One whose queue has its jobs stop each other."""
+    world = fleet(*sizes or (8,), policy=policy)
+    queue(world, "default", preempts_equals=True, **fields)
+    return world
+
+
+LONG: dict[str, Any] = {"gpus": 8, "expected_duration_s": 36_000.0, "checkpoint_every_s": 600.0}
+SHORT: dict[str, Any] = {"gpus": 1, "expected_duration_s": 600.0, "checkpoint_every_s": 600.0}
+
+
+def test_one_with_clearly_less_left_stops_an_equal_which_goes_on_from_its_checkpoint() -> None:
+    world = of_equals(Policy(order="due"))
+    long = start(world, "long", **LONG)
+    world.pass_s(1500.0)
+    short = wait(world, "short", **SHORT)
+    [plan] = world.settle()
+    # 300 s since the last checkpoint and 60 to start, of 8 GPUs.
+    assert plan.decision.evictions == (
+        EvictionOrder(
+            tenant=TENANT,
+            id="long",
+            attempt=1,
+            cluster="c1",
+            lost_gpu_s=8 * 360.0,
+            for_tenant=TENANT,
+            for_id="short",
+            right="priority",
+            left_s=34_500.0,
+            for_left_s=600.0,
+        ),
+    )
+    assert world.workloads[long].leaving == EQUAL
+    make_room(world, long)
+    world.settle()
+    world.claim(short)
+    world.run(short)
+    assert (world.placed_on(short), world.placed_on(long)) == ("c1", "")
+    # It waits, has 34,800 s to do yet, and does not stop the one that it was stopped for.
+    world.pass_s(30.0)
+    assert ended(world) == []
+    order = world.resolver.know.derived.due_order
+    assert order.known_left_s(world.workloads[long], world.now_s) == 34_800.0
+    world.pass_s(570.0)
+    world.succeed(short)
+    world.settle()
+    world.claim(long)
+    world.run(long)
+    assert order.ends_s(world.workloads[long], world.now_s) == world.now_s + 34_800.0
+    # What it took is learned in whole: what was kept of the first attempt, and the second.
+    world.pass_s(34_800.0)
+    world.succeed(long)
+    learned = world.resolver.know.expectations.durations.kept().kinds
+    [endings] = [each.endings for each in learned if each.kind == ("size", "8000")]
+    assert endings == [(1000.0, 36_000.0)]
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, len(world.decisions)), report
+
+
+@pytest.mark.parametrize(
+    ("set_so", "running", "waiting"),
+    [
+        ({"preempts_equals": False}, {}, {}),
+        ({}, {"preemptible": False}, {}),
+        ({}, {"checkpoint_every_s": None, "expected_duration_s": 2000.0}, {}),  # loses too much
+        ({}, {}, {"expected_duration_s": 30_000.0}),  # not clearly less
+        ({}, {"expected_duration_s": None}, {}),  # nobody knows, and nothing is learned
+        ({}, {}, {"expected_duration_s": None}),
+        ({}, {"priority": 1}, {}),
+        ({"max_evictions_per_hour": 0}, {}, {}),
+    ],
+)
+def test_equals_stop_nobody_where_that_would_not_do(
+    set_so: dict[str, Any], running: dict[str, Any], waiting: dict[str, Any]
+) -> None:
+    world = of_equals()
+    queue(world, "default", **{"preempts_equals": True} | set_so)
+    start(world, "long", **LONG | running)
+    world.pass_s(1500.0)
+    wait(world, "short", **SHORT | waiting)
+    assert ended(world) == []
+
+
+def test_equals_of_another_queue_are_left_alone_and_lower_priority_goes_first() -> None:
+    world = of_equals(None, 8, 8)
+    queue(world, "other")
+    start(world, "theirs", "other", **LONG)
+    low = start(world, "low", **LONG | {"priority": -1, "checkpoint_every_s": None})
+    world.pass_s(5000.0)
+    wait(world, "short", **SHORT)
+    assert ended(world) == [("low", "short", "priority")]
+    make_room(world, low)
+    world.settle()
+    queue(world, "default", preempts_equals=True, preempts="never")
+    wait(world, "wide", **LONG | {"expected_duration_s": 60.0})
+    assert ended(world) == []
+
+
+def test_what_was_learned_of_equals_counts_where_they_go_by_due_times() -> None:
+    world = of_equals(Policy(order="due"))
+    kind: dict[str, Any] = {"checkpoint_every_s": 60.0}
+    for at in range(4):
+        for name, gpus, lasts_s in (("wide", 8, 9000.0), ("narrow", 1, 100.0)):
+            one = start(world, f"{name}{at}", gpus=gpus, **kind)
+            world.pass_s(lasts_s)
+            world.succeed(one)
+    start(world, "wide", gpus=8, **kind)
+    world.pass_s(60.0)
+    wait(world, "narrow", gpus=1, **kind)
+    assert ended(world) == [("wide", "narrow", "priority")]
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, len(world.decisions)), report

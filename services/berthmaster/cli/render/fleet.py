@@ -208,6 +208,8 @@ def queues(
             state += f", ranks by {ranks_by(setting.profile, setting.weights)}"
         if setting.preempts != "queue":
             state += f", preempts {_PREEMPTS[setting.preempts]}"
+        if setting.preempts_equals:
+            state += ", stops equals"
         if setting.rebalances != "never":
             state += f", moves {_REBALANCES[setting.rebalances]} to fit in"
         if setting.max_evictions_per_hour is not None:

@@ -32,7 +32,7 @@ from berthmaster.engine.queueing.order import (
     place,
 )
 from berthmaster.engine.queueing.predict import CAUTION, left_s
-from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s
+from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s, saved_s
 from berthmaster.messages.placement import Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
@@ -51,7 +51,8 @@ class DueOrder:
         self._guessed_s: dict[Key, float] = {}  # renewed, and no decision has told it yet
         self._telling: dict[Key, None] = dict.fromkeys(expectations.untold)  # by the next decision
         self._share: dict[Key, float] = {}
-        self._service_ms: dict[Key, int] = {}  # GPU-milliseconds
+        self._service_ms: dict[Key, int] = {}  # GPU-milliseconds, less what is saved
+        self._saved_s: dict[Key, float] = {}  # of those that were stopped and go on from there
         self._live: dict[Key, bool] = {}  # of those that are counted: it runs, or it waits
         self._sums = {False: 0, True: 0}
         self.seen: Outlook | None = None  # None: jobs go as they came
@@ -88,6 +89,10 @@ class DueOrder:
         if workload.ended or request is None:
             self._forget(name)
             return
+        saved = saved_s(workload)
+        if saved != self._saved_s.get(name, 0.0):
+            self._saved_s[name] = saved
+            self._service_ms.pop(name, None)
         if waits or workload.live:
             self._settle(name, request)
             if not waits:
@@ -109,7 +114,7 @@ class DueOrder:
     def _settle(self, name: Key, request: JobRequest) -> None:
         if name not in self._service_ms:
             share = self._share[name] = gpu_share(request)
-            self._service_ms[name] = service_ms(share, self.expected_s(name, request))
+            self._service_ms[name] = service_ms(share, self.rest_s(name, request))
 
     def _recount(self, name: Key, request: JobRequest) -> None:
         """What it is expected to take is another than before."""
@@ -129,6 +134,7 @@ class DueOrder:
         self.moved.pop(name, None)
         self._share.pop(name, None)
         self._service_ms.pop(name, None)
+        self._saved_s.pop(name, None)
 
     # What is expected
 
@@ -137,10 +143,24 @@ class DueOrder:
         guessed_s = self._guessed_s.get(name)
         return self._expectations.expected_s(name, request) if guessed_s is None else guessed_s
 
+    def rest_s(self, name: Key, request: JobRequest) -> float:
+        """How long an attempt of it will take that begins now: less than all if some is saved."""
+        return left_s(self.expected_s(name, request), self._saved_s.get(name, 0.0))
+
+    def known_left_s(self, workload: Workload, now_s: float) -> float | None:
+        """What an open job has still to do; None if it does not say how long it takes and nothing
+        was learned, or guesses are no part of what decisions tell."""
+        request = workload.request
+        if request is None or (self.seen is None and request.expected_duration_s is None):
+            return None
+        if (ends_s := self.ends_s(workload, now_s)) is not None:
+            return ends_s - now_s
+        return self.rest_s(workload.key, request)
+
     def lasts_s(self, name: Key, request: JobRequest) -> float:
         """How long an open job may take, where others must not be kept waiting for it."""
         caution = CAUTION if request.expected_duration_s is None else 1.0
-        return caution * self.expected_s(name, request)
+        return caution * self.rest_s(name, request)
 
     def class_s(self, workload: Workload) -> float | None:
         """What puts a waiting job beside others of its shape: those that last about as long."""
@@ -149,7 +169,7 @@ class DueOrder:
             return None
         if self.seen is None:
             return request.expected_duration_s
-        return self.expected_s(workload.key, request)
+        return self.rest_s(workload.key, request)
 
     def ends_s(self, workload: Workload, now_s: float) -> float | None:
         """When a live job is expected to end; None if it is not live."""
@@ -159,7 +179,7 @@ class DueOrder:
         if told_s is not None and told_s > now_s:
             return told_s
         began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        ran_s = max(0.0, now_s - began_s)
+        ran_s = saved_s(workload) + max(0.0, now_s - began_s)
         return now_s + left_s(self.expected_s(workload.key, workload.request), ran_s)
 
     def place(self, workload: Workload) -> Rank:

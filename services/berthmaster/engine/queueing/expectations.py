@@ -15,7 +15,7 @@ import msgspec
 from berthmaster.engine.queueing import predict
 from berthmaster.engine.queueing.order import LATE, Outlook, gpu_share
 from berthmaster.engine.queueing.predict import Durations, Sizes
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.fold import Key, Workload, key, saved_s
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
@@ -63,7 +63,7 @@ class Expectations:
         """A job has run to its end. Whether something was learned from it."""
         if workload.request is None or not workload.running_at_s > 0:
             return False
-        ran_s = max(0.0, at_s - workload.running_at_s)
+        ran_s = saved_s(workload) + max(0.0, at_s - workload.running_at_s)
         self.durations.learn(workload.tenant, workload.request, workload.submitted_at_s, ran_s)
         return True
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.fleet.pieces import Pieces
-from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s
+from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s, saved_s
 from berthmaster.messages.placement import HeldNode, HeldPieces, Reservation
 
 MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message
@@ -44,7 +44,7 @@ def stated_end_s(workload: Workload, now_s: float) -> float | None:
         ends.append(told_s)
     elif request.expected_duration_s is not None:
         began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        ends.append(began_s + request.expected_duration_s)
+        ends.append(began_s + request.expected_duration_s - saved_s(workload))
     if request.deadline_s is not None:
         ends.append((workload.claimed_at_s or workload.placed_at_s) + request.deadline_s)
     known = [at_s for at_s in ends if at_s > now_s]

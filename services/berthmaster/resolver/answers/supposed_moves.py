@@ -22,7 +22,7 @@ from berthmaster.resolver.answers.suppositions import refused, submission
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import decide, rebalanced
 from berthmaster.resolver.deciding.draft import Draft
-from berthmaster.resolver.deciding.make_room import WORDS, Evictions
+from berthmaster.resolver.deciding.make_room import Evictions, why_ended
 from berthmaster.resolver.deciding.move_away import held_inside, why_there_still
 from berthmaster.resolver.deciding.rebalance import REBALANCED, Weighed
 from berthmaster.resolver.known.knowledge import Knowledge
@@ -98,7 +98,7 @@ def preempted(
     if found is None:
         return _reply(change, f"{change}: {why}", [], 0.0, tenant)
     ended = [
-        _ended(copy.open[key(o.tenant, o.id)], o.lost_gpu_s, WORDS[o.right], for_=name)
+        _ended(copy.open[key(o.tenant, o.id)], o.lost_gpu_s, why_ended(o), for_=name)
         for o in found.orders
     ]
     cost = sum(order.lost_gpu_s for order in found.orders)

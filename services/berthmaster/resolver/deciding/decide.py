@@ -51,7 +51,7 @@ from berthmaster.resolver.deciding.divide import (
     with_pods,
 )
 from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft, Plan, Stuck, block
-from berthmaster.resolver.deciding.make_room import WORDS
+from berthmaster.resolver.deciding.make_room import WORDS, why_ended
 from berthmaster.resolver.deciding.move_away import carry_out, leave
 from berthmaster.resolver.deciding.rebalance import Weighed, may_be_stuck, rebalance
 from berthmaster.resolver.deciding.reserves import Kept
@@ -262,7 +262,7 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
         return False
     for order in found.orders:
         ended = draft.know.open[key(order.tenant, order.id)]
-        leave(draft, ended, WORDS[order.right])
+        leave(draft, ended, why_ended(order))
     draft.evictions += found.orders
     reserves.owe(turn.key, found.reservation)
     draft.bytes += CHOICE_BYTES * (len(found.orders) + 1)
