@@ -11,8 +11,10 @@ from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.requests import WrongInput, read_named
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.client import Client
+from berthmaster.messages.fleet import ClusterProfile
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.requests.builtin_runtimes import BUILT_IN
+from berthmaster.requests.ray_jobs import ray_words
 from berthmaster.requests.templates import runtime_setting
 
 
@@ -45,13 +47,21 @@ async def runtime_list(session: Session, form: Form | None) -> None:
 @click.argument("name", type=RUNTIME)
 @bus_command
 async def runtime_show(session: Session, name: str) -> None:
-    """Show one runtime as JSON, as `berth runtime apply` takes it."""
+    """Show one runtime as JSON, as `berth runtime apply` takes it.
+
+    For one of Ray's, what its pods are made by in each cluster is told on standard error.
+    """
     import msgspec
 
     async with session.client() as berth:
         found = await _of(berth, name)
         text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
         session.out.document(found, lambda: text)
+        if found.template.kuberay and not session.out.as_json:
+            profiles = [seen.fact for seen in await berth.fleet()]
+            for one in profiles:
+                if isinstance(one, ClusterProfile) and one.job_kinds is not None:
+                    click.echo(f"{one.cluster}: {ray_words(one.job_kinds)}", err=True)
 
 
 @runtime.command("apply")

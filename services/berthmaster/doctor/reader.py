@@ -250,6 +250,7 @@ async def _worker(
                 together=tuple(together),
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
+                ray_jobs="rayjobs" in await client.served(resources.RAY_JOBS.group_version),
                 volcano_jobs="jobs" in await client.served(resources.VOLCANO_JOBS.group_version),
             )
     except (KubernetesError, OSError) as error:

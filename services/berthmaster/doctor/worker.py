@@ -17,6 +17,7 @@ from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, Worker
 from berthmaster.doctor.findings import Finding, bind, kubectl, shared
 from berthmaster.doctor.rights import AGENT_ACCOUNT
 from berthmaster.kueue.names import MULTIKUEUE
+from berthmaster.requests.ray_jobs import RAY_JOB, ray_words
 
 AGENT: Final = "deploy/kubernetes/agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
@@ -57,6 +58,8 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             "admission) and keep their size from then on: in Kueue no Job has both that and a "
             "number that changes (elastic jobs)",
         )
+    ray = ray_words((RAY_JOB,) if worker.ray_jobs else ())
+    yield Finding(level="ok", where=worker.name, what=f"the runtime ray makes {ray}")
     if not worker.job_sets:
         yield Finding(
             level="note",

@@ -28,7 +28,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsSaid,
     PodsWaiting,
 )
-from berthmaster.executor.kinds import GroupObject, JobObject, PodObject, Terminated
+from berthmaster.executor.kinds import APP_FAILED, GroupObject, JobObject, PodObject, Terminated
 from berthmaster.joblogs.progress import heard_in
 from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
@@ -147,6 +147,9 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         if _waits_in_volcano(scene, job):
             return AttemptStatus([PodsQueued(attempt), PodsWaiting(attempt, _group_says(scene))])
         events.append(PodsAdmitted(attempt))
+    if job.by_kuberay and (verdict := _whose_fault(scene)) is not None:
+        # KubeRay would make the pod anew; by our word all of them run, or none.
+        return AttemptStatus([*events, verdict])
     running = _running(scene)
     beyond = _beyond(scene)
     if running is not None and beyond:
@@ -235,7 +238,7 @@ def _isolation(pod: PodObject) -> Isolation:
 def _halted(job: JobObject) -> bool:
     """Whether the controller has taken note that it is suspended, and has no pod left."""
     status = job.status
-    suspended = bool(job.spec.suspend) and holds(status.conditions or (), "Suspended")
+    suspended = bool(job.spec.suspend) and holds(job.conditions, "Suspended")
     return suspended and not status.active and not status.terminating
 
 
@@ -249,6 +252,8 @@ def _failed(
         return AttemptStatus([PodsExpired(attempt)] if over else [_still_there(scene, left)])
     events: list[PodEvent] = []
     verdict = _whose_fault(scene)
+    if verdict is None and scene.job is not None and scene.job.by_kuberay:
+        verdict = _by_kuberay(attempt, why)
     if verdict is None and (not final or scene.lasted_s("fault", now_s) < SETTLE_S):
         return AttemptStatus([_still_there(scene, left)] if left else [], SETTLE_S)
     events.append(verdict or _taken_away(scene, why))
@@ -257,6 +262,13 @@ def _failed(
     elif left:
         events.append(_still_there(scene, left))
     return AttemptStatus(events)
+
+
+def _by_kuberay(attempt: Attempt, why: Condition) -> PodEvent:
+    """It removes the pods of a job that has failed, so they say nothing any more."""
+    if why.reason == APP_FAILED:
+        return PodsFailed(attempt, _cut(why.message), fault="exit")
+    return PodsRefused(attempt, _cut(f"KubeRay: {why.reason}: {why.message}"), "not_started")
 
 
 def _whose_fault(scene: Scene) -> PodEvent | None:

@@ -1,7 +1,7 @@
-"""What an executor reads of Jobs, JobSets, Volcano's Jobs and pods: how an attempt stands.
+"""What an executor reads of Jobs, JobSets, Volcano's Jobs, RayJobs and pods: how an attempt stands.
 
-A Job and a JobSet tell it by conditions, Volcano's Job by a phase: read as conditions here, so that
-there is one reading of them all.
+A Job and a JobSet tell it by conditions, Volcano's Job and a RayJob by phases: read as conditions
+here, so that there is one reading of them all.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,18 @@ class VolcanoState(Struct, frozen=True):
 
 
 class JobStatus(Struct, frozen=True):
-    """Of a Job; a JobSet has only the conditions, Volcano's Job its state."""
+    """Of a Job; a JobSet has only the conditions, Volcano's Job its state, a RayJob what follows
+    it."""
 
     active: int | None = None  # pods that are pending or running and not on their way out
     terminating: int | None = None  # pods on their way out
     failed: int | None = None
     conditions: tuple[Condition, ...] | None = ()
     state: VolcanoState = VolcanoState()
+    job_status: str = ""  # what Ray says of the job
+    job_deployment_status: str = ""  # what KubeRay says of it and its cluster
+    reason: str = ""  # why that is Failed
+    message: str = ""
 
 
 # What a phase of Volcano's is among a Job's conditions; others are of a job that is not over.
@@ -50,10 +55,11 @@ _ABORTED: Final = ("Aborting", "Aborted")  # it may be resumed, as what is suspe
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 MAIN_CONTAINER: Final = "main"
+APP_FAILED: Final = "AppFailed"  # KubeRay's word for a job that failed by itself
 
 
 class JobObject(Object, frozen=True):
-    """A Job, a JobSet, or a Job of Volcano's."""
+    """A Job, a JobSet, a Job of Volcano's, or a RayJob."""
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
@@ -62,6 +68,8 @@ class JobObject(Object, frozen=True):
     def conditions(self) -> tuple[Condition, ...]:
         """How it stands, in the form that Jobs have it."""
         state = self.status.state
+        if self.by_kuberay:
+            return _of_ray(self.status)
         if not state.phase:
             return self.status.conditions or ()
         kind = _CONDITIONS.get(state.phase)
@@ -71,9 +79,31 @@ class JobObject(Object, frozen=True):
         return (told,)
 
     @property
+    def by_kuberay(self) -> bool:
+        """Whether it is a RayJob of which KubeRay has said something."""
+        return bool(self.status.job_deployment_status)
+
+    @property
     def suspended(self) -> bool:
         """Whether no pod of it runs until somebody says so."""
         return bool(self.spec.suspend) or self.status.state.phase in _ABORTED
+
+
+def _of_ray(status: JobStatus) -> tuple[Condition, ...]:
+    """A RayJob's as conditions; none while it is not over."""
+    match status.job_deployment_status:
+        case "Complete" if status.job_status == "SUCCEEDED":
+            kind = "Complete"
+        case "Complete" | "Failed" | "ValidationFailed":
+            kind = "Failed"
+        case "Suspended":
+            kind = "Suspended"
+        case _:
+            return ()
+    stopped = APP_FAILED if status.job_status in ("FAILED", "STOPPED") else ""
+    reason = status.reason or stopped or status.job_deployment_status
+    message = status.message or f"Ray says {status.job_status or 'nothing'}"
+    return (Condition(type=kind, status="True", reason=reason, message=message),)
 
 
 class GroupStatus(Struct, frozen=True):

@@ -5,6 +5,7 @@ Rules of this file:
 - The schema is fixed: see kubernetes/pods.py.
 - One pod set is a Job, several are a JobSet with a Job each. All or nothing: no pod is made twice
   (``backoffLimit`` 0), so the first failure ends the attempt.
+- Ray's pods are a RayJob where KubeRay is served (ray.py).
 - Where the cluster is to run Jobs of Volcano's (volcano.py), all pod sets are one of those, except
   what Kueue starts, what grows and shrinks, and parts of GPUs that others' schedulers hand out.
 - Where pods were placed is preferred and never required: the scheduler sees what we do not.
@@ -35,7 +36,7 @@ from berthmaster.engine.fleet.shares import (
     sized_milli,
     takes_milli,
 )
-from berthmaster.executor import claims, gangs, volcano
+from berthmaster.executor import claims, gangs, ray, volcano
 from berthmaster.executor.affinity import placing
 from berthmaster.executor.claims import Existing
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
@@ -43,12 +44,13 @@ from berthmaster.executor.gangs import GROUP, KAI_MEMBERS, Gangs, Group
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels, rendezvous
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS, VOLCANO_JOBS, Resource
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
 from berthmaster.kubernetes.templates import apply as templates_apply
 from berthmaster.kueue.names import EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
-from berthmaster.messages.workload import Part, PodSet
+from berthmaster.messages.workload import JobRequest, Part, PodSet
+from berthmaster.requests.ray_jobs import is_for_kuberay
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
@@ -60,9 +62,11 @@ MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 K
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
 MAX_VOLCANO_JOB_CHARS: Final = 52  # of a host name: -s15-4095
+MAX_RAY_JOB_CHARS: Final = 47  # KubeRay's bound
 _MAX_CHARS: Final[Mapping[Resource, int]] = {
     JOB_SETS: MAX_JOB_SET_CHARS,
     VOLCANO_JOBS: MAX_VOLCANO_JOB_CHARS,
+    RAY_JOBS: MAX_RAY_JOB_CHARS,
 }
 _DIGEST_CHARS: Final = 6
 
@@ -84,10 +88,13 @@ class Style(NamedTuple):
     volcano_scheduler: str = "volcano"  # of all other pods, where Volcano starts the gangs
     volcano_queue: str = "default"
     volcano_jobs: bool = False  # Jobs of Volcano's are made where they can be
+    kuberay: bool = False  # whether it serves RayJobs that we may make
 
 
 def kind_of(order: CreatePods, style: Style) -> Resource:
     """What the attempt's object is."""
+    if style.kuberay and is_for_kuberay(order.request, order.target.via):
+        return RAY_JOBS
     if style.volcano_jobs and order.target.via != "worker" and not is_elastic(order.request):
         parted = any(pods.gpus and pods.gpu_milli != 1000 for pods in order.request.pod_sets)
         if not parted:
@@ -101,8 +108,8 @@ def object_name(attempt: Attempt, kind: Resource) -> str:
     digest = hashlib.sha256(f"{attempt.tenant}/{attempt.id}".encode()).hexdigest()[:_DIGEST_CHARS]
     tail = f"-{attempt.number}-{digest}"
     limit = _MAX_CHARS.get(kind, MAX_JOB_CHARS)
-    # Volcano makes a Service of a Job's name, which may have to begin with a letter.
-    head = "j-" if kind is VOLCANO_JOBS and attempt.id[0].isdecimal() else ""
+    # Volcano and KubeRay make Services of its name, which may have to begin with a letter.
+    head = "j-" if kind in (VOLCANO_JOBS, RAY_JOBS) and attempt.id[0].isdecimal() else ""
     return head + attempt.id[: limit - len(head) - len(tail)].rstrip("-") + tail
 
 
@@ -124,7 +131,7 @@ def document(
         raise Unmakeable("its deadline cannot be kept where the cluster's own queue starts it")
     kind = kind_of(order, style)
     name = object_name(order.attempt, kind)
-    peers = rendezvous.peers_of(request, name, by_volcano=kind is VOLCANO_JOBS)
+    style, peers = _said_by(kind, style), _peers_of(kind, request, name)
     templates: dict[str, Document] = {}
     pod_templates = []
     for number, pods in enumerate(request.pod_sets):
@@ -139,7 +146,7 @@ def document(
             volcano.number(pod["spec"], peers.number_source, left_s)
         if request.runtime_used is not None:
             templates_apply(pod["spec"], pods, request.runtime_used.template)
-        if rendezvous.is_told(request, peers):
+        if kind is not RAY_JOBS and rendezvous.is_told(request, peers):
             rendezvous.join(pod["spec"], request, peers, number)
         claims.refer(pod["spec"], template, named)
         pod_templates.append(pod)
@@ -253,6 +260,19 @@ def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
     return short, {key: text for key, text in whole.items() if short[key] != text}
 
 
+def _said_by(kind: Resource, style: Style) -> Style:
+    """As the cluster wants it, less what such an object cannot say."""
+    unsaid = kind is RAY_JOBS and style.gangs in ray.NOT_SAID
+    return style._replace(gangs=Gangs.NONE) if unsaid else style
+
+
+def _peers_of(kind: Resource, request: JobRequest, name: str) -> rendezvous.Peers:
+    """Who tells its pods of each other: we, except where Ray does."""
+    if kind is RAY_JOBS:
+        return rendezvous.NOBODY
+    return rendezvous.peers_of(request, name, by_volcano=kind is VOLCANO_JOBS)
+
+
 def _spec(
     kind: Resource,
     order: CreatePods,
@@ -263,6 +283,8 @@ def _spec(
     named: bool,
 ) -> Document:
     """What the object asks for. ``named``: its pods find each other by name."""
+    if kind is RAY_JOBS:
+        return ray.spec(order.request, templates, left_s)
     sets = order.request.pod_sets
     if kind is VOLCANO_JOBS:
         counts = [pods.count for pods in sets]

@@ -30,7 +30,13 @@ from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
-from berthmaster.kubernetes.resources import JOB_SETS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
+from berthmaster.kubernetes.resources import (
+    JOB_SETS,
+    RAY_JOBS,
+    VOLCANO_JOBS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
 from berthmaster.messages.workload import Placed
 from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context, Service
@@ -42,6 +48,8 @@ LOOK_AGAIN_S: Final = 2.0
 RIGHTS_TRIES: Final = 3
 GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be installed, or taken away
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
+
+_OF_JOBS: Final = ("create", "watch", "patch", "delete")
 
 
 class ExecutorMetrics:
@@ -132,11 +140,13 @@ class Served(NamedTuple):
     gangs: Gangs
     volcano_jobs: bool = False  # and we may make and watch them everywhere
     volcano_groups: bool = False  # and we may watch them everywhere
+    ray_jobs: bool = False  # and we may make and watch them everywhere
 
     @property
     def kinds(self) -> tuple[Resource, ...]:
         """Of job objects, beside Jobs."""
         has = {JOB_SETS: self.job_sets, VOLCANO_JOBS: self.volcano_jobs}
+        has[RAY_JOBS] = self.ray_jobs
         return tuple(kind for kind, yes in has.items() if yes)
 
 
@@ -145,9 +155,10 @@ async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | No
     while not ctx.stopping.is_set():
         try:
             job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
-            jobs = await _may(ctx, client, VOLCANO_JOBS, "create", "watch", "patch", "delete")
+            jobs = await _may(ctx, client, VOLCANO_JOBS, *_OF_JOBS)
+            ray = await _may(ctx, client, RAY_JOBS, *_OF_JOBS)
             groups = await _may(ctx, client, VOLCANO_POD_GROUPS, "watch")
-            return Served(job_sets, await _gangs(ctx, client), jobs, groups)
+            return Served(job_sets, await _gangs(ctx, client), jobs, groups, ray)
         except KubernetesError as error:
             ctx.health.ready("cluster", False, str(error))
         await stopped_within(LOOK_AGAIN_S, ctx.stopping)
@@ -180,15 +191,16 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
 async def _may(
     ctx: Context[ExecutorSettings], client: Client, resource: Resource, *verbs: str
 ) -> bool:
-    """Whether a kind of Volcano's is served, and we may do all this with it in each namespace.
-    Raises KubernetesError."""
+    """Whether a kind of Volcano's or KubeRay's is served, and we may do all this with it in each
+    namespace. Raises KubernetesError."""
     if resource.plural not in await client.served(resource.group_version):
         return False
     for verb in verbs:
         lacking = await _lacking(ctx, client, resource, verb)
         if lacking:
             ctx.log.warning(
-                "Volcano is served, and we may not use all of it",
+                f"{'KubeRay' if resource is RAY_JOBS else 'Volcano'} is served, and we may not use "
+                "all of it",
                 right=f"{verb} {resource.plural} of {resource.group}",
                 namespaces=",".join(lacking),
             )
@@ -243,6 +255,7 @@ class _Serving:
             volcano_jobs=settings.jobs == "volcano" and served.volcano_jobs,
             kai_gangs=settings.gangs == "auto",
             volcano_scheduler=settings.volcano_scheduler,
+            kuberay=served.ray_jobs,
             volcano_queue=settings.volcano_queue,
         )
         writer = JobWriter(

@@ -1,5 +1,5 @@
 """Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and what is served of
-JobSets, Volcano's Jobs and its PodGroups.
+JobSets, RayJobs, Volcano's Jobs and its PodGroups.
 
 A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
 there, and what was made there before is taken to be as it was. The others are served meanwhile.

@@ -9,10 +9,10 @@ Each step may have been done already, by this life or an earlier one, and each m
 with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
 it; everything else is raised and tried again by whoever calls.
 
-A plain Job is stopped by suspending it: the object stays and says why. What a queue of the cluster,
-a JobSet's controller or Volcano's would start again is deleted in the foreground
-instead: the object stays until its last pod is gone, nobody unsuspends what is being deleted, and
-no right to touch Kueue's own objects is needed.
+A plain Job is stopped by suspending it, and so is a RayJob: the object stays and says why. What a
+queue of the cluster, a JobSet's controller or Volcano's would start again is deleted in the
+foreground instead: the object stays until its last pod is gone, nobody unsuspends what is being
+deleted, and no right to touch Kueue's own objects is needed.
 """
 
 import asyncio
@@ -56,6 +56,7 @@ from berthmaster.kubernetes.pods import Document
 from berthmaster.kubernetes.resources import (
     JOB_SETS,
     JOBS,
+    RAY_JOBS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     SERVICES,
@@ -343,7 +344,7 @@ class JobWriter:
         if ended(job) or holds(conditions, "FailureTarget") or job.metadata.deletion_timestamp:
             held.scene.stopped = held.stop_reason
             return
-        here = held.kind is JOBS and not held.scene.queued
+        here = held.kind in (JOBS, RAY_JOBS) and not held.scene.queued
         change: dict[str, object] = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
         if here:
             change["spec"] = {"suspend": True}

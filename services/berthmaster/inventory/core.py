@@ -12,7 +12,7 @@ from typing import Any, Final
 from berthmaster.bus import subjects
 from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.node_index import NodeIndex
-from berthmaster.inventory.objects import JOB_SETS_CRD
+from berthmaster.inventory.objects import JOB_SETS_CRD, RAY_JOBS_CRD
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import key_of
@@ -31,6 +31,7 @@ KEEP_GONE_COPY_S: Final = 600.0
 KEEP_GONE_S: Final = 7 * 86_400.0  # names of nodes that autoscalers make never come again
 KAI_CRD: Final = "queues.scheduling.run.ai"
 VERSION: Final = "berth/kubernetes-version"
+_KINDS: Final = ((JOB_SETS_CRD, "JobSet"), (RAY_JOBS_CRD, "RayJob"))  # beside plain Jobs
 Told = tuple[FleetFact, float | None]
 
 
@@ -260,5 +261,5 @@ class Inventory:
             properties=properties,
             nodes=len(self.nodes),
             gpus=self.nodes.gpus(),
-            job_kinds=("Job", "JobSet") if JOB_SETS_CRD in self._definitions else ("Job",),
+            job_kinds=("Job", *(kind for name, kind in _KINDS if name in self._definitions)),
         )

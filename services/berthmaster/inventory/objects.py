@@ -17,6 +17,7 @@ HOLDING_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Fai
 # And of those that wait for a node.
 WAITING_PODS: Final = "spec.nodeName=,status.phase=Pending"
 JOB_SETS_CRD: Final = "jobsets.jobset.x-k8s.io"
+RAY_JOBS_CRD: Final = "rayjobs.ray.io"
 
 
 # Nodes and pods

@@ -13,6 +13,7 @@ from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.objects import (
     HOLDING_PODS,
     JOB_SETS_CRD,
+    RAY_JOBS_CRD,
     WAITING_PODS,
     Definition,
     DeviceClass,
@@ -79,7 +80,7 @@ WATCHED: Final = (
             fields=f"metadata.name={name}",
             part=f"{CUSTOM_RESOURCE_DEFINITIONS.plural} {name}",
         )
-        for name in (JOB_SETS_CRD, KAI_CRD)
+        for name in (JOB_SETS_CRD, RAY_JOBS_CRD, KAI_CRD)
     ),
 )
 

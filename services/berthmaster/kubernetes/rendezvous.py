@@ -75,6 +75,9 @@ class Peers(NamedTuple):
         return self.before + sum(self.counts[:set_number])
 
 
+NOBODY: Final = Peers("", (), ())
+
+
 def peers_of(request: JobRequest, name: str, *, by_volcano: bool = False) -> Peers:
     """``name``: the job object's."""
     counts = tuple(pods.count for pods in request.pod_sets)

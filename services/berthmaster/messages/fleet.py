@@ -156,7 +156,7 @@ class ClusterProfile(
     nodes: Count = 0
     gpus: dict[str, Count] = {}  # model -> devices
     job_kinds: tuple[str, ...] | None = (
-        None  # job objects that can be made: Job, JobSet; None = any
+        None  # job objects that can be made: Job, JobSet, RayJob; None = any
     )
 
 

@@ -86,6 +86,8 @@ class PodTemplate(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     command: Annotated[tuple[Script, ...], Meta(max_length=256)] = ()
     # Put before what the request runs, its command and args then being arguments of this.
     needs_command: bool = False  # whether a request must say what this is to start
+    # Where a cluster serves KubeRay a RayJob is made, which starts the request's command itself.
+    kuberay: bool = False
     env: Annotated[dict[str, Text], Meta(max_length=256)] = {}  # the request's own go before these
     secret_env: Annotated[dict[str, ObjectKey], Meta(max_length=64)] = {}
     config_env: Annotated[dict[str, ObjectKey], Meta(max_length=64)] = {}  # of ConfigMaps

@@ -1,7 +1,7 @@
 """The runtimes that are there without anybody setting them, as templates like any other.
 
 An operator may set one of the same name in its place, or remove it. What processes are told of each
-other is in the variables of every gang (executor/rendezvous.py).
+other is in the variables of every gang (kubernetes/rendezvous.py).
 """
 
 from collections.abc import Mapping
@@ -214,7 +214,8 @@ exit "$status"
 
 _RAY: Final = RuntimeSetting(
     runtime="ray",
-    description="Ray: the first pod is the head and runs the command, when all have joined",
+    description="Ray: the first pod is the head and runs the command, when all have joined; "
+    "a RayJob where KubeRay is served",
     parameters={
         **_shared_memory(1 << 16),
         "port": RuntimeParameter(type="integer", default=6379, minimum=1024, maximum=9999),
@@ -229,6 +230,7 @@ _RAY: Final = RuntimeSetting(
     template=PodTemplate(
         command=("/bin/sh", "-c", _RAY_SCRIPT, "ray"),
         needs_command=True,
+        kuberay=True,
         shared_memory_mib=_SHM,
     ),
 )

@@ -350,6 +350,15 @@ def test_a_stopped_queue_is_started_and_stopped_again_by_one_patch() -> None:
     assert found.undo == patch + """'{"spec":{"stopPolicy":"Hold"}}'"""
 
 
+def test_what_makes_the_pods_of_rays_runtime_is_told() -> None:
+    for served, told in (
+        (True, "a RayJob: KubeRay is served"),
+        (False, "pods of ours: no KubeRay"),
+    ):
+        found = finding(of_worker(ray_jobs=served), f"the runtime ray makes {told}")
+        assert found.level == "ok"
+
+
 @pytest.mark.parametrize(
     ("changed", "level", "what"),
     [

@@ -33,7 +33,7 @@ from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from tests.bus.tools import story
@@ -111,7 +111,7 @@ def train(**fields: Any) -> JobRequest:
 async def playing(
     api: LittleApi,
     *,
-    job_sets: bool = False,
+    kinds: tuple[Resource, ...] = (),
     namespaces: tuple[str, ...] = ("team",),
     style: Style = Style(),  # noqa: B008
 ) -> AsyncIterator[Play]:
@@ -123,13 +123,14 @@ async def playing(
         return play.now_s
 
     offers = offers_of(claimed())
+    job_sets = JOB_SETS in kinds
     writer = JobWriter(client, NAME, namespaces, offers, style, clock, job_sets=job_sets)
     runtime = ClusterRuntime(
         client,
         writer,
         executor=NAME,
         namespaces=namespaces,
-        kinds=(JOB_SETS,) if job_sets else (),
+        kinds=kinds,
         clock=clock,
         log=log,
     )
@@ -508,7 +509,7 @@ async def test_several_pod_sets_need_what_the_cluster_has() -> None:
         play.create(two)
         refused = await play.hears(PodsRefused)
         assert "need a JobSet" in refused.reason
-    async with LittleApi() as api, playing(api, job_sets=True) as play:
+    async with LittleApi() as api, playing(api, kinds=(JOB_SETS,)) as play:
         play.create(two)
         await until(lambda: api.all("jobsets"))
         [made] = api.all("jobsets")

@@ -187,6 +187,8 @@ def test_job_sets_can_be_made_from_when_their_definition_is_established() -> Non
     assert (dict(inventory.changes()), job_kinds(inventory)) == ({PROFILE: True}, ("Job", "JobSet"))
     inventory.take(WatchedKind.DEFINITIONS, Deleted(definition(name), definition(name)))
     assert (dict(inventory.changes()), job_kinds(inventory)) == ({PROFILE: True}, ("Job",))
+    inventory.take(WatchedKind.DEFINITIONS, Added(definition("rayjobs.ray.io")))
+    assert (dict(inventory.changes()), job_kinds(inventory)) == ({PROFILE: True}, ("Job", "RayJob"))
 
 
 def test_kais_definition_makes_every_gpu_node_offer_fractions() -> None:

@@ -12,7 +12,10 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import QueueAccount, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import Taint
-from berthmaster.messages.workload import JobRequest, Progress, Progressed
+from berthmaster.messages.runtimes import Runtime
+from berthmaster.messages.workload import JobRequest, Progress, Progressed, RunSpec
+from berthmaster.requests.builtin_runtimes import BUILT_IN
+from berthmaster.requests.runtimes import filled_in
 from berthmaster.resolver.answers import places
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
@@ -394,3 +397,19 @@ def test_a_job_too_wide_for_any_cluster_is_told_what_a_division_would_change() -
         reply = why(world, f"wide{count}")
         end = "; dividing is off: all pods of a job run in one cluster"
         assert reply.hints[0] == said + end
+
+
+def test_what_makes_the_pods_of_rays_runtime_is_told_by_what_its_cluster_serves() -> None:
+    for kinds, told in (
+        (("Job", "RayJob"), "a RayJob: KubeRay is served"),
+        (("Job",), "pods of ours: no KubeRay there"),
+    ):
+        world = World()
+        world.fact(replace(profile("c1"), job_kinds=kinds), alive("c1"), node("c1"))
+        asked = replace(job("ray"), runtime=Runtime(name="ray"), run=RunSpec(args=("t.py",)))
+        full = filled_in(asked, TENANT, BUILT_IN)
+        assert isinstance(full, JobRequest)
+        start(world, full)
+        assert why(world, "ray").summary.endswith(f"; {told}")
+        start(world, job("plain"))
+        assert "RayJob" not in why(world, "plain").summary

@@ -23,6 +23,7 @@ from berthmaster.messages.api import DryRunReply, QueueAccount, QueueStanding, R
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Choice, Decision, Reservation
 from berthmaster.messages.workload import JobRequest
+from berthmaster.requests.ray_jobs import made_as
 from berthmaster.resolver.answers.cordons import leaving_words
 from berthmaster.resolver.answers.first_free import first_free_s
 from berthmaster.resolver.answers.held_back import left_alone_by, shorter, without_room
@@ -139,6 +140,8 @@ def _why_there(
     if choice is not None and choice.ranking:
         best = choice.ranking[0]
         where += f": best of {len(choice.ranking)} that could take it, score {best.score:.1f}"
+    if said := _made_as(know, workload):
+        where += f"; {said}"
     if workload.wished is not None:
         wished = sum(pods.count for pods in workload.wished.pod_sets)
         where += f"; with {len(workload.pods)} pods, {wished} are wished for"
@@ -168,6 +171,14 @@ def _why_there(
         decided_at_s=decision.now_s if decision is not None else 0.0,
         filtered=_left_out(choice, workload) if choice is not None else {},
     )
+
+
+def _made_as(know: Knowledge, workload: Workload) -> str:
+    """What makes its pods there, where that depends on what the cluster serves."""
+    profile = know.clusters.peek(workload.cluster).profile
+    if workload.request is None or profile is None:
+        return ""
+    return made_as(workload.request, workload.target.via, profile.job_kinds)
 
 
 def _left_out(choice: Choice, workload: Workload) -> dict[str, str]:
