@@ -9,6 +9,7 @@ Rules of this file:
 - A job of which a pod was taken away (drained, preempted, evicted) was given back, not failed.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -45,6 +46,7 @@ MAX_MESSAGE_CHARS: Final = 300
 # Reasons of a failure that say no more than that a pod ended it, as one does whose time is over: a
 # JobSet's, and the phases of Volcano's Job.
 _BY_PODS: Final = ("FailedJobs", "Failed", "Terminated")
+_RAYS_EXIT_CODE: Final = re.compile(r"exit code (\d{1,3})\b")
 _HOPELESS: Final = ("InvalidImageName", "ErrImageNeverPull")
 _PERHAPS: Final = (
     "ErrImagePull",
@@ -267,7 +269,8 @@ def _failed(
 def _by_kuberay(attempt: Attempt, why: Condition) -> PodEvent:
     """It removes the pods of a job that has failed, so they say nothing any more."""
     if why.reason == APP_FAILED:
-        return PodsFailed(attempt, _cut(why.message), fault="exit")
+        code = _RAYS_EXIT_CODE.search(why.message)
+        return PodsFailed(attempt, _cut(why.message), int(code[1]) if code else None, "exit")
     return PodsRefused(attempt, _cut(f"KubeRay: {why.reason}: {why.message}"), "not_started")
 
 

@@ -223,6 +223,7 @@ async def test_whose_fault_an_end_is_goes_by_what_kuberay_says() -> None:
             told = await play.hears(kind)
             assert words in getattr(told, "reason", "")
             assert getattr(told, "fault", "") == fault
+            assert getattr(told, "exit_code", None) == (3 if kind is PodsFailed else None)
 
 
 @story
