@@ -1,25 +1,37 @@
-"""A job's figures from a real kubelet, real control groups and a device plugin: only the GPU is
-made up. Needs root, Debian's containerd and the kubelet that `python -m tests.controlplane.build
-kubelet` compiles; skipped with the reason elsewhere."""
+"""A job's figures and its log from a real kubelet, real control groups and a device plugin: only
+the GPU is made up. Needs root, Debian's containerd and the kubelet that
+`python -m tests.controlplane.build kubelet` compiles; skipped with the reason elsewhere."""
 
+import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from berthmaster.client import Client, RefusedError, lines_of
 from berthmaster.jobfigures.meter import Meter
 from berthmaster.jobfigures.pods import JobName, Owner, Pod
 from berthmaster.messages.families import TELEMETRY, encode
 from berthmaster.messages.telemetry import GpuPodUse, NodeTelemetry
+from berthmaster.messages.workload import Progressed
 from berthmaster.telemetry.held import Held
 from berthmaster.telemetry.kubelet import KubeletWatch
 from berthmaster.telemetry.nvml_driver import Process, Rates
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from berthmaster.telemetry.pods import Pods
 from berthmaster.telemetry.proc import ProcFolder
+from tests.bus.shells import gateway
+from tests.bus.tools import eventually, story
+from tests.cluster.executing import job, site
 from tests.controlplane import node as nodes
+from tests.controlplane.api import Api
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
 from tests.unit.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
 
 GPUS = [f"GPU-{number:08x}-3f7a-4f6e-9f0e-0123456789ab" for number in range(2)]
@@ -103,3 +115,87 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
 
         nodes.until(nobodys, "the kubelet has taken the GPU back")
         source.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())
+@story
+async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_the_bus(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """The Job, its pod and the API server are a cluster's; the container is one of a real kubelet,
+    which has the pod under the same name, and which the API server finds by the node."""
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin, gateway(berlin.url):
+        await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        [pod] = berlin.pods()
+        name, _, suffix = pod["metadata"]["name"].rpartition("-")
+        async with (
+            on_a_kubelet(suffix, name, namespace) as node,
+            Client.connect(berlin.url, tenant="acme", timeout_s=20.0) as berth,
+        ):
+            reach(worker.api, "n1", node.port)
+
+            async def has_a_log() -> bool:
+                return bool(await lines(berth, tail=1))
+
+            await eventually(has_a_log, 60)
+            # Followed from where it begins: nothing is left out, nothing comes twice.
+            followed: list[bytes] = []
+            async for piece in berth.logs("train", follow=True):
+                followed += [line.text for line in lines_of(piece)]
+                if len(followed) > 30:
+                    break
+            steps = [int(one.split()[1]) for one in followed if one.startswith(b"step ")]
+            assert steps == list(range(1, len(steps) + 1))
+            assert (await lines(berth, since_s=3600.0))[:1] == [b"step 1"]
+            assert await lines(berth, pod=0, tail=1) != []
+            [none] = [piece async for piece in berth.logs("train", pod=1)]
+            assert none.note == "pod 1: it has pods 0 to 0"
+
+            # What it says of itself is in the log of events, and `berth job` shows it.
+            progressed = await berlin.until("train", "Progressed")
+            assert isinstance(progressed, Progressed)
+            assert progressed.progress.step is not None
+            assert progressed.progress.step % 10 == 0
+
+            with pytest.raises(RefusedError, match="it has had 1 attempts"):
+                await lines(berth, previous=True)
+            await berlin.cancel("train")
+            await berlin.until("train", "Cancelled")
+        await berlin.clean()
+
+
+async def lines(berth: Client, **how: Any) -> list[bytes]:
+    return [line.text async for piece in berth.logs("train", **how) for line in lines_of(piece)]
+
+
+@asynccontextmanager
+async def on_a_kubelet(node_name: str, pod: str, namespace: str) -> AsyncIterator[nodes.Node]:
+    """A container of this pod, which says how far it is."""
+    with ExitStack() as owned:
+
+        def start() -> nodes.Node:
+            folder = owned.enter_context(
+                TemporaryDirectory(prefix="node-", ignore_cleanup_errors=True)
+            )
+            node = owned.enter_context(nodes.running(Path(folder), node_name))
+            node.run_pod(pod, namespace=namespace, args=("train",))
+            nodes.until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
+            return node
+
+        try:
+            yield await asyncio.to_thread(start)
+        finally:
+            await asyncio.to_thread(owned.close)
+
+
+def reach(api: Api, node: str, port: int) -> None:
+    """Where the API server finds the kubelet of a node."""
+    status = {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    api.merge(f"/api/v1/nodes/{node}/status", {"status": status})

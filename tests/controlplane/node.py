@@ -32,7 +32,27 @@ from tests.unit.telemetry.test_kubelet import field
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 PAUSE: Final = "berthmaster.test/pause:1"
-_SOURCE: Final = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
+# Waits for ever, or, called `train`, says ten times a second how far it is, until told to go.
+_SOURCE: Final = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static volatile sig_atomic_t leaving;
+static void on_term(int number) { (void)number; leaving = 1; }
+int main(int count, char **words) {
+    if (count < 2 || strcmp(words[1], "train") != 0) for (;;) pause();
+    signal(SIGTERM, on_term);
+    setvbuf(stdout, NULL, _IOLBF, 4096);
+    for (int step = 1; !leaving; step++) {
+        printf("step %d\n", step);
+        if (step % 10 == 0) printf("BERTH {\"step\": %d, \"loss\": 0.5}\n", step);
+        usleep(100000);
+    }
+    puts("saved");
+    return 0;
+}
+"""
 LIMIT_S: Final = 60.0
 
 
@@ -63,6 +83,7 @@ class Node:
     """One node; pods are files."""
 
     def __init__(self, folder: Path) -> None:
+        self.port = _free_port()  # of the kubelet's own API
         self.pod_resources = folder / "kubelet" / "pod-resources" / "kubelet.sock"
         self._folder = folder
         self._socket = folder / "containerd.sock"
@@ -78,13 +99,22 @@ class Node:
         )
         return done.stdout.decode()
 
-    def run_pod(self, name: str, resource: str, count: int) -> None:
-        """Start a pod of one process that has so many devices."""
-        amounts = {resource: str(count), "cpu": "10m", "memory": "16Mi"}
+    def run_pod(
+        self,
+        name: str,
+        resource: str = "",
+        count: int = 0,
+        *,
+        namespace: str = "ml",
+        args: Sequence[str] = (),
+    ) -> None:
+        """Start a pod of one process that has so many devices. Its name there ends with the
+        node's."""
+        amounts = {"cpu": "10m", "memory": "16Mi"} | ({resource: str(count)} if count else {})
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "ml"},
+            "metadata": {"name": name, "namespace": namespace},
             "spec": {
                 "hostNetwork": True,
                 "terminationGracePeriodSeconds": 1,
@@ -93,6 +123,7 @@ class Node:
                         "name": "main",
                         "image": PAUSE,
                         "imagePullPolicy": "Never",
+                        "args": list(args),
                         "resources": {"limits": amounts, "requests": amounts},
                     }
                 ],
@@ -134,7 +165,7 @@ def running(folder: Path, name: str) -> Iterator[Node]:
         until(lambda: _answers(node), "containerd answers")
         node.ctr("images", "import", "-", data=_image(folder))
         owned.callback(_end_all, node)
-        _kubelet(owned, folder, name)
+        _kubelet(owned, folder, name, node.port)
         until(node.pod_resources.exists, "the kubelet listens")
         yield node
 
@@ -198,7 +229,7 @@ state = "{folder}/state"
     owned.enter_context(_process(folder, "containerd", ["containerd", "-c", str(config)]))
 
 
-def _kubelet(owned: ExitStack, folder: Path, name: str) -> None:
+def _kubelet(owned: ExitStack, folder: Path, name: str, port: int) -> None:
     config = folder / "kubelet.json"
     settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -216,7 +247,7 @@ def _kubelet(owned: ExitStack, folder: Path, name: str) -> None:
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "address": "127.0.0.1",
-        "port": _free_port(),
+        "port": port,
         "healthzPort": 0,
         "readOnlyPort": 0,
     }
@@ -237,7 +268,7 @@ def _free_port() -> int:
 
 
 def _image(folder: Path) -> bytes:
-    """An image of one program that waits for ever, as `docker save` would write it."""
+    """An image of one program, as `docker save` would write it."""
     source, program = folder / "pause.c", folder / "pause"
     source.write_text(_SOURCE)
     subprocess.run(
