@@ -35,7 +35,9 @@ TELL_EVERY_S: Final = 1.0
 INBOXES: Final = ("_INBOX.", "_R_.")
 KNOWN_SUBJECTS: Final = 4096
 REFUSALS_AT_ONCE: Final = 16  # some 0.1 ms of the server's time
+REFUSALS_AT_MOST: Final = 64  # where the last went long ago: the loop or its core was busy
 REFUSALS_PAUSE_S: Final = 0.004
+REFUSALS_PER_S: Final = REFUSALS_AT_ONCE / REFUSALS_PAUSE_S
 REFUSALS_WAITING: Final = 16_384  # four seconds'
 DRAIN_S: Final = 2.0
 START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not to start
@@ -140,6 +142,12 @@ class _Answers:
             self._conn.log.warning(event, so_far=count, **about)
 
 
+def refusals_due(since_s: float) -> int:
+    """How many may go, so long after the last ones. Where a pause takes longer than it should, more
+    go at once: else the last of thousands would go when the server has forgotten who asked."""
+    return min(max(REFUSALS_AT_ONCE, int(since_s * REFUSALS_PER_S)), REFUSALS_AT_MOST)
+
+
 class _Refusals:
     """Sends them a few at a time. They come by the thousand, on the way that everything else takes
     as well: the server takes each in turn, and what others wait for would stand behind them all."""
@@ -163,8 +171,12 @@ class _Refusals:
             self._task = asyncio.create_task(self._send(), name="refusals")
 
     async def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
         while self._commands:
-            few = min(len(self._commands), REFUSALS_AT_ONCE)
+            now_s = loop.time()
+            few = min(len(self._commands), refusals_due(now_s - last_s))
+            last_s = now_s
             await self._conn.nc.send_raw([self._commands.popleft() for _ in range(few)])
             await asyncio.sleep(REFUSALS_PAUSE_S)
 
