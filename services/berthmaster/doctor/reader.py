@@ -217,10 +217,13 @@ async def _worker(
             classes = await read.all(resources.DEVICE_CLASSES, objects.DeviceClass)
             drivers = objects.drivers(slices, classes)
             together, groups = await _together(client)
+            volcano = await client.served(resources.VOLCANO_JOBS.group_version)
+            volcano_jobs = resources.VOLCANO_JOBS.plural in volcano
             wanted = agent_rights(
                 [name for name in namespaces if name in known],
                 claims=bool(drivers),
                 groups=groups,
+                volcano_jobs=volcano_jobs,
             )
             fields = await read.common(place, account, wanted)
             nodes = await read.all(resources.NODES, objects.Node)
@@ -251,7 +254,7 @@ async def _worker(
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
                 job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
                 ray_jobs="rayjobs" in await client.served(resources.RAY_JOBS.group_version),
-                volcano_jobs="jobs" in await client.served(resources.VOLCANO_JOBS.group_version),
+                volcano_jobs=volcano_jobs,
             )
     except (KubernetesError, OSError) as error:
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from berthmaster.doctor.facts import Mode, Right
-from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, SERVICES, Resource
+from berthmaster.kubernetes.resources import (
+    JOBS,
+    RESOURCE_CLAIM_TEMPLATES,
+    SERVICES,
+    VOLCANO_JOBS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
 
 HUB_ACCOUNT: Final = "berth-hub"
 DISPATCHING_ROLE: Final = "berthmaster-multikueue-dispatching"
@@ -60,10 +67,15 @@ def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
 
 
 def agent_rights(
-    namespaces: Sequence[str], *, claims: bool = False, groups: Sequence[Resource] = ()
+    namespaces: Sequence[str],
+    *,
+    claims: bool = False,
+    groups: Sequence[Resource] = (),
+    volcano_jobs: bool = False,
 ) -> list[Right]:
     """Of a worker's service account; jobs only in the namespaces named. ``claims``: devices are
-    claimed there (DRA); ``groups``: what is made for gangs."""
+    claimed there (DRA); ``groups``: what is made for gangs; ``volcano_jobs``: Volcano's own Jobs
+    are served."""
     seen = "to report what is free"
     rights = _read("", "nodes", "pods", why=seen)
     queues = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "workloads")
@@ -75,10 +87,31 @@ def agent_rights(
     made = [(SERVICES, "to let the pods of gangs find each other")]
     made += [(RESOURCE_CLAIM_TEMPLATES, "to claim devices")] if claims else []
     made += [(group, "to start gangs together") for group in groups]
+    run = [(JOBS, "to run jobs")]
+    run += [(VOLCANO_JOBS, "to run jobs of Volcano's")] if volcano_jobs else []
+    told = [VOLCANO_POD_GROUPS] if volcano_jobs or VOLCANO_POD_GROUPS in groups else []
     for namespace in namespaces:
         rights += [
-            Right(verb=verb, group="batch", resource="jobs", namespace=namespace, why="to run jobs")
+            Right(
+                verb=verb,
+                group=kind.group,
+                resource=kind.plural,
+                namespace=namespace,
+                why=why,
+            )
+            for kind, why in run
             for verb in ("create", "get", "list", "watch", "patch", "delete")
+        ]
+        rights += [
+            Right(
+                verb=verb,
+                group=kind.group,
+                resource=kind.plural,
+                namespace=namespace,
+                why="to say why gangs wait",
+            )
+            for kind in told
+            for verb in ("list", "watch")
         ]
         rights += [
             Right(

@@ -17,7 +17,7 @@ from berthmaster.doctor.objects import (
     manager_config,
 )
 from berthmaster.doctor.rights import agent_rights
-from berthmaster.kubernetes.resources import POD_GROUPS
+from berthmaster.kubernetes.resources import POD_GROUPS, VOLCANO_POD_GROUPS
 from tests.unit.doctor.surveys import worker
 
 GPU = "nvidia.com/gpu"
@@ -143,3 +143,23 @@ def test_rights_on_claims_and_groups_are_asked_for_where_they_are_used() -> None
               for verb in ("create", "get")),
         ]
     )  # fmt: skip
+
+
+def test_where_volcano_runs_jobs_what_the_executor_needs_is_asked_for_and_said() -> None:
+    plain = agent_rights(["ml"])
+    group, kind = VOLCANO_POD_GROUPS.group, "podgroups"
+    shown = [r for r in agent_rights(["ml"], groups=[VOLCANO_POD_GROUPS]) if r not in plain]
+    assert sorted(r.verb for r in shown if (r.group, r.resource) == (group, kind)) == [
+        "create", "get", "list", "watch",
+    ]  # fmt: skip
+    more = [right for right in agent_rights(["ml"], volcano_jobs=True) if right not in plain]
+    assert sorted((right.group, right.verb, right.namespace) for right in more) == sorted(
+        [
+            *(("batch.volcano.sh", verb, "ml")
+              for verb in ("create", "delete", "get", "list", "patch", "watch")),
+            *((group, verb, "ml") for verb in ("list", "watch")),
+        ]
+    )  # fmt: skip
+    said = [one for one in found(volcano_jobs=True) if "--jobs volcano" in one.what]
+    assert [one.level for one in said] == ["ok"]
+    assert not [one for one in found() if "--jobs volcano" in one.what]
