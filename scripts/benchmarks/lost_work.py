@@ -40,7 +40,7 @@ from berthmaster.simulate.model import Job, told
 from berthmaster.simulate.ours import Attempt, Reclaim
 from berthmaster.simulate.placement_rules import FirstFit
 from berthmaster.simulate.traces import MURI, MURI_FLEET, TRACES_VARIABLE, fleet_named, parse_muri
-from scripts.benchmarks.muri import traces_folder
+from scripts.benchmarks.muri import checkpointed, mean_restart_s, traces_folder
 
 PARTS = ("lost_work",)
 SEEDS = (1, 2)
@@ -191,8 +191,6 @@ def _lost(victims: Sequence[Attempt], now_s: float) -> float:
 def jobs_of(text: str, seed: int) -> list[Job]:
     """A trace with queues, priorities and checkpoints."""
     rows = {f"job-{int(row['job_id'])}": row for row in csv.DictReader(text.splitlines())}
-    intervals = [float(row["interval"]) / 1000 for row in rows.values()]
-    mean_s = sum(intervals) / len(intervals)
 
     def with_these(job: Job) -> Job:
         row = rows[job.request.id]
@@ -200,11 +198,11 @@ def jobs_of(text: str, seed: int) -> list[Job]:
             job.request,
             queue=QUEUES[uniform(seed, "queue", job.request.id) < 0.5],
             priority=int(row["priority"]),
-            checkpoint_every_s=float(row["interval"]) / 1000 or mean_s,
         )
         return job._replace(request=request)
 
-    return [with_these(job) for job in told(parse_muri(text), "exact", seed)]
+    jobs = checkpointed(text, told(parse_muri(text), "exact", seed))
+    return [with_these(job) for job in jobs]
 
 
 def measure(part: str = "") -> dict[str, float]:
@@ -235,7 +233,7 @@ def _of_trace(trace: str, path: Path) -> dict[str, float]:
         policy = msgspec.structs.replace(
             ours.POLICY,
             evictions_per_hour=EVICTIONS_AN_HOUR,
-            restart_s=sum(job.overhead_s for job in jobs) / len(jobs),
+            restart_s=mean_restart_s(jobs),
         )
         run = ours.run(
             fleet,
