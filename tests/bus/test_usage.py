@@ -24,6 +24,7 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message
 from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
 from berthmaster.messages.api import RecordedEvent, Refusal
+from berthmaster.messages.control import QueueSetting, QueueWebhook
 from berthmaster.messages.families import encode
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter
@@ -417,14 +418,29 @@ class Receiver:
         self.answers: list[bytes] = []
         self.port = 0
         self.hangs_for = ""  # the tenant of whose notices nothing is answered
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Owns the connection, so that none is left behind."""
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving[task] = writer
+
+    async def close(self) -> None:
+        for writer in self._serving.values():
+            writer.transport.abort()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=5)
+        for task, writer in self._serving.items():
+            task.cancelled() or task.exception()  # a connection that broke is no matter
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().splitlines()[1:]
         headers = dict(line.split(": ", 1) for line in head if line)
         self.got.append((headers, await reader.readexactly(int(headers["Content-Length"]))))
         if msgspec.json.decode(self.got[-1][1])["tenant"] == self.hangs_for:
             await reader.read()  # until the other side gives it up
-            writer.close()
             return
         answer = self.answers.pop(0) if self.answers else b"204 No Content"
         writer.write(b"HTTP/1.1 " + answer + b"\r\n\r\n")
@@ -442,10 +458,13 @@ class Receiver:
 @asynccontextmanager
 async def receiving() -> AsyncIterator[Receiver]:
     receiver = Receiver()
-    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(receiver.accept, "127.0.0.1", 0)
     receiver.port = server.sockets[0].getsockname()[1]
     async with server:
-        yield receiver
+        try:
+            yield receiver
+        finally:
+            await receiver.close()
 
 
 @in_loop
@@ -460,12 +479,11 @@ async def test_a_webhook_is_told_of_each_end_signed_again_until_it_takes_it_and_
         one = {"name": "ours", "url": url, "key_file": str(key), "queues": ["night"]}
         elsewhere = one | {"name": "elsewhere", "queues": ["other"]}
         written = {"webhooks": [one, elsewhere], "private_hosts": ["127.0.0.1"]}
+        written |= {"queue_hosts": ["127.0.0.1"], "queue_keys": str(tmp_path)}
         file.write_bytes(msgspec.json.encode(written))
         settings = {"store_dir": tmp_path / "usage", "webhooks_file": file}
         async with usage(server.url, **settings):
-            async with asyncio.timeout(30):  # a new consumer begins with what comes after it
-                while len([n for n in await consumers(conn) if n.startswith("webhooks-")]) < 4:
-                    await asyncio.sleep(0.02)
+            await notifying_from_now(conn)
             hook.answers = [b"503 Busy", b"302 Found\r\nLocation: http://127.0.0.1:1/"]
             await tell(conn, Story("day", queue="day").ran(0, 0))
             await tell(conn, Story("night", queue="night").ran(0, 0))
@@ -490,7 +508,36 @@ async def test_a_webhook_is_told_of_each_end_signed_again_until_it_takes_it_and_
             async with asyncio.timeout(30):
                 while (await dead_letter(conn)).reason != f"webhook ours: {reason}":
                     await asyncio.sleep(0.05)
-        assert len(hook.got) == 3
+            assert len(hook.got) == 3
+
+
+@in_loop
+async def test_a_queues_webhook_is_told_where_the_operators_file_allows_its_host(
+    server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_bytes(b"k")
+    file = tmp_path / "webhooks.json"
+    hosts = ["127.0.0.1"]
+    allowed = {"private_hosts": hosts, "queue_hosts": hosts, "queue_keys": str(tmp_path)}
+    file.write_bytes(msgspec.json.encode(allowed))
+    settings = {"store_dir": tmp_path / "usage", "webhooks_file": file}
+    async with client(server.url) as conn, receiving() as hook:
+        told = QueueWebhook(url=f"http://127.0.0.1:{hook.port}/q", key="key", on=("failed",))
+        for queue, webhook in (("dusk", told), ("dawn", QueueWebhook(url="https://x/", key="k"))):
+            setting = QueueSetting(queue=queue, webhook=webhook)
+            await conn.store(subjects.queue_setting(queue), encode(setting), timeout_s=5)
+        async with usage(server.url, **settings):
+            await notifying_from_now(conn)
+            await tell(conn, Story("well", queue="dusk").ran(0, 0))
+            failed = Story("ill", queue="dusk").submitted(0).placed(0).claimed(0).running(0)
+            await tell(conn, failed.failed(0))
+            assert await hook.until(1) == ["ill"]
+            await tell(conn, Story("barred", queue="dawn").ran(0, 0))
+            reason = "its host is not among the queue_hosts of the webhooks' file"
+            async with asyncio.timeout(30):
+                while (await dead_letter(conn)).reason != f"webhook of-queue-dawn: {reason}":
+                    await asyncio.sleep(0.05)
+        assert len(hook.got) == 1
 
 
 @in_loop
@@ -505,9 +552,7 @@ async def test_a_webhook_that_hangs_keeps_no_other_tenants_notices_waiting(
         file.write_bytes(msgspec.json.encode({"webhooks": [one], "private_hosts": ["127.0.0.1"]}))
         hook.hangs_for = "loud"
         async with usage(server.url, store_dir=tmp_path / "usage", webhooks_file=file):
-            async with asyncio.timeout(30):
-                while len([n for n in await consumers(conn) if n.startswith("webhooks-")]) < 4:
-                    await asyncio.sleep(0.02)
+            await notifying_from_now(conn)
             for number in range(40):  # more than are handled at once
                 await tell(conn, Story(f"loud-{number}", tenant="loud").ran(0, 0))
             assert len(await hook.until(4)) == 4
@@ -517,10 +562,14 @@ async def test_a_webhook_that_hangs_keeps_no_other_tenants_notices_waiting(
                     await asyncio.sleep(0.05)
 
 
-async def consumers(conn: Connection) -> list[str]:
-    """Of the log, by name."""
-    answer = msgspec.json.decode(await conn.api(f"CONSUMER.NAMES.{WORKLOADS}"))
-    return list(answer["consumers"] or ())
+async def notifying_from_now(conn: Connection) -> None:
+    """Until the consumers are there: new ones begin with what comes after them."""
+    async with asyncio.timeout(30):
+        made: list[str] = []
+        while len([name for name in made if name.startswith("webhooks-")]) < 4:
+            answer = msgspec.json.decode(await conn.api(f"CONSUMER.NAMES.{WORKLOADS}"))
+            made = answer["consumers"] or []
+            await asyncio.sleep(0.02)
 
 
 async def dead_letter(conn: Connection) -> DeadLetter:

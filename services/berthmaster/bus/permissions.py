@@ -53,6 +53,7 @@ from berthmaster.bus.subjects import (
     ALL_EVENTS,
     ALL_FLEET,
     ALL_LEASES,
+    ALL_QUEUES,
     ALL_STORIES,
     ALL_WORKLOADS,
     LOGIN,
@@ -277,6 +278,7 @@ def _usage(_: str) -> Grants:
             *_follow(WORKLOADS, ALL_WORKLOADS),
             *_follow(ARCHIVE, ALL_STORIES),
             *_follow(FLEET),  # which GPU models nodes and clusters have
+            *_follow(CONTROL, ALL_QUEUES),  # whose ends webhooks are told of
             *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
             *(
                 part

@@ -18,6 +18,7 @@ from berthmaster.messages.control import (
     QueueAmounts,
     QueuePlace,
     QueueSetting,
+    QueueWebhook,
 )
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.runtimes import Runtime, RuntimeSetting
@@ -564,6 +565,10 @@ class SupposedDefaults(JobDefaults, frozen=True, kw_only=True, forbid_unknown_fi
     """What holds for a queue's jobs that do not say it, as a person supposes it."""
 
 
+class SupposedWebhook(QueueWebhook, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is told of ends as a person supposes it."""
+
+
 class SupposedQueue(
     QueueSetting,
     frozen=True,
@@ -578,6 +583,7 @@ class SupposedQueue(
     places: dict[str, SupposedPlace] = {}  # type: ignore[assignment]  # noqa: RUF012
     allows: SupposedAllows = SupposedAllows()
     defaults: SupposedDefaults = SupposedDefaults()
+    webhook: SupposedWebhook | None = None
 
 
 class WhatifRequest(

@@ -49,6 +49,22 @@ class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     preemptible: bool | None = None
 
 
+EndKind = Literal["succeeded", "failed", "cancelled", "evicted"]
+
+
+class QueueWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who is told of the ends of a queue's jobs. The key is named and stands nowhere here: whoever
+    sends notices has it in a file of that name."""
+
+    url: Annotated[str, Meta(max_length=2048)]
+    key: Annotated[str, Meta(max_length=63)]
+    on: Annotated[tuple[EndKind, ...], Meta(min_length=1, max_length=4)] = (
+        "succeeded",
+        "failed",
+        "cancelled",
+    )
+
+
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
@@ -94,6 +110,7 @@ class QueueSetting(
     # Whose running jobs may be moved to room that is free, at most a few and if that pays, so that
     # a job of it that waits fits: nobody's, its own, or those of queues of no higher priority too.
     defaults: JobDefaults = JobDefaults()  # taken over when a request is accepted
+    webhook: QueueWebhook | None = None  # told of the ends of its jobs
     held: bool = False  # True: accepts requests and dispatches none
     deleted: bool = False  # True: refuses new requests; those inside go on
     set_by: str = ""

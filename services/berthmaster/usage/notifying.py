@@ -19,11 +19,20 @@ from berthmaster.bus.log import EventLog, archived_story, decode_story
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.runtime.webhook import KeyWrong, headers_of, read_key
 from berthmaster.usage.metrics import UsageMetrics
 from berthmaster.usage.posting import NotTaken, post
-from berthmaster.usage.webhooks import KINDS, Notice, Webhook, Webhooks, address_of, notice_of
+from berthmaster.usage.webhooks import (
+    KINDS,
+    Notice,
+    Webhook,
+    Webhooks,
+    address_of,
+    notice_of,
+    of_queue,
+)
 
 CONCURRENCY: Final = 32
 OF_ONE_TENANT: Final = 4
@@ -42,7 +51,25 @@ class Notifying:
         self._figures = figures
         self._under_way: Counter[str] = Counter()
         self._taken: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self.webhooks = Webhooks()
+        self._file = Webhooks()
+        self._queues: dict[str, QueueSetting] = {}
+        self._all: tuple[tuple[Webhook, str], ...] = ()  # with why nothing is sent
+
+    def set_file(self, file: Webhooks) -> None:
+        """What operators allow, from now on."""
+        self._file = file
+        self._put_together()
+
+    def set_queue(self, setting: QueueSetting) -> None:
+        """A queue's setting, as it is now."""
+        if self._queues.get(setting.queue) != setting:
+            self._queues[setting.queue] = setting
+            self._put_together()
+
+    def _put_together(self) -> None:
+        named = (of_queue(setting, self._file) for setting in self._queues.values())
+        of_file = ((webhook, "") for webhook in self._file.webhooks)
+        self._all = (*of_file, *(one for one in named if one is not None))
 
     def workers(self) -> list[Worker]:
         """To be run by whoever owns this."""
@@ -67,7 +94,7 @@ class Notifying:
             event, is_astray = decode_event(recorded.subject, recorded.data)
         except (*UNREADABLE, subjects.SubjectError) as error:
             raise Never(str(error)) from error
-        if is_astray or not any(tenant in one.tenants or not one.tenants for one in self._all):
+        if is_astray or not any(tenant in one.tenants or not one.tenants for one, _ in self._all):
             return
         if self._under_way[tenant] >= OF_ONE_TENANT:
             raise Later("others of this tenant go first", pause_s=TURN_PAUSE_S, counted=False)
@@ -78,10 +105,6 @@ class Notifying:
                 await self._tell(notice)
         finally:
             self._under_way[tenant] -= 1
-
-    @property
-    def _all(self) -> tuple[Webhook, ...]:
-        return self.webhooks.webhooks
 
     async def _notice(self, tenant: str, workload: str, sequence: int) -> Notice | None:
         """Of an event that counts; the log has its story, or the archive."""
@@ -100,12 +123,12 @@ class Notifying:
     async def _tell(self, notice: Notice) -> None:
         """All that want it and have not taken it yet. Raises Later, or Never."""
         faults: list[NotTaken] = []
-        for webhook in self._all:
+        for webhook, fault in self._all:
             name = (webhook.name, notice.notice)
             if not webhook.wants(notice) or name in self._taken:
                 continue
             try:
-                await self._post(webhook, notice)
+                await self._post(webhook, fault, notice)
             except NotTaken as error:
                 self._figures.notices.labels(webhook.name, "refused").inc()
                 faults.append(NotTaken(f"webhook {webhook.name}: {error}", may_help=error.may_help))
@@ -118,7 +141,9 @@ class Notifying:
             why = "; ".join(map(str, faults))
             raise Later(why) if any(one.may_help for one in faults) else Never(why)
 
-    async def _post(self, webhook: Webhook, notice: Notice) -> None:
+    async def _post(self, webhook: Webhook, fault: str, notice: Notice) -> None:
+        if fault:
+            raise NotTaken(fault, may_help=False)
         try:
             key = await asyncio.to_thread(read_key, Path(webhook.key_file))
         except KeyWrong as error:
@@ -126,5 +151,5 @@ class Notifying:
         body = encode(notice)
         headers = {**headers_of(body, key), NOTICE_HEADER: quote(notice.notice)}
         _, host, _ = address_of(webhook.url)
-        may_be_private = host in self.webhooks.private_hosts
+        may_be_private = host in self._file.private_hosts
         await post(webhook.url, body, headers, may_be_private=may_be_private)

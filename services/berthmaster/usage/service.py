@@ -15,9 +15,11 @@ from typing import Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.facts import FactMirror, Seen
+from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import Heard, hearing, joined
-from berthmaster.bus.streams import ARCHIVE, FLEET, WORKLOADS
-from berthmaster.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
+from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import CONTROL_FACTS, JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats, set_within
 from berthmaster.runtime.service import Context, Service
@@ -74,9 +76,8 @@ class Shell:
         ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
         if ctx.settings.webhooks_file is not None:
             self._notifying = Notifying(conn, self._figures)
-            self._notifying.webhooks = self._webhooks.found or Webhooks()
-            for number, worker in enumerate(self._notifying.workers()):
-                ctx.spawn(worker.run(ctx.stopping), name=f"webhooks {number}")
+            self._notifying.set_file(self._webhooks.found or Webhooks())
+            ctx.spawn(self._notify(self._notifying), name="webhooks")
         ctx.spawn(self._keep_house(), name="files and figures")
         await conn.subscribe("berth.quality.*", self._on_quality)
         await conn.subscribe(subjects.job_figures_of(), self._on_figures)
@@ -95,6 +96,25 @@ class Shell:
         await endpoints.stop()
         self._store.stop()
         self._reports.stop()
+
+    async def _notify(self, notifying: Notifying) -> None:
+        """Once the queues' settings are known: before, an end might be told to nobody."""
+        known = asyncio.Event()
+        control = Follower(self._conn, CONTROL, [subjects.ALL_QUEUES], start="last-per-subject")
+        following = control.run(partial(self._on_queue, notifying), caught_up=known.set)
+        self._ctx.spawn(following, name="follow queues")
+        await known.wait()
+        for number, worker in enumerate(notifying.workers()):
+            self._ctx.spawn(worker.run(self._ctx.stopping), name=f"webhooks {number}")
+
+    def _on_queue(self, notifying: Notifying, recorded: Recorded) -> None:
+        try:
+            fact = CONTROL_FACTS.decode(recorded.data)
+        except UNREADABLE:
+            self._figures.unreadable.labels("control").inc()
+            return
+        if isinstance(fact, QueueSetting):
+            notifying.set_queue(fact)
 
     def _on_fact(self, seen: Seen) -> None:
         self._core.catalogue.take(seen.fact)
@@ -135,7 +155,7 @@ class Shell:
 
     def _look_at_webhooks(self, notifying: Notifying) -> None:
         wrong = self._webhooks.look()
-        notifying.webhooks = self._webhooks.found or Webhooks()
+        notifying.set_file(self._webhooks.found or Webhooks())
         self._figures.webhooks_wrong.set(bool(wrong))
         self._ctx.health.ready("webhooks", True, note=wrong)
 
@@ -158,7 +178,7 @@ async def main(ctx: Context[UsageSettings]) -> None:
     settings, open_ = ctx.settings, opener(ctx.settings)
     prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
     webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
-    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET) as conn:
+    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, CONTROL) as conn:
         if conn is None:
             return
         async with hearing(ctx, conn, lanes=0) as heard_by:

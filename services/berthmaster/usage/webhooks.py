@@ -5,13 +5,15 @@
     {"webhooks": [{"name": "vision", "url": "https://hooks.example/berth",
                    "key_file": "/etc/berth/hooks/vision.key",
                    "on": ["failed", "evicted"], "tenants": ["vision"], "labels": {"team": "nlp"}}],
-     "private_hosts": ["hooks.corp.example"]}
+     "private_hosts": ["hooks.corp.example"],
+     "queue_hosts": ["hooks.example"], "queue_keys": "/etc/berth/hooks"}
 
-The file is the list of hosts that are spoken to at all: nobody else can name one. What it leaves
-out selects everything. Keys stand in files of their own.
+The file is the list of hosts that are spoken to at all: those of its webhooks, and those that the
+settings of queues may name. What a webhook leaves out selects everything. Keys stand in files of
+their own: one that a queue's setting names is the file of that name among ``queue_keys``.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -19,11 +21,12 @@ from msgspec import Meta
 
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.control import EndKind as Kind
+from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import Cancelled, Evicted, Failed, Succeeded
 
 MAX_BYTES: Final = 1024 * 1024
 KINDS: Final = ("succeeded", "failed", "cancelled", "evicted")
-Kind = Literal["succeeded", "failed", "cancelled", "evicted"]
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9._-]+$")]
 Text = Annotated[str, Meta(min_length=1, max_length=2048)]
 Names = Annotated[tuple[Text, ...], Meta(max_length=256)]
@@ -66,7 +69,34 @@ class Webhooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The file."""
 
     webhooks: Annotated[tuple[Webhook, ...], Meta(max_length=1000)] = ()
+    queue_hosts: Names = ()  # that settings of queues may name
+    queue_keys: Annotated[str, Meta(max_length=2048)] = ""  # folder of the keys that they name
     private_hosts: Names = ()  # whose addresses may be private; http only where it is this machine
+
+
+def of_queue(setting: QueueSetting, file: Webhooks) -> tuple[Webhook, str] | None:
+    """What a queue's setting names, and why nothing is sent there; "" = it may be."""
+    asked = setting.webhook
+    if asked is None:
+        return None
+    if _url_fault(asked.url, file.private_hosts):
+        fault = "its address is none that the webhooks' file allows"
+    elif address_of(asked.url)[1] not in file.queue_hosts:
+        fault = "its host is not among the queue_hosts of the webhooks' file"
+    elif not file.queue_keys:
+        fault = "the webhooks' file names no folder queue_keys"
+    elif "/" in asked.key or asked.key.startswith("."):
+        fault = "its key has no name"
+    else:
+        fault = ""
+    webhook = Webhook(
+        name=f"of-queue-{setting.queue}",
+        url=asked.url,
+        key_file=f"{file.queue_keys}/{asked.key}",
+        on=asked.on,
+        queues=(setting.queue,),
+    )
+    return webhook, fault
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,6 +1,7 @@
 """The fleet on the screen: one line a cluster, one line a node."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -212,6 +213,8 @@ def queues(
             state += ", stops equals"
         if setting.rebalances != "never":
             state += f", moves {_REBALANCES[setting.rebalances]} to fit in"
+        if setting.webhook is not None:
+            state += f", tells {urlsplit(setting.webhook.url).hostname} of ends"
         if setting.max_evictions_per_hour is not None:
             state += f", gives way at most {setting.max_evictions_per_hour} times an hour"
         if setting.max_priority is not None:
