@@ -34,10 +34,8 @@ _AMOUNTS: Final = {
     "limit": "capability_gpu_milli",
     "max_job": "max_job_gpu_milli",
 }
-_AS_THEY_ARE: Final = (
-    *("priority", "weight", "held", "deleted", "via"),
-    *("preempts", "preempts_equals", "rebalances"),
-)
+_AS_THEY_ARE: Final = ("priority", "weight", "held", "deleted", "via", "preempts", "rebalances")
+_YES_NO: Final = {"yes": True, "no": False, "none": None}
 _DEFAULTS: Final = {
     "default_max_run": "max_run_s",
     "default_checkpoint_every": "checkpoint_every_s",
@@ -281,8 +279,7 @@ async def _warn_if_overcommitted(berth: Client) -> None:
 )
 @click.option(
     "--preempts-equals",
-    type=click.BOOL,
-    metavar="yes|no",
+    type=click.Choice(["yes", "no"]),
     help="Whether its jobs may stop each other: of one priority, one that has clearly more left.",
 )
 @click.option(
@@ -444,7 +441,7 @@ def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
         if (text := flags.get(flag)) is not None:
             found[field] = None if text == "none" else parse_duration_s(text)
     if (text := flags.get("default_preemptible")) is not None:
-        found["preemptible"] = {"yes": True, "no": False, "none": None}[text]
+        found["preemptible"] = _YES_NO[text]
     return found
 
 
@@ -453,6 +450,8 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     new: dict[str, Any] = {
         name: flags[name] for name in _AS_THEY_ARE if flags.get(name) is not None
     }
+    if (text := flags.get("preempts_equals")) is not None:
+        new["preempts_equals"] = _YES_NO[text]
     for flag, field in _AMOUNTS.items():
         if flags.get(flag) is not None:
             new[field] = _gpu_milli(flags[flag])

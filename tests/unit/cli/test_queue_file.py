@@ -202,3 +202,13 @@ def test_a_webhook_is_set_changed_and_taken_away_by_flags() -> None:
     assert fewer.webhook == QueueWebhook(url="https://a.example/", key="k", on=("failed",))
     assert changed(fewer, False, {"priority": 2}).webhook == fewer.webhook
     assert changed(fewer, False, {"webhook": "none"}).webhook is None
+
+
+def test_a_flag_has_a_queues_jobs_stop_each_other_which_is_listed() -> None:
+    on = changed(OTHER, False, {"preempts_equals": "yes"})
+    assert on == replace(OTHER, preempts_equals=True)
+    assert changed(on, False, {"priority": 1}) == replace(on, priority=1)
+    assert changed(on, False, {"preempts_equals": "no"}) == OTHER
+    out = StringIO()
+    Console(file=out, width=160).print(fleet.queues([on]))
+    assert "open, stops equals" in out.getvalue()
