@@ -26,6 +26,7 @@ from tests.controlplane.frameworks import definitions
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.controlplane.processes import until
 from tests.unit.executor.test_ray import groups_of, order
 
 pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
@@ -41,9 +42,16 @@ def served(planes: Planes) -> Iterator[Plane]:
     worker = planes.workers[0]
     worker.apply(crds)
     try:
+        # Objects can be made before the kind is listed, and the executor goes by the list.
+        until(lambda: RAY_JOBS.plural in listed(worker), "RayJobs are among the kinds", 60.0)
         yield worker
     finally:
         worker.withdraw(crds)
+
+
+def listed(worker: Plane) -> set[str]:
+    found = worker.api.find(f"/apis/{RAY_JOBS.group_version}")
+    return {each["name"] for each in found["resources"]} if found else set()
 
 
 def ray_job() -> JobRequest:
