@@ -255,8 +255,8 @@ class PressedPool(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     price_milli: int  # of a GPU there, beyond what one costs where nobody has to go
 
 
-class WholeNodes(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """What a node of so many GPUs is worth beyond them while it is whole."""
+class WholeBlock(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What so many GPUs that are wholly free on one node are worth beyond themselves."""
 
     gpus: int
     price_milli: int  # in GPUs
@@ -267,7 +267,7 @@ class Pressure(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
     pods: int = 0  # of the mix that it was worked out for
     pools: tuple[PressedPool, ...] = ()  # all others cost nothing beyond
-    whole: tuple[WholeNodes, ...] = ()
+    whole: tuple[WholeBlock, ...] = ()
 
 
 class ToldOutlook(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

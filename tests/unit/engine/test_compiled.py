@@ -19,7 +19,7 @@ from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.engine.scoring.asks import ask_of
 from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
 from berthmaster.engine.scoring.mix import PodType, Sample
-from berthmaster.engine.scoring.pressure import Dear, Whole, useful_room
+from berthmaster.engine.scoring.pressure import LARGEST_BLOCK, Dear, useful_room
 from berthmaster.engine.scoring.room import Room
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
@@ -84,12 +84,11 @@ def change(fleet: Fleet, chance: random.Random) -> None:
 
 
 def scarce(fleet: Fleet, worth: Worth, chance: random.Random) -> Worth:
-    """The same where some nodes' GPUs are dear, or whole nodes, or both, or neither."""
-    nodes, draws = len(fleet.names), np.random.default_rng(chance.randrange(99))
-    gpus = np.array([len(report.gpus) for report in fleet.reports()], np.int64)
-    factor = draws.choice([1.0, 1.07, 1.5, 3.6], nodes)
-    whole = Whole(gpus, draws.choice([0, 9000, 40_000], nodes), draws.choice([0.0, 0.31], nodes))
-    dear = Dear(chance.choice([None, factor]), chance.choice([None, whole]))
+    """The same where some nodes' GPUs are dear, or blocks of GPUs, or both, or neither."""
+    draws = np.random.default_rng(chance.randrange(99))
+    factor = draws.choice([1.0, 1.07, 1.5, 3.6], len(fleet.names))
+    blocks = draws.choice([0.0, 0.31, 1.7], LARGEST_BLOCK + 1).cumsum()
+    dear = Dear(chance.choice([None, factor]), chance.choice([None, blocks]))
     return worth._replace(dear=dear, known_losses={}, listed={})
 
 
@@ -247,7 +246,7 @@ def fleet_arrays(fleet: Fleet) -> dict[str, Any]:
         "gpu": fleet.arrays.gpu.T,
         "whole": fleet.arrays.whole,
         "milli": fleet.arrays.milli,
-        "size": fleet.arrays.size,
+        "a_gpu": fleet.arrays.a_gpu,
         "open": fleet.arrays.open,
         "cluster_of": fleet.arrays.cluster_of,
         "starts": fleet.arrays.starts,
@@ -260,20 +259,13 @@ def asked(**other: Any) -> dict[str, Any]:
     amounts: dict[str, Any] = {"cpu_milli": 1, "memory_mib": 1, "gpu_count": 0, "gpu_milli": 500}
     amounts |= {"takes": 0.5, "left_over": 0.5, "slope": 0.5, "offset": 0.5}
     amounts |= {"a_cpu": 0.5, "short_of_cpu": 0.5, "own": 0.5}
-    amounts |= {"dear": None, "whole_gpus": None, "whole_cpu": None, "whole_price": None}
+    amounts |= {"dear": None, "breaks": None}
     losses = np.zeros(WHOLE + 1)
     return {"nodes": np.ones(NODES, np.bool_), "gpus": None, "losses": losses} | amounts | other
 
 
-def whole_nodes(nodes: int) -> dict[str, Any]:
-    return {
-        "whole_gpus": np.full(nodes, 2),
-        "whole_cpu": np.full(nodes, 5000),
-        "whole_price": np.full(nodes, 0.5),
-    }
-
-
-DEAR = st.sampled_from([{}, {"dear": np.full(NODES, 1.25)}, whole_nodes(NODES)])
+BREAKS = np.linspace(0.0, -3.0, LARGEST_BLOCK + 1)
+DEAR = st.sampled_from([{}, {"dear": np.full(NODES, 1.25)}, {"breaks": BREAKS}])
 ARRAYS = list(fleet_arrays(Fleet()))
 SPOILT: dict[str, Callable[[Any], Any]] = {
     "too short": lambda a: np.ascontiguousarray(a[:, :-1] if a.ndim == 2 else a[:-1]),
@@ -316,8 +308,9 @@ def test_a_fleet_of_wrong_arrays_is_refused(name: str, how: str) -> None:
         {"losses": np.zeros(WHOLE + 2)},
         {"losses": np.zeros(WHOLE + 1, np.float32)},
         {"dear": np.ones(NODES, np.int64)},
-        {"whole_gpus": np.ones(NODES, np.int64)},
-        {"whole_gpus": np.ones(NODES), "whole_cpu": np.ones(NODES), "whole_price": np.ones(NODES)},
+        {"breaks": BREAKS[:-1]},
+        {"breaks": np.append(BREAKS, 0.0)},
+        {"breaks": BREAKS.astype(np.float32)},
         {"cpu_milli": 1.5},
         {"takes": "1"},
         {"unknown": 1},
@@ -342,7 +335,6 @@ def test_an_ask_of_another_fleet_is_refused() -> None:
         {"gpus": np.ones((NODES - 1, 8), np.bool_)},
         {"gpus": np.ones((NODES, 7), np.bool_)},
         {"dear": np.ones(NODES + 1)},
-        whole_nodes(NODES - 1),
     ):
         with pytest.raises(ValueError, match="long, not"):
             cards.make(nodes, cards.Ask(**asked(**other)), *arrays)
@@ -440,7 +432,7 @@ NUMBERS = st.sampled_from([0, 1, 2, NODES - 1, NODES, -1, 999, 1000, 1001, 2**63
 def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject) -> None:
     arrays = {name: array.copy() for name, array in fleet_arrays(FLEET).items()}
     for name, numbers in told.items():
-        if name not in ("size", "open"):
+        if name not in ("a_gpu", "open"):
             np.put(arrays[name], np.arange(len(numbers)) * 7 % arrays[name].size, numbers)
     card = Scorecard(FLEET)
     rooms, sums = np.zeros(NODES, np.int16), np.zeros(3, np.int64)

@@ -16,9 +16,9 @@ from berthmaster.engine.scoring.pressure import (
     Pools,
     is_due,
 )
-from berthmaster.engine.scoring.value import Appraiser, score_all, worth_of
+from berthmaster.engine.scoring.value import NOT_HERE, Appraiser, score_all, worth_of
 from berthmaster.messages.fleet import Share
-from berthmaster.messages.placement import PressedPool, Pressure, WholeNodes
+from berthmaster.messages.placement import PressedPool, Pressure, WholeBlock
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node, pod_set
 
@@ -61,7 +61,7 @@ def test_who_could_go_elsewhere_leaves_a_scarce_model_until_that_costs_more_than
     assert len(t4.wanted_by) == 2
     assert t4.price_milli == 1140
     # One GPU of T4 is as dear to those who name it as to all others: they have no choice.
-    dear = Gauge().dear(fleet, mix.newest, made)._replace(whole=None)
+    dear = Gauge().dear(fleet, mix.newest, made)._replace(blocks=None)
     worth = PLAIN._replace(dear=dear)
     for need, first in ((ANY, "g0"), (T4, "t0")):
         scores = score_all(fleet, need, suitable_nodes(fleet, need), worth)
@@ -135,25 +135,46 @@ def test_it_is_worked_out_anew_with_each_sample_and_after_so_many_pods() -> None
     assert is_due(of_it, sampled, 2, 3)
 
 
-def test_the_fewer_whole_nodes_are_left_the_dearer_they_are_and_cpu_counts() -> None:
+def costs(fleet: Fleet, mix: Mix, need: PodSet) -> list[float]:
+    """Of each node where it fits, what one pod costs there by the blocks that it breaks."""
+    worth = PLAIN._replace(dear=Gauge().dear(fleet, mix.newest, priced(fleet, mix)))
+    suitable = suitable_nodes(fleet, need)
+    scores, plain = (score_all(fleet, need, suitable, each) for each in (worth, PLAIN))
+    both = zip(plain, scores, strict=True)
+    return [round(float(p - s), 4) for p, s in both if s != NOT_HERE]
+
+
+def test_the_fewer_blocks_are_left_the_dearer_they_are_and_a_pod_pays_for_what_it_breaks() -> None:
     fleet = fleet_of(*((f"n{at}", 8, "G2") for at in range(4)), ("single", 1, "G2"))
-    mix = learned((pod_set(gpus=8, cpu_milli=64_000), 40))
-    assert priced(fleet, mix).whole == (WholeNodes(gpus=8, price_milli=1000),)
-    fleet.charge([takes("n0", (3,)), takes("n1", (), 40_000)], +1)  # 56 CPUs: not for eight GPUs
-    made = priced(fleet, mix)
-    assert made.whole == (WholeNodes(gpus=8, price_milli=2000),)
-    worth = PLAIN._replace(dear=Gauge().dear(fleet, mix.newest, made))
+    mix = learned((pod_set(gpus=8), 40))
+    assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=4000),)
+    fleet.charge([takes("n0", (3,))], +1)
+    assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=5333),)
+    assert costs(fleet, mix, pod_set(gpus=1)) == [0.0, 5.333, 5.333, 5.333, 0.0]
+    assert costs(fleet, mix, pod_set(gpus=1, gpu_milli=300)) == [0.0, 5.333, 5.333, 5.333, 0.0]
+    assert costs(fleet, mix, pod_set(gpus=0, cpu_milli=500)) == [0.0] * 5
+    fleet.charge([takes("n0", (3,))], -1)
+    assert costs(fleet, mix, pod_set(gpus=8)) == [0.0] * 4  # it takes a block, and breaks none
+    fleet.charge([takes(f"n{at}", (3,)) for at in range(4)], +1)
+    assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=16_000),)  # the next
 
-    def costs(need: PodSet) -> list[float]:
-        scores = score_all(fleet, need, suitable_nodes(fleet, need), worth)
-        plain = score_all(fleet, need, suitable_nodes(fleet, need), PLAIN)
-        return [round(float(p - s), 4) for p, s in zip(plain, scores, strict=True)]
 
-    assert costs(pod_set(gpus=1, cpu_milli=1000)) == [0.0, 0.0, 2.0, 2.0, 0.0]
-    assert costs(pod_set(gpus=0, cpu_milli=32_000)) == [0.0, 0.0, 0.0, 0.0, 0.0]  # 64 are left
-    assert costs(pod_set(gpus=0, cpu_milli=33_000)) == [0.0, 0.0, 2.0, 2.0, 0.0]
-    scores = score_all(fleet, (eight := pod_set(gpus=8)), suitable_nodes(fleet, eight), worth)
-    assert scores[2] == score_all(fleet, eight, suitable_nodes(fleet, eight), PLAIN)[2]  # its own
+def test_blocks_of_the_sizes_that_pods_take_stay_together_before_they_are_all_that_is_left() -> (
+    None
+):
+    fleet = fleet_of(("five", 8, "G2"), ("four", 8, "G2"), ("three", 8, "G2"))
+    taken = [takes("five", (0, 1, 2)), takes("four", (0, 1, 2, 3)), takes("three", (0, 1, 2, 3, 4))]
+    fleet.charge(taken, +1)
+    mix = learned((pod_set(gpus=1), 20), (pod_set(gpus=4), 20))
+    prices = (WholeBlock(gpus=4, price_milli=4000), WholeBlock(gpus=8, price_milli=16_000))
+    assert priced(fleet, mix).whole == prices
+    assert costs(fleet, mix, pod_set(gpus=1)) == [0.0, 4.0, 0.0]
+    assert costs(fleet, mix, pod_set(gpus=2)) == [4.0, 4.0, 0.0]
+    closed = node("c", "four", gpus=8, cpu_milli=96_000, model="G2", schedulable=False)
+    fleet.put_node(closed)
+    assert priced(fleet, mix).whole[0] == WholeBlock(gpus=4, price_milli=8000)  # one less
+    larger = learned((pod_set(gpus=16), 40))  # of which no node has one
+    assert [block.gpus for block in priced(fleet, larger).whole] == [8]
 
 
 def test_pressure_of_another_sample_or_of_none_counts_for_nothing() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
+from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.fleet.touched import Touched
 from berthmaster.engine.scoring.mix import PodType
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
@@ -17,7 +18,7 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, Topology
 from tests.support.builders import node, pod_set
-from tests.unit.engine.fleets import CLUSTERS, UNHURRIED, pods, reports
+from tests.unit.engine.fleets import CLUSTERS, HCA, UNHURRIED, pods, reports
 
 LEARNED = worth_of(((PodType(1, 470, 3000), 5), (PodType(1, 810, 1000), 9)))
 NAMES = [(cluster, f"n{at}") for cluster in CLUSTERS for at in range(4)]
@@ -50,6 +51,19 @@ class Story:
     def release(self, job: str) -> None:
         self.held.pop(job, None)
         self.fleet.release(key("t", job))
+
+    def tries(self, coming: Holding, need: PodSet) -> None:
+        """Somebody looks at the fleet as it would be with one more, and without any other."""
+        held = self.held
+        with Overlay(self.fleet) as overlay:
+            overlay.take("coming", [coming])
+            self.held = held | {"coming": coming}
+            self.check(need)
+            for job in held:
+                overlay.free(job, [held[job]])
+            self.held = {"coming": coming}
+            self.check(need)
+        self.held = held
 
     def cordon(self, name: tuple[str, str]) -> None:
         self.cordoned ^= {name}
@@ -84,6 +98,8 @@ class Story:
         for array in ("cpu", "memory", "gpu", "whole", "milli", "open", "free_milli", "all_milli"):
             fast, slow = getattr(self.fleet.arrays, array), getattr(fresh.arrays, array)
             np.testing.assert_array_equal(fast, slow, err_msg=array)
+        for resource, left in fresh.arrays.pieces.items():
+            np.testing.assert_array_equal(self.fleet.arrays.pieces[resource], left)
         scores = score_all(fresh, need, suitable_nodes(fresh, need), self.worth)
         assert card.scores.tobytes() == scores.tobytes()
         for cluster in range(len(fresh.clusters)):
@@ -103,14 +119,18 @@ def steps(draw: st.DrawFn) -> Callable[[Story], None]:
         draw(st.sampled_from([0, 500, 3000])),
         draw(st.sampled_from([0, 1024])),
         draw(st.sampled_from([100, 142, 470, 1000])),
-        draw(st.sampled_from([(), (0,), (1,), (3,), (9,)])),
+        draw(st.sampled_from([(), (0,), (1,), (3,), (9,), (0, 2)])),
+        gpu_memory_mib=draw(st.sampled_from([0, 0, 9984, 40_000])),
+        pieces=draw(st.sampled_from([(), (), ((HCA, 1),), (("none.example/x", 1),)])),
     )
+    need = draw(pods())
     report = draw(reports(*name))
     happenings: list[Callable[[Story], None]] = [
         lambda story: story.put(report),
         lambda story: story.hold(job, held),
         lambda story: story.hold(job, held),
         lambda story: story.release(job),
+        lambda story: story.tries(held, need),
         lambda story: story.cordon(name),
         lambda story: story.drop(name),
         lambda story: setattr(story, "worth", LEARNED),

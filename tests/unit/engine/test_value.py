@@ -66,8 +66,7 @@ def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, 
     score = value(worth, after, cpu - need.cpu_milli) - value(worth, before, cpu)
     if need.gpus:
         together = [sum(m >= 1000 for m in row) ** 2 for row in (before, after)]
-        size = min(max(1, len(devices)), 16)
-        score += 0.01 / 16 * (together[1] - together[0]) * size
+        score += 0.003 * (together[1] - together[0]) / max(1, len(devices))
         if need.gpus > 1 or need.gpu_milli == 1000:
             score += need.gpus  # the same everywhere
     for name, number in pieces_of(need):
@@ -98,9 +97,8 @@ def test_a_score_is_what_the_rule_says_for_every_node(
                 right = suitable.gpus is None or bool(suitable.gpus[slot, device.index])
                 if device.healthy and right and room >= suitable.milli(slot, need):
                     other = slow_score(report, need, worth, (device.index,))
-                    assert (
-                        other <= expected + 0.01 / 8 * len(report.gpus) ** 2 + 1e-6
-                    )  # what is together is no hole
+                    together = 0.003 * len(report.gpus)  # is no hole
+                    assert other <= expected + together + 1e-6
 
 
 @UNHURRIED

@@ -242,9 +242,9 @@ class Scratch:
     def take(self, held: Holding) -> None:
         """Take a pod's room."""
         self._taken.append(held)
-        self._fleet.charge((held,), +1)
+        self._fleet.lend((held,), +1)
 
     def give_back(self) -> None:
         """Give all of it back."""
-        self._fleet.charge(self._taken, -1)
+        self._fleet.lend(self._taken, -1)
         self._taken = []

@@ -6,8 +6,8 @@ Arrays over N nodes and G GPUs (the most that any node has), nodes by cluster an
 - ``gpu``: int64 [N, G], free milli of each GPU; ABSENT where there is none or it is unhealthy. In
   memory the first GPU of all nodes comes first, as whoever looks at many nodes wants it.
 - ``whole``: int64 [N], GPUs with all 1000 milli free; ``milli``: int64 [N], sum of free milli.
-- ``capacity_milli``: int64 [N], of healthy GPUs; ``size``: float64 [N], how many these are, from
-  1 to ``LARGEST``.
+- ``capacity_milli``: int64 [N], of healthy GPUs; ``a_gpu``: float64 [N], what one of them is of a
+  node's (1 where there is none).
 - ``open``: bool [N], ready, schedulable and not cordoned.
 - ``pieces``: by resource, int64 [N], pieces left of shares that are counted (slices, replicas).
 - ``kind``: int64 [N], index into the fleet's ``kinds``: what a node is, shared by its likes.
@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 ABSENT: Final = -1_000_000  # never enough for anything, whatever is subtracted from it
-LARGEST: Final = 16.0  # GPUs of a node: with more it counts as with so many
 
 
 class Arrays:
     """Of nodes in one order; other nodes, or nodes that became others, need new ones."""
 
     __slots__ = (
+        "a_gpu",
         "all_milli",
         "capacity_milli",
         "cells",
@@ -42,7 +42,6 @@ class Arrays:
         "milli",
         "open",
         "pieces",
-        "size",
         "starts",
         "whole",
     )
@@ -65,7 +64,7 @@ class Arrays:
         self.milli: NDArray[np.int64] = np.zeros(count, np.int64)
         self.capacity_milli: NDArray[np.int64] = np.zeros(count, np.int64)
         self.open: NDArray[np.bool_] = np.zeros(count, np.bool_)
-        self.size: NDArray[np.float64] = np.ones(count, np.float64)
+        self.a_gpu: NDArray[np.float64] = np.ones(count, np.float64)
         self.kind: NDArray[np.int64] = np.array(kind, np.int64)
         self.pieces: dict[str, NDArray[np.int64]] = {
             name: np.zeros(count, np.int64) for name in sorted(resources)
@@ -79,13 +78,14 @@ class Arrays:
         """What they take."""
         whole = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
         whole += [self.kind, self.cluster_of, *self.pieces.values()]
-        return sum(array.nbytes for array in whole) + self.open.nbytes + self.size.nbytes
+        return sum(array.nbytes for array in whole) + self.open.nbytes + self.a_gpu.nbytes
 
 
 class Cells:
     """The arrays' memory, for reading and writing single numbers: a third of what numpy takes."""
 
     __slots__ = (
+        "a_gpu",
         "all_milli",
         "capacity_milli",
         "cluster_of",
@@ -95,7 +95,6 @@ class Cells:
         "memory",
         "milli",
         "open",
-        "size",
         "whole",
         "width",
     )
@@ -108,7 +107,7 @@ class Cells:
         self.whole = memoryview(arrays.whole)  # type: ignore[arg-type]
         self.milli = memoryview(arrays.milli)  # type: ignore[arg-type]
         self.capacity_milli = memoryview(arrays.capacity_milli)  # type: ignore[arg-type]
-        self.size: Any = memoryview(arrays.size)  # type: ignore[arg-type]
+        self.a_gpu: Any = memoryview(arrays.a_gpu)  # type: ignore[arg-type]
         self.open = memoryview(arrays.open)  # type: ignore[arg-type]
         self.free_milli = memoryview(arrays.free_milli)  # type: ignore[arg-type]
         self.all_milli = memoryview(arrays.all_milli)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fleet.arrays import ABSENT, LARGEST, Arrays
+from berthmaster.engine.fleet.arrays import ABSENT, Arrays
 from berthmaster.engine.fleet.links import Links, links_of
 from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
@@ -181,45 +181,47 @@ class Fleet:
     def charge(self, holdings: Sequence[Holding], sign: int) -> None:
         """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
         for held in holdings:
-            (
-                cluster,
-                node,
-                cpu_milli,
-                memory_mib,
-                gpu_milli,
-                gpus,
-                gpu_memory_mib,
-                profile,
-                pieces,
-                isolation,
-            ) = held
-            used = self._used.get((cluster, node))
-            if used is None:
-                name = (cluster, node)
-                used = self._used[name] = _Used(self._slots.get(name, -1))
-            used.cpu_milli += sign * cpu_milli
-            used.memory_mib += sign * memory_mib
-            taken, change = used.gpu, sign * gpu_milli
-            for gpu in gpus:
-                taken[gpu] = taken.get(gpu, 0) + change
-            if gpus and gpu_milli < WHOLE:
-                parts, asked = used.parts, Part(gpu_milli, gpu_memory_mib, profile, isolation)
-                for gpu in gpus:
-                    part = (gpu, asked)
-                    number = parts.get(part, 0) + sign
-                    if number:
-                        parts[part] = number
-                    else:
-                        del parts[part]
-            for resource, number in pieces:
-                used.pieces[resource] = used.pieces.get(resource, 0) + sign * number
-            slot = used.slot
-            if slot < 0 or self._stale_order:
-                continue
-            if self._plain[slot] and not pieces and (not gpu_memory_mib or gpu_milli == WHOLE):
-                self._shift(slot, cpu_milli * sign, memory_mib * sign, gpus, change)
+            used = self._use(held, sign)
+            if used.slot >= 0 and not self._stale_order:
+                self._change(used.slot, held, sign)
+
+    def lend(self, holdings: Sequence[Holding], sign: int) -> None:
+        """The same for as long as something is tried: all of it is given back before a node is
+        reported, goes or is cordoned. So it need not be known of plain nodes what was taken, but by
+        their arrays."""
+        self.arrange()
+        slots, plain = self._slots, self._plain
+        for held in holdings:
+            slot = slots.get(held[:2])
+            if slot is not None and plain[slot]:
+                self._change(slot, held, sign)
             else:
-                self._fill(slot)
+                self.charge((held,), sign)
+
+    def _use(self, held: Holding, sign: int) -> _Used:
+        """What is taken of its node, with it or without it."""
+        cluster, node, cpu_milli, memory_mib, gpu_milli, gpus, *_ = held
+        used = self._used.get((cluster, node))
+        if used is None:
+            name = (cluster, node)
+            used = self._used[name] = _Used(self._slots.get(name, -1))
+        used.cpu_milli += sign * cpu_milli
+        used.memory_mib += sign * memory_mib
+        taken, change = used.gpu, sign * gpu_milli
+        for gpu in gpus:
+            taken[gpu] = taken.get(gpu, 0) + change
+        if gpus and gpu_milli < WHOLE:
+            parts, asked = used.parts, _part(held)
+            for gpu in gpus:
+                part = (gpu, asked)
+                number = parts.get(part, 0) + sign
+                if number:
+                    parts[part] = number
+                else:
+                    del parts[part]
+        for resource, number in held.pieces:
+            used.pieces[resource] = used.pieces.get(resource, 0) + sign * number
+        return used
 
     # Arrays
 
@@ -282,11 +284,30 @@ class Fleet:
         for slot in range(count):
             self._fill(slot)
 
+    def _change(self, slot: int, held: Holding, sign: int) -> None:
+        """What ``_fill`` would come to after one more of our pods, or one less."""
+        if not self._plain[slot]:
+            self._fill(slot)
+            return
+        _, _, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, _, pieces, _ = held
+        if pieces:
+            there = dict(pieces_on(self.report_at(slot)))
+            for resource, number in pieces:
+                if resource in there:
+                    self.arrays.pieces[resource][slot] -= sign * number
+        if not gpu_memory_mib or gpu_milli == WHOLE:
+            self._shift(slot, sign * cpu_milli, sign * memory_mib, gpus, sign * gpu_milli)
+            return
+        self._shift(slot, sign * cpu_milli, sign * memory_mib, (), 0)
+        report, part = self.report_at(slot), _part(held)
+        for gpu in gpus:
+            milli = sized_milli(part, _memory(report, gpu))
+            self._shift(slot, 0, 0, (gpu,), sign * milli)
+
     def _shift(
         self, slot: int, cpu_milli: int, memory_mib: int, gpus: tuple[int, ...], gpu_milli: int
     ) -> None:
-        """What ``_fill`` would come to after one more of our pods on a plain node, or one less:
-        then the amounts are below 0."""
+        """More is taken of a plain node, or less: then the amounts are below 0."""
         cell = self.arrays.cells
         cell.cpu[slot] -= cpu_milli
         cell.memory[slot] -= memory_mib
@@ -355,7 +376,7 @@ class Fleet:
         cell.whole[slot] = whole
         cell.milli[slot] = milli
         cell.capacity_milli[slot] = capacity
-        cell.size[slot] = min(max(capacity / WHOLE, 1.0), LARGEST)
+        cell.a_gpu[slot] = WHOLE / max(capacity, WHOLE)
         cell.open[slot] = is_open
         self.touched.add(slot)
 
@@ -379,6 +400,10 @@ class Fleet:
         for resource, pieces in left.items():
             self.arrays.pieces[resource][slot] = pieces
         return taken
+
+
+def _part(held: Holding) -> Part:
+    return Part(held.gpu_milli, held.gpu_memory_mib, held.mig_profile, held.isolation)
 
 
 def _memory(report: NodeReport, index: int) -> int:

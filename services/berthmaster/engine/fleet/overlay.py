@@ -31,7 +31,7 @@ class Overlay:
     ) -> None:
         for sign in (+1, -1):
             charged = [held for held, way in self._charged.values() if way == sign]
-            self._fleet.charge(list(chain.from_iterable(charged)), -sign)
+            self._fleet.lend(list(chain.from_iterable(charged)), -sign)
         self._charged.clear()
 
     def take(self, name: Hashable, holdings: Sequence[Holding]) -> None:
@@ -45,7 +45,7 @@ class Overlay:
     def give_back(self, name: Hashable) -> None:
         """As it was before it was charged under this name; nothing if it was not."""
         holdings, sign = self._charged.pop(name, ((), 0))
-        self._fleet.charge(holdings, -sign)
+        self._fleet.lend(holdings, -sign)
 
     @contextmanager
     def without(self, names: Iterable[Hashable]) -> Iterator[None]:
@@ -63,4 +63,4 @@ class Overlay:
         if name in self._charged:
             raise ValueError(f"{name!r} is charged already")
         self._charged[name] = (holdings, sign)
-        self._fleet.charge(holdings, sign)
+        self._fleet.lend(holdings, sign)

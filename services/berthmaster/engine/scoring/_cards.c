@@ -69,13 +69,13 @@ static PyObject *begin(PyTypeObject *type) /* all zero: a buffer that holds noth
 
 static const Wanted of_nodes[ARRAYS] = {
     {"cpu", 'q', 1, 1},   {"memory", 'q', 1, 1}, {"gpu", 'q', 2, 1}, {"whole", 'q', 1, 1},
-    {"milli", 'q', 1, 1}, {"size", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
+    {"milli", 'q', 1, 1}, {"a_gpu", 'd', 1},  {"open", '?', 1}, {"cluster_of", 'q', 1},
     {"starts", 'q', 1}, {"log", 'q', 1},   {"newest", 'q', 1},
 };
 
 static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"cpu",  "memory",     "gpu",    "whole", "milli",  "size",
+    static char *names[] = {"cpu",  "memory",     "gpu",    "whole", "milli",  "a_gpu",
                             "open", "cluster_of", "starts", "log",   "newest", NULL};
     PyObject *from[ARRAYS];
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOOOOOOOOOO:Nodes", names, &from[0], &from[1],
@@ -101,7 +101,7 @@ static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->gpu = self->held[GPU].buf;
     self->whole = self->held[WHOLE_GPUS].buf;
     self->milli = self->held[MILLI].buf;
-    self->size = self->held[SIZE].buf;
+    self->a_gpu = self->held[A_GPU].buf;
     self->open = self->held[OPEN].buf;
     self->cluster_of = self->held[CLUSTER_OF].buf;
     self->starts = self->held[STARTS].buf;
@@ -123,22 +123,21 @@ static void nodes_dealloc(PyObject *self)
 
 static PyObject *ask_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"nodes",     "gpus",       "losses",      "dear",      "whole_gpus",
-                            "whole_cpu", "whole_price", "cpu_milli",  "memory_mib", "gpu_count", "gpu_milli",
-                            "takes",     "left_over",  "slope",       "offset",    "a_cpu",
-                            "short_of_cpu", "own", NULL};
+    static char *names[] = {"nodes",     "gpus",       "losses",      "dear",      "breaks",
+                            "cpu_milli", "memory_mib", "gpu_count",   "gpu_milli", "takes",
+                            "left_over", "slope",      "offset",      "a_cpu",     "short_of_cpu",
+                            "own",       NULL};
     static const Wanted wanted[ASKED] = {{"nodes", '?', 1},     {"gpus", '?', 2},
                                          {"losses", 'd', 1},    {"dear", 'd', 1},
-                                         {"whole_gpus", 'q', 1}, {"whole_cpu", 'q', 1},
-                                         {"whole_price", 'd', 1}};
+                                         {"breaks", 'd', 1}};
     Ask *self = (Ask *)begin(type);
     PyObject *from[ASKED];
     if (!self)
         return NULL;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "$OOOOOOOLLLLddddddd:Ask", names, &from[0], &from[1], &from[2], &from[3],
-            &from[4], &from[5], &from[6], &self->cpu_milli, &self->memory_mib, &self->gpu_count, &self->gpu_milli,
-            &self->takes, &self->left_over, &self->slope, &self->offset, &self->a_cpu,
+            args, kwargs, "$OOOOOLLLLddddddd:Ask", names, &from[0], &from[1], &from[2], &from[3],
+            &from[4], &self->cpu_milli, &self->memory_mib, &self->gpu_count, &self->gpu_milli, &self->takes,
+            &self->left_over, &self->slope, &self->offset, &self->a_cpu,
             &self->short_of_cpu, &self->own))
         goto wrong;
     for (int i = 0; i < ASKED; i++)
@@ -146,18 +145,13 @@ static PyObject *ask_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             goto wrong;
     if (self->held[LOSSES].obj && !long_enough(&self->held[LOSSES], 0, WHOLE + 1, "losses"))
         goto wrong;
-    if (!self->held[INTACT_GPUS].obj != !self->held[INTACT_CPU].obj
-        || !self->held[INTACT_GPUS].obj != !self->held[INTACT_PRICE].obj) {
-        PyErr_SetString(PyExc_ValueError, "whole_gpus, whole_cpu and whole_price come together");
+    if (self->held[BREAKS].obj && !long_enough(&self->held[BREAKS], 0, LARGEST_BLOCK + 1, "breaks"))
         goto wrong;
-    }
     self->nodes = self->held[FITTING].buf;
     self->gpus = self->held[FITTING_GPUS].buf;
     self->losses = self->held[LOSSES].buf;
     self->dear = self->held[DEAR].buf;
-    self->intact_gpus = self->held[INTACT_GPUS].buf;
-    self->intact_cpu = self->held[INTACT_CPU].buf;
-    self->intact_price = self->held[INTACT_PRICE].buf;
+    self->breaks = self->held[BREAKS].buf;
     return (PyObject *)self;
 wrong:
     Py_DECREF(self);
@@ -255,7 +249,7 @@ int fitting_together(PyObject *module, PyObject *nodes, PyObject *asked)
     }
     const Nodes *n = (const Nodes *)nodes;
     const Ask *ask = (const Ask *)asked;
-    static const char *names[ASKED] = {"nodes", "gpus", NULL, "dear", "whole_gpus", "whole_cpu", "whole_price"};
+    static const char *names[ASKED] = {"nodes", "gpus", NULL, "dear", NULL};
     for (int i = 0; ask && i < ASKED; i++)
         if (names[i] && ask->held[i].obj && !long_enough(&ask->held[i], 0, n->count, names[i]))
             return 0;

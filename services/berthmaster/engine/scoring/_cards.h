@@ -29,20 +29,22 @@ int fitting_together(PyObject *module, PyObject *nodes, PyObject *ask); /* no as
 
 /* ---- Nodes: the fleet's arrays, for as long as its layout lasts */
 
-enum { CPU, MEMORY, GPU, WHOLE_GPUS, MILLI, SIZE, OPEN, CLUSTER_OF, STARTS, LOG, NEWEST, ARRAYS };
+enum { CPU, MEMORY, GPU, WHOLE_GPUS, MILLI, A_GPU, OPEN, CLUSTER_OF, STARTS, LOG, NEWEST, ARRAYS };
 
 typedef struct {
     PyObject_HEAD
     Py_buffer held[ARRAYS];
     Py_ssize_t count, width, clusters, logged;
     const int64_t *cpu, *memory, *gpu, *whole, *milli, *cluster_of, *starts, *log, *newest;
-    const double *size;
+    const double *a_gpu;
     const char *open;
 } Nodes;
 
 /* ---- Ask: what one pod asks for, and what that is worth by what was learned */
 
-enum { FITTING, FITTING_GPUS, LOSSES, DEAR, INTACT_GPUS, INTACT_CPU, INTACT_PRICE, ASKED };
+#define LARGEST_BLOCK 64 /* wholly free GPUs of a node: with more it counts as with so many */
+
+enum { FITTING, FITTING_GPUS, LOSSES, DEAR, BREAKS, ASKED };
 
 typedef struct {
     PyObject_HEAD
@@ -50,8 +52,7 @@ typedef struct {
     const char *nodes, *gpus; /* that will do; no gpus: any */
     const double *losses;     /* by free milli, where a part of a GPU is asked for */
     const double *dear;       /* times which a node's GPUs count; none: once everywhere */
-    const int64_t *intact_gpus, *intact_cpu; /* with which a node is whole; none: no matter */
-    const double *intact_price;              /* what it is worth then */
+    const double *breaks;     /* what changes by the blocks that one pod breaks, by wholly free GPUs */
     long long cpu_milli, memory_mib, gpu_count, gpu_milli;
     double takes, left_over, slope, offset, a_cpu, short_of_cpu, own;
 } Ask;

@@ -18,7 +18,7 @@ class Nodes:
         gpu: NDArray[np.int64],  # [G, N]
         whole: NDArray[np.int64],
         milli: NDArray[np.int64],
-        size: NDArray[np.float64],
+        a_gpu: NDArray[np.float64],
         open: NDArray[np.bool_],
         cluster_of: NDArray[np.int64],
         starts: NDArray[np.int64],
@@ -36,9 +36,7 @@ class Ask:
         gpus: NDArray[np.bool_] | None,  # [N, G]
         losses: NDArray[np.float64] | None,
         dear: NDArray[np.float64] | None,  # [N]
-        whole_gpus: NDArray[np.int64] | None,  # [N], and so the next two
-        whole_cpu: NDArray[np.int64] | None,
-        whole_price: NDArray[np.float64] | None,
+        breaks: NDArray[np.float64] | None,  # [65]
         cpu_milli: int,
         memory_mib: int,
         gpu_count: int,

@@ -33,12 +33,11 @@ int64_t whole_gpus(const Nodes *n, const Ask *ask, Py_ssize_t at)
     return found;
 }
 
-/* Whether a node is whole and would not be any more. */
-static inline int spoils(const Ask *ask, int64_t whole, int64_t cpu, int64_t of_gpus, int64_t of_cpu)
+/* What is lost when a pod takes GPUs of these that are wholly free. */
+static inline double broken(const Ask *ask, int64_t whole, double a_gpu)
 {
-    int is_whole = (whole >= of_gpus) & (cpu >= of_cpu);
-    int breaks = ask->gpu_count ? of_gpus > ask->gpu_count : cpu - ask->cpu_milli < of_cpu;
-    return is_whole & breaks;
+    double lost = ((double)whole * ask->slope + ask->offset) * a_gpu;
+    return ask->breaks ? lost + ask->breaks[whole < 0 ? 0 : whole > LARGEST_BLOCK ? LARGEST_BLOCK : whole] : lost;
 }
 
 float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
@@ -53,12 +52,12 @@ float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
         if (best == NOT_HERE)
             return NOT_HERE;
         if (best == ask->losses[WHOLE])
-            best += ((double)n->whole[at] * ask->slope + ask->offset) * n->size[at];
+            best += broken(ask, n->whole[at], n->a_gpu[at]);
         score = best + score;
     } else if (ask->gpu_count) {
         if (whole_gpus(n, ask, at) < ask->gpu_count)
             return NOT_HERE;
-        score = ((double)n->whole[at] * ask->slope + ask->offset) * n->size[at] + score;
+        score = broken(ask, n->whole[at], n->a_gpu[at]) + score;
     }
     if (ask->a_cpu > 0.0) {
         double unserved = gpus - (double)n->cpu[at] * ask->a_cpu;
@@ -68,10 +67,6 @@ float score(const Nodes *n, const Ask *ask, Py_ssize_t at)
     }
     if (ask->dear)
         score = score * ask->dear[at] - (ask->dear[at] - 1.0) * ask->own;
-    if (ask->intact_gpus)
-        score -= spoils(ask, n->whole[at], n->cpu[at], ask->intact_gpus[at], ask->intact_cpu[at])
-                     ? ask->intact_price[at]
-                     : 0.0;
     return (float)score;
 }
 
@@ -103,17 +98,14 @@ enum { NO_GPU, WHOLE_ONES, PART };
 
 /* As if every node had room and no parts of GPUs were free. Whether all amounts were small enough. */
 static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count,
-                        const int wants, const int scarce, const int dear, const int keeps,
+                        const int wants, const int scarce, const int dear, const int priced,
                         float *restrict out)
 {
     const int64_t *restrict cpu = n->cpu + first, *restrict whole = n->whole + first;
     const int64_t *restrict milli = n->milli + first;
-    const double *restrict size = n->size + first;
-    const double *restrict factor = dear ? ask->dear + first : size;
-    const int64_t *restrict of_gpus = keeps ? ask->intact_gpus + first : whole;
-    const int64_t *restrict of_cpu = keeps ? ask->intact_cpu + first : cpu;
-    const double *restrict price = keeps ? ask->intact_price + first : size;
-    const int64_t gpu_count = ask->gpu_count, cpu_milli = ask->cpu_milli;
+    const double *restrict a_gpu = n->a_gpu + first;
+    const double *restrict factor = dear ? ask->dear + first : a_gpu;
+    const double *restrict breaks = ask->breaks;
     const double own = ask->own;
     const double takes = ask->takes, left_over = ask->left_over, a_cpu = ask->a_cpu;
     const double slope = ask->slope, offset = ask->offset, short_of_cpu = ask->short_of_cpu;
@@ -124,7 +116,9 @@ static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssi
                 | (uint64_t)(milli[at] + LARGE);
         double gpus = exact(milli[at]) * (1.0 / WHOLE);
         double score = (takes - gpus) * left_over;
-        double lost = (exact(whole[at]) * slope + offset) * size[at];
+        double lost = (exact(whole[at]) * slope + offset) * a_gpu[at];
+        if (priced)
+            lost += breaks[whole[at] < 0 ? 0 : whole[at] > LARGEST_BLOCK ? LARGEST_BLOCK : whole[at]];
         if (wants == PART)
             score = (opening + lost) + score;
         else if (wants == WHOLE_ONES)
@@ -137,31 +131,26 @@ static inline int plain(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssi
         }
         if (dear)
             score = score * factor[at] - (factor[at] - 1.0) * own;
-        if (keeps) {
-            int is_whole = (whole[at] >= of_gpus[at]) & (cpu[at] >= of_cpu[at]);
-            int breaks = wants == NO_GPU ? cpu[at] - cpu_milli < of_cpu[at] : of_gpus[at] > gpu_count;
-            score -= is_whole & breaks ? price[at] : 0.0;
-        }
         out[at] = (float)score;
     }
     return seen < 2 * (uint64_t)LARGE;
 }
 
 static inline int of_kind(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count,
-                          const int scarce, const int dear, const int keeps, float *out)
+                          const int scarce, const int dear, const int priced, float *out)
 {
     if (ask->losses)
-        return plain(n, ask, first, count, PART, scarce, dear, keeps, out);
+        return plain(n, ask, first, count, PART, scarce, dear, priced, out);
     if (ask->gpu_count)
-        return plain(n, ask, first, count, WHOLE_ONES, scarce, dear, keeps, out);
-    return plain(n, ask, first, count, NO_GPU, scarce, dear, keeps, out);
+        return plain(n, ask, first, count, WHOLE_ONES, scarce, dear, priced, out);
+    return plain(n, ask, first, count, NO_GPU, scarce, dear, 0, out);
 }
 
 FOR_EACH_PROCESSOR
 static int block(const Nodes *n, const Ask *ask, Py_ssize_t first, Py_ssize_t count, float *out)
 {
     const int scarce = ask->a_cpu > 0.0;
-    if (ask->intact_gpus)
+    if (ask->breaks)
         return ask->dear ? of_kind(n, ask, first, count, scarce, 1, 1, out)
                          : of_kind(n, ask, first, count, scarce, 0, 1, out);
     return ask->dear ? of_kind(n, ask, first, count, scarce, 1, 0, out)

@@ -26,15 +26,12 @@ def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None"
     slope, offset = together(pods.gpus)
     scarce = worth.cpu_milli_a_gpu > NEVER_SCARCE
     a_cpu = 1.0 / worth.cpu_milli_a_gpu if scarce else 0.0
-    whole = worth.dear.whole
     return cards.Ask(
         nodes=suitable.nodes,
         gpus=suitable.gpus,
         losses=worth.losses(pods.gpu_milli) if fraction else None,
         dear=worth.dear.factor,
-        whole_gpus=whole.gpus if whole is not None else None,
-        whole_cpu=whole.cpu if whole is not None else None,
-        whole_price=whole.price if whole is not None else None,
+        breaks=worth.breaks(pods.gpus) if pods.gpus else None,
         cpu_milli=pods.cpu_milli,
         memory_mib=pods.memory_mib,
         gpu_count=pods.gpus,

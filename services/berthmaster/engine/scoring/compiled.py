@@ -30,7 +30,7 @@ def nodes_of(fleet: Fleet) -> "cards.Nodes":
         gpu=fleet.arrays.gpu.T,
         whole=fleet.arrays.whole,
         milli=fleet.arrays.milli,
-        size=fleet.arrays.size,
+        a_gpu=fleet.arrays.a_gpu,
         open=fleet.arrays.open,
         cluster_of=fleet.arrays.cluster_of,
         starts=fleet.arrays.starts,

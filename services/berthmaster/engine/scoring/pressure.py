@@ -12,10 +12,12 @@ together 0.1: densities of 2.6 and 0.6. The prices are 0.6 x (2.6 - 0.7) = 1.14,
 GPU that accepts any goes to T4 only where G2 would cost it 1.14 GPUs more, in fragments or in GPUs
 left without CPU.
 
-Whole nodes: one with all its GPUs free, and CPU for a pod that wants them all, has a price beside
-those of its GPUs, the higher the fewer such nodes are left; where none is, the next that becomes
-whole has that of the last one. So on a small fleet that is nearly idle small pods stand together,
-and the one that wants a whole node finds one, seen before or not.
+Blocks: so many GPUs that are wholly free on one node have a price beside those of the GPUs, the
+higher the fewer such blocks are left in the fleet. There are blocks of each number that pods of the
+sample take, and of each number that nodes have, so that on a small fleet that is nearly idle small
+pods stand together, and the one that wants a whole node finds one, seen before or not. Of a node
+with e GPUs wholly free the blocks of k are worth floor(e / k) prices: a pod of one GPU goes to a
+node with five of them rather than to one with four while blocks of two and four are scarce.
 
 Rules of this file:
 
@@ -33,42 +35,33 @@ from numpy.typing import NDArray
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sample, Sampled, Wants, accepting
-from berthmaster.messages.placement import PressedPool, Pressure, WholeNodes
+from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sampled, Wants, accepting
+from berthmaster.messages.placement import PressedPool, Pressure, WholeBlock
 
 FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself
 A_DENSITY: Final = 0.6  # price for each time the usual density beyond that
 DENSEST: Final = 5.0  # beyond which it is no dearer
 WASTED: Final = 0.02  # of a pool's GPUs: fragments that nobody will fill
-LAST_WHOLE: Final = 0.5  # price of a whole node, by its GPUs, if it is the last one
-MOST_CPU_A_GPU: Final = 1 << 32  # that is believed
-WIDE: Final = 2  # GPUs of a pod from which on it tells what whole nodes must have
-USUAL_CPU_A_GPU: Final = 8000  # milli, of pods that want all GPUs of a node, while none was seen
-MOST_CPU: Final = 1 << 62  # milli of a node
+LAST_BLOCK: Final = 2.0  # price of a block, by its GPUs, if it is the last one
+SMALLEST_BLOCK: Final = 2  # GPUs
+LARGEST_BLOCK: Final = 64  # beyond which GPUs of a node count as no more
 MOST_ACCEPTED: Final = 4 * SAMPLED_WANTS  # that nodes are told apart by at a time
-MOST_CPU_PERCENT: Final = 67  # of a node's: with so much it counts as whole, whatever pods bring
 MOVES_MILLI: Final = 50  # a price that moved by so much counts, if that is …
 MOVES_SHARE: Final = 8  # … an eighth of what it was
 _STEP_MILLI: Final = 10
 _SELDOM: Final = 12  # worked out when a pod was placed for each so many nodes …
 _SOONEST: Final = 2  # … but at least so many
 
+_GPUS: Final = np.arange(LARGEST_BLOCK + 1)  # wholly free on a node
+
 NO_PRESSURE: Final = Pressure()
-
-
-class Whole(NamedTuple):
-    """When a node counts as whole, and what it is worth then."""
-
-    gpus: NDArray[np.int64]  # [N], wholly free
-    cpu: NDArray[np.int64]  # [N], milli free
-    price: NDArray[np.float64]  # [N], in GPUs
 
 
 class Dear(NamedTuple):
     """What pressure comes to, node by node."""
 
     factor: NDArray[np.float64] | None  # [N], times which its GPUs count; None = once everywhere
-    whole: Whole | None
+    blocks: NDArray[np.float64] | None  # [65], of a node by its wholly free GPUs; None = nothing
 
 
 NOTHING_DEAR: Final = Dear(None, None)
@@ -82,16 +75,12 @@ class Laid:
     """
 
     def __init__(self, fleet: Fleet) -> None:
-        self.layout = fleet.layout
-        gpus = np.array([len(kind.gpus) for kind in fleet.kinds], np.int64)
-        self.gpus: NDArray[np.int64] = gpus[fleet.arrays.kind] if len(gpus) else gpus
-        self.sizes = [size for size in np.unique(self.gpus).tolist() if size >= WIDE]
-        most = (min(each * MOST_CPU_PERCENT // 100, MOST_CPU) for each in fleet.cpu_milli())
-        self.most_cpu: NDArray[np.int64] = np.fromiter(most, np.int64, len(self.gpus))
+        self.layout, self._nodes = fleet.layout, len(fleet.names)
+        self.sizes = {min(len(kind.gpus), LARGEST_BLOCK) for kind in fleet.kinds}
         self._begin()
 
     def _begin(self) -> None:
-        self.of_node: NDArray[np.int64] = np.zeros(len(self.gpus), np.int64)
+        self.of_node: NDArray[np.int64] = np.zeros(self._nodes, np.int64)
         self._accepted: dict[str, NDArray[np.bool_]] = {}  # by class
 
     def classes(self, fleet: Fleet, wants: Wants) -> NDArray[np.int64]:
@@ -128,10 +117,9 @@ class Pools:
         self.of_node: NDArray[np.int64] = of_class.astype(np.int64, copy=False)[laid.of_node]
         everywhere = range(len(sampled.wants))
         self.wanted_by = [tuple(at for at in everywhere if bit >> at & 1) for bit in bits.tolist()]
-        self.gpus, self.sizes = laid.gpus, laid.sizes
-        self.largest = max(laid.sizes, default=0)
-        of_wide = laid.gpus * wide_cpu_a_gpu(sampled.sample)
-        self.whole_cpu: NDArray[np.int64] = np.minimum(of_wide, laid.most_cpu)
+        largest = max(laid.sizes, default=0)
+        sizes = laid.sizes | {kind.gpus for kind, _ in sampled.sample}
+        self.blocks = sorted(size for size in sizes if SMALLEST_BLOCK <= size <= largest)
 
     def prices(self, room: NDArray[np.float64]) -> list[float]:
         """Of each pool. ``room``: [N], GPUs that are of use."""
@@ -156,21 +144,11 @@ class Pools:
         least = max(min(wanted), 0.0)  # what is the same everywhere tells nothing
         return [A_DENSITY * max(each - least, 0.0) for each in beyond]
 
-    def whole(self, fleet: Fleet) -> NDArray[np.bool_]:
-        """Of each node, whether it is whole."""
-        there = fleet.arrays.open & (self.gpus >= WIDE) & (fleet.arrays.whole >= self.gpus)
-        whole: NDArray[np.bool_] = there & (fleet.arrays.cpu >= self.whole_cpu)
-        return whole
-
-
-def wide_cpu_a_gpu(sample: Sample) -> int:
-    """CPU milli that pods of several GPUs bring with each."""
-    cpu = gpus = 0
-    for kind, count in sample:
-        if kind.gpus >= WIDE:
-            cpu += count * kind.cpu_milli
-            gpus += count * kind.gpus
-    return min(cpu // gpus, MOST_CPU_A_GPU) if gpus else USUAL_CPU_A_GPU
+    def free_blocks(self, fleet: Fleet) -> list[int]:
+        """Of each size of ``blocks``, how many are left."""
+        free = np.clip(fleet.arrays.whole[fleet.arrays.open], 0, LARGEST_BLOCK)
+        nodes = np.bincount(free, minlength=LARGEST_BLOCK + 1)
+        return [int(nodes @ (_GPUS // size)) for size in self.blocks]
 
 
 class Gauge:
@@ -254,12 +232,12 @@ def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressu
     """As the fleet stands now."""
     prices = zip(pools.wanted_by, map(_milli, pools.prices(room)), strict=True)
     pressed = [PressedPool(wanted_by=by, price_milli=milli) for by, milli in prices if milli and by]
-    counts = np.bincount(pools.gpus[pools.whole(fleet)], minlength=pools.largest + 1).tolist()
-    whole = [
-        WholeNodes(gpus=gpus, price_milli=_milli(gpus * LAST_WHOLE / max(counts[gpus], 1)))
-        for gpus in pools.sizes
+    blocks = [
+        WholeBlock(gpus=gpus, price_milli=milli)
+        for gpus, left in zip(pools.blocks, pools.free_blocks(fleet), strict=True)
+        if (milli := int(1000 * LAST_BLOCK * gpus / max(left, 1) + 0.5))
     ]
-    return Pressure(pods=pools.sampled.pods, pools=tuple(pressed), whole=tuple(whole))
+    return Pressure(pods=pools.sampled.pods, pools=tuple(pressed), whole=tuple(blocks))
 
 
 def _milli(price: float) -> int:
@@ -270,8 +248,8 @@ def _moved(before: Pressure, after: Pressure) -> bool:
     """Whether a price is so much another that it counts."""
     was: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in before.pools}
     now: dict[object, int] = {pool.wanted_by: pool.price_milli for pool in after.pools}
-    was |= {nodes.gpus: nodes.price_milli for nodes in before.whole}
-    now |= {nodes.gpus: nodes.price_milli for nodes in after.whole}
+    was |= {block.gpus: block.price_milli for block in before.whole}
+    now |= {block.gpus: block.price_milli for block in after.whole}
     for key in was | now:
         before_milli, after_milli = was.get(key, 0), now.get(key, 0)
         by = abs(after_milli - before_milli)
@@ -284,11 +262,7 @@ def dear_of(pools: Pools, pressure: Pressure) -> Dear:
     """Node by node."""
     known = {pool.wanted_by: pool.price_milli for pool in pressure.pools}
     factors = np.array([1.0 + known.get(by, 0) * 1e-3 for by in pools.wanted_by], np.float64)
-    prices = np.zeros(int(pools.gpus.max(initial=0)) + 1)
-    for nodes in pressure.whole:
-        if nodes.gpus < len(prices):
-            prices[nodes.gpus] = nodes.price_milli * 1e-3
-    return Dear(
-        factors[pools.of_node] if known else None,
-        Whole(pools.gpus, pools.whole_cpu, prices[pools.gpus]) if prices.any() else None,
-    )
+    blocks = np.zeros(LARGEST_BLOCK + 1)
+    for block in pressure.whole:
+        blocks += block.price_milli * 1e-3 * (_GPUS // max(block.gpus, 1))
+    return Dear(factors[pools.of_node] if known else None, blocks if pressure.whole else None)

@@ -1,14 +1,14 @@
 """What a node is worth as it stands, and where one more pod costs least of it.
 
-V(node) = sum over its GPUs of hole(free) - stranded + a trace for wholly free GPUs that are
-together, more on large nodes: small pods go to small ones, so that large ones empty again. ``hole``
-is the price of the part of a GPU that is free (prices.py). ``stranded`` are the free GPUs that the
-node's free CPU cannot serve, at the CPU a GPU that pods usually bring: a pod that takes much CPU
-and no GPU, or a GPU's last hole but no CPU, costs more than it seems. (Where pods ask for more CPU
-than the fleet has, GPUs stay free whatever is done; then what counts is CPU that is left where
-hardly a GPU is: nodes are told apart at a multiple of that.) What a pod costs is V before less V
-after; it goes where that is least, on ties where fewest GPU milli stay free, then to the first by
-name. Of a node's GPUs it gets those whose holes lose least.
+V(node) = sum over its GPUs of hole(free) - stranded + what its wholly free GPUs are worth together:
+a trace, and the blocks that they make, dear where few are left (pressure.py). ``hole`` is the price
+of the part of a GPU that is free (prices.py). ``stranded`` are the free GPUs that the node's free
+CPU cannot serve, at the CPU a GPU that pods usually bring: a pod that takes much CPU and no GPU, or
+a GPU's last hole but no CPU, costs more than it seems. (Where pods ask for more CPU than the fleet
+has, GPUs stay free whatever is done; then what counts is CPU that is left where hardly a GPU is:
+nodes are told apart at a multiple of that.) What a pod costs is V before less V after; it goes
+where that is least, on ties where fewest GPU milli stay free, then to the first by name. Of a
+node's GPUs it gets those whose holes lose least.
 
 Scores are float32 of arithmetic that is the same for one node as for all: whether a node is looked
 at alone or with the rest, now or later, it has the same score.
@@ -28,7 +28,6 @@ from berthmaster.engine.scoring.pressure import (
     NOTHING_DEAR,
     Dear,
     Gauge,
-    Whole,
 )
 from berthmaster.engine.scoring.prices import hole_prices, hole_values
 from berthmaster.messages.placement import Pressure
@@ -40,7 +39,7 @@ ENDLESS: Final = np.inf  # CPU of a fleet of which nothing is known
 SHORT_OF_CPU: Final = 1.1  # times the CPU that there is: then it is no chance of a small sample
 RICH_IN_CPU: Final = 4.0  # times what GPUs bring; anything between 3 and 5 does as well
 CPU_SHARE: Final = 0.95  # of a GPU's usual CPU: some pods bring less, and those can still come
-TOGETHER: Final = 0.01 / 16  # for e wholly free GPUs of n: this x e^2 x n
+TOGETHER: Final = 0.003  # for e wholly free GPUs of n: this x e^2 / n
 LEFT_OVER: Final = 0.001  # for a node that is left without free GPUs, against one that keeps eight
 LEFT_OVER_A_GPU: Final = LEFT_OVER / 8
 _BITS: Final = 7  # of the CPU that pods bring with a GPU
@@ -86,6 +85,16 @@ class Worth(NamedTuple):
             known[milli:] -= _TIGHTER * np.arange(milli, WHOLE + 1)
             self.known_losses[milli] = known
         return known
+
+    def breaks(self, taken: int) -> NDArray[np.float64] | None:
+        """By wholly free GPUs of a node, what changes when so many are taken by the blocks that
+        this breaks, beside the one that it takes; None = nothing anywhere."""
+        blocks = self.dear.blocks
+        if blocks is None:
+            return None
+        left = np.maximum(np.arange(len(blocks)) - taken, 0)
+        broken: NDArray[np.float64] = blocks[left] + blocks[min(taken, len(blocks) - 1)] - blocks
+        return broken
 
     def loss(self, milli: int) -> list[float]:
         """``losses``, to look up one at a time."""
@@ -193,7 +202,7 @@ def score_nodes(
             allowed = free_of_each_domain(fleet, suitable, at).max(axis=1, initial=0)
         fits &= allowed >= pods.gpus
         takes = float(pods.gpus)
-        score = _together(fleet.arrays.size[at], whole, pods.gpus)
+        score = _broken(fleet, pods.gpus, worth, at)
     left_over = (takes - gpus) * LEFT_OVER_A_GPU
     score = score + left_over if pods.gpus else left_over
     if worth.cpu_milli_a_gpu > NEVER_SCARCE:
@@ -207,8 +216,6 @@ def score_nodes(
     if worth.dear.factor is not None:
         factor = worth.dear.factor[at]
         score = score * factor - (factor - 1.0) * own_gpus(pods)
-    if worth.dear.whole is not None:
-        score = score - _whole_node_lost(fleet, pods, worth.dear.whole, at)
     np.copyto(score, NOT_HERE, where=~fits)
     return score.astype(np.float32)
 
@@ -222,18 +229,6 @@ def _pieces_left(fleet: Fleet, suitable: Suitable, at: At) -> Floats:
             left = np.maximum(fleet.arrays.pieces[resource][at] - a_pod, 0)
             total = total + left / (left + a_pod)
     return total
-
-
-def _whole_node_lost(fleet: Fleet, pods: PodSet, whole: Whole, at: At) -> Floats:
-    """What a node is worth beyond its GPUs that is whole and would not be any more."""
-    gpus, cpu = whole.gpus[at], fleet.arrays.cpu[at]
-    is_whole = (fleet.arrays.whole[at] >= gpus) & (cpu >= whole.cpu[at])
-    if pods.gpus:
-        is_whole &= gpus > pods.gpus
-    else:
-        is_whole &= cpu - pods.cpu_milli < whole.cpu[at]
-    lost: Floats = np.where(is_whole, whole.price[at], 0.0)
-    return lost
 
 
 def own_gpus(pods: PodSet) -> float:
@@ -252,12 +247,14 @@ def free_of_each_domain(fleet: Fleet, suitable: Suitable, at: At) -> NDArray[np.
     return np.array(counts, np.int64).reshape(len(counts), len(domains)).T
 
 
-def _together(
-    size: NDArray[np.float64], whole: NDArray[np.int64], taken: int
-) -> NDArray[np.float64]:
-    """What is lost of e^2 x n when so many GPUs are not wholly free any more."""
+def _broken(fleet: Fleet, taken: int, worth: Worth, at: At) -> NDArray[np.float64]:
+    """What is lost of e^2 / n and of blocks when so many GPUs are not wholly free any more."""
     slope, offset = together(taken)
-    lost: NDArray[np.float64] = (whole * slope + offset) * size
+    whole = fleet.arrays.whole[at]
+    lost: NDArray[np.float64] = (whole * slope + offset) * fleet.arrays.a_gpu[at]
+    breaks = worth.breaks(taken)
+    if breaks is not None:
+        lost += breaks.take(whole, mode="clip")
     return lost
 
 
@@ -298,7 +295,7 @@ def _best_hole(
     fits = fits & (best > NOT_HERE)
     opened = best == of_whole
     if np.count_nonzero(opened):
-        best += opened * _together(fleet.arrays.size[at], fleet.arrays.whole[at], 1)
+        best += opened * _broken(fleet, 1, worth, at)
     return best, takes, fits
 
 

@@ -304,34 +304,27 @@ def _resize(draft: Draft, resize: Resize, reason: str) -> None:
 
 def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:
     """A place beside all reservations, or else in the room of those that do not mind."""
-    reserves, direct = draft.reserves, _is_direct(draft.know, asked.queue)
+    reserves, key = draft.reserves, turn.key
     if not reserves.kept:
-        return _try(draft, asked, shape, (), direct=direct)
-    key = turn.key
+        return _try(draft, asked, shape, ())
     others = reserves.others(key)
     minding = reserves.charged_for(key, turn.rank, asked)
     for kept in (others, minding) if len(minding) < len(others) else (others,):
-        with reserves.aside(kept):
-            found = _try(draft, asked, shape, kept, direct=direct)
+        found = _try(draft, asked, shape, kept)
         if found is not None:
             return found
     return None
 
 
-def _try(
-    draft: Draft,
-    asked: JobRequest,
-    shape: bytes,
-    kept: tuple[Kept, ...],
-    *,
-    direct: bool,
-) -> _Room | None:
+def _try(draft: Draft, asked: JobRequest, shape: bytes, kept: tuple[Kept, ...]) -> _Room | None:
     """A place in what is free now, beside these reservations."""
+    direct = _is_direct(draft.know, asked.queue)
     tried = (shape, frozenset(each.key for each in kept)) if kept else (shape, _NONE_KEPT)
     if direct and tried in draft.no_room:
         return None
-    shortlist = draft.cycle.shortlist(asked, shape)
-    found = draft.cycle.bind(asked, shortlist)
+    with draft.reserves.aside(kept):
+        shortlist = draft.cycle.shortlist(asked, shape)
+        found = draft.cycle.bind(asked, shortlist)
     if found is not None:
         return shortlist, *found
     if direct:

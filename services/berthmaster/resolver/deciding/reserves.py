@@ -25,7 +25,7 @@ ended.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
@@ -199,6 +199,8 @@ class Reserves:
 
     def aside(self, but: tuple[Kept, ...]) -> AbstractContextManager[None]:
         """As if there were no reservations but those."""
+        if len(but) == len(self.kept):
+            return nullcontext()
         keys = {kept.key for kept in but}
         return self._overlay.without([("kept", key) for key in self.kept if key not in keys])
 
