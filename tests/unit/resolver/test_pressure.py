@@ -21,9 +21,9 @@ def place(world: World, request: JobRequest) -> str:
 def test_who_could_go_elsewhere_leaves_a_cluster_whose_model_others_cannot_do_without() -> None:
     world = World()
     world.fact(profile("a-t4"), alive("a-t4"), profile("b-v100"), alive("b-v100"))
-    for number in range(10):
-        world.fact(node("a-t4", f"n{number}", gpus=4, model="T4"))
-        world.fact(node("b-v100", f"n{number}", gpus=4, model="V100"))
+    for number in range(40):  # of one GPU: there are no blocks to keep together
+        world.fact(node("a-t4", f"n{number:02}", gpus=1, model="T4"))
+        world.fact(node("b-v100", f"n{number:02}", gpus=1, model="V100"))
     # While nothing is learned, all that is equal goes to the first by name.
     assert place(world, asks(0)) == "a-t4"
     for number in range(1, FIRST_SAMPLE):

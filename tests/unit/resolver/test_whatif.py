@@ -84,7 +84,7 @@ def test_a_submitted_job_is_told_its_place_and_who_it_pushes_back() -> None:
     assert reply.waits == (moved("next", was="c1", gpus=4.0),)
     assert reply.counts == {"waits": 1}
     assert reply.summary == (
-        "submit urgent: placed on c1 (n1): best of 1 that could take it, score 52.0; "
+        "submit urgent: placed on c1 (n1): best of 1 that could take it, score 52.3; "
         "1 about to be placed would wait"
     )
     assert [w.id for w in world.resolver.know.open.values()] == ["next"]  # nobody submitted it
@@ -281,7 +281,7 @@ def test_the_work_is_bounded_and_says_what_it_left_out(monkeypatch: pytest.Monke
     for number in range(9):
         world.submit(job(f"j{number}"))
     world.settle()
-    reply = ask(world, add_cluster=AddedCluster(name="c9", model="T4", nodes=4))
+    reply = ask(world, add_cluster=AddedCluster(name="c9", model="T4", nodes=4, gpus_a_node=1))
     assert (len(reply.placed), reply.counts["placed"], len(reply.elsewhere)) == (3, 4, 1)
     assert reply.capped == (
         "1 of 2 placements were looked at",

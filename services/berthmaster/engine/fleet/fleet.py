@@ -139,11 +139,6 @@ class Fleet:
         self.arrange()
         return (self._reports[name] for name in self.names)
 
-    def cpu_milli(self) -> list[int]:
-        """What each node has, taken or not."""
-        self.arrange()
-        return [self._reports[name].allocatable.cpu_milli for name in self.names]
-
     def report_at(self, slot: int) -> NodeReport:
         """The last report of the node in a slot."""
         return self._reports[self.names[slot]]
@@ -187,8 +182,7 @@ class Fleet:
 
     def lend(self, holdings: Sequence[Holding], sign: int) -> None:
         """The same for as long as something is tried: all of it is given back before a node is
-        reported, goes or is cordoned. So it need not be known of plain nodes what was taken, but by
-        their arrays."""
+        reported, goes or is cordoned. So of plain nodes it is enough that the arrays know."""
         self.arrange()
         slots, plain = self._slots, self._plain
         for held in holdings:
