@@ -6,13 +6,15 @@ import io
 import itertools
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from berthmaster.archivist.service import SERVICE as ARCHIVIST
+from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -20,7 +22,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.log import EventLog, decode_story, last_message
 from berthmaster.bus.read import read_all
 from berthmaster.bus.snapshots import load
-from berthmaster.bus.streams import CONTROL, LEASES, WORKLOADS, stream_info
+from berthmaster.bus.streams import ARCHIVE, CONTROL, LEASES, WORKLOADS, stream_info
 from berthmaster.gateway.service import SERVICE as GATEWAY
 from berthmaster.gateway.settings import GatewaySettings
 from berthmaster.lifecycle.instructions import Stored
@@ -47,8 +49,11 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings
+from berthmaster.usage.service import SERVICE as USAGE
+from berthmaster.usage.settings import UsageSettings
 from tests.bus.shells import client, in_loop, until
 from tests.bus.test_resolver import Fleet
+from tests.bus.test_usage import jobs_until
 from tests.bus.tools import accept_log, submitted
 from tests.support.builders import job
 
@@ -110,9 +115,14 @@ def started(
 
 @asynccontextmanager
 async def side(
-    url: str, snapshot_s: float = 60.0, memory: Path | None = None, *, resolves: bool = True
+    url: str,
+    snapshot_s: float = 60.0,
+    memory: Path | None = None,
+    *,
+    resolves: bool = True,
+    also: Sequence[tuple[Service[Any], CommonSettings]] = (),
 ) -> AsyncIterator[Side]:
-    """Both services, or the gateway alone, until the block ends."""
+    """Both services, or the gateway alone, and ``also`` others, until the block ends."""
     both = Side()
     tasks: list[asyncio.Future[None]] = []
     folder = str(memory) if memory is not None else ""
@@ -123,6 +133,8 @@ async def side(
     started(GATEWAY, gateway, both, tasks)
     if resolves:
         started(RESOLVER, resolver, both, tasks)
+    for service, settings in also:
+        started(service, settings, both, tasks)
     try:
         yield both
     finally:
@@ -468,3 +480,39 @@ async def test_what_the_archive_has_is_not_missed(server: Server) -> None:
         archived = ArchivedStory(tenant="team", id="old", events=tuple(story))
         await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=5)
         assert await examine(conn) == []
+
+
+@in_loop
+async def test_nothing_moves_to_the_archive_and_nothing_is_booked_until_damage_is_accepted(
+    server: Server, tmp_path: Path
+) -> None:
+    async with client(server.url) as conn:
+        await stored_story(conn)  # it has ended, and its story could move
+    await at_work(server.url)
+    flip(server)
+    server.start()
+    common: dict[str, Any] = {"nats_url": server.url, "http_port": -1}
+    also: list[tuple[Service[Any], CommonSettings]] = [
+        (ARCHIVIST, ArchivistSettings(**common, story_after_s=0.0, decision_after_s=0.0)),
+        (USAGE, UsageSettings(**common, store_dir=tmp_path / "usage")),
+    ]
+    async with client(server.url) as conn:
+        last = (await stream_info(conn, WORKLOADS)).state.last_seq
+        async with side(server.url, resolves=False, also=also) as both:
+            # The archivist has read all of it by then, and the others were told.
+            await until(lambda: both.told, 30.0)
+            assert (await stream_info(conn, ARCHIVE)).state.last_seq == 0
+            assert (await stream_info(conn, WORKLOADS)).state.last_seq == last
+
+            # From the acceptance on both go on, from the log as it is.
+            await accept(conn)
+            await until(lambda: both.ready, 30.0)
+            assert list(await jobs_until(conn, 1)) == ["old"]
+            async with asyncio.timeout(LIMIT_S):
+                while (await stream_info(conn, ARCHIVE)).state.last_seq == 0:
+                    await asyncio.sleep(0.05)
+
+        # What was booked is not booked again when the log and its archive are read anew.
+        async with side(server.url, resolves=False, also=also) as both:
+            await until(lambda: both.ready, 30.0)
+            assert list(await jobs_until(conn, 1)) == ["old"]

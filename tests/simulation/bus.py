@@ -250,6 +250,7 @@ class Bus:
         self.chain = 0  # sequence of the last decision
         self.watched = faults.has("damage")  # whether its length is looked at at all
         self.on_damage_told: Callable[[str], None] = lambda _: None
+        self.on_accepted: Work = lambda: None
         self.makings = 1  # how often the log was damaged, and one
         self.created = "log-1"  # which making of the stream; a copy that is put back is another
         self.marks: dict[str, Remembered] = {}  # by service, kept where the log is not
@@ -289,6 +290,7 @@ class Bus:
     def accept(self, fact: LogAccepted) -> None:
         """A person goes on with what the log holds."""
         self.accepted = fact, self.clock.now_s
+        self.on_accepted()
 
     @property
     def accepted_at_s(self) -> float:

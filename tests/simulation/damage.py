@@ -11,6 +11,7 @@ from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.lifecycle.fold import key
 from berthmaster.logcheck import core
+from berthmaster.logcheck.guard import RECOVERY_S
 from berthmaster.messages.api import ApiReply, OperatorReply
 from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider
@@ -18,9 +19,11 @@ from tests.simulation.doorway import Doorway
 from tests.simulation.front import Front
 from tests.simulation.logwatch import damage_of, held_against_marks, new_reading
 from tests.simulation.people import Peopled
+from tests.simulation.sites import Site
 
 FORMS: Final = ("tail", "middle", "old files", "copy")
 GIVES_UP_S: Final = 120.0  # after an acceptance, and again
+SPOKEN_LOOK_S: Final = 0.25  # between two looks whether executors can answer
 AWAY_S: Final = 5.0  # before the operator looks again whether all clusters answer
 READERS: Final = (Decider, Front, Doorway)
 SIZES: Final = (1, 2, 5, 20)
@@ -42,7 +45,9 @@ class Damaged(Peopled):
     def _prepare_damage(self) -> None:
         self.damages: list[Lost] = []
         self._operator_looks = False
+        self._looked_in_vain = False
         self.bus.on_damage_told = self._operator_hears
+        self.bus.on_accepted = self._executors_speak
 
     def _begin_damage(self, process: Process, lasts_s: float) -> None:
         del process, lasts_s
@@ -126,7 +131,7 @@ class Damaged(Peopled):
         self._operator_looks = False
         if not self.damage_is_pending():
             return
-        if any(site.cut or site.paused or not site.up for site in self.sites):
+        if any(self._is_away(site) for site in self.sites):
             self._operator_looks = (
                 True  # first all clusters must answer, or they bring nothing back
             )
@@ -134,9 +139,10 @@ class Damaged(Peopled):
             return
         reading = new_reading(bus)
         found = [*held_against_marks(bus), *damage_of(bus, reading)]
-        if not found:
-            return  # whoever finds something tells again
-        self._operator_looks = True
+        if not found and not self._looked_in_vain:
+            self._looked_in_vain = True
+            return  # if somebody tells again all the same, nobody else remembers what it knows
+        self._operator_looks, self._looked_in_vain = True, False
         gaps = core.together([*bus.accepted_missing, *(g for each in found for g in each.missing)])
         accepting = core.accepting(gaps, bus.log.end)
         body: dict[str, object] = {
@@ -155,11 +161,33 @@ class Damaged(Peopled):
             self.judge.find("what an operator accepts is accepted", str(reply))
         self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
 
+    def _executors_speak(self) -> None:
+        """Who answers within the time that is promised for it."""
+        looks = int(RECOVERY_S / SPOKEN_LOOK_S)
+        silent: set[str] = set()
+        acceptance = self.bus.accepted_at_s
+
+        def look(left: int) -> None:
+            if self.bus.accepted_at_s != acceptance or self.damage_is_pending():
+                return  # it is told anew then
+            away = self.door.cut
+            silent.update(s.spec.name for s in self.sites if away or self._is_away(s))
+            if left:
+                self.clock.after(SPOKEN_LOOK_S, lambda: look(left - 1))
+            else:
+                self.judge.on_spoken(silent)
+
+        look(looks)
+
+    @staticmethod
+    def _is_away(site: Site) -> bool:
+        return site.cut or site.paused or not site.up
+
     def _operator_gives_up(self) -> None:
         """Whatever is frozen and brought back by nobody: not what runs somewhere."""
         if self.judge.frozen:
             self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
-        away = any(site.cut or site.paused or not site.up for site in self.sites)
+        away = any(self._is_away(site) for site in self.sites)
         if away or self.damage_is_pending():
             return
         groups = [g for site in self.sites for g in site.cluster.world.groups.values()]

@@ -183,7 +183,7 @@ class Doorway(Process):
     ) -> Reloaded | None:
         """How a workload stands; None: it is not known now, ask again, which ``again`` does once
         something was brought back."""
-        if not self.is_up_to_date:
+        if not self.is_up_to_date or not self.watch.in_order:
             return None
         name = step.tenant, step.id
         read = recorded(self._stories.get(key(*name), []))

@@ -85,6 +85,7 @@ class Standing(NamedTuple):
     """How a workload stands, as far as an ending of its attempt is to be judged by it."""
 
     state: State
+    attempt: int
     cluster: str
     over_at_s: float | None  # when its deadline has passed
     leaving: str  # why it is to make room
@@ -93,7 +94,7 @@ class Standing(NamedTuple):
 def _standing(work: Workload) -> Standing:
     deadline_s = work.request.deadline_s if work.request is not None else None
     over_at_s = None if deadline_s is None else work.claimed_at_s + deadline_s
-    return Standing(work.state, work.cluster, over_at_s, work.leaving)
+    return Standing(work.state, work.attempt, work.cluster, over_at_s, work.leaving)
 
 
 class Judge:
@@ -114,6 +115,7 @@ class Judge:
         self.auditor = Auditor(holds=lambda _: True)  # nothing is ever lost here
         self.resizes: dict[str, int] = {}
         self.moves: dict[Key, int] = {}  # how often it was told to make room
+        self.ordered: dict[Key, set[str]] = {}  # why it was told to end: what is lost, too
         self.moved_for: dict[Key, int] = {}  # how often others were told to move for it
         self.lies: set[int] = set()  # sequences of events that are none
         self.stories: Callable[[Key], list[Message]] = lambda _: []  # what the log has of one
@@ -129,6 +131,8 @@ class Judge:
         self.told_lost: set[str] = set()  # told by name to whoever accepted it
         self.lost_attempts: set[Attempt] = set()  # placed or claimed by events that are lost
         self.orphans: set[Attempt] = set()  # alive, and the log has lost their placement or claim
+        # Alive and forgotten, in clusters that did not answer soon enough after the acceptance.
+        self.unspoken: set[Attempt] = set()
         self.recent: deque[tuple[float, str, object]] = deque(maxlen=STORY_STEPS)
 
     def find(self, rule: str, what: str) -> None:
@@ -176,6 +180,8 @@ class Judge:
         name = key(event.tenant, event.id)
         work = self.workloads.setdefault(name, Workload(tenant=event.tenant, id=event.id))
         standing = _standing(work)
+        if isinstance(event, EvictionRequested) and message.sequence not in self.lies:
+            self.ordered.setdefault(name, set()).add(event.reason)
         at = message.sequence, message.stored_at_s
         known: Standing | None = None
         if self.harmed:
@@ -203,7 +209,10 @@ class Judge:
             self.forgotten.add(name)
             self.orphans = {one for one in self.orphans if key(one.tenant, one.id) != name}
             return
-        if standing.state not in HELD and known is not None:
+        is_of_it = standing.state in HELD and getattr(event, "attempt", 0) == standing.attempt
+        # Who has not read of the claim that is lost withdraws by what the log has left.
+        is_of_it |= isinstance(event, Withdrawn) and standing.state is State.PLACED
+        if known is not None and not is_of_it:
             standing = known  # whoever says so has read what is lost
         self._on_counted(name, event, standing)
 
@@ -265,6 +274,14 @@ class Judge:
         """All begin anew with what is left of the log."""
         self.pending = False
         self.remembered = {}
+
+    def on_spoken(self, silent: set[str]) -> None:
+        """The time is over in which executors bring back what runs. ``silent``: those who could
+        not answer all of that time; whoever comes later finds what the log says by then."""
+        for name in silent:
+            late = self.orphans & self.clusters[name].world.groups.keys()
+            self.unspoken |= late
+            self.orphans -= late
 
     def _check_promises(self, placed: Key) -> None:
         """What is placed where others are of whom the log has lost nothing."""
@@ -466,12 +483,13 @@ class Judge:
         """Nobody's running job ends because of silence."""
         work = self.workloads[key(event.tenant, event.id)]
         if isinstance(event, Evicted) and event.blameless:
-            if event.reason != standing.leaving:
+            is_lost = work.key in self.forgotten and event.reason in self.ordered.get(work.key, ())
+            if event.reason != standing.leaving and not is_lost:
                 self.find("who makes room was told to", f"{event}; {work}")
             return
-        if work.key in self.forgotten and event.reason in MAKES_ROOM:
-            return  # the order is among what the log has lost
         reason = event.reason.rpartition("at last: ")[2]
+        if work.key in self.forgotten and reason in self.ordered.get(work.key, ()):
+            return  # the order is among what the log has lost
         if reason.startswith(_OF_THE_CLUSTER):
             return
         if reason == "deadline" and standing.over_at_s is not None:
@@ -525,7 +543,8 @@ class Judge:
         for name, other in self.clusters.items():
             for group in other.world.groups.values():
                 mine = (group.attempt.tenant, group.attempt.id) == attempt[:2]
-                if not mine or group.attempt in self.doubtful or not self.alive(group):
+                unsure = group.attempt in self.doubtful or group.attempt in self.unspoken
+                if not mine or unsure or not self.alive(group):
                     continue
                 if (name, group.attempt) != (cluster, attempt):
                     self.find("none runs twice at once", f"{order}; {group} runs on {name}")

@@ -4,7 +4,6 @@ import multiprocessing
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from tests.simulation.faults import BALANCING, DAMAGE, Faults
 from tests.simulation.pace import FAST, Pace
 from tests.simulation.world import Outcome, reduced, run
 
@@ -12,10 +11,8 @@ CHUNK = 10
 
 
 def outcome_of(seed: int, pace: Pace = FAST) -> Outcome:
-    """One seed; if it fails, with as few faults as it needs. Damage is played beside all faults but
-    in the crowds of small jobs that are balanced."""
-    crowded = set(BALANCING) & set(Faults(seed).kinds)
-    outcome = run(seed, DAMAGE if crowded else (), pace=pace)
+    """One seed; if it fails, with as few faults as it needs."""
+    outcome = run(seed, pace=pace)
     return outcome if outcome.finding is None else reduced(outcome, pace=pace)
 
 

@@ -10,6 +10,7 @@ from berthmaster.lifecycle.flaws import LOST
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import WhyReply
+from berthmaster.messages.control import LogAccepted
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
@@ -278,9 +279,13 @@ class World(Haunted):
     def _check_replay(self) -> None:
         report = self.replay()
         if self.judge.harmed:  # what decisions before were made on is lost
-            since_s = self.bus.accepted_at_s
-            made = [m for m in self.bus.log.messages if isinstance(m.body, Decision)]
-            report = self.replay(last=sum(m.stored_at_s > since_s for m in made))
+            acceptances = [
+                m.sequence for m in self.bus.control.messages if isinstance(m.body, LogAccepted)
+            ]
+            made = [m.body for m in self.bus.log.messages if isinstance(m.body, Decision)]
+            # One that was under way when the log lost something may be stored after the acceptance.
+            knew = [one.saw.control >= acceptances[-1] for one in made if acceptances]
+            report = self.replay(last=sum(knew))
             if report.equal != report.repeated or report.not_repeatable:
                 self.judge.find("a decision repeats bit for bit", str(report))
             return

@@ -3,6 +3,10 @@
 Any number of archivists share the consumers. A message is acknowledged when its task is done; one
 that is not due is given back until then. Endings are due in the order of the stream, so that the
 few that the consumer lets wait are always the next ones.
+
+What it removes from the log is gone, and what it archives counts as whole: so it does neither while
+the log is not what it was, until a person has accepted what is lost and executors have brought back
+what runs.
 """
 
 import asyncio
@@ -17,17 +21,20 @@ from berthmaster.archivist.pace import Pace
 from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.errors import StreamReplaced
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.worker import Later, Never, Worker
+from berthmaster.logcheck.guard import LOOK_S, LogGuard
 from berthmaster.messages.families import DECISIONS, UNREADABLE
-from berthmaster.runtime.periodic import beats
+from berthmaster.runtime.periodic import beats, stopped_within
 from berthmaster.runtime.service import Context, Service
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
 TASK_LIMIT_S: Final = 30.0  # then the message is told again
 BURST_S: Final = 0.1  # of a rate, at once: no more than the main path forgives
+WHOLE_LOOK_S: Final = 0.05  # between two looks whether all of the log has been read
 NO_STREAM: Final = 10059
 
 
@@ -48,6 +55,7 @@ class Shell:
             )
         )
         self._effects = Effects(conn)
+        self._guard = LogGuard(ctx, conn, "archivist", reads_at_once=True)
         self._numbers = itertools.count(1)
         self._story_pace = _pace(settings.stories_per_s)
         self._tombstone_pace = _pace(settings.tombstones_per_s)
@@ -58,6 +66,17 @@ class Shell:
 
     async def run(self) -> None:
         """Work until the service is asked to stop; what is in hand then is finished."""
+        while await self._guard.begin():
+            try:
+                await self._work()
+            except* StreamReplaced as errors:
+                self._ctx.log.warning("looking at the logs anew", why=str(errors.exceptions[0]))
+
+    async def _work(self) -> None:
+        """Raises StreamReplaced, in a group, when a person has said how to go on with the log."""
+        self._guard.read = False
+        reads_now = asyncio.Event()
+        reads_now.set()
         workers = [
             self._worker("archivist-decisions", subjects.ALL_DECISIONS, self._on_decision),
         ]
@@ -68,9 +87,14 @@ class Shell:
                 self._worker(f"archivist-tombstones-{kind}", filter_, self._on_tombstone),
             ]
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._tell_health())
+            group.create_task(self._guard.run(reads_now, start=0))
+            # What is delivered is told how many are behind it: so nothing is pulled before.
+            while not self._guard.certain:
+                if await stopped_within(WHOLE_LOOK_S, self._ctx.stopping):
+                    return
             for worker in workers:
                 group.create_task(worker.run(self._ctx.stopping))
-            group.create_task(self._tell_health())
 
     def _worker(self, durable: str, filter_: str, handle: Any) -> Worker:
         return Worker(
@@ -159,6 +183,9 @@ class Shell:
             (step,) = todo
             if isinstance(step, TaskDone | TaskLater | TaskFrozen):
                 return step
+            if not self._guard.certain:
+                why = "the log is not known to be whole"
+                return TaskLater(ref=seen.ref, why=why, pause_s=LOOK_S)
             if not waited:  # what is not due takes no turn
                 await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
                 waited = True

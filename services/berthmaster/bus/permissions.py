@@ -30,7 +30,7 @@ What the server cannot narrow, and who therefore gets it:
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -169,6 +169,24 @@ def _marks(service: str) -> tuple[str, ...]:
     return (f"berth.lease.log.{service}", *_read(LEASES), *_api(f"STREAM.INFO.{ARCHIVE}"))
 
 
+def _looks_at_logs() -> tuple[str, ...]:
+    """logcheck/examine.py: what the server says of the logs beside what is remembered of them."""
+    info = _api(*(f"STREAM.INFO.{stream}" for stream in (WORKLOADS, ARCHIVE)))
+    return (*info, *_read(CONTROL, LEASES))
+
+
+def _guards(service: str) -> tuple[str, ...]:
+    """logcheck/guard.py, of a service that begins nothing on a damaged log; one that was shorter
+    for a while it reads through."""
+    return (
+        *_marks(service),
+        *_looks_at_logs(),
+        *_follow(WORKLOADS),
+        *_follow(ARCHIVE, ALL_ARCHIVE),
+        *_read(SNAPSHOTS),
+    )
+
+
 # ---- services
 
 
@@ -264,6 +282,8 @@ def _archivist(_: str) -> Grants:
             ),
             # Of aggregates that ended, and of old decisions; the server knows nothing narrower.
             *_api(f"STREAM.MSG.DELETE.{WORKLOADS}"),
+            *_guards("archivist"),
+            *_follow(CONTROL, ALL_CONTROL),
             "berth.dead.archivist",
         ),
         subscribe=(),
@@ -285,6 +305,7 @@ def _usage(_: str) -> Grants:
                 for kind in TOLD_KINDS
                 for part in _work(WORKLOADS, f"webhooks-{kind}", f"berth.workload.*.*.{kind}.*")
             ),
+            *_guards("usage"),
             "berth.dead.usage",
         ),
         subscribe=(
@@ -424,6 +445,7 @@ def _dashboard(_: str) -> Grants:
             *_follow(FLEET, ALL_FLEET),
             *_follow(CONTROL, ALL_CONTROL),
             *_follow(LEASES, ALL_LEASES),
+            *_looks_at_logs(),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
             *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
             "$SRV.PING",
@@ -591,8 +613,28 @@ def grants(user: str) -> Grants:
     else:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
-    publish = tuple(dict.fromkeys((*base.publish, *(_ANSWERS if base.answers else ()))))
+    publish = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
     return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
+
+
+def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
+    """Without what another of them covers: a user's claims must fit into one line of 4 KiB, which
+    is what a server takes of whoever connects."""
+    each = tuple(dict.fromkeys(wanted))
+    return tuple(
+        one for one in each if not any(_covers(other, one) for other in each if other != one)
+    )
+
+
+def _covers(wider: str, narrower: str) -> bool:
+    """Whether all that the one subject means is meant by the other, too."""
+    some, others = wider.split("."), narrower.split(".")
+    for at, token in enumerate(some):
+        if token == ">":
+            return len(others) > at
+        if at >= len(others) or others[at] == ">" or token not in ("*", others[at]):
+            return False
+    return len(some) == len(others)
 
 
 def inbox_prefix(user: str) -> str:

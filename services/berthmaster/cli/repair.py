@@ -32,6 +32,7 @@ def repair() -> None:
 async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> int:
     """Go on with what a stream holds, although it has lost some.
 
+    With --yes it is accepted as it is, also where only one service remembers that it was another.
     What is missing stays missing: services fold the log as it is now. What runs of jobs that the
     log has lost goes on running, and `berth audit` names it.
     """
@@ -45,7 +46,8 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
         looked = (await read(look(berth.connection)))[stream]
         found = await read(all_of(berth.connection, looked))
         damage = await read(with_jobs(berth.connection, [looked], found))
-        if not damage or not yes or looked.seen is None:
+        # With nothing found here it may still be what one service remembers, and nobody else does.
+        if not yes or looked.seen is None:
             session.out.document(damage, lambda: safe(_lines(stream, damage)))
             return EXIT_FAILED if damage else 0
         before = core.heard(looked.accepted.missing) if looked.accepted is not None else ()
@@ -178,6 +180,9 @@ def _story(workload: str, lines: "list[Line]") -> str:
 
 def _lines(stream: str, damage: "list[Damage]") -> str:
     if not damage:
-        return f"{stream} is what it was: there is nothing to accept"
+        return (
+            f"{stream} is what it was, as far as the bus remembers: there is nothing to accept. "
+            "If a service says otherwise all the same, --yes --reason … accepts the log as it is."
+        )
     told = "\n".join(str(each) for each in damage)
     return f"{told}\nNothing is changed. --yes --reason … accepts it."

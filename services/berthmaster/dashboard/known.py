@@ -37,3 +37,4 @@ class Known:
         self.alive: dict[str, ClusterAlive] = {}
         self.scores: dict[str, tuple[ClusterScore, float]] = {}
         self.unknown_readings = 0
+        self.damage: tuple[str, ...] = ()  # what logs have lost, in words

@@ -8,6 +8,7 @@ import numpy as np
 from berthmaster.dashboard.grid import DEGRADED, LOST, MARKS, NOT_READY, SILENT, Grid
 from berthmaster.dashboard.known import Known
 from berthmaster.fleetview.rows import ClusterRow
+from berthmaster.logcheck.core import REMEDY
 
 BROKEN: Final = "broken"
 NOTE: Final = "note"
@@ -24,7 +25,8 @@ def problems(
     now_s: float,
 ) -> list[dict[str, Any]]:
     """All of them, those that are broken first."""
-    found = [
+    found = [_line(BROKEN, f"{each}; {REMEDY}") for each in known.damage]
+    found += [
         _line(BROKEN, f"{service['service']} does not answer", service=service)
         for service in services
         if not service["heard"]

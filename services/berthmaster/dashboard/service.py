@@ -34,6 +34,7 @@ from berthmaster.dashboard.static_files import read_all
 from berthmaster.dashboard.streaming import Streams
 from berthmaster.dashboard.web import Site, new_life
 from berthmaster.lifecycle.flaws import NO_FLAWS
+from berthmaster.logcheck.examine import look
 from berthmaster.messages.families import (
     CONTROL_FACTS,
     QUALITY,
@@ -49,6 +50,7 @@ from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "dashboard"
 TICK_S: Final = 0.2
+LOGS_S: Final = 5.0  # between two looks whether they are what they were
 ANSWERS_SUBJECT: Final = "$SRV.PING"
 
 
@@ -116,6 +118,7 @@ class Shell:
         await conn.subscribe(subjects.telemetry_of(), self._on_reading)
         await conn.subscribe(subjects.quality_of_all(), self._on_quality)
         ctx.spawn(self._ping(conn), name="ping services")
+        ctx.spawn(self._look_at_logs(conn), name="look at the logs")
         async for _ in beats(1.0, ctx.stopping):
             ctx.health.ready("bus", conn.connected, "no connection to NATS")
 
@@ -203,6 +206,16 @@ class Shell:
                 await conn.publish(ANSWERS_SUBJECT, b"", reply=inbox)
             except BusError as error:
                 self._ctx.log.warning("services were not asked", why=str(error))
+
+    async def _look_at_logs(self, conn: Connection) -> None:
+        """As the services that decide do; what it found last is shown while the bus is away."""
+        async for _ in beats(LOGS_S, self._ctx.stopping):
+            try:
+                found = await look(conn)
+            except (BusError, TimeoutError) as error:
+                conn.log.info("the logs cannot be looked at", why=str(error))
+                continue
+            self._core.damage = tuple(str(each) for one in found.values() for each in one.damage)
 
     # What follows from the time
 

@@ -515,6 +515,8 @@ class Shell:
         found: StoryReply | None = self._core.story(cluster, request)
         if found is None:
             return unavailable("the log has not been read so far")
+        if not self._guard.in_order:  # what was read may have gone, and something else be there
+            return unavailable("the log is not known to be what was read of it; ask again")
         lacks = self._core.lacks(request, found)
         is_unknown = lacks or (found.workload is None and not found.failed)
         if is_unknown and not self._guard.certain:

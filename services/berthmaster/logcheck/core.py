@@ -30,6 +30,7 @@ BLOCK: Final = 1024
 KEPT_DIGESTS: Final = 16  # so many blocks of a log are remembered, the newest
 MOST_GAPS: Final = 4_000  # of one acceptance; nearer ones are told as one
 TOLD_JOBS: Final = 50
+REMEDY: Final = "`berth audit` tells more, `berth repair accept-log` goes on with what is left"
 
 Gap = tuple[int, int]  # the first and the last number of what is missing
 

@@ -42,7 +42,6 @@ MEMORY_HELP: Final = (
     "folder in which to remember how far the logs were, beside what the bus remembers of it; "
     "empty = only on the bus"
 )
-REMEDY: Final = "`berth audit` tells more, `berth repair accept-log` goes on with what is left"
 
 
 class LogGuard:
@@ -56,18 +55,21 @@ class LogGuard:
         *,
         folder: str = "",
         keeps_archive: bool = False,
+        reads_at_once: bool = False,
         waits_for_executors: bool = True,
         told: Callable[[str], None] = lambda _: None,
     ) -> None:
         """``folder``: where to remember beside the bus; ``keeps_archive``: may keep what it has
-        read of the archive; ``waits_for_executors``: begins some time after an acceptance at the
-        earliest; ``told``: called with what is wrong, "" = nothing, when that changes or
-        all has been read."""
+        read of the archive; ``reads_at_once``: does nothing before it has read all of the log,
+        though it does not follow it; ``waits_for_executors``: begins some time after an
+        acceptance at the earliest; ``told``: called with what is wrong, "" = nothing, when that
+        changes or all has been read."""
         self._ctx = ctx
         self._conn = conn
         self._name = name
         self._folder = Path(folder) if folder else None
         self._keeps_archive = keeps_archive
+        self._reads_at_once = reads_at_once
         self._waits_for_executors = waits_for_executors
         self._looked_through = -1  # number of the connection through which was looked last
         self._told = told
@@ -280,8 +282,8 @@ class LogGuard:
             self._words = words
             self._told(f"nothing is decided: {grave}" if grave else "")
             for each in damage:
-                self._ctx.log.error("a log is damaged", why=str(each), remedy=REMEDY)
-        why = f"nothing is decided, since {grave}; {REMEDY}"
+                self._ctx.log.error("a log is damaged", why=str(each), remedy=core.REMEDY)
+        why = f"nothing is decided, since {grave}; {core.REMEDY}"
         self._ctx.health.ready(PART, not grave, why, note=words)
 
     @property
@@ -326,7 +328,8 @@ class LogGuard:
         before = self._looked[WORKLOADS].marks  # who keeps one later may have seen what it is now
         await caught_up.wait()
         followed = self._reading if start == 1 else None
-        if followed is None and await stopped_within(READ_AFTER_S, self._ctx.stopping):
+        waits = followed is None and not self._reads_at_once
+        if waits and await stopped_within(READ_AFTER_S, self._ctx.stopping):
             return
         while True:
             try:

@@ -5,6 +5,10 @@ the store cannot be used, a stream was made anew. Then nothing of it is kept but
 stream has (measured use, minutes of trends); the next session reads the streams again from the
 store's cursors. So nothing is lost while the store is away, however long, and nothing but the
 streams has to hold it.
+
+A log that is not what it was is not read on, so that no job is booked by half of its story. What a
+person accepts makes it another log, which is read from its beginning; a job that is booked already
+is not booked again.
 """
 
 import asyncio
@@ -19,6 +23,7 @@ from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS, stream_info
+from berthmaster.logcheck.guard import LogGuard
 from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE
 from berthmaster.runtime.periodic import stopped_within
 from berthmaster.runtime.service import Context
@@ -57,8 +62,10 @@ class Filling:
         core: Usage,
         store: DatabaseThread,
         figures: UsageMetrics,
+        guard: LogGuard,
     ) -> None:
         self._ctx = ctx
+        self._guard = guard
         self._conn = conn
         self._core = core
         self._store = store
@@ -93,7 +100,8 @@ class Filling:
         while not stopping.is_set():
             written = self._written
             try:
-                await self._session()
+                if await self._guard.begin():
+                    await self._session()
             except StoreError as error:
                 self._figures.failures.inc()
                 self._figures.failing.set(1)
@@ -115,19 +123,24 @@ class Filling:
         log = _Reading(self._conn, WORKLOADS, subjects.ALL_WORKLOADS, self._on_log)
         archive = _Reading(self._conn, ARCHIVE, subjects.ALL_STORIES, self._on_archive)
         log.sequence, archive.sequence = progress[0].log, progress[0].archive
+        looking = asyncio.create_task(self._guard.run(), name="look at the logs")
         try:
             while not self._stopping.is_set():
-                log.go_on(self._ready(log))
-                archive.go_on(self._ready(archive))
+                if self._guard.in_order:
+                    log.go_on(self._ready(log))
+                    archive.go_on(self._ready(archive))
                 await self._until_enough()
+                if looking.done():
+                    looking.result()
                 log.check()
                 archive.check()
-                if core.waiting_jobs >= ENOUGH:
+                if core.waiting_jobs >= ENOUGH or not self._guard.in_order:
                     await log.pause()
                     await archive.pause()
                 await self._write(WRITE_LIMIT_S)
                 await self._tell()
         finally:
+            looking.cancel()
             await log.pause()
             await archive.pause()
         await self._write(LAST_WRITE_LIMIT_S)
@@ -166,9 +179,12 @@ class Filling:
         found: dict[str, int] = {}
         for name, stream in ((writing.LOG, WORKLOADS), (writing.ARCHIVE, ARCHIVE)):
             info = await stream_info(self._conn, stream)
-            self._created[stream] = info.created
+            accepted = self._guard.accepted_id if stream == WORKLOADS else ""
+            self._created[stream] = info.created + accepted
             cursor = cursors.get(name, Cursor())
-            same = cursor.created == info.created and cursor.sequence <= info.state.last_seq
+            same = (
+                cursor.created == self._created[stream] and cursor.sequence <= info.state.last_seq
+            )
             if cursor.created and not same:
                 self._ctx.log.warning("another stream than was read before", stream=stream)
             found[name] = cursor.sequence if same else 0

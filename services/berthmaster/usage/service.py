@@ -18,6 +18,7 @@ from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS
+from berthmaster.logcheck.guard import LogGuard
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import CONTROL_FACTS, JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.runtime.errors import CannotStart
@@ -64,7 +65,8 @@ class Shell:
         self._figures = UsageMetrics(ctx.metrics)
         self._store = DatabaseThread(open_, "store")
         self._reports = DatabaseThread(open_, "reports")
-        self._filling = Filling(ctx, conn, self._core, self._store, self._figures)
+        guard = LogGuard(ctx, conn, NAME)
+        self._filling = Filling(ctx, conn, self._core, self._store, self._figures, guard)
         self._mirror = FactMirror(conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact)
         self._facts_read = asyncio.Event()
 

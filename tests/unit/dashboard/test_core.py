@@ -6,6 +6,7 @@ from berthmaster.dashboard.core import Dashboard
 from berthmaster.dashboard.details import job_document, node_document
 from berthmaster.dashboard.jobs import Jobs, Query
 from berthmaster.dashboard.series import MOST, Series, measured
+from berthmaster.logcheck.core import REMEDY
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.quality import QualityReport, QueueQuality
@@ -105,8 +106,16 @@ def test_what_is_heard_is_shown_and_what_falls_silent_is_broken() -> None:
     known.tick(121.5)
     assert [each["text"] for each in documents(known)["documents"]["problems"]] == ["1 GPU lost"]
 
+    # The log has lost something: nothing is decided, so that comes first.
+    known.damage = ("WORKLOADS ends at 7; door saw it go up to 9: 2 messages are missing, 8 to 9",)
+    known.tick(123.0)
+    lines = documents(known)["documents"]["problems"]
+    assert (lines[0]["level"], lines[0]["text"]) == ("broken", f"{known.damage[0]}; {REMEDY}")
+    assert [each["text"] for each in lines[1:]] == ["1 GPU lost"]
+    known.damage = ()
+
     # A node that is not ready, and without readings: told as that alone.
-    known.on_fact(node("c1", "n1", gpus=2, ready=False, counter=3), 122.0)
+    known.on_fact(node("c1", "n1", gpus=2, ready=False, counter=3), 124.0)
     known.on_fact(alive("c1", counter=3), 130.0)
     known.tick(130.0)
     texts = [line["text"] for line in documents(known)["documents"]["problems"]]
