@@ -56,6 +56,7 @@ from berthmaster.lifecycle.states import BEGUN, HELD, State
 from berthmaster.messages.api import (
     ApiReply,
     HelloReply,
+    ListReply,
     OperatorReply,
     RecordedEvent,
     Refusal,
@@ -477,17 +478,16 @@ def page(shared: SharedState, asked: Requested, tenant: str | None) -> Conversat
     request = validation.list_request(asked.data)
     if isinstance(request, Refusal):
         return request
-    mine = shared.pages.join(tenant, asked.data, lambda: shared.view.listed(tenant, request))
-    try:
-        while mine.reply is None:
-            if not shared.caught_up:
-                return unavailable("the log has not been read to its end yet")
-            mine.work()
-            if mine.reply is None:
-                yield Breathe(ref=asked.ref, asker=tenant or "")
-        return mine.reply
-    finally:
-        shared.pages.leave(tenant, asked.data, mine)
+    if not shared.caught_up:
+        return unavailable("the log has not been read to its end yet")
+    steps = shared.view.listed(tenant, request)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            reply: ListReply = end.value
+            return reply
+        yield Breathe(ref=asked.ref, asker=tenant or "")
 
 
 def hello(asked: Requested, now_s: float) -> ApiReply:

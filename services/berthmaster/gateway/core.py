@@ -242,7 +242,6 @@ class Gateway:
         talk, _ = self._talks.pop(event.ref, (None, None))
         if talk is None:
             return []
-        talk.close()  # at once: others may share what it had a part in
         return self._finish(event.ref, unavailable(conversations.AGAIN))
 
     # What the log teaches

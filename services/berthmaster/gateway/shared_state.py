@@ -4,7 +4,6 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.gateway.pages import Pages
 from berthmaster.gateway.workload_index import WorkloadIndex
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
@@ -36,7 +35,6 @@ class SharedState:
         self.by = by
         self.limits = limits
         self.view = WorkloadIndex()
-        self.pages = Pages()
         self.caught_up = False
         self.is_full = False
         self.trouble = ""  # why nothing that is written is stored

@@ -873,32 +873,6 @@ def test_a_long_list_breathes_and_goes_on_with_what_is_known_by_then() -> None:
     assert end.reply.counts == {"queued": 199, "cancelled": 2}
 
 
-def test_a_long_list_is_made_once_for_all_who_waited_as_it_began() -> None:
-    gateway = fresh()
-    log(gateway, *(submitted(job(f"j{number}")) for number in range(200)))
-    waiting = ["r1", "r2", "r3", "r4"]
-    for ref in waiting:
-        asked = gateway.handle(ask("list", b'{"limit": 1000}', ref=ref), 9.0)
-        assert asked == [Breathe(ref=ref, asker="ann")]
-        if ref == "r1":  # who asks later is told of this one, too
-            new = submitted(job("new"))
-            gateway.handle(Logged(event=new, sequence=600, stored_at_s=9.0), 9.0)
-    told: dict[str, ListReply] = {}
-    stretches = len(waiting)
-    while waiting:
-        ref = waiting.pop(0)
-        (step,) = gateway.handle(Breathed(ref=ref), 9.0)
-        stretches += 1
-        if isinstance(step, Reply) and isinstance(step.reply, ListReply):
-            told[ref] = step.reply
-        else:
-            waiting.append(ref)
-    assert told["r2"] is told["r3"] is told["r4"]
-    assert [each.id for each in told["r4"].workloads[:1]] == ["new"]
-    assert stretches < 4 * 3  # what each for himself would take
-    assert gateway.in_flight == 0
-
-
 def test_a_long_list_that_is_given_up_is_over() -> None:
     gateway = fresh()
     log(gateway, *(submitted(job(f"j{number}")) for number in range(200)))
