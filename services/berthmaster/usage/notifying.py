@@ -79,7 +79,7 @@ class Notifying:
                 "usage",
                 WORKLOADS,
                 f"webhooks-{kind}",
-                f"berth.workload.*.*.{kind}.*",
+                subjects.workload_events_of(kind),
                 self._handle,
                 concurrency=CONCURRENCY,
                 max_deliveries=TRIES,

@@ -61,8 +61,9 @@ def hosts(share: Share | None) -> list[NodeReport]:
         if name == "amd":
             of_amd = tuple(replace(gpu, resource="amd.com/gpu") for gpu in report.gpus)
             report = replace(report, gpus=of_amd, fractions=False)
-        if name == "nv" and share is not None:
-            report = replace(report, shares=(share,))
+        if name == "nv":  # as an inventory tells it: parts only where somebody hands them out
+            shares = () if share is None else (share,)
+            report = replace(report, shares=shares, fractions=share is not None)
         found.append(report)
     return found
 
