@@ -462,14 +462,14 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             _take_over(workload, event, sequence, stored_at_s)
         case Running():
             workload.running_at_s = workload.running_at_s or stored_at_s
-            _has(workload, together(event.pods, workload.resizing))
+            _has(workload, together(_as_placed(event.pods, workload.pods), workload.resizing))
         case ResizeRequested():
-            workload.resizing = event.pods
-            _has(workload, together(workload.pods, event.pods))
+            workload.resizing = _as_placed(event.pods, workload.pods)
+            _has(workload, together(workload.pods, workload.resizing))
         case Resized():
             workload.resizing = ()
             workload.resized_at_s = stored_at_s
-            _has(workload, event.pods)
+            _has(workload, _as_placed(event.pods, workload.pods))
         case Evicted():
             _give_back(workload, event, stored_at_s)
         case Withdrawn():
@@ -636,6 +636,20 @@ def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s:
     workload.wished, workload.resizing, workload.parts = None, (), ()
     workload.committed = event.request.part is not None  # who reports it has its pods
     _has(workload, event.pods)
+
+
+def _as_placed(
+    pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
+) -> tuple[PodBinding, ...]:
+    """Kubernetes does not say which GPUs a pod has. On the node where it was placed it is charged
+    for those that it was placed on: otherwise what was promised would be free again."""
+    known = {(binding.pod, binding.node): binding.gpus for binding in before}
+    return tuple(
+        binding
+        if binding.gpus or not known.get((binding.pod, binding.node))
+        else msgspec.structs.replace(binding, gpus=known[binding.pod, binding.node])
+        for binding in pods
+    )
 
 
 def _has(workload: Workload, pods: tuple[PodBinding, ...]) -> None:

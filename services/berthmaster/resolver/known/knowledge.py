@@ -23,7 +23,7 @@ from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ControlFact, QueueSetting
-from berthmaster.messages.fleet import FleetFact
+from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.messages.placement import (
     Decision,
     Expected,
@@ -91,6 +91,7 @@ class Knowledge:
         self.expectations = Expectations()
         self.given: Given | None = None
         self.fleet = Fleet()
+        self._unseen: dict[tuple[str, str], dict[Key, None]] = {}  # nodes unknown; who is there
         self.queues: dict[str, QueueSetting] = {}
         self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)  # for trials of requests
         self.derived = Derived(self.fleet, self.queues, self.open, self.expectations)
@@ -354,6 +355,9 @@ class Knowledge:
         self.fleet.release(workload.key)
         holdings = holdings_of(self.fleet, workload.request, workload.cluster, workload.pods)
         self.fleet.hold(workload.key, holdings)
+        for held in holdings:
+            if not held.gpus and self.fleet.node(held.cluster, held.node) is None:
+                self._unseen.setdefault((held.cluster, held.node), {})[workload.key] = None
         derived = self.derived
         derived.ledger.hold(workload.key, workload.request, workload.cluster, workload.pods)
         if counted and held_before != {(h.node, h.gpus) for h in holdings}:
@@ -364,6 +368,11 @@ class Knowledge:
     def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
         """Take over the newest value of something in the fleet."""
         self.view.take_fact(fact, sequence, stored_at_s)
+        if isinstance(fact, NodeReport):  # now it can be said which of its GPUs they are charged to
+            for name in self._unseen.pop((fact.cluster, fact.node), ()):
+                workload = self.open.get(name)
+                if workload is not None and workload.live:
+                    self._hold(workload, counted=False)
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
         """Take over what an operator set."""
@@ -384,15 +393,28 @@ class Knowledge:
 def holdings_of(
     fleet: Fleet, request: JobRequest, cluster: str, bindings: tuple[PodBinding, ...]
 ) -> list[Holding]:
-    """What the pods of a placement take. A binding of no known pod set takes nothing."""
+    """What the pods of a placement take, in their order. A binding of no known pod set takes
+    nothing. Pods of which it is not said which GPUs they have are charged to others than the rest
+    of them; what such a pod takes of a node that is not known yet has no GPUs."""
     by_pod: dict[str, PodSet] = {p.name: p for p in request.pod_sets}
-    out = []
-    for binding in bindings:
-        pods = by_pod.get(binding.pod.rpartition("-")[0])
+    asked = [(binding, by_pod.get(binding.pod.rpartition("-")[0])) for binding in bindings]
+    out: dict[str, Holding] = {}
+    open_: list[tuple[PodBinding, PodSet]] = []
+    for binding, pods in asked:
         if pods is None:
             continue
+        out[binding.pod] = holding(cluster, binding, pods)
         if pods.gpus and not binding.gpus:
+            open_.append((binding, pods))
+    if open_:
+        unsaid = {binding.pod for binding, _ in open_}
+        tried = [held for pod, held in out.items() if pod not in unsaid]
+        fleet.charge(tried, +1)
+        for binding, pods in open_:
             gpus = assumed_gpus(fleet, cluster, binding.node, pods)
-            binding = msgspec.structs.replace(binding, gpus=gpus)
-        out.append(holding(cluster, binding, pods))
-    return out
+            held = holding(cluster, msgspec.structs.replace(binding, gpus=gpus), pods)
+            fleet.charge((held,), +1)
+            tried.append(held)
+            out[binding.pod] = held
+        fleet.charge(tried, -1)
+    return list(out.values())
