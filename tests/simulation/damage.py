@@ -80,9 +80,14 @@ class Damaged(Peopled):
         return bool(self.damages) and self.damages[-1].at_s > self.bus.accepted_at_s
 
     def _remembers(self, first: int, *, remade: bool) -> bool:
-        """Whether a mark, or whoever follows the log, has seen that it went so far. Whoever finds
+        """Whether a mark, or whoever follows the log, has seen what it held so far: a log of which
+        only the length is known may be as long again before anybody looks. Whoever finds
         another stream than it followed begins anew, and knows only what marks say."""
-        marks = [one.sequence for kept in self.bus.marks.values() for one in kept.mark.streams]
+        marks = [
+            one.sequence if remade else max(one.digests, default=0)
+            for kept in self.bus.marks.values()
+            for one in kept.mark.streams
+        ]
         watching: list[Decider | Front | Doorway] = [*self.deciders, self.front, self.door]
         readers = [
             process.watch.seen_to
