@@ -96,7 +96,10 @@ class Workloads:
                 return known_s - time.time()
 
             def clear(copy: Obj, _now: str) -> None:
-                status_of(copy)["requeueState"].pop("requeueAt", None)
+                state = status_of(copy)["requeueState"]
+                state.pop("requeueAt", None)
+                if not state:  # an object of nothing is sent as null, which is refused
+                    del status_of(copy)["requeueState"]
 
             await self._writer.admission(workload, clear)
             return 0.0
