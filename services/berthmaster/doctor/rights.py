@@ -91,39 +91,13 @@ def agent_rights(
     run += [(VOLCANO_JOBS, "to run jobs of Volcano's")] if volcano_jobs else []
     told = [VOLCANO_POD_GROUPS] if volcano_jobs or VOLCANO_POD_GROUPS in groups else []
     for namespace in namespaces:
-        rights += [
-            Right(
-                verb=verb,
-                group=kind.group,
-                resource=kind.plural,
-                namespace=namespace,
-                why=why,
-            )
-            for kind, why in run
-            for verb in ("create", "get", "list", "watch", "patch", "delete")
-        ]
-        rights += [
-            Right(
-                verb=verb,
-                group=kind.group,
-                resource=kind.plural,
-                namespace=namespace,
-                why="to say why gangs wait",
-            )
-            for kind in told
-            for verb in ("list", "watch")
-        ]
-        rights += [
-            Right(
-                verb=verb,
-                group=kind.group,
-                resource=kind.plural,
-                namespace=namespace,
-                why=why,
-            )
-            for kind, why in made
-            for verb in ("create", "get")
-        ]
+        for kind, why in run:
+            verbs = ("create", "get", "list", "watch", "patch", "delete")
+            rights += _on(kind, *verbs, namespace=namespace, why=why)
+        for kind in told:
+            rights += _on(kind, "list", "watch", namespace=namespace, why="to say why gangs wait")
+        for kind, why in made:
+            rights += _on(kind, "create", "get", namespace=namespace, why=why)
         rights.append(
             Right(
                 verb="get",
@@ -134,3 +108,10 @@ def agent_rights(
             )
         )
     return rights
+
+
+def _on(kind: Resource, *verbs: str, namespace: str, why: str) -> list[Right]:
+    return [
+        Right(verb=verb, group=kind.group, resource=kind.plural, namespace=namespace, why=why)
+        for verb in verbs
+    ]

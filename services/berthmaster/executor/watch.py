@@ -7,7 +7,7 @@ there, and what was made there before is taken to be as it was. The others are s
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.controller.watch import metadata_of
@@ -15,12 +15,14 @@ from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import GRACE_S
+from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Change, Reflector
 from berthmaster.kubernetes.resources import JOBS, PODS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.runtime.log import LogLike
 
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
 STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
+T = TypeVar("T", bound=Object)
 OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
 OnGroup = Callable[[Change[GroupObject]], None]
@@ -54,40 +56,27 @@ class JobMirrors:
         for namespace in namespaces:
             for kind in (JOBS, *kinds):
                 self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
-            self._pods[namespace] = Reflector(
-                client,
-                PODS,
-                PodObject,
-                namespace=namespace,
-                label_selector=self._selector,
-                on_change=lambda change: self._hear(PODS, change, lambda: on_pod(change)),
-                absent_s=ABSENT_S,
-                log=log,
-            )
+            self._pods[namespace] = self._mirror(PODS, PodObject, namespace, on_pod)
             if groups:
-                self._groups[namespace] = Reflector(
-                    client,
-                    VOLCANO_POD_GROUPS,
-                    GroupObject,
-                    namespace=namespace,
-                    label_selector=self._selector,
-                    on_change=lambda change: self._hear(
-                        VOLCANO_POD_GROUPS, change, lambda: on_group(change)
-                    ),
-                    absent_s=ABSENT_S,
-                    log=log,
+                self._groups[namespace] = self._mirror(
+                    VOLCANO_POD_GROUPS, GroupObject, namespace, on_group
                 )
 
     def _of_jobs(self, kind: Resource, namespace: str) -> Reflector[JobObject]:
+        return self._mirror(
+            kind, JobObject, namespace, lambda change: self._on_job(kind, namespace, change)
+        )
+
+    def _mirror(
+        self, kind: Resource, type_: type[T], namespace: str, hear: Callable[[Change[T]], None]
+    ) -> Reflector[T]:
         return Reflector(
             self._client,
             kind,
-            JobObject,
+            type_,
             namespace=namespace,
             label_selector=self._selector,
-            on_change=lambda change: self._hear(
-                kind, change, lambda: self._on_job(kind, namespace, change)
-            ),
+            on_change=lambda change: self._hear(kind, change, lambda: hear(change)),
             absent_s=ABSENT_S,
             log=self._log,
         )

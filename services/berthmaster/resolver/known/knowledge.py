@@ -12,6 +12,7 @@ import msgspec
 
 from berthmaster.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.engine.fleet.fleet import Fleet, Holding
+from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.due_order import DueOrder
 from berthmaster.engine.queueing.expectations import Expectations, Learned
 from berthmaster.engine.queueing.queues import GPU
@@ -355,7 +356,7 @@ class Knowledge:
         self.fleet.release(workload.key)
         holdings = holdings_of(self.fleet, workload.request, workload.cluster, workload.pods)
         self.fleet.hold(workload.key, holdings)
-        for held in holdings:
+        for held in holdings if any(pods.gpus for pods in workload.request.pod_sets) else ():
             if not held.gpus and self.fleet.node(held.cluster, held.node) is None:
                 self._unseen.setdefault((held.cluster, held.node), {})[workload.key] = None
         derived = self.derived
@@ -408,13 +409,11 @@ def holdings_of(
             open_.append((binding, pods))
     if open_:
         unsaid = {binding.pod for binding, _ in open_}
-        tried = [held for pod, held in out.items() if pod not in unsaid]
-        fleet.charge(tried, +1)
-        for binding, pods in open_:
-            gpus = assumed_gpus(fleet, cluster, binding.node, pods)
-            held = holding(cluster, msgspec.structs.replace(binding, gpus=gpus), pods)
-            fleet.charge((held,), +1)
-            tried.append(held)
-            out[binding.pod] = held
-        fleet.charge(tried, -1)
+        with Overlay(fleet) as tried:
+            tried.take("said", [held for pod, held in out.items() if pod not in unsaid])
+            for binding, pods in open_:
+                gpus = assumed_gpus(fleet, cluster, binding.node, pods)
+                held = holding(cluster, msgspec.structs.replace(binding, gpus=gpus), pods)
+                tried.take(binding.pod, (held,))
+                out[binding.pod] = held
     return list(out.values())
