@@ -165,6 +165,12 @@ class MultiKueue:
                 )
                 await self._set_check(local, check, "Retry", words, admission=True)
                 return None
+        if lifecycle.is_evicted(local) and _are_ending(group.copies):
+            # The worker ends its copy at the hub's word by two writes, spec.active and Evicted. Who
+            # looks between them drops the copy, and with it the last word on its pods. So does the
+            # real manager, where they are milliseconds apart; here looks take turns, and it would
+            # be common.
+            return None
         await self._drop_out_of_sync(group)
         admitted = first_with(group.copies, lifecycle.ADMITTED)
         if admitted is not None:
@@ -349,6 +355,13 @@ class MultiKueue:
                 if (owner := controller_of(one)) is not None:
                     await remote_jobs.remove(cluster, (key[0], owner["name"]), self._origin)
                 await cluster.delete(resources.WORKLOADS, key)
+
+
+def _are_ending(copies: dict[str, Obj]) -> bool:
+    """Whether a worker has switched a copy off and has not told its eviction yet."""
+    return any(
+        not lifecycle.is_active(one) and not lifecycle.is_evicted(one) for one in copies.values()
+    )
 
 
 def _without_priority(spec: Obj) -> Obj:
