@@ -65,6 +65,7 @@ class Queue(NamedTuple):
     pending: int
     admitted: int
     problems: tuple[str, ...] = ()
+    preempts: bool = False
 
 
 def queue_of(
@@ -97,6 +98,7 @@ def queue_of(
         pending=max(0, (status and status.pending_workloads) or 0),
         admitted=max(0, (status and status.admitted_workloads) or 0),
         problems=tuple(problems),
+        preempts=found.preempts,
     )
 
 
@@ -217,6 +219,7 @@ def queue_report(
         cohort=queue.cohort,
         cohorts=queue.cohorts,
         prefers_own=queue.prefers_own,
+        preempts=queue.preempts,
         flavors=queue.flavors,
         local_queues=tuple(ordered[:MAX_LOCAL_QUEUES]),
         pending=queue.pending,

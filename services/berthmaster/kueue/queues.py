@@ -60,6 +60,7 @@ class BorrowPreemption(Struct, frozen=True):
     """Whether who borrows may displace others of the cohort."""
 
     policy: str | None = None
+    max_priority_threshold: int | None = None  # of whom it displaces
 
 
 class Preemption(Struct, frozen=True):

@@ -27,6 +27,8 @@ for 12 "never".
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NewType
 
+import msgspec
+
 from berthmaster.accelerators.labels import names_in
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.taints import tolerates
@@ -106,6 +108,22 @@ def stopped(report: QueueReport, local: LocalQueueReport) -> str:
     if local.stopped:
         return f"LocalQueue {local.name} is stopped (stopPolicy {local.stopped})"
     return ""
+
+
+def without(report: QueueReport, asks: Iterable[Ask]) -> QueueReport:
+    """A queue once Workloads of it that ask for this have gone. Which flavors they had is not told:
+    they are taken to have had the first that is used so much."""
+    flavors = list(report.flavors)
+    for ask in asks:
+        for resource, amount in ask.ways[0].items():
+            for at, flavor in enumerate(flavors):
+                granted = flavor.resources.get(resource)
+                if granted is not None and granted.used >= amount:
+                    less = msgspec.structs.replace(granted, used=granted.used - amount)
+                    changed = {**flavor.resources, resource: less}
+                    flavors[at] = msgspec.structs.replace(flavor, resources=changed)
+                    break
+    return msgspec.structs.replace(report, flavors=tuple(flavors))
 
 
 class Quotas:

@@ -261,6 +261,7 @@ class QueueReport(
     pending: Count = 0  # workloads
     admitted: Count = 0
     gone: bool = False  # it was removed
+    preempts: bool = False  # its Kueue may end other Workloads for one that waits in it
 
 
 class CopyReport(

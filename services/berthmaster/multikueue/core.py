@@ -41,6 +41,7 @@ from berthmaster.multikueue.deciding.blind import Blind
 from berthmaster.multikueue.deciding.checks import Checks
 from berthmaster.multikueue.deciding.committing import Commit, ToPlace, decide
 from berthmaster.multikueue.deciding.config_order import ConfigOrder
+from berthmaster.multikueue.deciding.make_room import waits_for_room
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import (
     Admit,
@@ -121,6 +122,7 @@ class Reconciler:
         self._pace = HubPace()
         self._wants: dict[Key, None] = {}  # want a place
         self._leavers: dict[Key, None] = {}  # somebody wants them to leave theirs
+        self._cramped: dict[Key, None] = {}  # are in a worker that has no room for them
         self._config_order = ConfigOrder()
         self._checks = Checks()
         self._choices = 0
@@ -165,7 +167,8 @@ class Reconciler:
         self.know.take_decision(decision, sequence)
         if decision.cell != HUB_CELL:
             return
-        events = len(decision.placements) + len(decision.withdrawals) + len(decision.moves)
+        orders = (decision.placements, decision.withdrawals, decision.evictions, decision.moves)
+        events = sum(map(len, orders))
         self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
         self.decisions[decision.number] = decision
         self._choices += len(decision.placements)
@@ -375,7 +378,7 @@ class Reconciler:
         """The next commit, or None if there is nothing to decide, or not now."""
         if self.pending is not None or self.behind or self.unreadable_decision:
             return None
-        if not self._wants and not self._leavers:
+        if not self._wants and not self._leavers and not self._cramped:
             return None
         self._refusals.look(self.know.chain.sequence, self.know.open, now_s)
         suspended = self._refusals.suspended(now_s)
@@ -390,15 +393,26 @@ class Reconciler:
                 del self._wants[name]
                 self._work.add([name])
         wants.sort(key=lambda want: want.view.bus.submitted_sequence if want.view.bus else 0)
-        leavers = [
-            view_of(name, self.know, self.hub)
-            for name in self._leavers
-            if name not in suspended and not self._in_flight.busy(name)
-        ]
+        leavers, cramped = (
+            [
+                view_of(name, self.know, self.hub)
+                for name in names
+                if name not in suspended and not self._in_flight.busy(name)
+            ][: self._refusals.limit]
+            for names in (self._leavers, self._cramped)
+        )
         self._leavers.clear()  # whoever has to wait is looked at again in its time
-        wants, leavers = wants[: self._refusals.limit], leavers[: self._refusals.limit]
+        self._cramped.clear()
+        cramped.sort(key=lambda view: view.bus.submitted_sequence if view.bus else 0)
         plan, unplaced = decide(
-            self.know, wants, leavers, self.policy, now_s, self.name, self.hub.id
+            self.know,
+            wants[: self._refusals.limit],
+            leavers,
+            cramped,
+            self.policy,
+            now_s,
+            self.name,
+            self.hub,
         )
         for event in plan.events if plan is not None else ():
             self._wants.pop(key(event.tenant, event.id), None)
@@ -481,6 +495,7 @@ class Reconciler:
             return [*told, asking]
         told += self._carry_out(step, view, memo, now_s)
         self._look_who_leaves(view, now_s)
+        self._look_for_room(view, now_s)
         return told
 
     def _look_who_leaves(self, view: WorkloadView, now_s: float) -> None:
@@ -493,6 +508,12 @@ class Reconciler:
                 self._work.add_by(view.name, min(until_s, now_s + STAY_S))
             case None:
                 pass
+
+    def _look_for_room(self, view: WorkloadView, now_s: float) -> None:
+        """A worker has it and no room for it: the next decision may make some, or a later one."""
+        if self.policy.mode == "dispatch" and waits_for_room(view):
+            self._cramped[view.name] = None
+            self._work.add_by(view.name, now_s + STAY_S)
 
     def _notice_others(self, view: WorkloadView, memo: Memo, now_s: float) -> FindWriter | None:
         """Whether somebody else has written its nomination: who is it?"""
@@ -510,6 +531,7 @@ class Reconciler:
         self.trapped.pop(name, None)
         self._wants.pop(name, None)
         self._leavers.pop(name, None)
+        self._cramped.pop(name, None)
         self._work.forget(name)
         self._pace.over(name)
         self.hub.seen_jobs.discard(name)
@@ -605,6 +627,8 @@ class Reconciler:
         """Take the nomination back if there is another place to try; then the attempt ends."""
         memo.why = reason
         self._work.add_on_fleet(view.name, now_s + AGAIN_S)
+        if self.know.going_for(view.name):
+            return []  # others make room for it there
         if not moving_on.another(view, memo, self.know, self.policy, now_s):
             return []
         memo.leaving = reason

@@ -123,6 +123,12 @@ class MultiKueueSettings(ClusterSettings):
     order_margin: float = setting(
         1.0, least=0, help="GPUs by which a cluster must be ahead to overtake another in the order"
     )
+    evictions_per_hour: int = setting(
+        120,
+        least=0,
+        help="Workloads that may be ended in an hour to make room in workers for others, as their "
+        "ClusterQueues say; 0 = none",
+    )
     commit_limit: int = setting(
         128, least=1, most=900, help="placements in one commit; more only cost latency"
     )
@@ -158,6 +164,7 @@ class MultiKueueSettings(ClusterSettings):
             unscheduled_s=self.unscheduled_s,
             order_every_s=self.order_every_s,
             order_margin=self.order_margin,
+            evictions_per_hour=self.evictions_per_hour,
             commit_limit=self.commit_limit,
             profile=self.profile,
             weights=",".join(self.weights),

@@ -14,7 +14,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 8: room is counted by the resource that is asked for, on nodes with the labels of the flavor; a
 #    cluster whose Kueue does not look at copies goes last.
 # 9: evictions, moves and drains that people ask for are ordered here, and room is kept for them.
-ENGINE_VERSION = "9"
+# 10: room in workers is made for who holds quota on the hub, by what its ClusterQueues say.
+ENGINE_VERSION = "10"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0
@@ -37,6 +38,7 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
     tell_after_s: float = 1.0  # waiting without a candidate for so long: worth an event
     order_every_s: float = 1.0  # a MultiKueueConfig is reordered at most so often
     order_margin: float = 1.0  # GPUs by which a cluster must be ahead to overtake another
+    evictions_per_hour: int = 120  # attempts that are ended to make room for others; 0 = none
     commit_limit: int = 128  # placements in one commit; more only cost latency
     ranking_limit: int = 5  # clusters that a record keeps
     profile: str = BALANCED  # ranks clusters for queues that name no other

@@ -129,21 +129,33 @@ def checks(state: str = "Pending", own: str = "") -> tuple[CheckState, ...]:
     return tuple(found)
 
 
-def local_queue(name: str = QUEUE, annotations: Mapping[str, str] | None = None) -> LocalQueue:
+def local_queue(
+    name: str = QUEUE,
+    annotations: Mapping[str, str] | None = None,
+    *,
+    cluster_queue: str = CLUSTER_QUEUE,
+) -> LocalQueue:
     return LocalQueue(
         metadata=Metadata(name=name, namespace=NAMESPACE, annotations=dict(annotations or {})),
-        spec=LocalQueueSpec(cluster_queue=CLUSTER_QUEUE),
+        spec=LocalQueueSpec(cluster_queue=cluster_queue),
     )
 
 
 def cluster_queue(
-    *, own_check: bool = False, annotations: Mapping[str, str] | None = None
+    *,
+    own_check: bool = False,
+    annotations: Mapping[str, str] | None = None,
+    name: str = CLUSTER_QUEUE,
+    **spec: object,
 ) -> ClusterQueue:
     names = [CHECK, OWN_CHECK] if own_check else [CHECK]
     rules = tuple(CheckRule(name=name) for name in names)
     return ClusterQueue(
-        metadata=Metadata(name=CLUSTER_QUEUE, annotations=dict(annotations or {})),
-        spec=ClusterQueueSpec(admission_checks_strategy=CheckStrategy(admission_checks=rules)),
+        metadata=Metadata(name=name, annotations=dict(annotations or {})),
+        spec=ClusterQueueSpec(
+            admission_checks_strategy=CheckStrategy(admission_checks=rules),
+            **spec,  # type: ignore[arg-type]
+        ),
     )
 
 
@@ -186,6 +198,8 @@ def queue_report(
     gpus: int = 100,
     used: int = 0,
     namespaces: Sequence[str] = (NAMESPACE,),
+    local_queues: Sequence[str] = (QUEUE,),
+    preempts: bool = False,
     local_active: bool = True,
     stopped: bool = False,
     active: bool = True,
@@ -215,8 +229,11 @@ def queue_report(
             FlavorQuota(flavor="default", node_labels=dict(node_labels or {}), resources=resources),
         ),
         local_queues=tuple(
-            LocalQueueReport(namespace=each, name=QUEUE, active=local_active) for each in namespaces
+            LocalQueueReport(namespace=each, name=name, active=local_active)
+            for each in namespaces
+            for name in local_queues
         ),
+        preempts=preempts,
     )
 
 

@@ -6,6 +6,7 @@
 - What Kueue says is what the log says, as soon as there is time to say it.
 - Nobody stands still on our account: when all is well again, whoever may be nominated is.
 - A check of ours says Retry only of what Kueue has not taken back.
+- Whoever goes so that another has room has less priority, and nobody goes twice for one attempt.
 """
 
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.contract import forbidden
+from berthmaster.kueue.queues import Preemption
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Verdict, Workload
 from berthmaster.lifecycle.states import State
@@ -36,6 +38,7 @@ from tests.unit.multikueue.hub_objects import (
 from tests.unit.multikueue.world import World
 
 NAMES = ("a", "b", "c")
+PRIORITIES = {"a": 0, "b": 5, "c": 10}
 CLUSTERS = ("w1", "w2", "w3")
 TROUBLES = ("stopped", "no local queue", "cordoned", "no connection", "another order")
 ENDED = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
@@ -48,7 +51,8 @@ class Contract(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.world.all_workers()
-        self.world.put(cluster_queue(own_check=True))
+        lower = Preemption(within_cluster_queue="LowerPriority")
+        self.world.put(cluster_queue(own_check=True, preemption=lower))
         self.world.put(own_check())
         self.world.set_parameters(OWN_CHECK, parse_selector(""))
         self.world.begin()
@@ -90,7 +94,8 @@ class Contract(RuleBasedStateMachine):
     def submit(self, name: str) -> None:
         if name not in self.made:
             self.made.add(name)
-            self.world.submit(name, uid=f"{len(self.world.log.messages):08d}-0")
+            uid = f"{len(self.world.log.messages):08d}-0"
+            self.world.submit(name, uid=uid, priority=PRIORITIES[name])
 
     @rule(data=st.data())
     def delete(self, data: Any) -> None:
@@ -224,6 +229,28 @@ class Contract(RuleBasedStateMachine):
     def others_take_gpus(self, name: str, free: int) -> None:
         self.world.worker(name, free=free)
 
+    @rule(who=st.permutations(NAMES), worker=st.sampled_from(CLUSTERS))
+    def one_comes_when_the_fleet_is_full(self, who: list[str], worker: str) -> None:
+        """One runs, if it may, and there is no room for the other."""
+        running, urgent = who[:2]
+        for name in (running, urgent):
+            for each in CLUSTERS:
+                free = 8 if (each, name) == (worker, running) else 0
+                self.world.worker(each, free=free)
+            self.submit(name)
+            self.world.settle()
+            hub = self.world.kueue(name)
+            if not hub.holds("QuotaReserved") and not hub.holds("Finished") and hub.active:
+                self.world.reserve(name, own="Pending")
+            self.world.settle()
+            nominated = self.world.nominated(name)
+            if name == running and nominated and name not in self.admitted:
+                self.admitted[name] = nominated[0]
+                report = copy_report(nominated[0], name, quota_reserved=True, admitted=True)
+                self.world.fact(f"{nominated[0]}/copy/{name}", report)
+                self.world.admit(name, nominated[0])
+                self.world.settle()
+
     @rule(name=st.sampled_from(CLUSTERS), what=st.sampled_from(TROUBLES), bad=st.booleans())
     def trouble(self, name: str, what: str, bad: bool) -> None:
         """Something is wrong with a cluster, or right again."""
@@ -284,6 +311,14 @@ class Contract(RuleBasedStateMachine):
     @invariant()
     def every_story_is_legal(self) -> None:
         assert set(self.world.log.verdicts) <= {Verdict.COUNTED}
+
+    @invariant()
+    def less_priority_makes_room_for_more(self) -> None:
+        found = [order for each in self.world.decisions() for order in each.evictions]
+        assert len({(order.id, order.attempt) for order in found}) == len(found)
+        for order in found:
+            goes, stays = order.id.split("-")[1], order.for_id.split("-")[1]
+            assert PRIORITIES[goes] < PRIORITIES[stays]
 
     @precondition(lambda self: self.made)
     @rule()

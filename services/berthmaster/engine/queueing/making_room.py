@@ -19,7 +19,7 @@ Rules of this file, the first that gives room counts:
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
@@ -241,25 +241,48 @@ def cheapest_on(room: NodeRoom, need: PodNeed, parts: Iterable[Part]) -> list[Vi
     For example, a pod of 2 GPUs on a node full of jobs with 1, 1 and 4 GPUs that cost 10, 30 and
     25: 10 and 25 are taken, which frees 5; 25 is needed, 10 is not: so the one of 25.
     """
-    taken: list[Part] = []
+    taken = cheapest_that(parts, room, _with, need.fits)
+    return None if taken is None else [part.victim for part in taken]
+
+
+class Holds(Protocol):
+    """What one victim has of what is looked for."""
+
+    @property
+    def victim(self) -> Victim: ...
+
+
+H = TypeVar("H", bound=Holds)
+R = TypeVar("R")
+
+
+def cheapest_that(
+    candidates: Iterable[H],
+    room: R,
+    change: Callable[[R, H, int], R],
+    is_enough: Callable[[R], bool],
+) -> list[H] | None:
+    """Whom it costs to have enough room; None: it is not enough whoever goes. ``change``: the room
+    with one of them gone (+1), or back (-1)."""
+    taken: list[H] = []
     free = room
-    for part in sorted(parts, key=_by_cost):
-        if need.fits(free):
+    for each in sorted(candidates, key=_by_cost):
+        if is_enough(free):
             break
-        taken.append(part)
-        free = _with(free, part, +1)
-    if not need.fits(free):
+        taken.append(each)
+        free = change(free, each, +1)
+    if not is_enough(free):
         return None
-    for part in sorted(taken, key=_by_cost, reverse=True):
-        without = _with(free, part, -1)
-        if need.fits(without):
+    for each in sorted(taken, key=_by_cost, reverse=True):
+        without = change(free, each, -1)
+        if is_enough(without):
             free = without
-            taken.remove(part)
-    return [part.victim for part in taken]
+            taken.remove(each)
+    return taken
 
 
-def _by_cost(part: Part) -> tuple[float, int, Key]:
-    return part.victim[:3]
+def _by_cost(each: Holds) -> tuple[float, int, Key]:
+    return each.victim[:3]
 
 
 def _with(room: NodeRoom, part: Part, sign: int) -> NodeRoom:

@@ -77,6 +77,9 @@ def _summary(about: About, view: WorkloadView, bus: Workload) -> str:
     parts = [_standing(about, view, bus)]
     if bus.leaving and bus.state in HELD:
         parts.append(f"it was told to go: {bus.leaving}")
+    elif going := about.know.going_for(view.name):
+        jobs = "1 job was told" if len(going) == 1 else f"{len(going)} jobs were told"
+        parts.append(f"{jobs} to make room for it there")
     elif isinstance(asked := look(about.know, view, about.policy, about.now_s), Stay):
         parts.append(asked.why)
     if about.kueue_silence and bus.state not in (State.ADMITTED, State.RUNNING):

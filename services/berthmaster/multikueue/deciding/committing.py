@@ -9,9 +9,21 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from berthmaster.messages.placement import HUB_CELL, Choice, Decision, MoveOrder, Saw, Target
+from berthmaster.engine.scoring.parts.tier import FITS
+from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.messages.placement import (
+    HUB_CELL,
+    Choice,
+    Decision,
+    EvictionOrder,
+    MoveOrder,
+    Saw,
+    Target,
+)
 from berthmaster.messages.workload import EvictionRequested, JobRequest, Placed
+from berthmaster.multikueue.deciding import make_room
 from berthmaster.multikueue.deciding.leaving import Leave, event_of, look, order
+from berthmaster.multikueue.deciding.make_room import Made, RoomMaker
 from berthmaster.multikueue.deciding.shortlist import (
     NO_RANKING,
     HubShortlist,
@@ -23,11 +35,13 @@ from berthmaster.multikueue.deciding.shortlist import (
 )
 from berthmaster.multikueue.deciding.steps import Place
 from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.hub import Hub
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy
 
 MAX_REASON_CHARS = 300
 KEPT_FOR_IT: Final = "room is kept for it there"
+MADE_FOR_IT: Final = "others make room for it there"
 
 
 class Commit(NamedTuple):
@@ -53,9 +67,12 @@ class Chosen(NamedTuple):
     shortlist: HubShortlist
     note: str
     follows: str = ""  # why it was not this decision's to choose
+    room: Made | None = None  # that others make for it there
 
 
-def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Chosen | None:
+def choose(
+    know: BusState, want: ToPlace, policy: HubPolicy, now_s: float, rooms: RoomMaker
+) -> Chosen | None:
     """Where one goes now, or None."""
     shortlist = shortlist_for(know, want.view, policy, now_s)
     if want.place.at:
@@ -71,6 +88,10 @@ def choose(know: BusState, want: ToPlace, policy: HubPolicy, now_s: float) -> Ch
     )
     if found is None:
         return None
+    if not any(each.tier == FITS and not each.last for each in shortlist.candidates):
+        made = rooms.best(want.view, shortlist)
+        if made is not None:
+            return Chosen(made.cluster, shortlist, MADE_FOR_IT, room=made)
     return Chosen(found[0], shortlist, found[1])
 
 
@@ -78,23 +99,34 @@ def decide(
     know: BusState,
     wants: Sequence[ToPlace],
     leavers: Sequence[WorkloadView],
+    cramped: Sequence[WorkloadView],
     policy: HubPolicy,
     now_s: float,
     decider: str,
-    hub: str,
+    hub: Hub,
 ) -> tuple[Commit | None, list[ToPlace]]:
     """(everything that can be placed now and everybody who leaves now, those for whom there is no
-    place). ``hub``: its id."""
+    place). ``cramped``: who waits in a worker for room."""
     number = know.chain.number + 1
     choices: list[Choice] = []
     events: list[Placed | EvictionRequested] = []
     moves: list[MoveOrder] = []
+    evictions: list[EvictionOrder] = []
+    rooms = RoomMaker(know, hub, policy, now_s)
+
+    def end(made: Made, bus: Workload) -> None:
+        rooms.take(made)
+        for told in make_room.orders_of(made, bus, know):
+            goes = know.open[key(told.tenant, told.id)]
+            evictions.append(told)
+            events.append(make_room.event_of(told, goes, number, now_s, decider))
+
     unplaced: list[ToPlace] = []
     snapshot = know.snapshot(policy, now_s)
     counts_steadiness = False
     with know.on_the_way.draft() as draft:
         for want in wants[: policy.commit_limit]:
-            chosen = choose(know, want, policy, now_s)
+            chosen = choose(know, want, policy, now_s, rooms)
             if chosen is None:
                 unplaced.append(want)
                 continue
@@ -104,9 +136,16 @@ def decide(
             events.append(_placed(want, chosen.cluster, number, now_s, decider))
             assert want.view.bus is not None
             draft.place(want.view.bus, chosen.cluster, now_s)
+            if chosen.room is not None:
+                end(chosen.room, want.view.bus)
+        for view in cramped:
+            assert view.bus is not None
+            made = rooms.here(view, shortlist_for(know, view, policy, now_s))
+            if made is not None:
+                end(made, view.bus)
         for view in leavers[: policy.commit_limit - len(events)]:
             leave = look(know, view, policy, now_s)
-            if not isinstance(leave, Leave):
+            if not isinstance(leave, Leave) or rooms.has_taken(view.name):
                 continue
             assert view.bus is not None
             moves.append(order(view.bus, leave, now_s))
@@ -122,13 +161,14 @@ def decide(
         decider=decider,
         engine=ENGINE_VERSION,
         now_s=now_s,
-        settings={**policy.as_record(), "hub": hub},
+        settings={**policy.as_record(), "hub": hub.id},
         saw=Saw(
             workloads=know.workloads_sequence,
             fleet=know.view.fleet_sequence,
             control=know.view.control_sequence,
         ),
         placements=tuple(choices),
+        evictions=tuple(evictions),
         moves=tuple(moves),
         steadiness=dict(snapshot.steadiness) if counts_steadiness else {},
     )

@@ -14,8 +14,9 @@ For example a cluster with 6 free GPUs, quota for 4 more and a job of 1 GPU on i
 3: a job of 2 GPUs fits now there, one of 4 waits for quota.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from math import ceil
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.kueue.asks import asked_resource, asks_of, devices_asked, of_all_pods
-from berthmaster.kueue.quota import UNLIMITED, Ask, Quotas, closed, promises, queue_of
+from berthmaster.kueue.quota import UNLIMITED, Ask, Quotas, closed, promises, queue_of, without
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -73,6 +74,17 @@ class Standing(NamedTuple):
     last: str = ""  # why it goes behind all others, or ""
 
 
+class Shortfall(NamedTuple):
+    """What is missing on a cluster's nodes so that a job could begin there."""
+
+    pods: int  # of its largest set, for which there is no room
+    largest: PodSet
+    resource: str  # as which that asks for its devices
+    uniform: bool  # every node with GPUs would do for it
+    spare_cpu_milli: int  # on each of these, at least
+    spare_memory_mib: int
+
+
 class HubGate(Gate):
     """Of one Workload."""
 
@@ -96,6 +108,7 @@ class HubGate(Gate):
             self._refs.setdefault(ref.name, ref)
         self._asks = asked.asks
         self._standings: dict[str, Standing] = {}
+        self._labels: dict[str, list[Labels]] = {}  # of its flavors, by cluster
         self._demoted = know.demoted(policy, snapshot.now_s)
 
     def why_not(self, cluster: str) -> str:
@@ -159,7 +172,9 @@ class HubGate(Gate):
         name, request = cluster.name, self._asked.request
         policy, now_s = self._policy, self._snapshot.now_s
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
-        quota = self._quotas(cluster, way.unreserved).answer(report.queue, self._asks)
+        quota = self._quotas(cluster.queues.values(), way.unreserved).answer(
+            report.queue, self._asks
+        )
         if quota.never:
             return Standing(quota.never)
         unsuited = self._none_suits.get(name, "")
@@ -169,6 +184,7 @@ class HubGate(Gate):
         if missing:
             return Standing(missing)
         labels = [_labels_of(report, flavors) for flavors in quota.flavors]
+        self._labels[name] = labels
         room = self._room(name, labels)
         asks = devices_asked(request)
         free = {each: amount - way.of(each) for each, amount in room.free.items()}
@@ -190,9 +206,78 @@ class HubGate(Gate):
             note=note,
         )
 
-    def _quotas(self, cluster: Cluster, unreserved: Iterable[Workload]) -> Quotas:
+    # What room could be made
+
+    def shortfall(self, cluster: str, ahead: Callable[[Workload], bool]) -> Shortfall | None:
+        """None of what asks for no GPUs, and where no node would do. ``ahead``: who of
+        those on their way there takes room before it."""
+        request, know = self._asked.request, self._know
+        fleet = know.view.fleet
+        largest = max(request.pod_sets, key=lambda pods: pods.gpus * pods.gpu_milli)
+        slots = fleet.slots_of(cluster)
+        if not largest.gpus or not slots or makes_slice(largest):
+            return None
+        part = slice(slots.start, slots.stop)
+        labels = self._labels.get(cluster) or []
+        room = self._room(cluster, labels)
+        lacking = 0
+        with_gpus = fleet.arrays.capacity_milli[part] > 0
+        suits = with_gpus
+        for index, (pods, (suitable, card)) in enumerate(
+            zip(request.pod_sets, self._cards, strict=True)
+        ):
+            able = suitable.nodes[part]
+            if labels and labels[index]:
+                able = able & know.labelled.of(fleet, slots, labels[index])
+            if pods is largest:
+                suits = able & with_gpus
+            found = np.where(able, card.room_for(fleet, pods, suitable).nodes[part], 0)
+            lacking += max(0, pods.count - int(found.sum()))
+        policy, now_s = self._policy, self._snapshot.now_s
+        way = know.on_the_way.to(
+            cluster, now_s, policy.settle_s, but=self._asked.name, counts=ahead
+        )
+        resource = asked_resource(largest)
+        asked = devices_asked(request)[resource]
+        short = asked - (room.free[resource] - way.of(resource))
+        a_pod = largest.gpus * largest.gpu_milli / WHOLE
+        lacking = max(lacking, ceil(short / a_pod))
+        if not suits.any():
+            return None
+        return Shortfall(
+            max(0, lacking),
+            largest,
+            resource,
+            uniform=not (with_gpus & ~suits).any(),
+            spare_cpu_milli=max(0, int(fleet.arrays.cpu[part][suits].min())),
+            spare_memory_mib=max(0, int(fleet.arrays.memory[part][suits].min())),
+        )
+
+    def admits_without(
+        self,
+        cluster: str,
+        gone: Iterable[tuple[str, str, Sequence[Ask]]],
+        ahead: Callable[[Workload], bool],
+    ) -> bool:
+        """Whether its queue there would let it in at once if these had gone: of each its namespace,
+        its LocalQueue and what it asks for."""
+        asked, know = self._asked, self._know
+        seen = know.view.clusters.peek(cluster)
+        reports = dict(seen.queues)
+        for namespace, local_queue, asks in gone:
+            found = queue_of(reports.values(), namespace, local_queue)
+            if found is not None:
+                reports[found[0].queue] = without(found[0], asks)
+        found = queue_of(reports.values(), asked.namespace, asked.local_queue)
+        if found is None:
+            return False
+        policy, now_s = self._policy, self._snapshot.now_s
+        way = know.on_the_way.to(cluster, now_s, policy.settle_s, but=asked.name, counts=ahead)
+        quotas = self._quotas(reports.values(), way.unreserved)
+        return quotas.answer(found[0].queue, self._asks).now
+
+    def _quotas(self, reports: Collection[QueueReport], unreserved: Iterable[Workload]) -> Quotas:
         """What its queues have, less what was sent there and has no quota reserved yet."""
-        reports = cluster.queues.values()
         quotas = Quotas(reports)
         for workload in unreserved:
             request = workload.request

@@ -68,6 +68,7 @@ class HubShortlist(NamedTuple):
     filtered: dict[str, str]  # cluster -> why it is out
     unknown: tuple[ClusterRef, ...]  # of those, the ones of which nothing is known
     fleet: Shortlist | None  # all that was found out; None where no rules hold
+    gate: HubGate | None = None  # by which it was found out: as of this moment
 
     @property
     def weighting(self) -> Weighting | None:
@@ -126,7 +127,7 @@ def shortlist_for(
         )
         for name in best
     )
-    return HubShortlist(candidates, filtered, tuple(unknown), found)
+    return HubShortlist(candidates, filtered, tuple(unknown), found, gate)
 
 
 def _unheard(know: BusState, cluster: str, policy: HubPolicy, now_s: float) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.pieces import pieces_held
+from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
@@ -66,6 +67,8 @@ class BusState:
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
         self.on_the_way = OnTheWay(self.open, self.copies)
+        self.moved = Moved()
+        self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
         self.labelled = LabelledNodes()
         self.attention = Attention()
         self.verdicts: Counter[Verdict] = Counter()
@@ -107,6 +110,7 @@ class BusState:
         self.attention.learn(event, stored_at_s)
         if isinstance(event, Succeeded | Failed | Cancelled):
             self.open.pop(name, None)
+            self._goes_for.pop(name, None)
             self._homes.pop(name, None)
             self.frozen.pop(name, None)
             self._remember_ending(name, event)
@@ -148,6 +152,24 @@ class BusState:
             self.chain.number = decision.number
             self.chain.sequence = sequence
             self.chain.hub = str(decision.settings.get("hub", ""))
+            for order in decision.evictions:
+                goes, mover = key(order.tenant, order.id), key(order.for_tenant, order.for_id)
+                self._goes_for.setdefault(mover, {})[goes] = order.attempt
+                workload = self.open.get(goes)
+                request = workload.request if workload is not None else None
+                self.moved.take(decision.now_s, request.queue if request is not None else "")
+
+    def going_for(self, name: Key) -> list[Key]:
+        """Who was told to make room for it, and still has it."""
+        told = self._goes_for.get(name, {})
+        going = [goes for goes, attempt in told.items() if self._still_goes(goes, attempt)]
+        if not going:
+            self._goes_for.pop(name, None)
+        return going
+
+    def _still_goes(self, name: Key, attempt: int) -> bool:
+        workload = self.open.get(name)
+        return workload is not None and workload.attempt == attempt and workload.live
 
     # Facts
 

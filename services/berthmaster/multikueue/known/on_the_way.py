@@ -8,7 +8,7 @@ was told to go there, from then until it is placed again or over, for an hour at
 kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -97,13 +97,21 @@ class OnTheWay:
         """A node is no more."""
         self._arrivals.drop_node(cluster, node)
 
-    def to(self, cluster: str, now_s: float, settle_s: float, but: Key | None = None) -> Way:
+    def to(
+        self,
+        cluster: str,
+        now_s: float,
+        settle_s: float,
+        but: Key | None = None,
+        counts: Callable[[Workload], bool] = lambda _: True,
+    ) -> Way:
         """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
-        ``but``: one that is looked at itself, and does not stand in its own way."""
+        ``but``: one that is looked at itself, and does not stand in its own way. ``counts``: which
+        of the others do."""
         devices: dict[str, float] = {}
         unreserved: list[Workload] = []
         for workload in self._coming_to(cluster, now_s):
-            if workload.key == but:
+            if workload.key == but or not counts(workload):
                 continue
             since_s = now_s - workload.changed_at_s
             shown = workload.state is State.RUNNING and since_s > settle_s

@@ -15,6 +15,7 @@ from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.due_order import DueOrder
 from berthmaster.engine.queueing.expectations import Expectations, Learned
+from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import Sampled, sampled_from
 from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
@@ -47,7 +48,6 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.resolver.known.derived import Derived
-from berthmaster.resolver.known.moved import Moved
 from berthmaster.resolver.known.parts import Parts
 from berthmaster.resolver.settings import Policy
 

@@ -3,13 +3,13 @@
 import msgspec
 
 from berthmaster.engine.queueing.expectations import Learned
+from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.scoring.mix import Mix, MixState, Sampled
 from berthmaster.engine.scoring.track_record import TrackRecord, TrackRecordState
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
 from berthmaster.resolver.known.knowledge import Knowledge, Told
-from berthmaster.resolver.known.moved import Moved
 from berthmaster.resolver.known.parts import PartEnd
 
 

@@ -1,0 +1,496 @@
+"""Whom Kueue is to end, by a check of ours, so that a Workload that waits may begin in a worker.
+
+The hub's Kueue owns order and quota. What it does not see is the room of the workers: it reserves
+quota for a Workload that then waits there, behind others whom it would have had a right to displace
+had the hub been short. Rules of this file:
+
+- Who may go for whom is what the hub's ClusterQueues say: within one, by withinClusterQueue, lesser
+  priorities only; of its cohort, by reclaimWithinCohort, from queues beyond their own quota while
+  the other stays within its own, and by borrowWithinCohort, lesser priorities only. Nobody is taken
+  below his own quota. Equal priorities never move each other. So nobody is moved for one whom he
+  would move back.
+- Only who holds quota on the hub gets room: what the hub is short of, its Kueue sees to. Nor is any
+  made where only quota of the worker is missing and Kueue there displaces by itself.
+- The cheapest set of the first clusters counts, as in the engine (engine/queueing/making_room.py).
+  Which nodes a Workload's pods are on is not always told; so a pod that goes counts as room for as
+  many as surely fit where it was.
+- The order stands in the decision that sends the Workload there, or in a later one, if it waits
+  there already. Until those have gone who were told to, it is not sent on, nothing more is made
+  for it, and who would be served before it there counts first.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.engine.queueing.making_room import (
+    Accounts,
+    Floors,
+    Mover,
+    RightName,
+    Victim,
+    cheapest_that,
+    cost_of,
+    lost_gpu_s,
+    right_over,
+)
+from berthmaster.engine.queueing.queues import QueueShare, Tier
+from berthmaster.engine.queueing.tree import Level
+from berthmaster.engine.scoring.parts.tier import BUSY, NO_QUOTA
+from berthmaster.kubernetes.quantity import QuantityError, whole
+from berthmaster.kueue.asks import asked_resource, devices_asked
+from berthmaster.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED, READY
+from berthmaster.kueue.queues import ClusterQueue
+from berthmaster.kueue.quota import Ask
+from berthmaster.kueue.workloads import KueueWorkload
+from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.states import HELD, State
+from berthmaster.messages.fleet import QueueReport
+from berthmaster.messages.placement import HUB_CELL, EvictionOrder
+from berthmaster.messages.workload import EvictionRequested, JobRequest
+from berthmaster.multikueue.deciding.gate import HubGate, Shortfall
+from berthmaster.multikueue.deciding.leaving import RESTART_S, own_check
+from berthmaster.multikueue.deciding.shortlist import HubShortlist
+from berthmaster.multikueue.deciding.traps import busy
+from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.hub import Hub
+from berthmaster.multikueue.known.requests import read_asks
+from berthmaster.multikueue.known.workload_view import WorkloadView, view_of
+from berthmaster.multikueue.settings import HubPolicy
+
+CLUSTERS_LOOKED_AT: Final = 4  # for one: the best
+LOOKS_A_COMMIT: Final = 4
+MOST_VICTIMS: Final = 64
+HOUR_S: Final = 3600.0
+WORDS: Final = {
+    "guarantee": "what its queue borrowed is another queue's own quota",
+    "priority": "a job of higher priority needs its room",
+}
+_NEVER: Final = (None, "", "Never")
+_ANY: Final = "Any"
+
+
+_Takes = tuple[str, str, Sequence[Ask]]  # of a worker's quota: see gate.admits_without
+
+
+class Made(NamedTuple):
+    """Room that will be there, and who goes for it."""
+
+    cluster: str
+    victims: tuple["_Goes", ...]
+    pods: int  # for which there was none
+
+    @property
+    def cost(self) -> float:
+        """GPU seconds that are lost."""
+        return cost_of([each.victim for each in self.victims])
+
+
+class _Goes(NamedTuple):
+    """One that may go."""
+
+    victim: Victim
+    right: RightName
+    floors: Floors
+    pods: int  # of the beneficiary's largest set that surely fit where it was
+    takes: _Takes
+
+
+class _Freed(NamedTuple):
+    pods: int
+    gone: frozenset[Key]
+
+
+class _Beneficiary(NamedTuple):
+    """Who waits, and what its ClusterQueue lets it do."""
+
+    view: WorkloadView
+    bus: Workload
+    queue: ClusterQueue
+    mover: Mover
+    priority: int
+    reclaims_any: bool
+    threshold: int | None  # whoever is displaced by who borrows has no higher priority
+
+
+def waits_for_room(view: WorkloadView) -> bool:
+    """Whether a worker says that it has it, and no room for it."""
+    bus, copy = view.bus, view.copy
+    if bus is None or copy is None or copy.evicted or copy.finished:
+        return False
+    if bus.state is State.CLAIMED:
+        return not copy.admitted and busy(copy)
+    return bus.state is State.ADMITTED and bool(copy.unscheduled)
+
+
+class RoomMaker:
+    """In one decision that is being made."""
+
+    def __init__(self, know: BusState, hub: Hub, policy: HubPolicy, now_s: float) -> None:
+        self._know = know
+        self._hub = hub
+        self._policy = policy
+        self._now_s = now_s
+        self._looks = 0
+        self._going: set[Key] = set()  # by this decision
+        self._index: dict[str, list[WorkloadView]] | None = None
+        self._used: Accounts | None = None
+        self._totals: dict[str, dict[str, int]] = {}
+        self._shares: dict[str, QueueShare] = {}
+
+    # Who asks
+
+    def best(self, view: WorkloadView, shortlist: HubShortlist) -> Made | None:
+        """Of all clusters, for one that is about to be sent to one of them and fits in none."""
+        asks = self._asks_for(view, shortlist)
+        if asks is None:
+            return None
+        who, gate = asks
+        best: Made | None = None
+        looked = 0
+        for candidate in shortlist.candidates:
+            if candidate.last or looked == CLUSTERS_LOOKED_AT:
+                break
+            if candidate.tier not in (BUSY, NO_QUOTA):
+                continue
+            looked += 1
+            found = self._in(candidate.ref.name, who, gate, short_of_quota=candidate.tier != BUSY)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+        return best
+
+    def here(self, view: WorkloadView, shortlist: HubShortlist) -> Made | None:
+        """In the cluster where it waits."""
+        if view.bus is None or not waits_for_room(view):
+            return None
+        cluster, claimed = view.bus.cluster, view.bus.state is State.CLAIMED
+        found = next((c for c in shortlist.candidates if c.ref.name == cluster), None)
+        if claimed and (found is None or found.tier != NO_QUOTA):
+            return None  # its copy waits for something else than what is known here
+        asks = self._asks_for(view, shortlist)
+        return self._in(cluster, *asks, short_of_quota=claimed) if asks is not None else None
+
+    def take(self, made: Made) -> None:
+        """They go: nobody else gets their room in this decision."""
+        for each in made.victims:
+            self._going.add(each.victim.key)
+            self._accounts().leaves((self._share(each.victim.queue),), each.victim.amounts)
+
+    def has_taken(self, name: Key) -> bool:
+        """Whether this decision tells it to go already."""
+        return name in self._going
+
+    def _asks_for(
+        self, view: WorkloadView, shortlist: HubShortlist
+    ) -> tuple[_Beneficiary, HubGate] | None:
+        bus, hub, rules, gate = view.bus, view.hub, view.rules, shortlist.gate
+        if bus is None or hub is None or rules is None or gate is None or bus.request is None:
+            return None
+        if not self._policy.evictions_per_hour or self._looks >= LOOKS_A_COMMIT:
+            return None
+        if not hub.holds(QUOTA_RESERVED) or self._know.going_for(view.name):
+            return None
+        queue = self._hub.cluster_queues.get(rules.cluster_queue)
+        who = self._beneficiary(view, bus, hub, queue) if queue is not None else None
+        if who is None:
+            return None
+        self._looks += 1
+        return who, gate
+
+    def _beneficiary(
+        self, view: WorkloadView, bus: Workload, hub: KueueWorkload, queue: ClusterQueue
+    ) -> _Beneficiary | None:
+        rules = queue.spec.preemption
+        if rules is None:
+            return None
+        borrows = rules.borrow_within_cohort
+        borrow = borrows.policy if borrows is not None else None
+        within, reclaim = rules.within_cluster_queue, rules.reclaim_within_cohort
+        name = queue.metadata.name
+        tier = Tier.BORROWED
+        if reclaim not in _NEVER and self._is_within(name, bus):
+            tier = Tier.GUARANTEED
+        preempts = "queue" if within not in _NEVER else "never"
+        if tier is Tier.BORROWED and borrow not in _NEVER:
+            preempts = "all"
+        elif tier is Tier.BORROWED and preempts == "never":
+            return None
+        mover = Mover((Level(name, tier, 0),), hub.spec.priority or 0, preempts)
+        threshold = borrows.max_priority_threshold if borrows is not None else None
+        return _Beneficiary(view, bus, queue, mover, mover.priority, reclaim == _ANY, threshold)
+
+    # One cluster
+
+    def _in(
+        self, cluster: str, who: _Beneficiary, gate: HubGate, *, short_of_quota: bool
+    ) -> Made | None:
+        report = self._report(cluster, who)
+        if report is None or (short_of_quota and report.preempts):
+            return None
+        ahead = self._ahead(who)
+        if any(ahead(view.bus) and self._waits(view) for view in self._there(cluster) if view.bus):
+            return None  # they would have it first
+        short = gate.shortfall(cluster, ahead)
+        lacks = short.pods if short is not None else 0
+        if who.bus.state is State.ADMITTED and who.view.copy is not None:
+            lacks = who.view.copy.unscheduled  # the others of it have their nodes
+        if short is None or not (lacks or short_of_quota):
+            return None
+        may = self._may_go(cluster, who, short)
+        going = [view for view in self._there(cluster) if self._is_going(view)]
+        coming = sum(_pods_in(v.bus.request, short) for v in going if v.bus and v.bus.request)
+        given_back = [takes for view in going if (takes := _takes(view)) is not None]
+
+        def change(freed: _Freed, each: _Goes, sign: int) -> _Freed:
+            name = frozenset([each.victim.key])
+            gone = freed.gone | name if sign > 0 else freed.gone - name
+            return _Freed(freed.pods + sign * each.pods, gone)
+
+        def is_enough(freed: _Freed) -> bool:
+            if freed.pods < lacks:
+                return False
+            gone = [each.takes for each in may if each.victim.key in freed.gone]
+            return not short_of_quota or gate.admits_without(cluster, given_back + gone, ahead)
+
+        taken = cheapest_that(may, _Freed(coming, frozenset()), change, is_enough)
+        if not taken:
+            return None  # nobody helps, or there will be room as it is
+        return Made(cluster, tuple(taken), lacks) if self._within_budgets(taken) else None
+
+    def _ahead(self, who: _Beneficiary) -> Callable[[Workload], bool]:
+        """Who is served before it where both wait: Kueue goes by priority, then by age."""
+
+        def ahead(other: Workload) -> bool:
+            mine, its = who.bus, other
+            order = (-its.priority, its.submitted_sequence)
+            return order < (-mine.priority, mine.submitted_sequence)
+
+        return ahead
+
+    def _waits(self, view: WorkloadView) -> bool:
+        return waits_for_room(view) and not self._know.going_for(view.name)
+
+    def _is_going(self, view: WorkloadView) -> bool:
+        """It has its room yet, and was told to go, by whomever."""
+        if view.bus is None or view.bus.state not in (State.ADMITTED, State.RUNNING):
+            return False
+        taken_back = view.hub is not None and view.hub.holds(EVICTED)
+        return bool(view.bus.leaving) or taken_back or view.name in self._going
+
+    def _may_go(self, cluster: str, who: _Beneficiary, short: Shortfall) -> list[_Goes]:
+        """The cheapest of them, as many as their queues and the budgets can do without."""
+        others = (view for view in self._there(cluster) if view.name != who.view.name)
+        found = (self._goes(view, who, short) for view in others)
+        kept: list[_Goes] = []
+        accounts = self._accounts().copy()
+        goers = [each for each in found if each is not None]
+        for each in sorted(goers, key=lambda each: each.victim[:3]):
+            if len(kept) == MOST_VICTIMS:
+                break
+            if accounts.may_lose(each.floors, each.victim.amounts):
+                accounts.leaves((self._share(each.victim.queue),), each.victim.amounts)
+                kept.append(each)
+        return kept
+
+    def _goes(self, view: WorkloadView, who: _Beneficiary, short: Shortfall) -> _Goes | None:
+        bus, hub, rules = view.bus, view.hub, view.rules
+        if bus is None or hub is None or rules is None or bus.request is None:
+            return None
+        if bus.state not in (State.ADMITTED, State.RUNNING) or not bus.request.preemptible:
+            return None
+        if bus.cancel_requested or self._is_going(view) or view.name in self._know.frozen:
+            return None
+        state = hub.check(own_check(hub, rules))
+        if state is None or state.state != READY or hub.deleting or hub.holds(FINISHED):
+            return None
+        if view.copy is not None and (view.copy.evicted or view.copy.unscheduled):
+            return None
+        pods = _pods_in(bus.request, short)
+        right = self._right(hub, rules.cluster_queue, who)
+        if not pods or right is None:
+            return None
+        takes = _takes(view)
+        assert takes is not None  # it has both
+        lost = lost_gpu_s(bus, self._now_s, RESTART_S)
+        victim = Victim(
+            lost, -bus.submitted_sequence, view.name, rules.cluster_queue, amounts_of(bus.request)
+        )
+        return _Goes(victim, right[0], right[1], pods, takes)
+
+    def _right(
+        self, hub: KueueWorkload, name: str, who: _Beneficiary
+    ) -> tuple[RightName, Floors] | None:
+        """By what right it may go; None if by none."""
+        priority, own = hub.spec.priority or 0, who.queue
+        rules = own.spec.preemption
+        assert rules is not None  # or nobody had asked
+        if name == own.metadata.name:
+            if rules.within_cluster_queue in _NEVER:
+                return None
+        else:
+            other = self._hub.cluster_queues.get(name)
+            cohort = own.spec.cohort_name
+            if other is None or not cohort or other.spec.cohort_name != cohort:
+                return None
+        found = right_over(who.mover, (self._share(name),), priority)
+        if found is None or name == own.metadata.name:
+            return found
+        if found[0] == "guarantee" and not who.reclaims_any and priority >= who.priority:
+            return None
+        if found[0] == "priority" and who.threshold is not None and priority > who.threshold:
+            return None
+        return found
+
+    def _within_budgets(self, taken: Sequence[_Goes]) -> bool:
+        moved, since_s = self._know.moved, self._now_s - HOUR_S
+        going = len(self._going)
+        if moved.within(since_s) + going + len(taken) > self._policy.evictions_per_hour:
+            return False
+        queues = [self._know.open[each.victim.key].request for each in taken]
+        for queue in {request.queue for request in queues if request is not None}:
+            setting = self._know.view.queues.get(queue)
+            most = setting.max_evictions_per_hour if setting is not None else None
+            asked = sum(request is not None and request.queue == queue for request in queues)
+            if most is not None and moved.within(since_s, queue) + asked > most:
+                return False
+        return True
+
+    # What is known
+
+    def _report(self, cluster: str, who: _Beneficiary) -> QueueReport | None:
+        hub = who.view.hub
+        assert hub is not None  # or nobody had asked
+        found = self._know.local_queue(cluster, hub.metadata.namespace, hub.spec.queue_name)
+        return found[0] if found is not None else None
+
+    def _there(self, cluster: str) -> list[WorkloadView]:
+        """All that were sent to a cluster."""
+        if self._index is None:
+            self._index = {}
+            for name, bus in self._know.open.items():
+                if bus.state in HELD:
+                    view = view_of(name, self._know, self._hub)
+                    self._index.setdefault(bus.cluster, []).append(view)
+        return self._index.get(cluster, [])
+
+    def _accounts(self) -> Accounts:
+        """What each ClusterQueue holds of the hub's quota, less what is on its way out."""
+        if self._used is None:
+            self._totals = {}
+            leaving = []
+            for name, bus in self._know.open.items():
+                view = view_of(name, self._know, self._hub)
+                if view.hub is None or view.rules is None or bus.request is None:
+                    continue
+                if not view.hub.holds(QUOTA_RESERVED) or view.hub.holds(FINISHED):
+                    continue
+                amounts = amounts_of(bus.request)
+                used = self._totals.setdefault(view.rules.cluster_queue, {})
+                for resource, amount in amounts.items():
+                    used[resource] = used.get(resource, 0) + amount
+                if bus.leaving or view.hub.holds(EVICTED):
+                    leaving.append((view.rules.cluster_queue, amounts))
+            self._used = Accounts(self._totals)
+            for queue, amounts in leaving:
+                self._used.leaves((self._share(queue),), amounts)
+        return self._used
+
+    def _is_within(self, queue: str, bus: Workload) -> bool:
+        """Whether its ClusterQueue, with it, is within its own quota."""
+        self._accounts()
+        share, used = self._share(queue), self._totals.get(queue, {})
+        asked = amounts_of(bus.request) if bus.request is not None else {}
+        return bool(asked) and all(
+            used.get(resource, 0) <= share.guarantee.get(resource, 0) for resource in asked
+        )
+
+    def _share(self, name: str) -> QueueShare:
+        found = self._shares.get(name)
+        if found is None:
+            queue = self._hub.cluster_queues.get(name)
+            own = _own_quota(queue) if queue is not None else {}
+            found = self._shares[name] = QueueShare(name, guarantee=own)
+        return found
+
+
+def orders_of(made: Made, bus: Workload, know: BusState) -> Iterable[EvictionOrder]:
+    """As the decision has them."""
+    for each in made.victims:
+        goes = know.open[each.victim.key]
+        yield EvictionOrder(
+            tenant=goes.tenant,
+            id=goes.id,
+            attempt=goes.attempt,
+            cluster=goes.cluster,
+            lost_gpu_s=round(each.victim.lost_gpu_s, 3),
+            for_tenant=bus.tenant,
+            for_id=bus.id,
+            right=each.right,
+        )
+
+
+def event_of(
+    order: EvictionOrder, goes: Workload, number: int, now_s: float, by: str
+) -> EvictionRequested:
+    """What follows from it in the log."""
+    return EvictionRequested(
+        tenant=goes.tenant,
+        id=goes.id,
+        after=goes.sequence,
+        at_s=now_s,
+        by=by,
+        cause=f"decision/{HUB_CELL}/{number}",
+        cluster=goes.cluster,
+        attempt=goes.attempt,
+        reason=WORDS[order.right],
+        decision=number,
+        cell=HUB_CELL,
+    )
+
+
+def amounts_of(request: JobRequest) -> dict[str, int]:
+    """What a request takes of GPUs and other devices, by resource, in thousandths."""
+    return {name: round(1000 * number) for name, number in devices_asked(request).items()}
+
+
+def _takes(view: WorkloadView) -> _Takes | None:
+    """What it has of its worker's quota."""
+    bus, hub = view.bus, view.hub
+    if bus is None or hub is None or bus.request is None:
+        return None
+    return hub.metadata.namespace, hub.spec.queue_name, read_asks(hub, bus.request)
+
+
+def _own_quota(queue: ClusterQueue) -> Mapping[str, int]:
+    """The same of what a ClusterQueue has in all flavors. What cannot be read is none."""
+    total: dict[str, int] = {}
+    for group in queue.groups:
+        for flavor in group.flavors or ():
+            for quota in flavor.resources or ():
+                try:
+                    amount = 1000 * whole(quota.nominal_quota)
+                except QuantityError:
+                    continue
+                total[quota.name] = total.get(quota.name, 0) + amount
+    return total
+
+
+def _pods_in(request: JobRequest, short: Shortfall) -> int:
+    """How many pods of the beneficiary's surely fit where those of a request are.
+
+    For example, a pod of 8 GPUs and 16 CPU cores, on nodes with 8 cores free beside it, is room for
+    2 pods of 4 GPUs and 12 cores.
+    """
+    one, pods = short.largest, 0
+    for each in request.pod_sets:
+        if not each.gpus or asked_resource(each) != short.resource:
+            continue
+        same = (each.gpu_models, each.node_labels) == (one.gpu_models, one.node_labels)
+        if not (short.uniform or same):
+            continue
+        fit = each.gpus * each.gpu_milli // (one.gpus * one.gpu_milli)
+        if one.cpu_milli:
+            fit = min(fit, (each.cpu_milli + short.spare_cpu_milli) // one.cpu_milli)
+        if one.memory_mib:
+            fit = min(fit, (each.memory_mib + short.spare_memory_mib) // one.memory_mib)
+        pods += fit * each.count
+    return pods
