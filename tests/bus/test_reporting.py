@@ -185,6 +185,22 @@ async def test_what_was_not_stored_is_due_again_and_there_is_no_sign_of_life_unt
 
 
 @story
+async def test_the_first_sign_of_life_comes_when_all_is_told_and_not_a_beat_later(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "ALIVE_INTERVAL_S", 3600.0)
+    async with hearing(server) as (conn, heard):
+        teller = reporter(conn, Nodes(a=1))
+        beating = teller.keep_alive(subjects.alive("east"), alive, asyncio.Event())
+        async with task(beating):
+            await asyncio.sleep(0.1)  # it is the first to run, and has nothing to say yet
+            assert heard.facts == []
+            async with task(teller.run(asyncio.Event())):
+                await until(lambda: len(heard.facts) == 2)
+        assert [type(fact) for fact in heard.facts] == [NodeReport, ClusterAlive]
+
+
+@story
 async def test_everything_is_told_again_now_and_then(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,16 @@ async def joined(
         ctx.health.ready("streams", False, "the streams have not been looked at yet")
         ctx.health.ready("bus", True)
         ctx.spawn(_tell_storing(ctx, conn), name="storing")
-        yield conn if await _streams_are_there(ctx, conn, streams) else None
+        there = await _streams_are_there(ctx, conn, streams)
+        if there:
+            _in_order_soon(ctx, "streams")
+        yield conn if there else None
+
+
+def _in_order_soon(ctx: Context[S], part: str) -> None:
+    """In the loop's next turn: the service has then named what else it waits for. Between its join
+    and that it would be ready for a moment, and whoever asks then sends it work."""
+    asyncio.get_running_loop().call_soon(ctx.health.ready, part, True)
 
 
 class _Quiet:
@@ -90,7 +99,7 @@ async def hearing(
         except* BusError as errors:
             raise CannotStart(str(errors.exceptions[0])) from errors
         if heard is not None:
-            ctx.health.ready("bus", True)
+            _in_order_soon(ctx, "bus")
         yield heard
     finally:
         await asyncio.gather(*(each.close() for each in opened))
@@ -134,7 +143,6 @@ async def _streams_are_there(ctx: Context[S], conn: Connection, streams: tuple[s
         try:
             for stream in streams:
                 await stream_info(conn, stream)
-            ctx.health.ready("streams", True)
             return True
         except BusError as error:
             why = str(error)

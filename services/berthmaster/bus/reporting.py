@@ -5,7 +5,8 @@ of a fact counts, so changes within an interval become one report and the first 
 Each is stored and acknowledged; one that was not is due again. At the start of a writer's life all
 is told, and what earlier lives told is handed to the source, which knows what of it is no more.
 
-The sign of life means "nothing older than this is left to tell", so there is none while there is.
+The sign of life means "nothing older than this is left to tell", so there is none while there is,
+and one at once when there no longer is: until then no decider places anything in the cluster.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NoAnswer, TooLarge
 from berthmaster.bus.facts import FactMirror, FactWriter, Seen
 from berthmaster.messages.fleet import REFRESH_S, ClusterAlive, FleetFact, Stamp
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.periodic import beats, set_within, stopped_within, unless_stopped
 
 AT_ONCE: Final = 64  # facts on their way
 ALIVE_INTERVAL_S: Final = 1.0
@@ -181,7 +182,12 @@ class FactReporter:
         self._telling = False
         self._refresh_at_s = 0.0  # event loop time
         self._too_large: set[str] = set()
-        self.behind = True  # there is something older to tell than now
+        self._abreast = asyncio.Event()
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something older to tell than now."""
+        return not self._abreast.is_set()
 
     def wake(self) -> None:
         """The source has changes. Whoever does not tell leaves them: a life begins with all."""
@@ -203,13 +209,14 @@ class FactReporter:
                     await self._wait_for_change()
                 self._changed.clear()
                 self._refresh()
-                self.behind = not await self._send(self._coalescer.due(self._conn.now()))
-                if self.behind:
-                    await stopped_within(RETRY_S, until)
-                else:
+                if await self._send(self._coalescer.due(self._conn.now())):
+                    self._abreast.set()
                     await stopped_within(LOOK_S if self._coalescer.pending else 0.0, until)
+                else:
+                    self._abreast.clear()
+                    await stopped_within(RETRY_S, until)
         finally:
-            self.behind = True
+            self._abreast.clear()
             self._telling = False
             self._since_s.clear()
 
@@ -286,9 +293,11 @@ class FactReporter:
         sign: Callable[[Stamp, float], ClusterAlive | None],
         stopping: asyncio.Event,
     ) -> None:
-        """The sign of life, once a second, unless there is something older to tell; ``sign`` may
-        have reasons of its own for silence."""
+        """The sign of life, once a second, unless there is something older to tell, and then when
+        that is told; ``sign`` may have reasons of its own for silence."""
         async for _ in beats(ALIVE_INTERVAL_S, stopping):
+            if self.behind:
+                await unless_stopped(set_within(ALIVE_INTERVAL_S, self._abreast), stopping)
             if self.behind or not self._conn.connected or not self._may_tell():
                 continue
             fact = sign(self._writer.stamp(), self._conn.now())

@@ -1,0 +1,31 @@
+"""A service that has joined the bus is not ready before it could say what else it waits for."""
+
+import asyncio
+
+from berthmaster.bus.embedded import Server
+from berthmaster.bus.joining import hearing, joined
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings
+from tests.bus.shells import client, in_loop, running
+
+
+@in_loop
+async def test_it_is_ready_only_when_what_it_named_after_it_joined_is_there(server: Server) -> None:
+    ready: list[bool] = []
+
+    async def main(ctx: Context[CommonSettings]) -> None:
+        async with joined(ctx, WORKLOADS) as conn:
+            assert conn is not None
+            ready.append(ctx.health.readiness()[0])
+            async with hearing(ctx, conn, lanes=0):
+                ready.append(ctx.health.readiness()[0])
+                ctx.health.ready("log", False, "not read")
+                await asyncio.sleep(0.01)
+                ready.append(ctx.health.readiness()[0])
+                ctx.health.ready("log", True)
+                await ctx.stopping.wait()
+
+    settings = CommonSettings(nats_url=server.url, http_port=-1)
+    async with client(server.url), running("reader", settings, main):
+        assert ready == [False, False, False]
