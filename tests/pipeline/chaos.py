@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ class Rig:
     settle_limit_s: float = SETTLE_LIMIT_S
     submitted: int = 0
     lasting: tuple[str, ...] = ()
+    sound: bool = True  # not from a stream's start on until all was found well after it
 
     def processes(self) -> dict[str, dict[str, Any]]:
         """Every process as `berth up` last told it."""
@@ -202,6 +203,36 @@ def rig(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterat
     assert [pid for pid in pids if alive(pid)] == []
 
 
+class Kept:
+    """A rig that tests have one after the other, for as long as all is well with it. Whoever comes
+    after a test that failed gets a new one: what that test left behind is not counted as theirs."""
+
+    def __init__(self, folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> None:
+        self._folder, self._flags, self._env = folder, flags, env
+        self._owned = ExitStack()
+        self._rig: Rig | None = None
+        self._made = 0
+
+    @contextmanager
+    def lent(self) -> Iterator[Rig]:
+        """For one test, with jobs that run all the time."""
+        if self._rig is None:
+            self._made += 1
+            folder = self._folder / str(self._made)
+            with ExitStack() as owned:
+                made = owned.enter_context(rig(folder, *self._flags, env=self._env))
+                asyncio.run(made.start_lasting())
+                self._rig, self._owned = made, owned.pop_all()
+        yield self._rig
+        if not self._rig.sound:
+            self.end()
+
+    def end(self) -> None:
+        """It goes; the next test would get a new one."""
+        self._rig = None
+        self._owned.close()
+
+
 def _first_line(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
     """What `berth up` says once all is up."""
     deadline = time.monotonic() + START_LIMIT_S
@@ -315,15 +346,17 @@ class Stream:
 
 @asynccontextmanager
 async def stream(
-    rig: Rig, rate: float = 60.0, asked: Iterator[JobRequest] | None = None, **options: Any
+    rig: Rig, rate: float = 30.0, asked: Iterator[JobRequest] | None = None, **options: Any
 ) -> AsyncIterator[Stream]:
     """A stream of jobs through a rig; after it everything is looked at."""
     if asked is None:
         asked = requests(next(rig.prefixes))
+    rig.sound = False
     async with rig.client(**options) as berth:
         async with Stream(rig, berth, rate, asked).running() as jobs:
             yield jobs
         await all_is_well(rig, berth)
+    rig.sound = True
 
 
 async def _audited(rig: Rig, berth: Client) -> tuple[AuditReport, list[Unreadable]]:
