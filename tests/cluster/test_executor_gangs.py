@@ -22,6 +22,7 @@ from tests.controlplane.api import documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
+from tests.controlplane.processes import until
 
 pytestmark = pytest.mark.timeout(600)
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
@@ -59,12 +60,16 @@ async def nodes_of(berlin: Site, name: str) -> list[str]:
 
 
 def fill(plane: Plane, namespace: str, name: str, gpus: int) -> None:
-    """Somebody else's pod."""
+    """Somebody else's pod, on its node: a scheduler that is busy, or that has just been started,
+    would else take whichever pods it finds waiting in an order of its own."""
     limits = {"limits": {"nvidia.com/gpu": str(gpus)}}
     container = {"name": "x", "image": "x", "resources": limits}
-    plane.api.create(
-        f"/api/v1/namespaces/{namespace}/pods",
-        {"metadata": {"name": name}, "spec": {"containers": [container]}},
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    plane.api.create(pods, {"metadata": {"name": name}, "spec": {"containers": [container]}})
+    until(
+        lambda: plane.api.get(f"{pods}/{name}")["spec"].get("nodeName"),
+        f"{name} on a node",
+        LIMIT_S,
     )
 
 
@@ -113,7 +118,7 @@ async def test_kubernetes_own_gangs_start_whole_or_not_at_all(
         token = await asyncio.to_thread(with_its_role, worker, namespace)
         kubeconfig = worker.kubeconfig_with_token(token)
         async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
-            fill(worker, namespace, "theirs", 2)
+            await asyncio.to_thread(fill, worker, namespace, "theirs", 2)
             gang: dict[str, Any] = {"count": 4, "gpus": 1, "run_s": "forever"}
             attempt = await berlin.place(job(**gang), "n1")
             made = await berlin.job_of(attempt)
