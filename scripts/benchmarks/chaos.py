@@ -6,6 +6,7 @@ the server of a minute and a half. What must hold is asserted: a figure is print
 """
 
 import asyncio
+import math
 import tempfile
 import time
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
     total = sum(1 for _ in pods(path))
     kills = stops = rounds = 0
     began_s = time.monotonic()
-    async with stream(up, RATE, pods(path), timeout_s=REQUEST_LIMIT_S) as jobs:
+    listed = stream(up, RATE, pods(path), most_open=math.inf, timeout_s=REQUEST_LIMIT_S)
+    async with listed as jobs:
         while jobs.offered < total:
             rounds += 1
             for service, pause_s in STOPPED_S.items():

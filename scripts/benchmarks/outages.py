@@ -8,6 +8,7 @@ of the log needs a person, and is in tests/bus/test_log_damage.py.
 """
 
 import asyncio
+import math
 import os
 import re
 import resource
@@ -100,7 +101,7 @@ async def suffer(
     """One outage in a stream of jobs. ``harm`` returns when it was over (monotonic)."""
     figures: Figures = {}
     await up.start_lasting()
-    async with stream(up, RATE) as jobs:
+    async with stream(up, RATE, most_open=math.inf) as jobs:
         began_s = time.monotonic()
         async with answers(jobs) as answered:
             over_s = await harm(up, jobs, figures)

@@ -39,6 +39,8 @@ START_LIMIT_S = 30.0
 BACK_LIMIT_S = 40.0
 SETTLE_LIMIT_S = 80.0  # on a machine that does much else
 REQUEST_LIMIT_S = 60.0  # a submit is repeated for so long: longer than any absence here
+MOST_OPEN = 150  # jobs of a stream; while there are more, one comes where SLOWED came
+SLOWED = 10
 SPEED = 50_000.0
 LONGEST_S = 3.0  # of the stream's jobs, in real time
 LASTING_S = 3e7  # ten minutes in real time: longer than any test
@@ -269,7 +271,9 @@ def requests(prefix: str, speed: float = SPEED) -> Iterator[JobRequest]:
 class Stream:
     """Jobs that come at a rate while something happens to the services."""
 
-    def __init__(self, rig: Rig, berth: Client, rate: float, asked: Iterator[JobRequest]) -> None:
+    def __init__(
+        self, rig: Rig, berth: Client, rate: float, asked: Iterator[JobRequest], most_open: float
+    ) -> None:
         self.rig = rig
         self.berth = berth
         self.stats = WorkloadStats()
@@ -277,6 +281,7 @@ class Stream:
         self.offered = 0
         self._asked = asked
         self._rate = rate
+        self._most_open = most_open
         self._over = False
         self._load = Load(berth, max_in_flight=2000)
 
@@ -286,11 +291,15 @@ class Stream:
         return self._load.result.accepted
 
     def _arrivals(self) -> Iterator[tuple[float, JobRequest]]:
+        """At the rate, and far below it while there is a backlog: how many jobs a second a busy
+        machine gets done is not what is tried here."""
+        at_s = 0.0
         for request in self._asked:
             if self._over:
                 return
             self.offered += 1
-            yield self.offered / self._rate, request
+            at_s += (SLOWED if self.stats.open > self._most_open else 1) / self._rate
+            yield at_s, request
 
     async def _watch(self, since: int) -> None:
         async with aclosing(self.berth.watch(tenant="*", since=since)) as events:
@@ -346,14 +355,19 @@ class Stream:
 
 @asynccontextmanager
 async def stream(
-    rig: Rig, rate: float = 30.0, asked: Iterator[JobRequest] | None = None, **options: Any
+    rig: Rig,
+    rate: float = 30.0,
+    asked: Iterator[JobRequest] | None = None,
+    *,
+    most_open: float = MOST_OPEN,
+    **options: Any,
 ) -> AsyncIterator[Stream]:
     """A stream of jobs through a rig; after it everything is looked at."""
     if asked is None:
         asked = requests(next(rig.prefixes))
     rig.sound = False
     async with rig.client(**options) as berth:
-        async with Stream(rig, berth, rate, asked).running() as jobs:
+        async with Stream(rig, berth, rate, asked, most_open).running() as jobs:
             yield jobs
         await all_is_well(rig, berth)
     rig.sound = True
