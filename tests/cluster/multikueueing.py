@@ -17,7 +17,8 @@ from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.multikueue.known.requests import workload_id
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueue_bus import LIMIT_S, Bus
-from tests.controlplane.kueue.setup import Kueue
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.setup import API, Kueue
 from tests.controlplane.processes import until
 from tests.support import warm
 from tests.support.warm import Child
@@ -172,6 +173,25 @@ class Rig:
             if event["reason"] == reason
             and event["involvedObject"]["name"] == workload["metadata"]["name"]
         ]
+
+    def add_our_check(self, selector: str) -> str:
+        """The queue asks for a check of ours from now on; nothing is evicted by that. Its name."""
+        api, check = self.k.planes.hub.api, f"{self.k.namespace}-placement"
+        parameters = {"apiGroup": "core", "kind": "ConfigMap", "name": "where"}
+        made = builders.own_check(check, "berthmaster.io/placement")
+        api.apply({**made, "spec": {**made["spec"], "parameters": parameters}})
+        queue = f"{API}/clusterqueues/{self.k.cluster_queue}"
+        wanted = [{"name": self.k.check}, {"name": check}]
+        api.merge(queue, {"spec": {"admissionChecksStrategy": {"admissionChecks": wanted}}})
+        if selector:
+            self.choose_by(selector)
+        return check
+
+    def choose_by(self, selector: str) -> None:
+        """What the parameters of that check say."""
+        meta = {"name": "where", "namespace": self.k.namespace}
+        document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        self.k.planes.hub.api.apply({**document, "data": {"selector": selector}})
 
     def nothing_wrong(self) -> None:
         """Every event that was stored counted; no job runs in two workers."""

@@ -13,7 +13,6 @@ from berthmaster.messages.control import Cordon, QueuePlace, QueueSetting
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in
 from tests.controlplane.api import ApiError
-from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.objects import condition_of
 from tests.controlplane.kueue.setup import API, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
@@ -257,30 +256,10 @@ def test_a_request_on_the_bus_becomes_a_job_on_the_hub_and_runs_in_a_worker(rig:
     rig.nothing_wrong()
 
 
-def add_our_check(rig: Rig, selector: str) -> str:
-    """The queue asks for a check of ours from now on; nothing is evicted by that. Its name."""
-    api, check = rig.k.planes.hub.api, f"{rig.k.namespace}-placement"
-    parameters = {"apiGroup": "core", "kind": "ConfigMap", "name": "where"}
-    made = builders.own_check(check, "berthmaster.io/placement")
-    api.apply({**made, "spec": {**made["spec"], "parameters": parameters}})
-    queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
-    wanted = [{"name": rig.k.check}, {"name": check}]
-    api.merge(queue, {"spec": {"admissionChecksStrategy": {"admissionChecks": wanted}}})
-    if selector:
-        choose_by(rig, selector)
-    return check
-
-
-def choose_by(rig: Rig, selector: str) -> None:
-    meta = {"name": "where", "namespace": rig.k.namespace}
-    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
-    rig.k.planes.hub.api.apply({**document, "data": {"selector": selector}})
-
-
 def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Rig) -> None:
     api = rig.k.planes.hub.api
     rig.bus.worker(THREE, free=1, labels={"zone": "north"})
-    check = add_our_check(rig, "")
+    check = rig.add_our_check("")
     rig.start()
 
     def active() -> tuple[str, str]:
@@ -289,7 +268,7 @@ def test_a_check_of_our_own_is_active_passed_and_chooses_by_its_selector(rig: Ri
 
     rig.until(lambda: active()[0] == "False", "without its ConfigMap it is not active")
     assert active()[1] == f"ConfigMap {rig.k.namespace}/where does not exist"
-    choose_by(rig, "zone=north")
+    rig.choose_by("zone=north")
     rig.until(lambda: active() == ("True", "chooses among clusters with labels zone=north"), "yes")
     rig.submit("train")
     rig.until_told("train", f"admitted {THREE}", f"running {THREE}")
@@ -302,7 +281,7 @@ def test_people_move_evict_and_drain_what_runs_while_other_jobs_come(rig: Rig) -
     for name in (ONE, TWO):
         rig.bus.worker(name, labels={"zone": "north"})
     rig.start()
-    check = add_our_check(rig, "zone=north")
+    check = rig.add_our_check("zone=north")
     rig.bus.worker(TWO, free=0)
     jobs = [f"job-{number}" for number in range(4)]
     for job in jobs:

@@ -10,7 +10,8 @@ from berthmaster.messages.fleet import QueueReport
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig
-from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.kueue import builders
+from tests.controlplane.kueue.setup import API, Kueue, Options
 from tests.controlplane.nodes import Node, gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
@@ -103,4 +104,42 @@ def test_room_is_of_the_resource_that_is_asked_for_on_nodes_of_the_flavor(rig: R
         one.merge("/api/v1/nodes/mi300", {"metadata": {"labels": POOL}})
         rig.until_told("waits", f"admitted {ONE}", f"running {ONE}")
         rig.until(lambda: "stuck" not in rig.bus.why(name).summary, "why tells no more")
+    rig.nothing_wrong()
+
+
+def test_an_urgent_job_gets_the_room_of_a_lesser_one_which_comes_back_after_it(rig: Rig) -> None:
+    """The hub has quota for a hundred GPUs, the workers have three: its Kueue sees no shortage."""
+    hub = rig.k.planes.hub.api
+    flavor = f"/apis/kueue.x-k8s.io/v1beta2/resourceflavors/{BARE}"
+    rig.k.planes[ONE].api.merge(flavor, {"spec": {"nodeLabels": None}})  # an earlier story's
+    hub.apply(builders.priority_class("urgent", 1000))
+    queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
+    hub.merge(queue, {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}})
+    rig.start()
+    rig.add_our_check("kubernetes.io/none!=here")  # of all clusters
+    with inventories(rig):
+        lesser = ["low-0", "low-1", "low-2"]
+        for job in lesser:
+            rig.submit(job, requests={"cpu": "1", NVIDIA: "1"})
+            rig.until(lambda job=job: rig.story(job)[-1].startswith("running"), f"{job} runs")  # type: ignore[misc]
+        asks = {"cpu": "1", NVIDIA: "1"}
+        labels = {"kueue.x-k8s.io/priority-class": "urgent"}
+        name = rig.submit("urgent", requests=asks, labels=labels, run_s="3")
+        rig.until(lambda: rig.bus.kinds(name)[-1].startswith("succeeded"), "it runs and ends", 90)
+        (order,) = [o for decision in rig.bus.decisions for o in decision.evictions]
+        assert (order.right, order.for_id) == ("priority", name.partition("/")[2])
+        goes = next(job for job in lesser if rig.name(job).endswith(f"/{order.id}"))
+        stays = [job for job in lesser if job != goes]
+        assert all("evictionrequested" not in kind for job in stays for kind in rig.story(job))
+        assert rig.bus.kinds(name)[-1] == f"succeeded {order.cluster}"
+
+        # Who went waits in a worker, and nobody goes for it; once there is room there, it runs.
+        rig.until(lambda: rig.story(goes)[-1].startswith(("admitted", "running")), "it is sent", 60)
+        where = rig.bus.folds[rig.name(goes)].cluster
+        beside = [job for job in stays if rig.bus.folds[rig.name(job)].cluster == where]
+        hub.delete(f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs/{beside[0]}")
+        rig.until_told(goes, f"admitted {where}", f"running {where}", limit_s=90)
+        fold = rig.bus.folds[rig.name(goes)]
+        assert (fold.evictions, fold.moves) == (0, 1)
+        assert sum(len(decision.evictions) for decision in rig.bus.decisions) == 1
     rig.nothing_wrong()

@@ -171,11 +171,9 @@ def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
 
 
 def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
-    if work.cell == HUB_CELL:
-        return _kueues(order)
     if work.state not in BEGUN:
         return None
-    if work.target.via != "direct":
+    if work.cell != HUB_CELL and work.target.via != "direct":
         return _kueues(order)
     if not order.evict:
         return _conflict("evict", "false", "true: it runs, and is held only if it may be ended")

@@ -72,6 +72,13 @@ def nomination(
     return (cluster,), ""
 
 
+def may_be_switched_off(workload: KueueWorkload) -> bool:
+    """Whether it may be made inactive without harm. Of what is in a worker MultiKueue drops the
+    copy at once, with the last word on its pods, and the hub's Job counts those for ever."""
+    taking_back = workload.holds(EVICTED) and workload.holds(QUOTA_RESERVED)
+    return not workload.clusters and not taking_back
+
+
 def clearing(
     workload: KueueWorkload, uid: str, check: str, clusters: tuple[str, ...]
 ) -> tuple[bool, str]:

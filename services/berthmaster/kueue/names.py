@@ -16,6 +16,7 @@ INCREMENTAL: Final = f"{GROUP}/multikueue-dispatcher-incremental"
 CHECK_CONTROLLER: Final = "berthmaster.io/placement"  # controller of our own checks
 FLEET_NAME_ANNOTATION: Final = "berthmaster.io/cluster"  # on a MultiKueueCluster
 DRAINING_ANNOTATION: Final = "berthmaster.io/draining"  # on a MultiKueueConfig: a,b leave it
+HELD_ANNOTATION: Final = "berthmaster.io/held-by"  # on a Workload that a hold of ours switched off
 SELECTOR_ANNOTATION: Final = "berthmaster.io/cluster-selector"  # on a ClusterQueue or LocalQueue
 
 # Conditions of a Workload.

@@ -50,6 +50,8 @@ from berthmaster.multikueue.deciding.steps import (
     Clear,
     End,
     Evict,
+    Hold,
+    LetGoOn,
     Make,
     MoveOn,
     Nominated,
@@ -555,7 +557,7 @@ class Reconciler:
         return list(kube_events.of(view, memo, trap, self.know, self.policy, now_s))
 
     def _pass_check(self, view: WorkloadView, memo: Memo, now_s: float) -> PassCheck | None:
-        if self.policy.mode != "dispatch" or view.bus is None:
+        if self.policy.mode != "dispatch" or view.bus is None or view.bus.hold is not None:
             return None
         if memo.trouble and now_s < memo.trouble_until_s:
             return None
@@ -597,6 +599,14 @@ class Reconciler:
                     return []
                 write = writes.send_back(view, in_flight.ref(), check, reason)
                 return [in_flight.write(name, write)]
+            case Hold() | LetGoOn():
+                if now_s < memo.trouble_until_s:
+                    self._work.add_at(name, memo.trouble_until_s)
+                    return []
+                asked = in_flight.ref()
+                if isinstance(step, LetGoOn):
+                    return [in_flight.write(name, writes.let_go_on(view, asked))]
+                return [in_flight.write(name, writes.hold(view, asked, step.who))]
             case Make() | Stop():
                 return self._make_or_stop(step, view, memo, now_s)
             case Wait():

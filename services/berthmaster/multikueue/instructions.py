@@ -69,7 +69,17 @@ class SendBack(NamedTuple):
 
 
 class SwitchOff(NamedTuple):
-    """Stop a Workload that people made: spec.active becomes false."""
+    """Stop a Workload: spec.active becomes false."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+    held_by: str = ""  # whose hold it is, until it is released; "" = for good
+
+
+class SwitchOn(NamedTuple):
+    """Let a Workload go on that a hold of ours has switched off."""
 
     ref: str
     workload: Key
@@ -126,6 +136,7 @@ Write = (
     | PassCheck
     | SendBack
     | SwitchOff
+    | SwitchOn
     | MakeJob
     | DeleteJob
     | Reorder

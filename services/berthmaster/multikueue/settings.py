@@ -15,7 +15,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 #    cluster whose Kueue does not look at copies goes last.
 # 9: evictions, moves and drains that people ask for are ordered here, and room is kept for them.
 # 10: room in workers is made for who holds quota on the hub, by what its ClusterQueues say.
-ENGINE_VERSION = "10"
+# 11: what people hold is ended here, too.
+ENGINE_VERSION = "11"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

@@ -148,11 +148,13 @@ def test_what_kueue_governs_is_left_to_kueue() -> None:
         assert "Kueue" in refused(gateway, verb, **body)[2]
 
 
-def test_a_workload_of_a_hub_is_evicted_and_moved_by_its_reconciler_and_not_held() -> None:
+def test_a_workload_of_a_hub_is_evicted_moved_and_held_by_its_reconciler() -> None:
     there = msgspec.structs.replace(placed(job(), 1), target=Target(via="hub"), cell=HUB_CELL)
     queued = msgspec.structs.replace(QUEUED[0], cell=HUB_CELL)
     gateway = knowing(queued, there, claimed(job(), 2))
-    assert "Kueue" in refused(gateway, "hold", evict=True)[2]
+    assert refused(gateway, "hold")[:2] == ("conflict", "evict")
+    assert isinstance(done(gateway, "hold", evict=True), Held)
+    assert isinstance(done(knowing(queued), "hold"), Held)
     event = done(gateway, "move", to="c2")
     assert isinstance(event, MoveRequested)
     assert (event.how, event.to, event.cluster) == ("move", "c2", "c1")

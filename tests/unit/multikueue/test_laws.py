@@ -23,7 +23,7 @@ from berthmaster.lifecycle.fold import Verdict, Workload
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
-from berthmaster.messages.workload import CancelRequested, MoveRequested
+from berthmaster.messages.workload import CancelRequested, Held, HoldReleased, MoveRequested
 from berthmaster.multikueue.instructions import Nominate
 from tests.unit.multikueue.hub_objects import (
     CHECK,
@@ -146,6 +146,26 @@ class Contract(RuleBasedStateMachine):
                 )
             )
             self.world.settle()
+
+    @rule(data=st.data())
+    def hold_or_release(self, data: Any) -> None:
+        name = self.pick(data, lambda _: True)
+        if name is None:
+            return
+        bus = self.world.log.folds.get(self.world.name(name))
+        self.world.fold()
+        if bus is None or bus.state in ENDED:
+            return
+        tenant, name, after = bus.tenant, bus.id, bus.sequence
+        if bus.hold is None:
+            self.world.write_event(
+                Held(tenant=tenant, id=name, after=after, at_s=0, by="gateway", who="ann")
+            )
+        else:
+            self.world.write_event(
+                HoldReleased(tenant=tenant, id=name, after=after, at_s=0, by="gateway", who="ann")
+            )
+        self.world.settle()
 
     # Kueue
 
@@ -366,6 +386,9 @@ class Contract(RuleBasedStateMachine):
             hub = world.kueue(name)
             bus = self.as_logged(name)
             if bus is None:
+                continue
+            if bus.hold is not None:
+                assert not hub.nominated
                 continue
             if not forbidden(hub, CHECK) and not bus.cancel_requested and bus.state not in ENDED:
                 assert hub.nominated, (name, world.why(world.name(name)))

@@ -4,11 +4,27 @@ import msgspec
 import pytest
 
 from berthmaster.kubernetes.selector import parse_selector
-from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.digest import request_digest
+from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.control import Cordon
-from berthmaster.messages.workload import MoveRequested
-from berthmaster.multikueue.instructions import SendBack
-from tests.unit.multikueue.hub_objects import OWN_CHECK, cluster_queue, own_check
+from berthmaster.messages.workload import (
+    Held,
+    HoldReleased,
+    JobRequest,
+    MoveRequested,
+    PodSet,
+    RunSpec,
+    Submitted,
+)
+from berthmaster.multikueue.instructions import MakeJob, SendBack, SwitchOff, SwitchOn
+from tests.unit.multikueue.hub_objects import (
+    OWN_CHECK,
+    checks,
+    cluster_queue,
+    condition,
+    own_check,
+)
 from tests.unit.multikueue.world import World
 
 DRAIN = Cordon(cluster="w1", cordoned=True, drain=True, reason="new kernel", set_by="ann")
@@ -175,3 +191,123 @@ def test_other_modes_write_nothing_for_it(mode: str) -> None:
     world.wait(2.0)
     assert sent_back(world) == []
     assert f"in mode {mode} nothing is moved on the hub" in world.why(world.name())
+
+
+def hold(world: World, name: str = "train", *, held: bool = True) -> None:
+    work = world.log.folds[world.name(name)]
+    tenant, id_, after = work.tenant, work.id, work.sequence
+    if held:
+        event: Held | HoldReleased = Held(
+            tenant=tenant, id=id_, after=after, at_s=0, by="gateway", who="ann", reason="not yet"
+        )
+    else:
+        event = HoldReleased(tenant=tenant, id=id_, after=after, at_s=0, by="gateway", who="ann")
+    world.write_event(event)
+    world.settle()
+
+
+def switched(world: World) -> list[type]:
+    return [type(write) for write in world.writes if isinstance(write, SwitchOff | SwitchOn)]
+
+
+def test_what_is_held_is_ended_by_our_check_and_switched_off_only_after_that() -> None:
+    world = with_check()
+    before = world.log.folds[world.name()].submitted_sequence
+    hold(world)
+    (write,) = sent_back(world)
+    assert write.message == "held by ann: not yet"
+    (order,) = world.decisions()[-1].moves
+    assert (order.why, order.who) == ("held", "ann")
+
+    # Kueue is at it, and has its quota still: its copy would be dropped with the word on its pods.
+    conditions = (condition("QuotaReserved"), condition("Evicted", True, "AdmissionCheck"))
+    world.status(conditions=conditions, cluster_name=None, admission_checks=checks(own="Pending"))
+    world.wait(2.0)
+    assert switched(world) == []
+    assert world.log.folds[world.name()].state is State.QUEUED
+    assert "; held by ann: not yet" in world.why(world.name())
+    world.evict("train", "AdmissionCheck")
+    world.settle()
+    assert switched(world) == [SwitchOff]
+    assert world.kueue().spec.active is False
+    assert "held by ann: not yet" in world.why(world.name())
+    world.restart()
+    world.wait(30.0, step_s=5.0)
+    assert switched(world) == [SwitchOff]
+
+    hold(world, held=False)
+    assert switched(world) == [SwitchOff, SwitchOn]
+    assert world.kueue().spec.active is True
+    world.reserve("train", own="Pending")
+    world.settle()
+    assert world.nominated() == ("w1",)
+    assert world.log.folds[world.name()].submitted_sequence == before
+    assert world.broken == []
+    assert set(world.log.verdicts) == {Verdict.COUNTED}
+
+
+def test_what_waits_is_switched_off_at_once_be_it_without_a_check_of_ours() -> None:
+    world = World(workers=("w1", "w2"))
+    world.all_workers()
+    world.begin()
+    world.submit("train")
+    world.settle()
+    hold(world)
+    assert switched(world) == [SwitchOff]
+    hold(world, held=False)
+    assert switched(world) == [SwitchOff, SwitchOn]
+
+    # What a person has switched off is left alone.
+    world.submit("theirs")
+    found = world.kueue("theirs")
+    spec = msgspec.structs.replace(found.spec, active=False)
+    world.put(msgspec.structs.replace(found, spec=spec))
+    world.settle()
+    hold(world, "theirs")
+    hold(world, "theirs", held=False)
+    world.wait(2.0)
+    assert switched(world) == [SwitchOff, SwitchOn]
+
+
+def test_one_that_has_quota_and_no_cluster_goes_nowhere_while_it_is_held() -> None:
+    world = with_check(free=0)
+    world.submit("late")
+    world.settle()
+    hold(world, "late")
+    found = world.kueue("late")  # Kueue was quicker than we were
+    assert found.spec.active is False
+    spec = msgspec.structs.replace(found.spec, active=True)
+    world.put(msgspec.structs.replace(found, spec=spec))
+    world.reserve("late", own="Pending")
+    world.settle()
+    assert switched(world) == [SwitchOff, SwitchOff]
+    assert world.nominated("late") == ()
+    state = world.kueue("late").check(OWN_CHECK)
+    assert state is not None
+    assert state.state == "Pending"
+
+
+def test_a_request_of_the_bus_that_is_held_gets_no_job_until_it_is_released() -> None:
+    world = World(workers=("w1",))
+    world.all_workers()
+    world.begin()
+    request = JobRequest(id="train", queue="gpu", pod_sets=(PodSet(),), run=RunSpec(image="a/b:1"))
+    world.write_event(
+        Submitted(
+            tenant="acme",
+            id="train",
+            after=0,
+            at_s=0.0,
+            by="gateway/1",
+            request=request,
+            digest=request_digest(request),
+            cell="hub",
+        )
+    )
+    work = world.log.folds[key("acme", "train")]
+    world.write_event(
+        Held(tenant="acme", id="train", after=work.sequence, at_s=0.0, by="gateway/1", who="ann")
+    )
+    world.wait(2.0)
+    assert [write for write in world.writes if isinstance(write, MakeJob)] == []
+    assert "held by ann" in world.why(key("acme", "train"))

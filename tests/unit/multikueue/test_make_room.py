@@ -15,6 +15,7 @@ from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.multikueue.instructions import SendBack
+from berthmaster.multikueue.settings import ENGINE_VERSION
 from tests.unit.multikueue.hub_objects import (
     CLUSTER_QUEUE,
     OWN_CHECK,
@@ -121,7 +122,7 @@ def test_who_is_urgent_is_sent_where_it_costs_least_and_its_place_is_told_with_w
     (order,), (choice,) = decision.evictions, decision.placements
     assert (order.right, order.for_id, order.cluster) == ("priority", choice.id, "w2")
     assert choice.cluster == "w2"
-    assert decision.engine == "10"
+    assert decision.engine == ENGINE_VERSION
     assert "1 job was told to make room for it there" in world.why(world.name("urgent"))
     words = "it was told to go: a job of higher priority needs its room"
     assert words in world.why(world.name("new"))

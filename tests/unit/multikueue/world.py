@@ -12,8 +12,15 @@ from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
-from berthmaster.kueue.contract import clearing, forbidden, nomination, reordered
+from berthmaster.kueue.contract import (
+    clearing,
+    forbidden,
+    may_be_switched_off,
+    nomination,
+    reordered,
+)
 from berthmaster.kueue.jobs import HubJob, JobStatus
+from berthmaster.kueue.names import HELD_ANNOTATION
 from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.instructions import Append, Refused, Stored
@@ -34,6 +41,7 @@ from berthmaster.multikueue.instructions import (
     SendBack,
     SetCheckActive,
     SwitchOff,
+    SwitchOn,
     Write,
     Writers,
 )
@@ -241,6 +249,13 @@ class World:
         status = msgspec.structs.replace(before.status or WorkloadStatus(), **fields)
         self._write(before, status)
 
+    def _switch(
+        self, before: KueueWorkload, annotations: dict[str, str], *, active: bool = False
+    ) -> None:
+        spec = msgspec.structs.replace(before.spec, active=active)
+        meta = msgspec.structs.replace(before.metadata, annotations=annotations)
+        self.put(msgspec.structs.replace(before, spec=spec, metadata=meta))
+
     def _write(self, before: KueueWorkload, status: WorkloadStatus) -> KueueWorkload:
         self.version += 1
         meta = msgspec.structs.replace(before.metadata, resource_version=str(self.version))
@@ -415,8 +430,15 @@ class World:
             case SwitchOff():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
-                spec = msgspec.structs.replace(before.spec, active=False)
-                self.put(msgspec.structs.replace(before, spec=spec))
+                if write.held_by and not may_be_switched_off(before):
+                    self.broken.append("switched off while Kueue ends its attempt")
+                self._switch(before, {HELD_ANNOTATION: write.held_by} if write.held_by else {})
+                return Answer()
+            case SwitchOn():
+                before = self.hub["KueueWorkload", *write.at]
+                assert isinstance(before, KueueWorkload)
+                assert HELD_ANNOTATION in before.metadata.annotations
+                self._switch(before, {}, active=True)
                 return Answer()
             case MakeJob():
                 meta = write.manifest["metadata"]

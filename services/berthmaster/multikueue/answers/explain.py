@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from berthmaster.engine.queueing.leaving import said_by
 from berthmaster.kueue.contract import (
     UNRESERVED,
     deactivated,
@@ -75,6 +76,8 @@ def why(about: About) -> WhyReply:
 
 def _summary(about: About, view: WorkloadView, bus: Workload) -> str:
     parts = [_standing(about, view, bus)]
+    if bus.hold is not None:
+        parts.append(f"held by {said_by(bus.hold)}")
     if bus.leaving and bus.state in HELD:
         parts.append(f"it was told to go: {bus.leaving}")
     elif going := about.know.going_for(view.name):

@@ -23,10 +23,15 @@ from berthmaster.kubernetes.resources import (
     Resource,
 )
 from berthmaster.kubernetes.retry import on_conflict
-from berthmaster.kueue.contract import clearing, nomination, reordered
+from berthmaster.kueue.contract import (
+    clearing,
+    may_be_switched_off,
+    nomination,
+    reordered,
+)
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
-from berthmaster.kueue.names import READY, RETRY
+from berthmaster.kueue.names import HELD_ANNOTATION, READY, RETRY
 from berthmaster.kueue.nominators import OUR_MANAGER, ManagedWorkload, others_writing
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.multikueue.instructions import (
@@ -40,6 +45,7 @@ from berthmaster.multikueue.instructions import (
     SendBack,
     SetCheckActive,
     SwitchOff,
+    SwitchOn,
     Write,
     Writers,
 )
@@ -82,6 +88,8 @@ class HubWriter(Writer[Write]):
                 return await self._set_check(write, RETRY)
             case SwitchOff():
                 return await self._switch_off(write)
+            case SwitchOn():
+                return await self._switch_on(write)
             case MakeJob():
                 return await self._make_job(write)
             case DeleteJob():
@@ -188,19 +196,42 @@ class HubWriter(Writer[Write]):
 
         def change(workload: KueueWorkload) -> bool | None:
             same = workload.metadata.uid == write.uid
+            if write.held_by and not may_be_switched_off(workload):
+                return None  # Kueue has begun something with it meanwhile
             return True if same and workload.active else None
 
-        async def patch(workload: KueueWorkload, _: object) -> KueueWorkload:
-            return await self.client.merge_patch(
-                path,
-                {"spec": {"active": False}},
-                KueueWorkload,
-                resource_version=workload.metadata.resource_version,
-                field_manager=MANAGER,
-            )
+        body: dict[str, Any] = {"spec": {"active": False}}
+        if write.held_by:
+            body["metadata"] = {"annotations": {HELD_ANNOTATION: write.held_by}}
+        return await self._patch(path, write.at, change, body)
 
-        known = self._hub.workloads.get(write.at)
-        read = self._reader(WORKLOADS, write.at, KueueWorkload, known)
+    async def _switch_on(self, write: SwitchOn) -> Answer:
+        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+
+        def change(workload: KueueWorkload) -> bool | None:
+            same = workload.metadata.uid == write.uid
+            held = HELD_ANNOTATION in workload.metadata.annotations
+            return True if same and held and not workload.active else None
+
+        body = {"metadata": {"annotations": {HELD_ANNOTATION: None}}, "spec": {"active": True}}
+        return await self._patch(path, write.at, change, body)
+
+    async def _patch(
+        self,
+        path: str,
+        at: ObjectKey,
+        change: Callable[[KueueWorkload], bool | None],
+        body: dict[str, Any],
+    ) -> Answer:
+        """If it is to be, as it stands when it is written."""
+
+        async def patch(workload: KueueWorkload, _: object) -> KueueWorkload:
+            version = workload.metadata.resource_version
+            said = {**body, "metadata": {**body.get("metadata", {}), "resourceVersion": version}}
+            return await self.client.merge_patch(path, said, KueueWorkload, field_manager=MANAGER)
+
+        known = self._hub.workloads.get(at)
+        read = self._reader(WORKLOADS, at, KueueWorkload, known)
         written = await on_conflict(read, change, patch, attempts=ATTEMPTS)
         return Answer(found=written)
 

@@ -164,7 +164,7 @@ def _waiting(at: ObjectKey, workload: KueueWorkload, hub: Hub, know: BusState) -
     view = view_of(name, know, hub)
     if view.ended is not None or name in know.frozen or view.elsewhere:
         return None
-    if view.bus is not None and (view.bus.cancel_requested or view.hub is None):
+    if view.bus is not None and (view.bus.cancel_requested or view.bus.hold or view.hub is None):
         return None
     bus = _as_queued(view, workload, rules, hub.id)
     begun = _begun(view, workload, know)

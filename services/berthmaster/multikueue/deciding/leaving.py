@@ -1,12 +1,13 @@
-"""Who leaves its worker because a person says so: evicted, moved, or on a cluster that is drained.
+"""Who leaves its worker because a person says so: held, evicted, moved, or on a cluster that is
+drained.
 
 Rules of this file:
 
 - What people want is in the log (a wish) or among what operators set (a drain). Here it becomes an
   order of a decision; the step that follows from it tells Kueue, by a check of ours that says Retry
   (checks.py), and Kueue ends the attempt by its own protocol.
-- An eviction is ordered at once. A move, and a drain before its last moment, is ordered once the
-  other cluster has room, which counts as taken from then on (known/on_the_way.py).
+- A hold and an eviction are ordered at once. A move, and a drain before its last moment, is ordered
+  once the other cluster has room, which counts as taken from then on (known/on_the_way.py).
 - Without a check of ours in its ClusterQueue a Workload stays, and ``why`` says so.
 """
 
@@ -71,12 +72,14 @@ def look(
     if bus is None or hub is None or bus.state not in HELD or bus.leaving or bus.cancel_requested:
         return None
     drain = know.view.drains.get((bus.cluster, ""))
-    if bus.wish is None and drain is None:
+    if bus.wish is None and drain is None and bus.hold is None:
         return None
     if policy.mode != "dispatch":
         return Stay(f"it stays: in mode {policy.mode} nothing is moved on the hub")
     if not own_check(hub, view.rules):
         return Stay(NO_CHECK)
+    if bus.hold is not None:
+        return Leave("held", f"held by {said_by(bus.hold)}", bus.hold.who)
     asked = _wished(know, view, bus.wish, policy, now_s) if bus.wish is not None else None
     if drain is None or isinstance(asked, Leave):
         return asked

@@ -22,6 +22,7 @@ Steps, in the order of the questions::
     finished                  (placed, claimed) succeeded or failed
     to be cancelled           stop it; cancelled when it is off
     told to go                a check of ours says Retry, until Kueue has ended the attempt
+    held, or released         (told to go, evicted) switched off, or on again
     Kueue named a cluster     (evicted elsewhere, placed, claimed) admitted, running
     Kueue took it back        evicted
     nominated by others too   left alone for a while
@@ -33,9 +34,16 @@ Steps, in the order of the questions::
 
 from typing import NamedTuple
 
-from berthmaster.kueue.contract import eviction_words, forbidden, held_back, waits_for_quota
+from berthmaster.engine.queueing.leaving import said_by
+from berthmaster.kueue.contract import (
+    eviction_words,
+    forbidden,
+    held_back,
+    may_be_switched_off,
+    waits_for_quota,
+)
 from berthmaster.kueue.jobs import HubJob
-from berthmaster.kueue.names import EVICTED, QUOTA_RESERVED, RETRY
+from berthmaster.kueue.names import EVICTED, HELD_ANNOTATION, QUOTA_RESERVED, RETRY
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import CopyReport
@@ -121,6 +129,16 @@ class Back(NamedTuple):
     reason: str
 
 
+class Hold(NamedTuple):
+    """Switch it off until it is released."""
+
+    who: str
+
+
+class LetGoOn(NamedTuple):
+    """It was held, and is released: switch it on."""
+
+
 class Make(NamedTuple):
     """Create its Job on the hub."""
 
@@ -145,6 +163,8 @@ Step = (
     | MoveOn
     | Stop
     | Back
+    | Hold
+    | LetGoOn
     | Make
     | Wait
 )
@@ -165,6 +185,8 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
         return _cancelling(view, policy)
     if bus.leaving and (told := _sent_back(view, policy)) is not None:
         return told
+    if (kept := _held(view, policy)) is not None:
+        return kept
     if hub.cluster_name:
         return _named(view, memo)
     if bus.state in DOUBTFUL_STATES:
@@ -190,6 +212,29 @@ def _sent_back(view: WorkloadView, policy: HubPolicy) -> Step | None:
     if state.state == RETRY:
         return Wait(f"Kueue is ending its attempt: {bus.leaving}")
     return Back(check, bus.leaving)
+
+
+def _held(view: WorkloadView, policy: HubPolicy) -> Step | None:
+    """Somebody holds it, or did; None: nobody, or Kueue has still to end its attempt."""
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    if hub.deleting or (bus.hold is None and hub.metadata.annotations.get(HELD_ANNOTATION) is None):
+        return None
+    if bus.hold is None:
+        if hub.active or policy.mode != "dispatch":
+            return None
+        return LetGoOn()
+    if bus.state is not State.QUEUED:
+        return None
+    words = f"held by {said_by(bus.hold)}"
+    if policy.mode != "dispatch":
+        return Wait(f"{words}; in mode {policy.mode} nothing is switched off on the hub")
+    if not hub.active:
+        return Wait(words)
+    if not may_be_switched_off(hub):
+        return Wait(f"{words}, once Kueue has ended its attempt")
+    return Hold(bus.hold.who)
 
 
 def _taken_back(bus: Workload, words: str = "") -> Evict:
@@ -239,6 +284,8 @@ def _without_object(view: WorkloadView, policy: HubPolicy) -> Step:
         return End(State.CANCELLED, GONE if not bus.cancel_requested else "cancelled by request")
     if why := unmakeable(bus):
         return End(State.FAILED, why)
+    if bus.hold is not None:
+        return Wait(f"held by {said_by(bus.hold)}")
     if bus.depends:
         return Wait(f"for {bus.waited_for}; then its Job is made on the hub")
     if policy.mode != "dispatch":

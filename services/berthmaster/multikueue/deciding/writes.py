@@ -16,6 +16,7 @@ from berthmaster.multikueue.instructions import (
     PassCheck,
     SendBack,
     SwitchOff,
+    SwitchOn,
 )
 from berthmaster.multikueue.known.hub import ObjectKey
 from berthmaster.multikueue.known.workload_view import WorkloadView
@@ -85,6 +86,20 @@ def make_job(
     assert bus is not None
     namespace, body = manifest(bus, setting, nodes)
     return MakeJob(ref, view.name, namespace, body)
+
+
+def hold(view: WorkloadView, ref: str, held_by: str) -> SwitchOff:
+    """Switch a Workload off until it is released."""
+    hub = view.hub
+    assert hub is not None
+    return SwitchOff(ref, view.name, _at(hub), hub.metadata.uid, held_by)
+
+
+def let_go_on(view: WorkloadView, ref: str) -> SwitchOn:
+    """Switch it on again."""
+    hub = view.hub
+    assert hub is not None
+    return SwitchOn(ref, view.name, _at(hub), hub.metadata.uid)
 
 
 def stop(view: WorkloadView, ref: str) -> DeleteJob | SwitchOff | None:
