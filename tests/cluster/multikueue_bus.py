@@ -34,7 +34,7 @@ from berthmaster.messages.fleet import (
     QuotaAmount,
 )
 from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import MoveRequested, WorkloadEvent
+from berthmaster.messages.workload import Held, HoldReleased, MoveRequested, WorkloadEvent
 from tests.bus.tools import Lines, Settings
 from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile
@@ -249,6 +249,22 @@ class Bus:
                 who="operator ann",
                 to=to,
             )
+        )
+
+    def hold(self, name: Key) -> None:
+        """The gateway writes that somebody holds one."""
+        work = self.folds[name]
+        at = time.time()
+        tenant, id_, after = work.tenant, work.id, work.sequence
+        self.append(Held(tenant=tenant, id=id_, after=after, at_s=at, by="gateway/test", who="ann"))
+
+    def release(self, name: Key) -> None:
+        """... and that it may go on."""
+        work = self.folds[name]
+        at = time.time()
+        tenant, id_, after = work.tenant, work.id, work.sequence
+        self.append(
+            HoldReleased(tenant=tenant, id=id_, after=after, at_s=at, by="gateway/test", who="ann")
         )
 
     # What the log says

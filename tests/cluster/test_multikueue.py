@@ -314,3 +314,34 @@ def test_people_move_evict_and_drain_what_runs_while_other_jobs_come(rig: Rig) -
     assert {job: fold.submitted_sequence for job, fold in folds.items()} == age
     assert [fold.evictions for fold in folds.values()] == [0, 0, 0, 0]
     rig.nothing_wrong()
+
+
+def test_what_is_held_runs_nowhere_and_keeps_no_quota_until_it_is_released(rig: Rig) -> None:
+    rig.start()
+    rig.add_our_check("zone!=none")
+    name = rig.submit("train")
+    rig.until(lambda: rig.bus.kinds(name)[-1].startswith("running"), "it runs")
+    rig.bus.hold(name)
+    rig.until(lambda: rig.k.workload("train")["spec"].get("active") is False, "it is off")  # type: ignore[index]
+    assert not rig.k.has("train", "QuotaReserved"), "switched off once Kueue had ended it"
+    assert running_in(rig.k, "train", WORKERS) == []
+    job = rig.k.job("train")
+    assert job is not None
+    assert not job["status"].get("active"), "the last word on its pods was heard"
+    assert "held by ann" in rig.bus.why(name).summary
+
+    # One that waits is switched off as well, and what is off asks for nothing.
+    rig.k.stop_queue("hub", "Hold")
+    later = rig.submit("later")
+    rig.until(lambda: rig.bus.kinds(later) == ["submitted"], "it is known")
+    rig.bus.hold(later)
+    rig.until(lambda: rig.k.workload("later")["spec"].get("active") is False, "it is off")  # type: ignore[index]
+    rig.k.stop_queue("hub", "None")
+    rig.restart()
+    rig.bus.release(name)
+    rig.until(lambda: rig.bus.kinds(name)[-1].startswith("running"), "it runs again", 90)
+    assert rig.bus.kinds(later) == ["submitted", "held"]
+    assert rig.bus.folds[name].moves == 1
+    rig.bus.release(later)
+    rig.until(lambda: rig.bus.kinds(later)[-1].startswith("running"), "it runs", 90)
+    rig.nothing_wrong()
