@@ -32,6 +32,11 @@ class HubJob(Object, frozen=True):
         return any(one.type in ("Complete", "Failed") and one.true for one in conditions)
 
     @property
+    def counts_pods(self) -> bool:
+        """It has some as far as Kueue sees, be they ready or not."""
+        return bool(self.status and self.status.active)
+
+    @property
     def runs(self) -> bool:
         """Pods of it run somewhere: all that are wanted now are ready, or some have ended well."""
         status = self.status

@@ -67,6 +67,7 @@ from berthmaster.multikueue.instructions import (
     ClearNomination,
     DeleteJob,
     FindWriter,
+    ForgetPods,
     Instruction,
     MakeJob,
     Nominate,
@@ -489,6 +490,8 @@ class Reconciler:
             return []
         memo.patience_since_s = self._pace.since_s(view, now_s)
         told = self._tell(view, memo, now_s)
+        if (freeing := self._forget_pods(view, memo, now_s)) is not None:
+            return [*told, freeing]
         passing = self._pass_check(view, memo, now_s)
         if passing is not None:
             return [*told, passing]
@@ -555,6 +558,19 @@ class Reconciler:
         if self.policy.mode == "observe":
             return []
         return list(kube_events.of(view, memo, trap, self.know, self.policy, now_s))
+
+    def _forget_pods(self, view: WorkloadView, memo: Memo, now_s: float) -> ForgetPods | None:
+        """An eviction is stuck, and nobody is left who could end it."""
+        trap = self.trapped.get(view.name)
+        if trap is None or trap.kind != traps.STUCK_EVICTION or self.policy.mode != "dispatch":
+            return None
+        if memo.trouble and now_s < memo.trouble_until_s:
+            return None
+        self._work.add_by(view.name, now_s + STAY_S)
+        if not traps.is_forgotten(view, self.know, self.policy, now_s):
+            return None
+        write = writes.forget_pods(view, self._in_flight.ref())
+        return self._in_flight.write(view.name, write) if write is not None else None
 
     def _pass_check(self, view: WorkloadView, memo: Memo, now_s: float) -> PassCheck | None:
         if self.policy.mode != "dispatch" or view.bus is None or view.bus.hold is not None:

@@ -87,6 +87,17 @@ class SwitchOn(NamedTuple):
     uid: str
 
 
+class ForgetPods(NamedTuple):
+    """Say in the status of a Workload's Job on the hub that no pod of it is left: nobody else is
+    there to say so, and Kueue waits for it."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey  # of the Job
+    uid: str
+    version: str  # resource version
+
+
 class MakeJob(NamedTuple):
     """Create the Job of a request that goes by way of the hub."""
 
@@ -137,6 +148,7 @@ Write = (
     | SendBack
     | SwitchOff
     | SwitchOn
+    | ForgetPods
     | MakeJob
     | DeleteJob
     | Reorder

@@ -18,12 +18,14 @@ from berthmaster.multikueue.deciding.traps import (
     STOPPED_QUEUE,
     UNSCHEDULED,
 )
-from berthmaster.multikueue.instructions import Instruction, Nominate
+from berthmaster.multikueue.instructions import ForgetPods, Instruction, Nominate
 from tests.unit.multikueue.hub_objects import (
     cluster,
     cluster_queue,
     condition,
+    config,
     copy_report,
+    job,
     local_queue,
     multikueue_check,
     pods,
@@ -464,6 +466,56 @@ def test_an_eviction_that_cannot_end_is_told_with_what_helps() -> None:
     assert world.nominated() == ("w1",)
     assert "stuck" not in world.why(world.name())
     assert len([tell for tell in world.told if tell.reason == "StuckEviction"]) == 1
+
+
+def stuck(*, copy_is_gone: bool = True) -> World:
+    """Its copy went before the worker could say that its pods have gone."""
+    world = World(workers=("w1", "w2"))
+    world.all_workers()
+    world.begin()
+    world.submit()
+    world.reserve()
+    world.settle()
+    world.fact("copy", copy_report("w1", admitted=True, quota_reserved=True))
+    world.admit("train", "w1")
+    world.put(job(runs=True))
+    world.settle()
+    conditions = (condition("QuotaReserved"), condition("Evicted", True, "AdmissionCheck"))
+    world.status(conditions=conditions, cluster_name=None, admission=Admission())
+    if copy_is_gone:
+        world.fact("copy", copy_report("w1", gone=True))
+    return world
+
+
+def forgotten(world: World) -> int:
+    return sum(isinstance(write, ForgetPods) for write in world.writes)
+
+
+def test_pods_of_a_copy_that_is_surely_gone_are_forgotten_and_the_job_goes_on() -> None:
+    world = stuck()
+    world.wait(55.0, step_s=5.0)
+    assert forgotten(world) == 0
+    world.wait(15.0, step_s=5.0)
+    assert forgotten(world) == 1
+    world.wait(60.0, step_s=5.0)
+    assert forgotten(world) == 1
+    assert "stuck" not in world.why(world.name())
+
+
+def test_pods_are_not_forgotten_while_somebody_may_have_them() -> None:
+    world = stuck(copy_is_gone=False)
+    world.wait(90.0, step_s=5.0)
+    assert forgotten(world) == 0
+
+    world = stuck()  # nothing is heard of the other worker
+    world.wait(90.0, step_s=5.0, heard=("w1",))
+    assert forgotten(world) == 0
+
+    world = stuck()  # it was taken from the configuration, and its job runs on
+    world.put(config("w2"))
+    world.wait(90.0, step_s=5.0)
+    assert forgotten(world) == 0
+    assert "stuck" in world.why(world.name())
 
 
 # Admitted, and no pod runs

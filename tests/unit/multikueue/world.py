@@ -33,6 +33,7 @@ from berthmaster.multikueue.instructions import (
     ClearNomination,
     DeleteJob,
     FindWriter,
+    ForgetPods,
     Instruction,
     MakeJob,
     Nominate,
@@ -433,6 +434,11 @@ class World:
                 if write.held_by and not may_be_switched_off(before):
                     self.broken.append("switched off while Kueue ends its attempt")
                 self._switch(before, {HELD_ANNOTATION: write.held_by} if write.held_by else {})
+                return Answer()
+            case ForgetPods():
+                found = self.hub["HubJob", *write.at]
+                assert isinstance(found, HubJob)
+                self.put(msgspec.structs.replace(found, status=JobStatus()))
                 return Answer()
             case SwitchOn():
                 before = self.hub["KueueWorkload", *write.at]

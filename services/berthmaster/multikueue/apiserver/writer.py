@@ -38,6 +38,7 @@ from berthmaster.multikueue.instructions import (
     ClearNomination,
     DeleteJob,
     FindWriter,
+    ForgetPods,
     MakeJob,
     Nominate,
     PassCheck,
@@ -90,6 +91,12 @@ class HubWriter(Writer[Write]):
                 return await self._switch_off(write)
             case SwitchOn():
                 return await self._switch_on(write)
+            case ForgetPods():
+                path = JOBS.path(namespace=write.at[0], name=write.at[1], subresource="status")
+                meta = {"uid": write.uid, "resourceVersion": write.version}
+                body = {"metadata": meta, "status": {"active": 0, "ready": 0}}
+                job = await self.client.merge_patch(path, body, HubJob, field_manager=MANAGER)
+                return Answer(found=job)
             case MakeJob():
                 return await self._make_job(write)
             case DeleteJob():

@@ -124,7 +124,7 @@ def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: fl
     """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
     may be lost or deleted, could say that they are gone."""
     hub, job = view.hub, view.job
-    if hub is None or job is None or not (hub.holds("Evicted") and job.runs):
+    if hub is None or job is None or not (hub.holds("Evicted") and job.counts_pods):
         memo.evicting_since_s = None
         return None
     if memo.evicting_since_s is None:
@@ -136,6 +136,23 @@ def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: fl
         "Kueue took it back and the hub's Job still counts pods of its lost copy: bring that "
         "cluster back, or delete the Job and make it again",
     )
+
+
+def is_forgotten(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: float) -> bool:
+    """Of one whose eviction is stuck: whether it surely has no copy any more. MultiKueue drops one
+    at once that it sees between the two writes by which a worker ends it; then the worker's
+    inventory has told that it is gone, and no cluster that Kueue reaches has another."""
+    hub, bus, rules = view.hub, view.bus, view.rules
+    if hub is None or bus is None or rules is None or view.copies:
+        return False
+    at = (bus.cluster, hub.metadata.namespace, hub.metadata.name)
+    if at not in know.gone_copies or bus.cluster not in {ref.name for ref in rules.clusters}:
+        return False
+    for ref in rules.clusters:
+        silent_s = now_s - know.view.clusters.peek(ref.name).alive_at_s
+        if ref.closed or silent_s > policy.stale_after_s:
+            return False
+    return True
 
 
 def due_s(view: WorkloadView, memo: Memo, policy: HubPolicy) -> float:

@@ -11,6 +11,7 @@ from berthmaster.multikueue.instructions import (
     ClearNomination,
     DeleteJob,
     FindWriter,
+    ForgetPods,
     MakeJob,
     Nominate,
     PassCheck,
@@ -100,6 +101,15 @@ def let_go_on(view: WorkloadView, ref: str) -> SwitchOn:
     hub = view.hub
     assert hub is not None
     return SwitchOn(ref, view.name, _at(hub), hub.metadata.uid)
+
+
+def forget_pods(view: WorkloadView, ref: str) -> ForgetPods | None:
+    """Say that its Job has none."""
+    job = view.job
+    if job is None:
+        return None
+    meta = job.metadata
+    return ForgetPods(ref, view.name, _at(job), meta.uid, meta.resource_version)
 
 
 def stop(view: WorkloadView, ref: str) -> DeleteJob | SwitchOff | None:

@@ -42,6 +42,7 @@ from berthmaster.multikueue.known.labelled_nodes import LabelledNodes
 from berthmaster.multikueue.known.on_the_way import OnTheWay
 from berthmaster.multikueue.settings import HubPolicy
 
+MAX_GONE: Final = 10_000  # copies that were told to be gone: what is stuck is looked at soon
 MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 
 
@@ -66,6 +67,7 @@ class BusState:
         self.frozen: dict[Key, str] = {}
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
+        self.gone_copies: OrderedDict[tuple[str, str, str], None] = OrderedDict()  # told to be so
         self.on_the_way = OnTheWay(self.open, self.copies)
         self.moved = Moved()
         self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
@@ -193,9 +195,15 @@ class BusState:
             case NodeGone():
                 self.drop_node(fact.cluster, fact.node)
             case CopyReport(gone=True):
-                self.copies.pop((fact.cluster, fact.namespace, fact.workload), None)
+                at = (fact.cluster, fact.namespace, fact.workload)
+                self.copies.pop(at, None)
+                self.gone_copies[at] = None
+                if len(self.gone_copies) > MAX_GONE:
+                    self.gone_copies.popitem(last=False)
             case CopyReport():
-                self.copies[fact.cluster, fact.namespace, fact.workload] = fact
+                at = (fact.cluster, fact.namespace, fact.workload)
+                self.copies[at] = fact
+                self.gone_copies.pop(at, None)
 
     def drop_copy(self, cluster: str, namespace: str, workload: str) -> None:
         """A copy is no more."""
