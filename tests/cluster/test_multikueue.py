@@ -320,7 +320,7 @@ def test_what_is_held_runs_nowhere_and_keeps_no_quota_until_it_is_released(rig: 
     rig.start()
     rig.add_our_check("zone!=none")
     name = rig.submit("train")
-    rig.until(lambda: rig.bus.kinds(name)[-1].startswith("running"), "it runs")
+    rig.until(lambda: "".join(rig.bus.kinds(name)[-1:]).startswith("running"), "it runs")
     rig.bus.hold(name)
     rig.until(lambda: rig.k.workload("train")["spec"].get("active") is False, "it is off")  # type: ignore[index]
     assert not rig.k.has("train", "QuotaReserved"), "switched off once Kueue had ended it"
@@ -339,9 +339,9 @@ def test_what_is_held_runs_nowhere_and_keeps_no_quota_until_it_is_released(rig: 
     rig.k.stop_queue("hub", "None")
     rig.restart()
     rig.bus.release(name)
-    rig.until(lambda: rig.bus.kinds(name)[-1].startswith("running"), "it runs again", 90)
+    rig.until(lambda: "".join(rig.bus.kinds(name)[-1:]).startswith("running"), "it runs again", 90)
     assert rig.bus.kinds(later) == ["submitted", "held"]
     assert rig.bus.folds[name].moves == 1
     rig.bus.release(later)
-    rig.until(lambda: rig.bus.kinds(later)[-1].startswith("running"), "it runs", 90)
+    rig.until(lambda: "".join(rig.bus.kinds(later)[-1:]).startswith("running"), "it runs", 90)
     rig.nothing_wrong()

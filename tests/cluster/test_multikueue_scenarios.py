@@ -169,12 +169,16 @@ def test_a_running_copy_that_somebody_switches_off_is_evicted_once_and_goes_on_w
         rig.ready()
         with inventories(rig):
             name = rig.submit("train")
-            rig.until(lambda: rig.bus.kinds(name)[-1].startswith("running"), "it runs")
+            rig.until(lambda: "".join(rig.bus.kinds(name)[-1:]).startswith("running"), "it runs")
             where = rig.k.cluster_of("train")
             rig.until(lambda: (rig.k.job("train") or {})["status"].get("active"), "it is counted")
             rig.k.set_active("train", False, where)
             rig.until(lambda: f"evicted {where}" in rig.bus.kinds(name), "it is evicted")
-            rig.until(lambda: rig.bus.kinds(name)[-1].startswith("running"), "it runs again", 120)
+            rig.until(
+                lambda: "".join(rig.bus.kinds(name)[-1:]).startswith("running"),
+                "it runs again",
+                120,
+            )
             assert rig.bus.kinds(name).count(f"evicted {where}") == 1
             assert running_in(rig.k, "train", WORKERS) == [rig.k.cluster_of("train")]
         rig.nothing_wrong()
