@@ -45,8 +45,6 @@ class Faults:
         self._dice = {kind: random.Random(f"{seed}/{kind}") for kind in KINDS}
         chooser = random.Random(f"{seed}/kinds")
         chosen = {kind for kind in KINDS if chooser.random() < SHARE}
-        if "damage" in chosen:  # what a log has lost of a division nobody can judge
-            chosen.discard("divided")
         self.kinds = tuple(k for k in KINDS if k in chosen and k not in set(without))
         self.quiet = False  # faults have stopped
 

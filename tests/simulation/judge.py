@@ -47,6 +47,8 @@ STORY_STEPS: Final = 60
 PROMISED: Final = "no GPU is promised twice"
 # What an auditor finds in a log that has lost something; promises are looked at by ourselves then.
 OF_DAMAGE: Final = ("decision chain", "none is lost", "no forged event", PROMISED)
+# And of a divided job, if the log has lost something of it or of one of its parts.
+OF_PARTS: Final = ("parts belong to a job", "parts start together", "a job ends after its parts")
 MOST_MOVES: Final = 12  # of one workload in a world: as many as there are jobs of better right
 MAKES_ROOM: Final = (*WORDS.values(), REBALANCED)
 UNBORN: Final = "have events and no submission"
@@ -79,6 +81,11 @@ def _promises(work: Workload) -> Iterator[tuple[Gpu, int]]:
         pods = sets.get(binding.pod.rpartition("-")[0])
         for index in binding.gpus if pods is not None else ():
             yield (work.cluster, binding.node, index), pods.gpu_milli if pods is not None else 0
+
+
+def _job_of(name: str) -> str:
+    """The job of which it is a part, or itself."""
+    return name.partition("--")[0]
 
 
 class Standing(NamedTuple):
@@ -171,6 +178,10 @@ class Judge:
         """Whether it is a lie that was found, or that one came before its job was submitted; or
         what is to be found in a log that has lost something."""
         if self.harmed and (finding.rule in OF_DAMAGE or finding.where in self.forgotten):
+            return True
+        if finding.rule in OF_PARTS and any(
+            _job_of(name) == _job_of(finding.where) for name in self.forgotten
+        ):
             return True
         return finding.sequence in self.lies or (bool(self.lies) and finding.what.endswith(UNBORN))
 

@@ -26,7 +26,10 @@ Rules of this file:
   and go elsewhere. It is read again now and then, so as not to hold what is ours no more.
 
 The shell repeats a Reload until the log was readable; ``Reloaded.failed`` therefore means that the
-story holds something that this version cannot decode, and freezes the workload for us.
+story holds something that this version cannot decode, or that a damaged log has lost. The workload
+is frozen for us: we hear what its pods do, and change and tell nothing until it can be read again.
+That is tried now and then, and when anything is heard of it, since a person may declare void what
+cannot be read, or give the workload up, and what was lost may be brought back.
 """
 
 import heapq
@@ -78,6 +81,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 
+FROZEN_LOOK_S: Final = 60.0  # between two tries to read what cannot be read
 HOLD_BACK_S: Final = 15.0  # by then the resolver has mostly withdrawn what nobody claims
 CHECKPOINT_EVERY_S: Final = 10.0  # of one job at most, while it runs
 CHECKPOINT_SHARE: Final = 0.001  # of what it has run: so a story stays short however long that is
@@ -98,7 +102,6 @@ class Executor:
         self._timers: list[tuple[float, Attempt]] = []
         self._number = 0
         self.away = ""  # why the cluster does not answer, "" = it does
-        self.frozen: dict[Key, str] = {}
 
     @property
     def next_due_s(self) -> float | None:
@@ -134,8 +137,12 @@ class Executor:
 
     def _on_told(self, told: HintSeen, now_s: float) -> list[Instruction]:
         hint, event, sequence, receipt = told
-        if event.cluster != self.cluster or key(event.tenant, event.id) in self.frozen:
+        if event.cluster != self.cluster:
             return [Acknowledge(hint)]
+        job = self._jobs.get(key(event.tenant, event.id))
+        if job is not None and job.frozen:
+            job.stale = True  # whoever tells of it can read it
+            return [Acknowledge(hint), *self._advance(job, now_s)]
         match event:
             case Placed() if event.cell == HUB_CELL:
                 return [
@@ -210,7 +217,8 @@ class Executor:
         done: list[Instruction] = []
         for name, job in list(self._jobs.items()):
             is_ours = name in listed.open and not (name in listed.unheld and job.logged in HELD)
-            if listed.renewed or (not is_ours and job.sequence <= listed.sequence):
+            is_missed = not is_ours and job.sequence <= listed.sequence
+            if listed.renewed or job.frozen or is_missed:
                 job.stale = True
                 done += self._advance(job, now_s)
         return done
@@ -269,10 +277,11 @@ class Executor:
         job.ref = ""
         job.stale = False
         if read.failed:
-            del self._jobs[name]
-            self.frozen[name] = read.failed
-            done = [Acknowledge(hint) for hint in job.hints]
-            return [Freeze(job.attempt.tenant, job.attempt.id, read.failed), *done]
+            return self._freeze(job, read.failed, now_s)
+        if job.frozen:
+            job.frozen, job.look_at_s = "", 0.0
+            if job.pods is Pods.ASKED:
+                self._be_patient(job, now_s)
         work = read.workload
         if work is None or not self._is_ours(work):
             return self._leave(job, read.why or "not ours (any more)")
@@ -282,6 +291,14 @@ class Executor:
         self._watch_run(job)
         job.receipt = job.receipt or read.receipt
         return self._advance(job, now_s)
+
+    def _freeze(self, job: Job, why: str, now_s: float) -> list[Instruction]:
+        """Told once for each reason."""
+        freeze = [Freeze(job.attempt.tenant, job.attempt.id, why)] if job.frozen != why else []
+        hints, job.hints = job.hints, []
+        job.frozen, job.look_at_s = why, now_s + FROZEN_LOOK_S
+        self._set_timer(job.look_at_s, job.attempt)
+        return [*freeze, *(Acknowledge(hint) for hint in hints)]
 
     def _is_ours(self, work: Workload) -> bool:
         if work.cluster != self.cluster:
@@ -311,10 +328,11 @@ class Executor:
 
     def _on_pods(self, event: PodEvent, now_s: float) -> list[Instruction]:
         attempt = event.attempt
-        name = key(attempt.tenant, attempt.id)
-        if name in self.frozen:
+        job = self._jobs.get(key(attempt.tenant, attempt.id))
+        if job is not None and job.frozen:
+            if job.attempt == attempt:
+                job.hear(event)
             return []
-        job = self._jobs.get(name)
         if isinstance(event, PodsFound):
             return self._on_found(job, event, now_s)
         if job is None or job.attempt != attempt:
@@ -370,7 +388,9 @@ class Executor:
             job = self._jobs.get(key(attempt.tenant, attempt.id))
             if job is None or job.attempt != attempt:
                 continue
-            if job.resizing and now_s >= job.due_s:
+            if job.frozen:
+                job.stale = job.stale or now_s >= job.look_at_s
+            elif job.resizing and now_s >= job.due_s:
                 self._let_go_of_new_pods(job, now_s)
             elif job.pods is Pods.ASKED and now_s >= job.due_s:
                 job.judge(FinalResult(How.EVICTED, self._limits.too_late(job), fault="late"))
@@ -396,7 +416,9 @@ class Executor:
         stuck = [
             job
             for job in self._jobs.values()
-            if job.half_started and now_s >= job.bound_since_s + self._limits.gang_s
+            if job.half_started
+            and not job.frozen
+            and now_s >= job.bound_since_s + self._limits.gang_s
         ]
         if len(stuck) < 2:
             return []
@@ -411,6 +433,8 @@ class Executor:
     def _advance(self, job: Job, now_s: float) -> list[Instruction]:
         """The next step from what the log says and what the pods do. One write at a time; the
         orders to the cluster do not wait for it."""
+        if job.frozen:
+            return [self._reload(job)] if job.stale and not job.ref else []
         if job.logged in HELD and not job.stale:
             if job.pods is Pods.NONE and job.verdict is None and not self._unwanted(job, now_s):
                 if job.held_back:

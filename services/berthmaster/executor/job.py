@@ -112,10 +112,11 @@ class Job(msgspec.Struct, kw_only=True):
     checkpoint_due_s: float = 0.0
     due_s: float = 0.0  # if not all pods run by then, the attempt is given back
     verdict: FinalResult | None = None
-    look_at_s: float = 0.0  # not claimed yet as the cluster does not answer: read again then
+    look_at_s: float = 0.0  # read again then: frozen, or not claimed as the cluster is away
     # Under way
     ref: str = ""  # of the one write or read in flight; "" = none
     stale: bool = False  # the log has moved: read it before the next write
+    frozen: str = ""  # why its story cannot be read; "" = it can
     patience_s: float = 0.0  # the ending is not appended before then; 0 = not decided
     hints: list[int] = []
 

@@ -17,7 +17,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsWaiting,
     StopPods,
 )
-from berthmaster.executor.core import HOLD_BACK_S, Executor
+from berthmaster.executor.core import FROZEN_LOOK_S, HOLD_BACK_S, Executor
 from berthmaster.executor.events import ClusterReached, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job
@@ -435,9 +435,36 @@ def test_a_story_that_cannot_be_read_freezes_its_workload() -> None:
     assert executor.handle(Reloaded(ref="4", workload=None, failed="unknown tag"), 152) == [
         Freeze("acme", "train", "unknown tag")
     ]
-    # Whatever comes: nothing is done, and what is told is acknowledged.
+    # Its pods are heard of, and nothing is done about them.
     assert executor.handle(PodsGone(TRAIN), 153) == []
-    assert executor.handle(HintSeen(9, placed(), 5), 154) == [Acknowledge(9)]
+    # It is read again when anybody tells of it, and now and then; it is told once.
+    again = Reload(ref="5", tenant="acme", id="train")
+    assert executor.handle(HintSeen(9, placed(), 5), 154) == [Acknowledge(9), again]
+    assert executor.handle(HintSeen(10, placed(), 5), 155) == [Acknowledge(10)]
+    assert executor.handle(Reloaded(ref="5", workload=None, failed="unknown tag"), 156) == []
+    assert executor.handle(Tick(), 156 + FROZEN_LOOK_S - 1) == []
+    again = Reload(ref="6", tenant="acme", id="train")
+    assert executor.handle(Tick(), 156 + FROZEN_LOOK_S) == [again]
+    # A person has declared void what could not be read: what its pods came to is told.
+    read = Reloaded(ref="6", workload=work(State.RUNNING))
+    [told] = executor.handle(read, 300)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Succeeded)
+
+
+def test_pods_of_a_frozen_workload_that_was_given_up_are_removed() -> None:
+    executor = running_executor()
+    [reload] = executor.handle(Listed(frozenset(), 90), 110)
+    assert isinstance(reload, Reload)
+    lost = Reloaded(ref=reload.ref, workload=None, failed="lost")
+    assert executor.handle(lost, 111) == [Freeze("acme", "train", "lost")]
+    # Neither its limits nor those of others end it meanwhile.
+    assert executor.handle(PodsFailed(TRAIN, "OOMKilled", 137), 112) == []
+    [reload] = executor.handle(Listed(frozenset(), 91), 113)
+    assert isinstance(reload, Reload)
+    gone = Reloaded(ref=reload.ref, workload=None)
+    assert executor.handle(gone, 114) == [DeletePods(TRAIN, "not ours (any more)")]
+    assert executor.jobs == 0
 
 
 def test_a_placement_that_the_hub_s_kueue_carries_out_is_left_alone() -> None:
