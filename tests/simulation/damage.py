@@ -17,7 +17,7 @@ from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider
 from tests.simulation.doorway import Doorway
 from tests.simulation.front import Front
-from tests.simulation.logwatch import damage_of, held_against_marks, new_reading
+from tests.simulation.logwatch import counted, damage_of, held_against_marks, new_reading
 from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
@@ -81,20 +81,20 @@ class Damaged(Peopled):
 
     def _remembers(self, first: int, *, remade: bool) -> bool:
         """Whether a mark, or whoever follows the log, has seen what it held so far: a log of which
-        only the length is known may be as long again before anybody looks. Whoever finds
-        another stream than it followed begins anew, and knows only what marks say."""
+        only the length is known may be as long again before anybody looks. Of one that is made
+        anew it is enough to know that there was another; deciders that follow one end by that,
+        and those that begin in their place know only what marks say."""
+        watching: list[Front | Doorway] = [self.front, self.door]
+        alive = [each for each in (*watching, *self.deciders) if _is_awake(each)]
+        if remade:
+            own = [kept for each in watching if each in alive for kept in each.watch.own()]
+            return bool(counted(self.bus, own))
         marks = [
-            one.sequence if remade else max(one.digests, default=0)
+            max(one.digests, default=0)
             for kept in self.bus.marks.values()
             for one in kept.mark.streams
         ]
-        watching: list[Decider | Front | Doorway] = [*self.deciders, self.front, self.door]
-        readers = [
-            process.watch.seen_to
-            for process in watching
-            if process.life and process.up and not process.paused
-        ]
-        return max([*marks, *([] if remade else readers)], default=0) >= first
+        return max([*marks, *(each.watch.seen_to for each in alive)], default=0) >= first
 
     # As bus/follow.py does when its connection is there again
 
@@ -218,3 +218,7 @@ class Damaged(Peopled):
             for number in (one.sequence, one.submitted_sequence)
             if core.touches((number,), sorted(missing)) or holds.get(number, one.key) != one.key
         }
+
+
+def _is_awake(process: Process) -> bool:
+    return bool(process.life) and process.up and not process.paused

@@ -192,7 +192,6 @@ class Decider(Process):
         if self._missing or not self.may_decide:
             self._alarm(longest_s)  # what changes that stirs it
             return
-        self._alarm(max(0.2, min(longest_s, self.core.wake_at_s() - self.now())))
         if self.core.behind:
             self._behind_since_s = self._behind_since_s or self.clock.now_s
             if self.clock.now_s - self._behind_since_s > BEHIND_LIMIT_S:
@@ -208,6 +207,8 @@ class Decider(Process):
         if plan is not None:
             self._committing = True
             self.feed(lambda: self._commit(plan))
+            return
+        self._alarm(max(0.2, min(longest_s, self.core.wake_at_s() - self.now())))
 
     def _commit(self, plan: Plan) -> None:
         if self.trapped(lambda: self._commit(plan)):
@@ -238,7 +239,10 @@ class Decider(Process):
     # Now and then
 
     def _renew(self) -> None:
-        if self.bus.try_lease(self):
+        held = self.bus.holds_lease(self)
+        if self.bus.try_lease(self) and not held:
+            self._stir()
+        if self.ignores_lease:
             self._stir()
         self.later(self.bus.pace.lease_s, self._renew)
 

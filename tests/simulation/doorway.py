@@ -49,6 +49,7 @@ class Doorway(Process):
         self.bus = bus
         self.ready = False
         self.log: Follower | None = None
+        self._watched_so_far: LogWatch | None = None
         self._position = 0
         self._stories: dict[Key, list[Message]] = {}  # as it has read them: see log_view.py
         self._receipts = Receipts(b"the door's own")
@@ -60,8 +61,14 @@ class Doorway(Process):
         """Look at the log, then read it."""
         self.ready = False
         self.watch = LogWatch(
-            self.bus, self, NAME, waits_for_executors=False, accepted=self.log_replaced
+            self.bus,
+            self,
+            NAME,
+            waits_for_executors=False,
+            accepted=self.log_replaced,
+            before=self._watched_so_far,
         )
+        self._watched_so_far = self.watch
         self.watch.begin(self._follow)
 
     def log_replaced(self) -> None:

@@ -6,7 +6,7 @@ remembers how far it went, looks again and again, and begins anew when a person 
 was found. Where nothing can be damaged there is nothing to look for, and it is done at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from berthmaster.bus.follow import REPLACED_AFTER_S
@@ -37,15 +37,18 @@ class LogWatch:
         waits_for_executors: bool = True,
         told: Callable[[str], None] = lambda _: None,
         accepted: Work | None = None,
+        before: "LogWatch | None" = None,
     ) -> None:
         """``told``: hears what is wrong, "" = nothing; ``accepted``: what to do when a person has
-        accepted damage, else the process begins anew."""
+        accepted damage, else the process begins anew; ``before``: of the same process, which lives
+        on with another log."""
         self._bus = bus
         self._process = process
         self._name = name
         self._waits_for_executors = waits_for_executors
         self._told = told
         self._accepted = accepted or self._begin_anew
+        self._known: list[StreamMark] = []
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
         self._doubted_s: float | None = None
@@ -55,12 +58,17 @@ class LogWatch:
         self._folded_as = ""
         self._folded_at_s = 0.0
         self._begun = False
+        self._words = ""
         self._reading: Reading | None = None
         self._reads_all = False
         self._remembered: Marks = []  # when it began to read
         self._read_at_s = 0.0
         self._read_making = 0
         self.read = False  # whether all of the log has been read and judged
+        if before is not None:
+            self._known = [one for kept in before.own() for one in kept.mark.streams]
+            self._found, self._doubt = before._found, before._doubt
+            self._accepted_at_s = before._accepted_at_s
 
     @property
     def sound(self) -> bool:
@@ -91,6 +99,9 @@ class LogWatch:
             go_on()
             return
         if not self._process.cut:
+            is_first = not self._looked_at_making and not self._found
+            if self._known and is_first:  # others are to know it at once
+                self._bus.marks[self._name] = self.own()[0]
             self._look()
             since_s = self._process.now() - self._bus.accepted_at_s
             spoken = not self._waits_for_executors or since_s >= BEGIN_AFTER * RECOVERY_S
@@ -98,9 +109,10 @@ class LogWatch:
                 self._begun = True
                 self.folds_anew()
                 self._process.later(self._bus.pace.log_look_s, self._again)
+                self.reconnected()
                 go_on()
                 return
-        self._process.later(FIRST_LOOKS_S, lambda: self.begin(go_on))
+        self._process.later(LOOK_S if self._seen else FIRST_LOOKS_S, lambda: self.begin(go_on))
 
     def folds_anew(self) -> None:
         """From its beginning, as it is now."""
@@ -111,7 +123,7 @@ class LogWatch:
         """The log is followed from here on, and each message handed to ``saw``."""
         if self._bus.watched:
             self._reads_all = start == 1
-            self._remembered = _counted(self._bus)
+            self._remembered = counted(self._bus)
             self._reading = new_reading(self._bus, start)
 
     def saw(self, message: Message) -> None:
@@ -130,10 +142,16 @@ class LogWatch:
         """How far it has followed the log."""
         return self._reading.last if self._reading is not None else 0
 
+    def own(self) -> list[Remembered]:
+        """What the process remembers itself, as the guard does."""
+        now_s = self._bus.clock.now_s
+        return core.own_memory(self._name, self._known, self._reading, WORKLOADS, now_s)
+
     def _look(self) -> None:
         bus = self._bus
-        damage = held_against_marks(bus)
-        self._settle(damage)
+        own = self.own()
+        damage = held_against_marks(bus, own)
+        self._settle(damage, own)
         if self._found:  # its own, and what others tell of it
             damage = []
         self._looked_at_making = bus.makings
@@ -142,11 +160,19 @@ class LogWatch:
         if self._doubted_s is None or now_s - self._doubted_s >= SETTLE_S:
             self._seen = damage
         self._tell()
+        if self._doubted_s is None:
+            mark = StreamMark(
+                stream=WORKLOADS,
+                created=bus.created,
+                sequence=bus.log.end,
+                accepted_at_s=bus.accepted_at_s,
+            )
+            self._known = [mark]
 
-    def _settle(self, damage: list[Damage]) -> None:
+    def _settle(self, damage: list[Damage], own: list[Remembered]) -> None:
         """As the guard does: as long again is not the same again."""
         bus = self._bus
-        seen, marks = _seen(bus), _counted(bus)
+        seen, marks = _seen(bus), counted(bus, own)
         if bus.accepted_at_s > self._accepted_at_s:
             self._accepted_at_s, self._doubt, self._found = bus.accepted_at_s, None, []
         if core.is_short(seen, marks):
@@ -161,7 +187,9 @@ class LogWatch:
 
     def _tell(self) -> None:
         words = "; ".join(str(each) for each in (*self._seen, *self._found))
-        self._told(f"nothing is decided: {words}" if words else "")
+        if words != self._words:
+            self._words = words
+            self._told(f"nothing is decided: {words}" if words else "")
         if words:
             self._bus.on_damage_told(words)
 
@@ -179,7 +207,8 @@ class LogWatch:
             self._read_all(None)
 
     def reconnected(self) -> None:
-        """The server began anew: however seldom it looks else, it does so each second now."""
+        """The server began anew, or the process: however seldom it looks else, it does so each
+        second now."""
         if self._bus.pace.log_look_s > LOOK_S:
             for times in range(1, 1 + int(REPLACED_AFTER_S)):
                 self._process.later(times * LOOK_S, self._look_now)
@@ -226,17 +255,19 @@ class LogWatch:
         self.read = True
         self._read_at_s = bus.clock.now_s
         self._read_making = bus.makings
+        self._words = "?"  # whoever waited for this is told, whatever was found
         self._tell()
 
 
-def _counted(bus: Bus) -> Marks:
+def counted(bus: Bus, own: Iterable[Remembered] = ()) -> Marks:
+    """What is remembered and not outdated by what a person has accepted since."""
     accepted = bus.accepted[0] if bus.accepted is not None else None
-    return core.counted(WORKLOADS, bus.marks.values(), accepted, bus.accepted_at_s)
+    return core.counted(WORKLOADS, [*bus.marks.values(), *own], accepted, bus.accepted_at_s)
 
 
 def new_reading(bus: Bus, start: int = 1, *, remembered: Marks | None = None) -> Reading:
     """To be shown the log from there on. ``remembered``: before what is remembered now."""
-    marks = [*(remembered or []), *_counted(bus)]
+    marks = [*(remembered or []), *counted(bus)]
     return Reading(start, core.known_digests(bus.created, marks), bus.accepted_missing)
 
 
@@ -247,10 +278,10 @@ def _seen(bus: Bus) -> Seen:
     return Seen(bus.created, first, log.end, len(log.messages))
 
 
-def held_against_marks(bus: Bus) -> list[Damage]:
-    """What is remembered against what the server says."""
+def held_against_marks(bus: Bus, own: Iterable[Remembered] = ()) -> list[Damage]:
+    """What is remembered against what the server says. ``own``: by whoever looks."""
     accepted = bus.accepted[0] if bus.accepted is not None else None
-    return core.held_against(WORKLOADS, _seen(bus), _counted(bus), accepted)
+    return core.held_against(WORKLOADS, _seen(bus), counted(bus, own), accepted)
 
 
 def damage_of(bus: Bus, reading: Reading, *, whole: bool = False) -> list[Damage]:

@@ -348,6 +348,22 @@ def counted(
     ]
 
 
+def own_memory(
+    service: str, known: Iterable[StreamMark], reading: Reading | None, stream: str, now_s: float
+) -> list[Remembered]:
+    """What a service that lives has seen itself, when each stream was in order last, and as far as
+    it has followed ``stream`` since: nobody else need remember that. At first nobody has kept a
+    mark, and what is put back may have the marks of its own time."""
+    marks = [
+        msgspec.structs.replace(one, sequence=reading.last, digests=reading.digests())
+        if one.stream == stream and reading is not None and reading.last >= one.sequence
+        else one
+        for one in known
+    ]
+    mark = LogMark(service=service, at_s=now_s, streams=tuple(marks))
+    return [Remembered(mark, now_s)] if marks else []
+
+
 def held_against(
     stream: str,
     seen: Seen | None,

@@ -1,7 +1,7 @@
 """Holds the logs against what is remembered: by what the server says of them, or by reading all."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from berthmaster.bus.streams import ARCHIVE, CONTROL, CONTROL_A_SUBJECT, WORKLOA
 from berthmaster.lifecycle.flaws import Flaws, flaws_of
 from berthmaster.logcheck import core
 from berthmaster.logcheck.archived import READ_LIMIT_S, archived
-from berthmaster.logcheck.core import Damage, Doubt, Gap, Reading, Seen
+from berthmaster.logcheck.core import Damage, Doubt, Gap, Reading, Remembered, Seen
 from berthmaster.logcheck.marks import NO_STREAM, acceptance, declared_void, remembered, seen_of
 from berthmaster.messages.control import LogAccepted, MessagesVoid
 from berthmaster.messages.records import LogMark, StreamMark
@@ -72,10 +72,13 @@ class Looked(NamedTuple):
         return Reading(start, core.known_digests(created, self.marks), accepted)
 
 
-async def look(conn: Connection, folder: Path | None = None) -> dict[str, Looked]:
-    """What the server says and what is remembered of each stream. Raises BusError."""
+async def look(
+    conn: Connection, folder: Path | None = None, own: Sequence[Remembered] = ()
+) -> dict[str, Looked]:
+    """What the server says and what is remembered of each stream. ``own``: by whoever looks.
+    Raises BusError."""
     found = {}
-    all_marks = await remembered(conn, folder)
+    all_marks = [*await remembered(conn, folder), *own]
     for stream in WATCHED:
         seen = await seen_of(conn, stream)
         accepted, at_s = await acceptance(conn, stream)

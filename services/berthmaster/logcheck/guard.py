@@ -1,6 +1,7 @@
 """Keeps a service from deciding on a log that is not what it was, until a person says to go on.
 
-A service looks before it begins: at what the server says of the streams, beside what is remembered.
+A service looks before it begins: at what the server says of the streams, beside what is remembered,
+by others and, as long as it lives, by itself.
 One that decides also reads the whole log once, since a server may not know that it cannot read
 some of it. What is found is said in the service's log, in its readiness and in a metric, and in its
 mark, so that the others hear of it. What a person accepts counts from the moment it is stored; a
@@ -21,7 +22,7 @@ from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
-from berthmaster.logcheck.core import Damage, Doubt, Reading
+from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered
 from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.periodic import stopped_within, unless_stopped
@@ -74,6 +75,7 @@ class LogGuard:
         self._looked_through = -1  # number of the connection through which was looked last
         self._told = told
         self._looked: dict[str, Looked] = {}
+        self._known: dict[str, StreamMark] = {}  # when each was in order last
         self._flaws = NO_FLAWS
         self._reading: Reading | None = None  # of what the service follows
         self._reads_all = False  # from its beginning
@@ -143,6 +145,8 @@ class LogGuard:
         stop before."""
         health, stopping = self._ctx.health, self._ctx.stopping
         health.ready(PART, False, "the logs have not been looked at yet")
+        if self._known:
+            await unless_stopped(self._tell_own(), stopping)
         while not stopping.is_set():
             try:
                 await unless_stopped(self._look(), stopping)
@@ -159,11 +163,39 @@ class LogGuard:
                 break
         return False
 
+    def _own(self) -> list[Remembered]:
+        known, now_s = self._known.values(), self._conn.now()
+        return core.own_memory(self._name, known, self._reading, WORKLOADS, now_s)
+
+    async def _tell_own(self) -> None:
+        """It begins anew, maybe with another log than it followed: others are to know what it
+        has seen of that one before they begin."""
+        (own,) = self._own()
+        self._known = {one.stream: one for one in own.mark.streams}
+        self._reading = None
+        if self._found:
+            return  # what it keeps already tells of that, and nobody begins
+        try:
+            await marks.keep(self._conn, own.mark, self._folder)
+        except (BusError, OSError) as error:
+            self._conn.log.warning("what was seen of the logs cannot be kept", why=str(error))
+
     async def _look(self) -> None:
         through = self._conn.reconnects
-        now = await look(self._conn, self._folder)
+        now = await look(self._conn, self._folder, self._own())
         await self._settle(now[WORKLOADS])
         self._take(now)
+        if self._doubted_s is None:
+            self._known = {
+                stream: StreamMark(
+                    stream=stream,
+                    created=each.seen.created,
+                    sequence=each.seen.last,
+                    accepted_at_s=each.accepted_at_s,
+                )
+                for stream, each in now.items()
+                if each.seen is not None
+            }
         self._looked_through = through
         if self._seen and self._folder is not None:
             await marks.tell_again(self._conn, self._name, self._folder)

@@ -20,6 +20,7 @@ from berthmaster.logcheck.core import (
     held_against,
     is_short,
     known_digests,
+    own_memory,
     read_through,
     together,
     unsettled,
@@ -66,6 +67,26 @@ def against(kept: Remembered, seen: Seen | None, accepted_at_s: float = 0.0) -> 
         accepted = LogAccepted(stream="WORKLOADS", created="c1", sequence=1)
     marks = counted("WORKLOADS", [kept], accepted, accepted_at_s)
     return held_against("WORKLOADS", seen, marks, accepted)
+
+
+def test_a_service_that_lives_remembers_itself_what_nobody_has_kept() -> None:
+    was = StreamMark(stream="WORKLOADS", created="c1", sequence=4, accepted_at_s=0.0)
+    (own,) = own_memory("door", [was], read(range(1, 41)), "WORKLOADS", 27.0)
+    (damage,) = against(own, Seen("c2", 1, 4, 4))
+    assert damage.missing == ((5, 40),)
+    assert "was made anew; the one before went up to 40" in str(damage)
+    (damage,) = against(own, Seen("c1", 1, 39, 39))
+    assert "door saw it go up to 40" in str(damage)
+    assert against(own, Seen("c1", 1, 41, 41)) == []
+    # What a person has accepted since is another log.
+    marks = counted(
+        "WORKLOADS", [own], LogAccepted(stream="WORKLOADS", created="c2", sequence=4), 20.0
+    )
+    assert marks == []
+    # Who has read less than was there when it looked knows at least that.
+    (own,) = own_memory("door", [was], read(range(1, 3)), "WORKLOADS", 27.0)
+    assert own.mark.streams == (was,)
+    assert own_memory("door", [], None, "WORKLOADS", 27.0) == []
 
 
 # One pass
