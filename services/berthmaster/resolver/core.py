@@ -63,6 +63,7 @@ from berthmaster.resolver.settings import Policy
 STIRRING = Submitted | Released | Reprioritized | Held | HoldReleased | MoveRequested
 LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
 BALANCE_EVERY_S = 10.0  # who could begin if others moved is looked for so often at most
+BALANCE_SELDOM_S = 320.0  # and where nobody could, and no room came up since, after twice as long
 CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
 
 
@@ -83,7 +84,9 @@ class Resolver:
         self._refusals = Refusals()
         self._ended_at_s = float("-inf")  # when endings were looked for last
         self._decided_at_s = float("-inf")  # when something to decide was looked for last
-        self._balances_at_s = float("-inf")  # who could begin if others moved: not before that
+        self._balanced_at_s = float("-inf")  # when it was looked for last who could if others moved
+        self._balance_pause_s = BALANCE_EVERY_S  # twice as long each time that nobody could
+        self._balanced_growth = -1  # by that look: what came up since may help
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
         self._commit_limit: int | None = None  # lowered while plans turn out too large
@@ -239,14 +242,35 @@ class Resolver:
         limits = [each for each in (self._commit_limit, refusals.limit) if each is not None]
         if limits:
             policy = msgspec.structs.replace(policy, commit_limit=min(limits))
-        balance = now_s >= self._balances_at_s
+        balance = now_s >= self._balances_at_s()
         self.pending = decide(know, policy, now_s, self.name, balance=balance)
         if balance and (self.pending is None or self.pending.decision.rebalances):
-            self._balances_at_s = now_s + BALANCE_EVERY_S
+            self._balanced(now_s, in_vain=self.pending is None)
         if self.pending is None:
             self._arrived = False
             self._looked_at = know.derived.growth
         return self.pending
+
+    def _balanced(self, now_s: float, *, in_vain: bool) -> None:
+        """It was looked for who could begin if others moved."""
+        growth = self.know.derived.growth
+        is_new = next_stuck_s(self.know, self.policy, self._balanced_at_s) <= now_s
+        if in_vain and growth == self._balanced_growth and not is_new:
+            self._balance_pause_s = min(2.0 * self._balance_pause_s, BALANCE_SELDOM_S)
+        else:
+            self._balance_pause_s = BALANCE_EVERY_S
+        self._balanced_at_s, self._balanced_growth = now_s, growth
+
+    def _balances_at_s(self) -> float:
+        """When that is to be looked for again: soon where room came up since or somebody else is
+        stuck, else the later the longer it was in vain, since only time can have changed it."""
+        soon_s = self._balanced_at_s + BALANCE_EVERY_S
+        if self.know.derived.growth != self._balanced_growth:
+            return soon_s
+        seldom_s = self._balanced_at_s + self._balance_pause_s
+        if seldom_s <= soon_s:
+            return soon_s
+        return min(seldom_s, max(soon_s, next_stuck_s(self.know, self.policy, self._balanced_at_s)))
 
     def endings(self, now_s: float) -> list[Append]:
         """Endings that are ours to write, each asked for once until answered."""
@@ -326,7 +350,7 @@ class Resolver:
             times.append(next_look_s(know, policy.restart_s, self._decided_at_s))
         stuck_s = next_stuck_s(know, policy)
         if stuck_s < float("inf"):
-            times.append(max(stuck_s, self._balances_at_s, self._decided_at_s + LOOK_AGAIN_S))
+            times.append(max(stuck_s, self._balances_at_s(), self._decided_at_s + LOOK_AGAIN_S))
         for name, at_s in know.derived.deadlines.items():
             cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s

@@ -100,6 +100,34 @@ def pieces(
     return [late, other]
 
 
+def test_where_nobody_can_be_moved_it_is_looked_for_less_and_less_often_until_room_comes_up() -> (
+    None
+):
+    world = fleet(4, 4)
+    whole = wait(world, "whole", gpus=4)
+    half = wait(world, "half", gpus=2)
+    world.settle()
+    for name in (whole, half):
+        world.claim(name)
+        world.run(name)
+    wait(world, "wide", gpus=4)  # the half could only go where it is
+
+    def pauses(looks: int) -> list[float]:
+        found = []
+        for _ in range(looks):
+            assert moved(world) == []
+            wakes_in_s = world.resolver.wake_at_s() - world.now_s
+            found.append(round(wakes_in_s, 3))
+            for _ in range(round(wakes_in_s)):  # else its cluster would be back from silence
+                world.pass_s(1.0)
+        return found
+
+    assert pauses(1) == [600.0]
+    assert pauses(8) == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 320.0, 320.0]
+    world.fact(node(name="n2", gpus=1))
+    assert pauses(4) == [10.0, 20.0, 40.0, 80.0]
+
+
 def test_one_job_moves_so_that_another_fits_which_has_waited_for_long() -> None:
     world = fleet(4, 4)
     kept = pieces(world)

@@ -69,8 +69,9 @@ def may_be_stuck(draft: Draft, turn: Turn) -> bool:
     return setting is not None and setting.via == "direct" and setting.rebalances != "never"
 
 
-def next_stuck_s(know: Knowledge, policy: Policy) -> float:
-    """When the first of those has waited for long enough, or has."""
+def next_stuck_s(know: Knowledge, policy: Policy, after_s: float = float("-inf")) -> float:
+    """When the first of those has waited for long enough, or has. ``after_s``: of those who had
+    not by then."""
     soonest_s = float("inf")
     if not policy.rebalance_moves:
         return soonest_s
@@ -81,7 +82,8 @@ def next_stuck_s(know: Knowledge, policy: Policy) -> float:
         for line in lines.values():
             if (first := line.first()) is not None and not know.open[first[1]].moves:
                 at_s = know.open[first[1]].changed_at_s + policy.rebalance_after_s
-                soonest_s = min(soonest_s, at_s)
+                if after_s < at_s < soonest_s:
+                    soonest_s = at_s
     return soonest_s
 
 
