@@ -1,8 +1,8 @@
 """Thousands of simulated worlds: how many steps a second, and whether any seed finds a fault.
 
 Part ``seeds``: worlds of seconds and minutes. Part ``hours``: a hundred thousand simulated hours of
-a fleet of long jobs (tests/simulation/pace.py says what is stretched there, and what is not); it
-takes an hour or so of one core, keeps what it has done in a file, and goes on there when it is
+fleets of long jobs (tests/simulation/pace.py says what is stretched there, and what is not); it
+takes an hour or two of one core, keeps what it has done in a file, and goes on there when it is
 started again on the same tree. Other seeds than those of the tests, unless told otherwise. A seed
 that fails is named; its story is told by ``python -m tests.simulation SEED [--pace slow]``.
 """
@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from tests.simulation.many import CHUNK, outcome_of, outcomes_of
-from tests.simulation.pace import SLOW
+from tests.simulation.pace import slow
 from tests.simulation.world import Outcome
 
 FIRST_SEED = 100_000
@@ -77,6 +77,9 @@ class Told(msgspec.Struct):
             "void_events_count": float(counts["verdict void"]),
             "lies_count": float(counts["lies"]),
             "kills_count": float(counts["kills"]),
+            "damages_count": float(counts["damages"]),
+            "misfortunes_count": float(counts["misfortunes"]),
+            "faults_per_hour": (counts["misfortunes"] + counts["lies"]) / (self.virtual_s / 3600),
             "virtual_hours": self.virtual_s / 3600,
             "took_s": self.took_s,
             "cpu_s": self.cpu_s,
@@ -114,7 +117,7 @@ def hours(
     wall_s, cpu_s = time.monotonic() - told.took_s, time.process_time() - told.cpu_s
     kept_s = shown_s = time.monotonic()
     while told.virtual_s < 3600 * number:
-        outcome = outcome_of(told.next_seed, SLOW)
+        outcome = outcome_of(told.next_seed, slow(told.next_seed))
         told.take(outcome)
         _name(outcome, "--pace slow")
         now_s = time.monotonic()
@@ -139,7 +142,7 @@ def _name(outcome: Outcome, how: str = "") -> None:
 def _show(told: Told, number: float) -> None:
     line = (
         f"simulation: {told.virtual_s / 3600:,.0f} of {number:,.0f} hours in {told.took_s:,.0f} s, "
-        f"{told.seeds:,} seeds, {len(told.failed)} failed"
+        f"{told.cpu_s:,.0f} s of a processor, {told.seeds:,} seeds, {len(told.failed)} failed"
     )
     before, behind = ("\r", "") if sys.stderr.isatty() else ("", "\n")
     print(f"{before}{line}", end=behind, file=sys.stderr, flush=True)

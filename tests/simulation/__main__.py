@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     without = [kind for kind in args.without.split(",") if kind]
     if unknown := sorted(set(without) - set(KINDS)):
         parser.error(f"no kind of fault is called {unknown[0]}; there are {', '.join(KINDS)}")
-    pace = PACES[args.pace]
+    pace = PACES[args.pace](args.seed)
     outcome = run(args.seed, without, pace=pace)
     if outcome.finding is None:
         print(f"seed {args.seed} is clean: {outcome.events} events in {outcome.passed_s:.0f} s")

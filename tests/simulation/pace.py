@@ -1,15 +1,17 @@
 """How long things last in a world, and how often what repeats is repeated.
 
-Two paces: ``FAST``, in which jobs last seconds and minutes, for many stories in little time, and
-``SLOW``, a fleet of long jobs, for many hours. What stretches in the slow one are jobs, deadlines,
-what befalls clusters and people's wishes (``longer`` times as long), and the periods of what is
-said again although nothing is new (heartbeats, telemetry, leases, snapshots). What does not are
-delays on the way, limits within which an answer must come, claims and pauses: a service is as late,
-and two of them get as much in each other's way, as in the fast one. There are as many faults a job:
-their number is a world's, and in the slow pace half of them strike at an event instead of at a
-time, as most of the time nothing happens that they could hit.
+Two kinds: ``fast``, in which jobs last seconds and minutes, for many stories in little time, and
+``slow``, fleets of jobs of minutes, hours and days, for many hours. What stretches in the slow ones
+are jobs, deadlines, what befalls clusters and people's wishes (``longer`` times as long), and the
+periods of what is said again although nothing is new (heartbeats, telemetry, leases, snapshots).
+What does not are delays on the way, limits within which an answer must come, claims and pauses: a
+service is as late, and two of them get as much in each other's way, as in the fast ones. There are
+as many faults a job: their number is a world's, and in the slow worlds half of them strike at an
+event instead of at a time, as most of the time nothing happens that they could hit.
 """
 
+import random
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 
@@ -36,23 +38,37 @@ class Pace(NamedTuple):
 
 
 FAST: Final = Pace()
-SLOW: Final = Pace(
-    longer=60.0,
-    alive_s=300.0,
-    telemetry_s=600.0,
-    stale_after_s=900.0,
-    score_stale_after_s=1200.0,
-    score_withdraw_after_s=3600.0,
-    lease_s=120.0,
-    lease_ttl_s=360.0,
-    retry_s=60.0,
-    snapshot_s=1500.0,
-    longest_sleep_s=300.0,
-    gateway_tick_s=30.0,
-    log_look_s=60.0,
-    readers_s=180.0,
-    look_s=1200.0,
-    calm_s=90_000.0,
-    strikes_at_events=0.5,
-)
-PACES: Final = {"fast": FAST, "slow": SLOW}
+LONGER: Final = (60.0, 120.0, 240.0, 480.0)  # of slow worlds: jobs of minutes, hours and days
+
+
+def fast(seed: int) -> Pace:
+    """Of a world of seconds and minutes."""
+    del seed
+    return FAST
+
+
+def slow(seed: int) -> Pace:
+    """Of a world of hours and days; how much longer than a fast one is drawn from its seed."""
+    longer = random.Random(f"{seed}/pace").choice(LONGER)
+    return Pace(
+        longer=longer,
+        alive_s=FAST.alive_s * longer,
+        telemetry_s=FAST.telemetry_s * longer,
+        stale_after_s=FAST.stale_after_s * longer,
+        score_stale_after_s=FAST.score_stale_after_s * longer,
+        score_withdraw_after_s=FAST.score_withdraw_after_s * longer,
+        lease_s=FAST.lease_s * longer,
+        lease_ttl_s=FAST.lease_ttl_s * longer,
+        retry_s=FAST.retry_s * longer,
+        snapshot_s=FAST.snapshot_s * longer,
+        longest_sleep_s=FAST.longest_sleep_s * longer,
+        gateway_tick_s=min(60.0, FAST.gateway_tick_s * longer),
+        log_look_s=FAST.log_look_s * longer,
+        readers_s=FAST.readers_s * longer,
+        look_s=FAST.look_s * longer,
+        calm_s=FAST.calm_s * longer,
+        strikes_at_events=0.5,
+    )
+
+
+PACES: Final[dict[str, Callable[[int], Pace]]] = {"fast": fast, "slow": slow}

@@ -97,6 +97,7 @@ class World(Haunted):
     def _seen(self) -> dict[str, int]:
         seen = Counter(type(m.body).__name__ for m in self.bus.log.messages)
         seen.update({f"verdict {v.value}": n for v, n in self.judge.verdicts.items()})
+        seen["misfortunes"] = len(self.plan)
         seen["lies"] = len(self.judge.lies)
         seen["doubtful"] = len(self.judge.doubtful)
         seen["refused commits"] = sum(d.refused for d in self.deciders)
