@@ -39,7 +39,7 @@ REMAP_PENDING: Final = f"{DEV}ROW_REMAP_PENDING"
 REMAP_FAILURE: Final = f"{DEV}ROW_REMAP_FAILURE"
 THROTTLE: Final = f"{DEV}CLOCK_THROTTLE_REASONS"  # until DCGM 3
 EVENT_REASONS: Final = f"{DEV}CLOCKS_EVENT_REASONS"  # since DCGM 4
-ENGINE_ACTIVE: Final = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0 to 1; where GPU_UTIL is not exported
+ENGINE_ACTIVE: Final = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0 to 1
 
 WANTED: Final = frozenset(
     {
@@ -250,7 +250,7 @@ def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
         profile=instance.profile,
         memory_mib=total_mib,
         memory_used_mib=_whole(instance.values.get(FB_USED)),
-        utilization_percent=_utilization(instance.values),
+        utilization_percent=_of_instance(instance.values),
     )
 
 
@@ -264,8 +264,15 @@ def _total_mib(values: Mapping[str, float]) -> int | None:
 
 
 def _utilization(values: Mapping[str, float]) -> float | None:
+    """Of a GPU: as its driver counts, else as its profiling counters do."""
     if GPU_UTIL in values:
         return percent(values[GPU_UTIL])
+    return _of_instance(values)
+
+
+def _of_instance(values: Mapping[str, float]) -> float | None:
+    """Of a MIG instance only the profiling counters know: the driver's rate is of the whole GPU, so
+    beside an instance's number it says nothing of the instance."""
     return percent(round(values.get(ENGINE_ACTIVE, math.nan) * 100, 1))
 
 

@@ -150,13 +150,21 @@ def test_the_fewer_blocks_are_left_the_dearer_they_are_and_a_pod_pays_for_what_i
     assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=4000),)
     fleet.charge([takes("n0", (3,))], +1)
     assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=5333),)
-    assert costs(fleet, mix, pod_set(gpus=1)) == [0.0, 5.333, 5.333, 5.333, 0.0]
-    assert costs(fleet, mix, pod_set(gpus=1, gpu_milli=300)) == [0.0, 5.333, 5.333, 5.333, 0.0]
+    assert costs(fleet, mix, pod_set(gpus=1)) == [0.7187, 3.7693, 3.7693, 3.7693, 0.0]
+    assert costs(fleet, mix, pod_set(gpus=1, gpu_milli=300)) == costs(fleet, mix, pod_set(gpus=1))
     assert costs(fleet, mix, pod_set(gpus=0, cpu_milli=500)) == [0.0] * 5
     fleet.charge([takes("n0", (3,))], -1)
     assert costs(fleet, mix, pod_set(gpus=8)) == [0.0] * 4  # it takes a block, and breaks none
     fleet.charge([takes(f"n{at}", (3,)) for at in range(4)], +1)
     assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=16_000),)  # the next
+
+
+def test_what_is_nearly_a_block_is_left_alone_before_what_is_far_from_one() -> None:
+    fleet = fleet_of(("seven", 8, "G2"), ("three", 8, "G2"), ("none", 8, "G2"))
+    taken = [takes("seven", (7,)), takes("three", (0, 1, 2, 3, 4)), takes("none", tuple(range(8)))]
+    fleet.charge(taken, +1)
+    near, far = costs(fleet, learned((pod_set(gpus=8), 40)), pod_set(gpus=1))
+    assert near > 10 * far > 0.0
 
 
 def test_blocks_of_the_sizes_that_pods_take_stay_together_before_they_are_all_that_is_left() -> (
@@ -168,8 +176,8 @@ def test_blocks_of_the_sizes_that_pods_take_stay_together_before_they_are_all_th
     mix = learned((pod_set(gpus=1), 20), (pod_set(gpus=4), 20))
     prices = (WholeBlock(gpus=4, price_milli=4000), WholeBlock(gpus=8, price_milli=16_000))
     assert priced(fleet, mix).whole == prices
-    assert costs(fleet, mix, pod_set(gpus=1)) == [0.0, 4.0, 0.0]
-    assert costs(fleet, mix, pod_set(gpus=2)) == [4.0, 4.0, 0.0]
+    assert costs(fleet, mix, pod_set(gpus=1)) == [0.7188, 3.6992, 0.625]
+    assert costs(fleet, mix, pod_set(gpus=2)) == [4.2812, 4.1875, 0.625]
     closed = node("c", "four", gpus=8, cpu_milli=96_000, model="G2", schedulable=False)
     fleet.put_node(closed)
     assert priced(fleet, mix).whole[0] == WholeBlock(gpus=4, price_milli=8000)  # one less

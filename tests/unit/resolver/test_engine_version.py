@@ -31,6 +31,7 @@ from tests.support.deciding import World
 # 17: a part of a gang that makes room costs what all of its parts lose and hold.
 # 18: of a job that was stopped what is left counts, and equals may stop each other.
 # 19: blocks of GPUs that are free on one node are dearer the fewer are left, whole nodes or not.
+# 21: what is nearly a block of GPUs counts as a part of one.
 # 9: by due times, wide jobs are due earlier, and durations that nobody stated count half.
 DIGESTS = (
     dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd")
@@ -39,6 +40,7 @@ DIGESTS = (
     | dict.fromkeys(("12", "13", "14"), "c509912236ce2ce8")
     | dict.fromkeys(("15", "16", "17", "18"), "0331f47bb8c6a22d")
     | dict.fromkeys(("19", "20"), "8f314013323c3927")
+    | {"21": "7bfd2c507962cf85"}
 )
 
 

@@ -183,11 +183,11 @@ def test_mig_instances_are_listed_below_their_gpu() -> None:
             labels(GPU_I_PROFILE="3g.20gb", GPU_I_ID="1"),
             of_the_gpu
             | {"DCGM_FI_DEV_FB_USED": 11_000, "DCGM_FI_DEV_FB_FREE": 8_968}
-            | {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.5},
+            | {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.5, "DCGM_FI_DEV_GPU_UTIL": 0},
         ),
         (
             labels(GPU_I_PROFILE="1g.5gb", GPU_I_ID="9", pod="small"),
-            of_the_gpu | {"DCGM_FI_DEV_FB_USED": 7},
+            of_the_gpu | {"DCGM_FI_DEV_FB_USED": 7, "DCGM_FI_DEV_GPU_UTIL": 0},
         ),
     )
     assert only(body) == GpuReading(

@@ -17,7 +17,9 @@ higher the fewer such blocks are left in the fleet. There are blocks of each num
 sample take, and of each number that nodes have, so that on a small fleet that is nearly idle small
 pods stand together, and the one that wants a whole node finds one, seen before or not. Of a node
 with e GPUs wholly free the blocks of k are worth floor(e / k) prices: a pod of one GPU goes to a
-node with five of them rather than to one with four while blocks of two and four are scarce.
+node with five of them rather than to one with four while blocks of two and four are scarce. What is
+left over may yet become a block when others leave, and the more of one it is the sooner: r of k are
+worth half a price x (r / k)^4, so that a node with seven of eight free is left alone before others.
 
 Rules of this file:
 
@@ -43,6 +45,7 @@ A_DENSITY: Final = 0.6  # price for each time the usual density beyond that
 DENSEST: Final = 5.0  # beyond which it is no dearer
 WASTED: Final = 0.02  # of a pool's GPUs: fragments that nobody will fill
 LAST_BLOCK: Final = 2.0  # price of a block, by its GPUs, if it is the last one
+NEARLY_A_BLOCK: Final = 0.5  # of its price, times the fourth power of how much of it is there
 SMALLEST_BLOCK: Final = 2  # GPUs
 LARGEST_BLOCK: Final = 64  # beyond which GPUs of a node count as no more
 MOST_ACCEPTED: Final = 4 * SAMPLED_WANTS  # that nodes are told apart by at a time
@@ -264,5 +267,14 @@ def dear_of(pools: Pools, pressure: Pressure) -> Dear:
     factors = np.array([1.0 + known.get(by, 0) * 1e-3 for by in pools.wanted_by], np.float64)
     blocks = np.zeros(LARGEST_BLOCK + 1)
     for block in pressure.whole:
-        blocks += block.price_milli * 1e-3 * (_GPUS // max(block.gpus, 1))
+        blocks += block.price_milli * 1e-3 * _blocks_of(max(block.gpus, 1))
     return Dear(factors[pools.of_node] if known else None, blocks if pressure.whole else None)
+
+
+def _blocks_of(size: int) -> NDArray[np.float64]:
+    """By wholly free GPUs of a node, how many blocks of a size they count as."""
+    whole, rest = np.divmod(_GPUS, size)
+    share = rest / size
+    square = share * share  # products alone have the same bits on every machine
+    nearly: NDArray[np.float64] = whole + NEARLY_A_BLOCK * (square * square)
+    return nearly
