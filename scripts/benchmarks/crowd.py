@@ -15,7 +15,7 @@ from berthmaster.client.client import Client
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.supervisor.plan import UpOptions
 from berthmaster.supervisor.stack import Stack
-from scripts.benchmarks.pipeline import PACED_PER_S, Watch, percentile, until
+from scripts.benchmarks.pipeline import PACED_PER_S, Watch, paced, percentile, until
 
 WAITING_JOBS = 20_000
 FILLING_JOBS = 400  # more than the fleet has room for
@@ -51,20 +51,7 @@ async def crowd(client: Client, prefix: str, count: int) -> None:
 
 async def probed(client: Client, watch: Watch, prefix: str) -> dict[str, float]:
     """Probes at a steady rate: their answers, and when they ran."""
-    loop = asyncio.get_running_loop()
-    took_ms: list[float] = []
-
-    async def one(number: int) -> None:
-        began_s = loop.time()
-        await client.submit(probe(f"{prefix}{number}"))
-        took_ms.append(1000 * (loop.time() - began_s))
-
-    began_s = loop.time()
-    tasks = []
-    for number in range(PROBES):
-        await asyncio.sleep(max(0.0, began_s + number / PACED_PER_S - loop.time()))
-        tasks.append(asyncio.create_task(one(number)))
-    await asyncio.gather(*tasks)
+    took_ms = await paced(client, (probe(f"{prefix}{n}") for n in range(PROBES)), PACED_PER_S)
 
     def running_ms() -> list[float]:
         return watch.between_ms(prefix, "submitted", "running")

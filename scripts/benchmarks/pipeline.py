@@ -11,7 +11,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from berthmaster.audit.report import audit
@@ -108,21 +108,21 @@ async def until(condition: Callable[[], bool], limit_s: float) -> bool:
     return condition()
 
 
-async def paced(client: Client, prefix: str, count: int, per_s: float) -> list[float]:
+async def paced(client: Client, requests: Iterable[JobRequest], per_s: float) -> list[float]:
     """Submit at a rate; how long each answer took, in milliseconds."""
     loop = asyncio.get_running_loop()
     took_ms: list[float] = []
 
-    async def one(number: int) -> None:
+    async def one(asked: JobRequest) -> None:
         began_s = time.perf_counter()
-        await client.submit(request(f"{prefix}{number}"))
+        await client.submit(asked)
         took_ms.append(1000 * (time.perf_counter() - began_s))
 
     began_s = loop.time()
     tasks = []
-    for number in range(count):
+    for number, asked in enumerate(requests):
         await asyncio.sleep(max(0.0, began_s + number / per_s - loop.time()))
-        tasks.append(asyncio.create_task(one(number)))
+        tasks.append(asyncio.create_task(one(asked)))
     await asyncio.gather(*tasks)
     return took_ms
 
@@ -221,8 +221,8 @@ async def measured(stack: Stack, client: Client, flood_jobs: int) -> dict[str, f
     watch = Watch()
     follower = Follower(client.connection, WORKLOADS, [subjects.workloads_of("default")])
     following = asyncio.create_task(follower.run(watch.take))
-    await paced(client, "warm-", WARM_JOBS, PACED_PER_S)
-    took_ms = await paced(client, "paced-", PACED_JOBS, PACED_PER_S)
+    await paced(client, (request(f"warm-{n}") for n in range(WARM_JOBS)), PACED_PER_S)
+    took_ms = await paced(client, (request(f"paced-{n}") for n in range(PACED_JOBS)), PACED_PER_S)
     total = WARM_JOBS + PACED_JOBS
     await until(lambda: watch.endings >= total, SETTLE_LIMIT_S)
     running_ms = watch.between_ms("paced-", "submitted", "running")

@@ -6,48 +6,31 @@ It keeps what it is given, valid or not. Kinds that were never given an object a
 import asyncio
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
 from berthmaster.kubernetes.resources import Resource
+from tests.support.site import Site
 
 Json = dict[str, Any]
 BOOKMARK_S = 0.5
 
 
-class KubeApi:
+class KubeApi(Site):
     """``async with KubeApi() as api`` starts it on a free port of the loopback."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._version = 1
         self._served: dict[str, dict[str, Json]] = {}  # collection -> key -> object
         self._history: list[tuple[str, str, Json]] = []  # collection, type, object
         self._changed = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
-        self.url = ""
         self.silent = False  # no watch is told anything, not even bookmarks
 
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_get("/version", self._tell_version)
-        app.router.add_get("/{path:.*}", self._get)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handle_signals=False)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def routes(self) -> list[web.RouteDef]:
+        """What it answers."""
+        return [web.get("/version", self._tell_version), web.get("/{path:.*}", self._get)]
 
     def kubeconfig(self, folder: Path) -> Path:
         """How to reach it."""

@@ -5,13 +5,14 @@ import base64
 import json
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from tests.support.site import Site
 
 Json = dict[str, Any]
 AUDIENCE = "berthmaster"
@@ -19,43 +20,12 @@ RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 
 
-class _Site:
-    """An HTTP server."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.asked: list[str] = []
-        self._runner: web.AppRunner | None = None
-
-    def routes(self) -> list[web.RouteDef]:
-        """What it answers."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.add_routes(self.routes())
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handle_signals=False)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
-
-
-class OidcProvider(_Site):
+class OidcProvider(Site):
     """``keys``: what it publishes, by key id; ``broken``: it answers 500 from now on."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked: list[str] = []
         self.keys: dict[str, PrivateKeyTypes] = {"rsa": RSA_KEY, "ec": EC_KEY}
         self.broken = False
         self.said: Json = {}  # instead of what is right in its discovery document
@@ -112,13 +82,14 @@ def public_jwk(key: Any, kid: str) -> Json:
     return {**made, "kid": kid, "use": "sig"}
 
 
-class ReviewingApi(_Site):
+class ReviewingApi(Site):
     """An API server that knows some tokens: whose each is, and for which audiences."""
 
     ISSUER = "https://kubernetes.default.svc.cluster.local"  # every kubeadm cluster's
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked: list[str] = []
         self.known: dict[str, tuple[str, tuple[str, ...]]] = {}
         self.status = 201
         self.knows_audiences = True

@@ -9,13 +9,13 @@ import asyncio
 import copy
 import json
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access
+from tests.support.site import Site
 from tests.unit.kubernetes.stage import Lines, status
 
 Json = dict[str, Any]
@@ -24,10 +24,11 @@ Misfortune = Callable[[str, str], str | tuple[int, str, str] | None]
 # (status, reason, message) of a refusal.
 
 
-class LittleApi:
+class LittleApi(Site):
     """``async with LittleApi() as api`` starts it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.objects: dict[tuple[str, str, str], Json] = {}  # plural, namespace, name
         self.calls: list[tuple[str, str]] = []  # method, plural; no lists, no watches
         self.misfortune: Misfortune = lambda method, plural: None
@@ -37,39 +38,14 @@ class LittleApi:
         self._version = 10
         self._history: list[tuple[int, str, str, Json]] = []  # version, type, plural, object
         self._changed = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
-        self.port = 0
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Listen, where it listened before."""
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handle_signals=False)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
-        self.port = self._runner.addresses[0][1]
-
-    async def stop(self) -> None:
-        """Be away."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+    def routes(self) -> list[web.RouteDef]:
+        """What it answers."""
+        return [web.route("*", "/{path:.*}", self._handle)]
 
     async def client(self, log: Lines, timeout_s: float = 1.0) -> Client:
         """One of ours."""
-        access = Access(server=f"http://127.0.0.1:{self.port}")
+        access = Access(server=self.url)
         return await Client.open(access, user_agent="tests", log=log, timeout_s=timeout_s)
 
     # What tests do to it

@@ -9,8 +9,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 
@@ -18,6 +17,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.objects import Object, Struct
 from berthmaster.kubernetes.resources import Resource
+from tests.support.site import Site
 
 WIDGETS = Resource("toys.example", "v1", "widgets", "Widget")
 
@@ -109,18 +109,16 @@ class _Watch:
         self.lock = asyncio.Lock()
 
 
-class Stage:
+class Stage(Site):
     """The server. ``async with Stage() as stage`` starts it on a free port of the loopback."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self._tls = tls
-        self._runner: web.AppRunner | None = None
+        super().__init__(tls)
         self._some = asyncio.Condition()
         self._version = 100
         self._compacted = 100
         self._history: list[tuple[int, str, Json]] = []
         self._watches: list[_Watch] = []
-        self._port = 0
         self.objects: dict[tuple[str, str], Json] = {}
         self.requests: list[tuple[str, str, dict[str, str]]] = []  # method, path, query
         self.bodies: list[Any] = []
@@ -131,41 +129,14 @@ class Stage:
 
     # ------------------------------------------------------------ life
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    async def start(self) -> None:
-        """Listen, on the same port as before."""
-        app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handle_signals=False)
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, "127.0.0.1", self._port, ssl_context=self._tls, reuse_address=True
-        )
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+    def routes(self) -> list[web.RouteDef]:
+        """What it answers."""
+        return [web.route("*", "/{path:.*}", self._handle)]
 
     async def stop(self) -> None:
-        """As if killed: connections break, nothing listens."""
+        """Watches end first."""
         self.drop()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
-
-    @property
-    def url(self) -> str:
-        """What a kubeconfig would say."""
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+        await super().stop()
 
     @property
     def version(self) -> str:
