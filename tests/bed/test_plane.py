@@ -69,9 +69,14 @@ def test_a_hub_and_three_workers_run_in_four_gib(planes: Planes) -> None:
 
 def test_planes_in_one_store_do_not_see_each_other(planes: Planes, namespace: str) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
+    marks = [plane.audit.mark() for plane in planes]
     planes.hub.api.create(path, {"metadata": {"name": "mine"}, "data": {"a": "1"}})
     assert planes.hub.api.get(f"{path}/mine")["data"] == {"a": "1"}
     assert [plane.api.find(f"{path}/mine") for plane in planes.workers] == [None] * 3
+    touched = [
+        each.audit.touched(namespace, since=mark) for each, mark in zip(planes, marks, strict=True)
+    ]
+    assert touched == [True, False, False, False]
 
 
 def test_four_pods_of_eight_gpus_wait_for_room_and_run_to_the_end(

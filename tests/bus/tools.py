@@ -142,9 +142,11 @@ async def until(true: Callable[[], object], what: str = "", limit_s: float = LIM
 
 
 async def eventually(true: Callable[[], Awaitable[object]], limit_s: float = LIMIT_S) -> None:
-    """Wait for a condition that must be asked for, over a bus that may be away."""
+    """Wait for a condition that must be asked for, over a bus that may be away: less often the
+    longer it takes, since asking costs those who are to bring it about."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit_s
+    began = loop.time()
+    deadline = began + limit_s
     while True:
         try:
             if await true():
@@ -152,7 +154,7 @@ async def eventually(true: Callable[[], Awaitable[object]], limit_s: float = LIM
         except BusError:
             pass
         assert loop.time() < deadline, f"not within {limit_s} s: {true}"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(min(max(0.01, (loop.time() - began) / 20), 0.05))
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], limit_s: float = LIMIT_S) -> T:

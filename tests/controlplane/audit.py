@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+READS: Final = (b'"verb":"get"', b'"verb":"list"', b'"verb":"watch"')
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,13 @@ class AuditLog:
         """How many calls by (user, verb, resource)."""
         found = self.calls(since=since, user=user, user_agent=user_agent, verb=verb)
         return Counter((call.user, call.verb, call.resource) for call in found)
+
+    def touched(self, namespace: str, *, since: int) -> bool:
+        """Whether anybody has asked to change a namespace or anything in it."""
+        name = f"/namespaces/{namespace}".encode()
+        with self.path.open("rb") as log:
+            log.seek(since)
+            return any(name in line and not any(verb in line for verb in READS) for line in log)
 
     def _read(self, since: int) -> Iterator[Call]:
         if not self.path.exists():

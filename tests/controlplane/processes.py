@@ -22,6 +22,7 @@ KILL_LIMIT_S: Final = 10.0
 STOP_LIMIT_S: Final = 10.0
 START_LIMIT_S: Final = 60.0
 POLL_S: Final = 0.02
+SLOWEST_POLL_S: Final = 0.05  # what is long in coming is asked for less often: asking costs too
 _LAST_LINES: Final = 6
 _LAST_BYTES: Final = 32 * 1024
 
@@ -40,14 +41,15 @@ def until(
     ask: Callable[[], Answer | None], what: str, limit_s: float, poll_s: float = POLL_S
 ) -> Answer:
     """Ask until there is an answer, and return it. Raises NotYet."""
-    deadline_s = time.monotonic() + limit_s
+    began_s = time.monotonic()
     while True:
         answer = ask()
         if answer:
             return answer
-        if time.monotonic() > deadline_s:
+        waited_s = time.monotonic() - began_s
+        if waited_s > limit_s:
             raise NotYet(f"{what}: not within {limit_s:g} s")
-        time.sleep(poll_s)
+        time.sleep(max(poll_s, min(waited_s / 20, SLOWEST_POLL_S)))
 
 
 def all_stopped(pid: int) -> bool:
