@@ -9,11 +9,12 @@ gathered for a second before a look, as Kueue does it.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 
 from berthmaster.kubernetes import resources
-from berthmaster.kubernetes.errors import AlreadyExists, KubernetesError
+from berthmaster.kubernetes.errors import AlreadyExists, KubernetesError, NotFound
 from tests.controlplane.kueue import lifecycle, remote_jobs
 from tests.controlplane.kueue.clusters import Cluster
 from tests.controlplane.kueue.dispatchers import (
@@ -184,6 +185,14 @@ class MultiKueue:
     # ------------------------------------------------------------ the steps
 
     async def _finish(self, group: Group, name: str, condition: Obj) -> None:
+        # The real manager reads copies past any cache: one of an earlier attempt, whose Job is gone
+        # and which is on its way out, is not taken for the end of this one.
+        try:
+            there = await group.clusters[name].read(resources.WORKLOADS, group.key)
+        except NotFound:
+            return  # its event is on the way
+        if not lifecycle.is_finished(there) or is_deleting(there):
+            return
         if condition["reason"] == "OutOfSync":
             if group.check["state"] == "Ready":
                 words = (
@@ -311,14 +320,17 @@ class MultiKueue:
         }
 
     async def _remove(self, group: Group, name: str) -> None:
-        """The Job first: its Workload may be gone already by garbage collection."""
+        """The Job first: its Workload may be gone already by garbage collection. Whatever is gone
+        already, the rest goes all the same."""
         cluster = group.clusters[name]
-        await remote_jobs.remove(cluster, group.job, self._origin)
+        with contextlib.suppress(NotFound):
+            await remote_jobs.remove(cluster, group.job, self._origin)
         one = group.copies.pop(name)
-        if one["metadata"].get("finalizers"):
-            body: Obj = {"metadata": {"finalizers": None}}
-            await cluster.merge_patch(resources.WORKLOADS, group.key, body)
-        await cluster.delete(resources.WORKLOADS, group.key)
+        with contextlib.suppress(NotFound):
+            if one["metadata"].get("finalizers"):
+                body: Obj = {"metadata": {"finalizers": None}}
+                await cluster.merge_patch(resources.WORKLOADS, group.key, body)
+            await cluster.delete(resources.WORKLOADS, group.key)
 
     async def _sync_job(self, group: Group, name: str, *, fresh: bool = False) -> float | None:
         """Make the remote Job, or copy its status; seconds until the next try if it must wait."""
