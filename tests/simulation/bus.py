@@ -183,6 +183,7 @@ class Consumer:
         self._cluster = cluster
         self.take: Callable[[Message], None] = lambda _: None
         self.pending: dict[int, Message] = {}
+        self._waits_s: dict[int, float] = {}  # by number, until it is handed out again
 
     def offer(self, message: Message) -> None:
         """A hint of this cluster was stored."""
@@ -195,6 +196,7 @@ class Consumer:
 
     def resume(self) -> None:
         """The process is there again."""
+        self._waits_s = {}
         for message in self.pending.values():
             self._send(message)
 
@@ -224,7 +226,11 @@ class Consumer:
             return  # whoever starts asks for all that is pending
         life = process.life
         process.when_healed(lambda: process.arrive(life, lambda: self.take(message)))
-        self._bus.clock.after(ACK_WAIT_S, lambda: self._again(life, message))
+        wait_s = self._waits_s.get(message.sequence, ACK_WAIT_S)
+        # Not as often to who stands still for days, or is not heard by a door that is in doubt.
+        longest_s = ACK_WAIT_S * self._bus.pace.longer
+        self._waits_s[message.sequence] = min(2.0 * wait_s, longest_s)
+        self._bus.clock.after(wait_s, lambda: self._again(life, message))
 
     def _again(self, life: int, message: Message) -> None:
         if life == self._process.life:

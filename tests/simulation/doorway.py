@@ -53,6 +53,7 @@ class Doorway(Process):
         self._position = 0
         self._stories: dict[Key, list[Message]] = {}  # as it has read them: see log_view.py
         self._receipts = Receipts(b"the door's own")
+        self._made: dict[tuple[int, float, int], str] = {}  # of which log, and of which placement
         self._told_of = ""
         self.on_renewed: Work = lambda: None
         self._asked: dict[str, Work] = {}  # clusters that want the list, and how they get it
@@ -120,6 +121,9 @@ class Doorway(Process):
     def receipt(self, message: Message) -> str:
         """Of a placement that is handed out."""
         event: Placed = message.body
+        at = self.bus.makings, self.bus.accepted_at_s, message.sequence
+        if at in self._made:
+            return self._made[at]  # handed out again
         story = self.bus.stories.get(key(event.tenant, event.id), [])
         if message not in story:
             return ""  # lost on the way
@@ -129,7 +133,8 @@ class Doorway(Process):
             work.digest = request_digest(event.request)
             for field in _OF_PLACED:
                 setattr(work, field, getattr(event, field))
-        return self._signed(work, message.sequence)
+        self._made[at] = self._signed(work, message.sequence)
+        return self._made[at]
 
     def _signed(self, work: Workload, sequence: int) -> str:
         if work.request is None:

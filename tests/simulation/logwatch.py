@@ -55,6 +55,7 @@ class LogWatch:
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._accepted_at_s = 0.0  # as of the last look
         self._looked_at_making = 0
+        self._begun_at = (0, 0, 0.0)  # as of which it was looked at last, before it began
         self._folded_as = ""
         self._folded_at_s = 0.0
         self._begun = False
@@ -102,7 +103,12 @@ class LogWatch:
             is_first = not self._looked_at_making and not self._found
             if self._known and is_first:  # others are to know it at once
                 self._bus.marks[self._name] = self.own()[0]
-            self._look()
+            at = self._bus.makings, self._bus.log.end, self._bus.accepted_at_s
+            if self._seen and at == self._begun_at:
+                self._tell()  # nothing is new, however long nobody accepts it
+            else:
+                self._begun_at = at
+                self._look()
             since_s = self._process.now() - self._bus.accepted_at_s
             spoken = not self._waits_for_executors or since_s >= BEGIN_AFTER * RECOVERY_S
             if self._doubted_s is None and not self._found and spoken:
@@ -112,7 +118,12 @@ class LogWatch:
                 self.reconnected()
                 go_on()
                 return
-        self._process.later(LOOK_S if self._seen else FIRST_LOOKS_S, lambda: self.begin(go_on))
+        pause_s, life = LOOK_S if self._seen else FIRST_LOOKS_S, self._process.life
+
+        def again() -> None:
+            self._process.arrive(life, lambda: self.begin(go_on))
+
+        self._bus.clock.after(pause_s, lambda: self._process.when_healed(again))
 
     def folds_anew(self) -> None:
         """From its beginning, as it is now."""
