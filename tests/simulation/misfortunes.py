@@ -15,6 +15,7 @@ from tests.simulation.sites import Site
 
 Begin = Callable[[Process, float], None]
 TIMES: Final = {"bus_away": (1,), "damage": (1, 1, 2)}
+LONGEST_S: Final = 7 * 86_400.0  # well within the 30 days for which an ended id is remembered
 EVENTS_A_JOB: Final = 8  # of the log, decisions among them
 
 
@@ -39,7 +40,7 @@ class Haunted(Damaged):
                 if kind == "partition" and dice.random() < 0.03:
                     lasts_s = 7200.0
                 if self.pace.strikes_at_events:
-                    lasts_s *= dice.choice((1.0, self.pace.longer))
+                    lasts_s = min(LONGEST_S, lasts_s * dice.choice((1.0, self.pace.longer)))
                 self._befalls(kind, process, at_s, lasts_s)
         if self.faults.has("lies"):
             dice = self.faults.dice("lies")
