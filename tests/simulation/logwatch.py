@@ -171,7 +171,8 @@ class LogWatch:
         if self._doubted_s is None or now_s - self._doubted_s >= SETTLE_S:
             self._seen = damage
         self._tell()
-        if self._doubted_s is None:
+        # Who has read another log than was accepted begins anew, and remembers nothing of this one.
+        if self._doubted_s is None and (self.is_current or not self._begun):
             mark = StreamMark(
                 stream=WORKLOADS,
                 created=bus.created,
