@@ -139,8 +139,19 @@ class LogWatch:
 
     def saw(self, message: Message) -> None:
         """One that was followed."""
-        if self._reading is not None:
-            _show(self._reading, message)
+        if self._reading is None:
+            return
+        gaps = len(self._reading.gaps)
+        _show(self._reading, message)
+        if self.read and len(self._reading.gaps) > gaps:
+            self._process.later(LOOK_S, self._read_gap)
+
+    def _read_gap(self) -> None:
+        """Numbers were skipped: as the guard does at its next look."""
+        if self._process.cut:
+            self._process.later(LOOK_S, self._read_gap)
+        else:
+            self._read_all(None)
 
     def caught_up(self, start: int = 1) -> None:
         """All of the log has been followed, from ``start`` on: it is judged."""

@@ -247,6 +247,7 @@ class LogGuard:
         if caught_up is not None:
             reading = self._ctx.spawn(self._read_all(caught_up, start), name="read all of the log")
         reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
+        judged = -1  # gaps that were seen as it was followed and read through; -1 = not yet
         archive_s = loop.time() + KEEP_ARCHIVE_S
         kept: tuple[StreamMark, ...] = ()
         try:
@@ -266,12 +267,15 @@ class LogGuard:
                 except (BusError, OSError, TimeoutError) as error:
                     self._conn.log.info("the logs cannot be looked at", why=str(error))
                 else:
-                    lost = self._conn.reconnects != reconnects
-                    if lost and loop.time() >= again_s and reading is not None and reading.done():
+                    if reading is None or caught_up is None or not reading.done():
+                        continue
+                    lost = self._conn.reconnects != reconnects and loop.time() >= again_s
+                    gaps = len(self._reading.gaps) if self._reading is not None else 0
+                    judged, missed = gaps, 0 <= judged < gaps
+                    if lost or missed:
                         reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
-                        assert caught_up is not None
                         reading = self._ctx.spawn(
-                            self._read_all(caught_up, 0), name="read it again"
+                            self._read_all(caught_up, 0, at_once=missed), name="read it again"
                         )
         finally:
             if reading is not None:
@@ -355,12 +359,15 @@ class LogGuard:
             )
         return LogMark(service=self._name, at_s=self._conn.now(), streams=tuple(streams))
 
-    async def _read_all(self, caught_up: asyncio.Event, start: int) -> None:
-        """Once, however often it takes: the bus may be away meanwhile."""
+    async def _read_all(
+        self, caught_up: asyncio.Event, start: int, *, at_once: bool = False
+    ) -> None:
+        """Once, however often it takes: the bus may be away meanwhile. ``at_once``: what is
+        followed has skipped a number, and what stood there may be what is decided by."""
         before = self._looked[WORKLOADS].marks  # who keeps one later may have seen what it is now
         await caught_up.wait()
         followed = self._reading if start == 1 else None
-        waits = followed is None and not self._reads_at_once
+        waits = followed is None and not (self._reads_at_once or at_once)
         if waits and await stopped_within(READ_AFTER_S, self._ctx.stopping):
             return
         while True:
