@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.faults import DAMAGE, KINDS
+from tests.simulation.faults import BALANCING, CLUSTERS, DAMAGE, DIVIDING, KINDS
 from tests.simulation.many import outcomes_of
+from tests.simulation.pace import slow
 from tests.simulation.world import run
 
 SEEDS = 400
@@ -63,6 +64,15 @@ def test_a_log_that_loses_something_is_noticed_and_what_runs_is_brought_back() -
         seen.update(outcome.seen)
     for what in ("damages", "damages noticed", "forgotten", "told as lost", "recovered"):
         assert seen[what] >= DAMAGED / 10, f"{what}: {seen[what]} times in {DAMAGED} seeds"
+
+
+def test_a_claim_that_was_lost_before_the_decider_heard_of_it_is_not_taken_back() -> None:
+    seed, kinds = 7_000_045, {*CLUSTERS, *DAMAGE, *BALANCING, *DIVIDING}
+    kinds -= {"gpus_die", "nodes_flap"}
+    kinds |= {"delay", "repeat", "telemetry", "partition"}
+    outcome = run(seed, set(KINDS) - kinds, pace=slow(seed))
+    assert outcome.finding is None
+    assert (outcome.seen["damages noticed"], outcome.seen["recovered"] > 0) == (2, True)
 
 
 def test_a_seed_gives_the_same_world_each_time() -> None:
