@@ -101,7 +101,7 @@ class Damaged(Peopled):
     def _reconnected(self, process: Process) -> None:
         life, created = process.life, self.bus.created
         if isinstance(process, READERS) and process.up:
-            process.watch.reconnected()
+            process.watch.looks_often()
 
         def look(*, last: bool) -> None:
             if process.life != life or not isinstance(process, READERS) or not process.log:
@@ -127,6 +127,7 @@ class Damaged(Peopled):
         if self._operator_looks or not self.damage_is_pending():
             return
         self._operator_looks = True
+        self._all_look()
         self.judge.note("operator", words)
         wait_s = self.faults.dice("damage").choice((1.0, 30.0, 120.0))
         self.clock.after(wait_s, self._operator_accepts)
@@ -168,6 +169,7 @@ class Damaged(Peopled):
 
     def _executors_speak(self) -> None:
         """Who answers within the time that is promised for it."""
+        self._all_look()
         looks = int(RECOVERY_S / SPOKEN_LOOK_S)
         silent: set[str] = set()
         acceptance = self.bus.accepted_at_s
@@ -183,6 +185,13 @@ class Damaged(Peopled):
                 self.judge.on_spoken(silent)
 
         look(looks)
+
+    def _all_look(self) -> None:
+        """There is something to be seen: in a fast world, and in a real one, all look so often."""
+        watching: list[Decider | Front | Doorway] = [*self.deciders, self.front, self.door]
+        for each in watching:
+            if each.life:
+                each.when_healed(each.watch.looks_often)
 
     @staticmethod
     def _is_away(site: Site) -> bool:

@@ -115,7 +115,7 @@ class LogWatch:
                 self._begun = True
                 self.folds_anew()
                 self._process.later(self._bus.pace.log_look_s, self._again)
-                self.reconnected()
+                self.looks_often()
                 go_on()
                 return
         pause_s, life = LOOK_S if self._seen else FIRST_LOOKS_S, self._process.life
@@ -218,7 +218,17 @@ class LogWatch:
 
     def _again(self) -> None:
         self._process.later(self._bus.pace.log_look_s, self._again)
-        if self._process.cut:
+        self._look_now()
+
+    def looks_often(self) -> None:
+        """The server began anew, or the process, or somebody tells of damage or has accepted it:
+        however seldom it looks else, it does so each second now, as the guard always does."""
+        if self._bus.pace.log_look_s > LOOK_S:
+            for times in range(1, 1 + int(REPLACED_AFTER_S)):
+                self._process.later(times * LOOK_S, self._look_now)
+
+    def _look_now(self) -> None:
+        if not self._begun or self._process.cut:
             return
         if not self.is_current and self._bus.is_accepted:
             self._accepted()
@@ -228,18 +238,6 @@ class LogWatch:
         late_s = self._bus.clock.now_s - self._read_at_s
         if self.read and self._read_making != self._bus.makings and late_s >= READ_AGAIN_S:
             self._read_all(None)
-
-    def reconnected(self) -> None:
-        """The server began anew, or the process: however seldom it looks else, it does so each
-        second now."""
-        if self._bus.pace.log_look_s > LOOK_S:
-            for times in range(1, 1 + int(REPLACED_AFTER_S)):
-                self._process.later(times * LOOK_S, self._look_now)
-
-    def _look_now(self) -> None:
-        if self._begun and not self._process.cut:
-            self._look()
-            self._keep_mark()
 
     def _begin_anew(self) -> None:
         self._process.kill()
