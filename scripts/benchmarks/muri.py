@@ -20,8 +20,8 @@ Policies that stop jobs at will are another class. Ours is set beside them all t
 ratio of mean completions: to ``srsf`` where durations are known, and where they are not to the best
 of Tiresias (``las2d``), Themis and AntMan (policies.py says what is played of each). At most 0.95
 and 0.7 are wanted of an order that stops jobs too: so ours is measured once more (``equals``) with
-a queue whose jobs may stop each other, the smallest first, checkpoints every ``interval`` of the
-trace, and the resolver told how long jobs take to start on average.
+a queue whose jobs may stop each other, checkpoints every ``interval`` of the trace, and the
+resolver told how long jobs take to start on average.
 """
 
 import csv
@@ -129,7 +129,7 @@ def mean_restart_s(jobs: Sequence[Job]) -> float:
 
 def stopping_equals(trace: str, jobs: Sequence[Job]) -> dict[str, float]:
     """Ours, of a queue whose jobs may stop each other."""
-    policy = msgspec.structs.replace(ours.POLICY, short_first=1.0, restart_s=mean_restart_s(jobs))
+    policy = msgspec.structs.replace(ours.POLICY, restart_s=mean_restart_s(jobs))
     queues = [QueueSetting(queue="default", preempts_equals=True)]
     fleet = fleet_named(MURI_FLEET, clusters=1, nodes=None)
     figures = {}

@@ -288,6 +288,22 @@ class Expected(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     expected_s: float
 
 
+class LifeTable(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Of jobs of one size: after how long they ended well, and for how long those had run that were
+    open. Counts by step of duration, as far as any is not 0."""
+
+    gpus: float  # they have at most so many, and more than half as many
+    ended: tuple[int, ...] = ()
+    open: tuple[int, ...] = ()
+
+
+class Lives(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """What was learned of how long jobs go on that do not say it themselves."""
+
+    endings: int = 0  # that were seen until then
+    tables: tuple[LifeTable, ...] = ()
+
+
 class Saw(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The last sequence of each stream that the decider had folded."""
 
@@ -330,4 +346,6 @@ class Decision(
     steadiness: dict[str, float] = {}  # cluster -> 0..100, if this was scored with it
     outlook: ToldOutlook | None = None  # that the order was made of; None = jobs went as they came
     expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told
+    lives: Lives | None = None  # what is left of jobs goes by it from here on; None = as before
+    lives_by: int = 0  # number of the decision that told what this was made with
     suspended: tuple[str, ...] = ()  # <tenant>/<id> whose commits the log refuses: left out

@@ -54,6 +54,7 @@ from berthmaster.resolver.answers.whatif import Budget, Steps, whatif
 from berthmaster.resolver.deciding.decide import decide
 from berthmaster.resolver.deciding.divide import gathers_until_s, part_endings
 from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.resolver.deciding.make_room import next_equals_s
 from berthmaster.resolver.deciding.move_away import next_look_s
 from berthmaster.resolver.deciding.rebalance import next_stuck_s
 from berthmaster.resolver.deciding.resize import grows_at_s
@@ -348,6 +349,7 @@ class Resolver:
         times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # else it was looked at
         if know.view.drains:
             times.append(next_look_s(know, policy.restart_s, self._decided_at_s))
+        times.append(next_equals_s(know, policy, self._decided_at_s))
         stuck_s = next_stuck_s(know, policy)
         if stuck_s < float("inf"):
             times.append(max(stuck_s, self._balances_at_s(), self._decided_at_s + LOOK_AGAIN_S))

@@ -205,6 +205,8 @@ def _lacking(decision: Decision, know: Knowledge, known_from_s: float) -> str:
         return "the mix of pods that it was scored for was told too long ago"
     if decision.pressure is None and decision.pressed_by != know.told_pressure.by:
         return "which nodes were scarce when it was made was told too long ago"
+    if decision.lives is None and decision.lives_by != know.told_lives.by:
+        return "how long jobs went on was told too long ago"
     return ""
 
 

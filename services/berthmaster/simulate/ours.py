@@ -2,7 +2,8 @@
 
 Nothing of it is imitated. Nodes are reported, jobs submitted, decisions stored as the log stores
 them; a placement is claimed and runs at once, and ends when the job's true duration is over. The
-resolver knows of durations what requests state, and what it has learned from endings.
+resolver knows of durations what requests state, and what it has learned from endings. It decides
+whenever a job comes or ends, and when it wants to by itself.
 
 Where queues have guarantees, attempts are ended to make room. That is done at once: what such a job
 has done since its last checkpoint (``checkpoint_every_s`` of its request, counted from when it is
@@ -143,10 +144,12 @@ class Simulated:
         self._report(BEGAN_S)
         for number, setting in enumerate(self._queues, 1):
             self.resolver.on_control(setting, number)
-        coming = 0
+        coming, after_s = 0, 0.0
         while coming < len(self._jobs) or self._ends:
             arrival = self._jobs[coming].at_s if coming < len(self._jobs) else float("inf")
             now_s = min(arrival, self._ends[0][0]) if self._ends else arrival
+            now_s = min(now_s, max(self.resolver.wake_at_s() - BEGAN_S, after_s))
+            after_s = now_s
             self._alive(BEGAN_S + now_s)
             while self._ends and self._ends[0][0] <= now_s:
                 _, number, attempt = heapq.heappop(self._ends)

@@ -48,3 +48,9 @@ def test_nobody_is_stopped_for_one_whom_it_would_stop(
         now_runs = Rest(waits.left_s * (1.0 - done), waits.gpus)
         assert now_runs.weight * CLEARLY < runs.rest.weight
         assert not may_stop(runs.rest, Stopped(now_runs, 0.0))
+
+
+def test_where_one_is_learned_more_is_asked_for() -> None:
+    waits, runs = Rest(1000.0, 1.0, stated=False), Rest(1900.0, 1.0)
+    assert not may_stop(waits, Stopped(runs, 0.0))
+    assert may_stop(waits, Stopped(Rest(2001.0, 1.0), 0.0))

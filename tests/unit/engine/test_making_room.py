@@ -122,7 +122,9 @@ def test_what_is_lost_is_the_work_since_the_last_checkpoint_and_starting_again()
 
 
 def part(name: str, cost: float, gpus: tuple[int, ...], milli: int = 1000) -> Part:
-    return Part(Victim(cost, 0, Key(name), "q", {}), 1000, 10, tuple((g, milli) for g in gpus))
+    return Part(
+        Victim(cost, 0, Key(name), "q", {}, cost), 1000, 10, tuple((g, milli) for g in gpus)
+    )
 
 
 FULL = NodeRoom(0, 0, dict.fromkeys(range(8), 0))

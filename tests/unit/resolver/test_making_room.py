@@ -10,7 +10,7 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.messages.workload import CancelRequested, Evicted
 from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.deciding.make_room import EQUAL
+from berthmaster.resolver.deciding.make_room import EQUAL, EQUALS_EVERY_S
 from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
@@ -497,3 +497,84 @@ def test_what_was_learned_of_equals_counts_where_they_go_by_due_times() -> None:
     assert ended(world) == [("wide", "narrow", "priority")]
     report = replay(world.inputs(), "all")
     assert (report.first_difference, report.equal) == (None, len(world.decisions)), report
+
+
+def short_and_long(world: World, narrow: dict[str, Any]) -> None:
+    """It is learned that narrow ones end soon, and of wide ones some soon and some late."""
+    for at in range(6):
+        for name, gpus, lasts_s in (("wide", 8, 90.0 if at % 3 else 9000.0), ("narrow", 1, 600.0)):
+            one = start(world, f"{name}-{at}", gpus=gpus, **narrow)
+            world.pass_s(lasts_s)
+            world.succeed(one)
+
+
+def test_who_has_run_for_longer_than_most_is_stopped_when_those_who_wait_look_again() -> None:
+    world = of_equals(Policy(order="due"))
+    kind: dict[str, Any] = {"checkpoint_every_s": 60.0}
+    short_and_long(world, kind)
+    start(world, "wide", gpus=8, **kind)
+    world.pass_s(5.0)
+    wait(world, "narrow", gpus=1, **kind)
+    assert ended(world) == []  # most wide ones end within 90 s
+    core = world.resolver
+    assert core.wake_at_s() == world.now_s + EQUALS_EVERY_S
+    world.pass_s(1200.0)
+    assert ended(world) == [("wide", "narrow", "priority")]
+    [order] = world.decisions[-1][1].evictions
+    assert order.left_s is not None
+    assert order.left_s > 2000  # though a new one needs less than 200 s for an ending
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, len(world.decisions)), report
+    # Without the decision that told what this went by, it cannot be repeated.
+    told = [d.number for _, d in world.decisions if d.lives is not None]
+    assert 1 < len(told) < len(world.decisions)
+    assert world.decisions[-1][1].lives_by == told[-1]
+    inputs = world.inputs()
+    decisions = [
+        (at, msgspec.structs.replace(d, lives=None, lives_by=0) if d.number == told[-1] else d)
+        for at, d in inputs.decisions
+    ]
+    after = replay(inputs._replace(decisions=decisions), "all", last=1)
+    assert (after.not_repeatable, after.why_not) == (
+        1,
+        "how long jobs went on was told too long ago",
+    )
+    # Who starts from what was kept, and has heard no ending, decides the same.
+    kept = snapshot_of(core.know)
+    again = Resolver("all", "again", core.policy).know
+    restore(again, msgspec.json.decode(msgspec.json.encode(kept), type=Snapshot))
+    assert (again.told_lives, again.expectations.lives.tabulated()) == (
+        core.know.told_lives,
+        core.know.expectations.lives.tabulated(),
+    )
+
+
+def test_equals_wait_in_the_order_in_which_they_would_stop_each_other() -> None:
+    """Who came first and is largest goes last, whatever the dial of the due times is at."""
+    world = of_equals(Policy(order="due", short_first=0.0))
+    first = start(world, "first", **LONG | {"preemptible": False})
+    sizes = {"large": 36_000.0, "middle": 3600.0, "small": 600.0}
+    for name, lasts_s in sizes.items():
+        wait(world, name, **LONG | {"expected_duration_s": lasts_s})
+        world.pass_s(9000.0)
+    world.settle()
+    lines = world.resolver.know.derived.lines
+    order = {name: lines.position(Key(f"{TENANT}/{name}")) for name in sizes}
+    assert order == {"small": 1, "middle": 2, "large": 3}
+    queue(world, "default", preempts_equals=False)
+    world.settle()
+    order = {name: lines.position(Key(f"{TENANT}/{name}")) for name in sizes}
+    assert order["large"] == 1  # it is due by now
+    world.succeed(first)
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, len(world.decisions)), report
+
+
+def test_of_equals_those_are_stopped_that_would_end_last() -> None:
+    """One of the two loses less work, the other has more to do yet."""
+    world = of_equals(None, 8, 8)
+    start(world, "sooner", **LONG | {"checkpoint_every_s": 60.0})
+    start(world, "later", **LONG | {"expected_duration_s": 90_000.0})
+    world.pass_s(900.0)
+    wait(world, "short", **SHORT)
+    assert ended(world) == [("later", "short", "priority")]

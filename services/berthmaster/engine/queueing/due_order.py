@@ -20,7 +20,9 @@ import math
 from collections import OrderedDict
 from typing import Final
 
+from berthmaster.engine.queueing.equals import Rest
 from berthmaster.engine.queueing.expectations import Expectations, as_told, from_told, service_ms
+from berthmaster.engine.queueing.life_tables import Rests
 from berthmaster.engine.queueing.order import (
     NO_OUTLOOK,
     OrderBy,
@@ -33,7 +35,7 @@ from berthmaster.engine.queueing.order import (
 )
 from berthmaster.engine.queueing.predict import CAUTION, left_s
 from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s, saved_s
-from berthmaster.messages.placement import Expected, ToldOutlook
+from berthmaster.messages.placement import Expected, Lives, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
 AS_THEY_CAME: Final = Rank(due_at_s=0.0)  # of all where only arrival counts
@@ -60,6 +62,7 @@ class DueOrder:
         self._old = _ALL  # of them, how many were guessed before something ended
         self._renewed_at: Saw | None = None
         self.moved: dict[Key, None] = {}  # expected to last otherwise than the order has it
+        self._rests = Rests()  # of those of which nobody says how long they take, among equals
         self._by_size: list[int] | None = None  # of those that wait and say how long; None: not yet
 
     # In step with the log
@@ -148,14 +151,24 @@ class DueOrder:
         return left_s(self.expected_s(name, request), self._saved_s.get(name, 0.0))
 
     def known_left_s(self, workload: Workload, now_s: float) -> float | None:
-        """What an open job has still to do; None if it does not say how long it takes and nothing
-        was learned, or guesses are no part of what decisions tell."""
+        """What an open job has still to do or, if it does not say how long it takes, what it needs
+        for an ending by what was learned; None where that is no part of what decisions tell."""
         request = workload.request
-        if request is None or (self.seen is None and request.expected_duration_s is None):
+        if request is None:
             return None
+        told_s = ends_as_told_s(workload)
+        ends = request.expected_duration_s is not None or (told_s is not None and told_s > now_s)
+        if not ends:
+            return None if self.seen is None else self._for_an_ending_s(workload, request, now_s)
         if (ends_s := self.ends_s(workload, now_s)) is not None:
             return ends_s - now_s
         return self.rest_s(workload.key, request)
+
+    def _for_an_ending_s(self, workload: Workload, request: JobRequest, now_s: float) -> float:
+        age_s = saved_s(workload)
+        if workload.live and workload.running_at_s:
+            age_s += max(0.0, now_s - workload.running_at_s)
+        return self._rests.rest_s(gpu_share(request), age_s)
 
     def lasts_s(self, name: Key, request: JobRequest) -> float:
         """How long an open job may take, where others must not be kept waiting for it."""
@@ -182,8 +195,9 @@ class DueOrder:
         ran_s = saved_s(workload) + max(0.0, now_s - began_s)
         return now_s + left_s(self.expected_s(workload.key, workload.request), ran_s)
 
-    def place(self, workload: Workload) -> Rank:
-        """Where a waiting job stands among those of its queue and priority."""
+    def place(self, workload: Workload, *, least_first: bool = False) -> Rank:
+        """Where a waiting job stands among those of its queue and priority. ``least_first``: where
+        equals stop each other, they wait in the order in which they do."""
         request = workload.request
         if self.seen is None or request is None:
             return AS_THEY_CAME
@@ -192,7 +206,14 @@ class DueOrder:
         service_s = self._service_ms[name] / 1000
         stated = self._expectations.is_stated(name)
         share = self._share[name]
-        return place(service_s, workload.submitted_at_s, share, self.seen, stated=stated)
+        at_s = workload.submitted_at_s
+        if not least_first:
+            return place(service_s, at_s, share, self.seen, stated=stated)
+        left_s = self.known_left_s(workload, at_s)
+        assert left_s is not None  # as there is an outlook
+        seen = self.seen._replace(short_first=1.0)
+        rank = place(service_s, at_s, share, seen, stated=stated)
+        return rank._replace(due_at_s=Rest(left_s, share, stated).weight)
 
     # The outlook
 
@@ -205,11 +226,15 @@ class DueOrder:
         *,
         renew: bool,
         short_first: float = 0.0,
+        lives: Lives | None = None,
     ) -> bool:
         """Take the fleet as it is now. Whether anybody may have another place than before.
         ``given``: when a decision is repeated, what it told; ``renew``: guesses too, once for all
-        that was seen."""
+        that was seen; ``lives``: None = as before."""
         before = self.seen
+        others = lives is not None and lives != self._rests.lives
+        if lives is not None and others:
+            self._rests = Rests(lives)
         if by == "arrival":
             self.seen = None
         elif given is not None:
@@ -224,7 +249,7 @@ class DueOrder:
             self.seen = NO_OUTLOOK
         if self.seen is not None and short_first:
             self.seen = self.seen._replace(short_first=short_first)
-        return before != self.seen
+        return others or before != self.seen
 
     def _renew(self) -> None:
         """The guesses of those who wait and were guessed longest ago, if something has ended since;

@@ -8,13 +8,18 @@ little less than once: a wide job that is stopped leaves whole nodes, a narrow o
 Rules of this file:
 
 - A job's ``weight`` is its rest times its GPUs to the power WIDTH. Who is stopped weighs CLEARLY
-  times as much as the one that waits, and none of those that are stopped is done before it.
+  times as much as the one that waits, and none of those that are stopped is done before it. Where
+  either is learned, not stated, that is CLEARLY_LEARNED times.
+- Those that wait stand in the order of their weights too.
+- Of several sets that may be stopped for one that waits, the set goes of which the fewest would end
+  within a given time: a job with a rest of 100 s is as much as ten with one of 1,000 s.
 - It pays if the rest that is waited for otherwise, the longest of theirs, is GAIN times what all of
   them wait instead, or more: the rest of the one that waits, what is done again, and starting
   again, which counts once more for each time that a job was moved before.
 - So where rests are known nobody is stopped for one whom it would stop: while one runs its rest
-  shrinks, and that of the other stays. Where they are learned, a job that runs for longer than was
-  expected weighs more the longer it runs; each turn is then longer than the one before.
+  shrinks, and that of the other stays. Where they are learned, the rest is what a job needs for an
+  ending (life_tables.py): that grows as a job runs for longer than most of its size, and each turn
+  is then longer than the one before.
 
 Example: a job of 8 GPUs and 30 h runs, and one of 1 GPU and 1 h waits. It weighs 129 times as much;
 the other begins 30 h earlier, it waits an hour and what it does again.
@@ -25,6 +30,7 @@ from typing import Final, NamedTuple
 
 WIDTH: Final = 0.7
 CLEARLY: Final = 1.5
+CLEARLY_LEARNED: Final = 2.0
 GAIN: Final = 1.2
 
 
@@ -33,6 +39,7 @@ class Rest(NamedTuple):
 
     left_s: float
     gpus: float
+    stated: bool = True  # by the one who submitted it
 
     @property
     def weight(self) -> float:
@@ -49,7 +56,13 @@ class Stopped(NamedTuple):
 
 def may_stop(waits: Rest, runs: Stopped) -> bool:
     """Whether one that waits may stop this one, by itself."""
-    return runs.rest.weight > CLEARLY * waits.weight and pays(waits, [runs])
+    clearly = CLEARLY if waits.stated and runs.rest.stated else CLEARLY_LEARNED
+    return runs.rest.weight > clearly * waits.weight and pays(waits, [runs])
+
+
+def ends_a_s(rest: Rest) -> float:
+    """Of how many jobs the end is put off by stopping this one, for each second that it waits."""
+    return 1.0 / max(rest.left_s, 1.0)
 
 
 def pays(waits: Rest, stopped: Sequence[Stopped]) -> bool:

@@ -13,10 +13,11 @@ from typing import Final
 import msgspec
 
 from berthmaster.engine.queueing import predict
+from berthmaster.engine.queueing.life_tables import NO_LIVES, LivesSeen
 from berthmaster.engine.queueing.order import LATE, Outlook, gpu_share
 from berthmaster.engine.queueing.predict import Durations, Sizes
 from berthmaster.lifecycle.fold import Key, Workload, key, saved_s
-from berthmaster.messages.placement import Decision, Expected, ToldOutlook
+from berthmaster.messages.placement import Decision, Expected, Lives, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
 _LONGEST_S: Final = 1e12
@@ -28,6 +29,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     durations: predict.Learned = predict.Learned()
     sizes: list[float] = []
+    lives: Lives = NO_LIVES
     expected_s: dict[Key, float] = {}  # of open jobs that do not say themselves
     untold: list[Key] = []
     submitted: int = 0
@@ -41,6 +43,7 @@ class Expectations:
         learned = learned or Learned()
         self.durations = Durations(learned.durations)
         self.sizes = Sizes(learned.sizes)
+        self.lives = LivesSeen(learned.lives)
         self._expected_s = dict(learned.expected_s)
         self.untold: dict[Key, None] = dict.fromkeys(learned.untold)
         self.submissions = learned.submitted  # jobs that ever came, as far as is known
@@ -65,6 +68,7 @@ class Expectations:
             return False
         ran_s = saved_s(workload) + max(0.0, at_s - workload.running_at_s)
         self.durations.learn(workload.tenant, workload.request, workload.submitted_at_s, ran_s)
+        self.lives.learn(gpu_share(workload.request), ran_s)
         return True
 
     def ended(self, name: Key) -> None:
@@ -77,6 +81,11 @@ class Expectations:
         request = workload.request
         assert request is not None  # it was submitted
         return self.durations.expected_s(workload.tenant, request, workload.submitted_at_s)
+
+    @property
+    def any_unstated(self) -> bool:
+        """Whether an open job does not say how long it takes."""
+        return bool(self._expected_s)
 
     def is_stated(self, name: Key) -> bool:
         """Whether an open job says itself how long it takes."""
@@ -134,6 +143,7 @@ class Expectations:
         return Learned(
             durations=self.durations.kept(),
             sizes=self.sizes.kept(),
+            lives=self.lives.tabulated(),
             expected_s={name: settled[name] for name in open_ if name in settled},
             untold=list(self.untold),
             submitted=self.submissions,

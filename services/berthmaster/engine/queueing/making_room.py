@@ -45,14 +45,15 @@ class Mover(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """One attempt that may be ended. The least goes first: it loses least or, if that is the same,
+    """One attempt that may be ended. The least goes first: it costs least or, if that is the same,
     was submitted last."""
 
-    lost_gpu_s: float
+    cost: float  # what is weighed: what it loses or, of equals, how soon it would end
     before: int  # its submission's sequence, negated
     key: Key
     queue: str
     amounts: Mapping[str, int]
+    lost_gpu_s: float
 
 
 class Loss(NamedTuple):
@@ -296,5 +297,5 @@ def _with(room: NodeRoom, part: Part, sign: int) -> NodeRoom:
 
 
 def cost_of(victims: Sequence[Victim]) -> float:
-    """What they lose together, in GPU seconds."""
-    return sum(victim.lost_gpu_s for victim in victims)
+    """What they cost together."""
+    return sum(victim.cost for victim in victims)

@@ -65,6 +65,7 @@ class Sought(NamedTuple):
     queues: frozenset[str]  # of whose jobs some may go
     may_go: Callable[[Workload], bool]  # of each by itself, beside that
     most: int  # that may go together
+    cost_of: Callable[[Workload], float] | None  # by which they are weighed; None = what they lose
 
 
 class CheapestSets:
@@ -82,6 +83,7 @@ class CheapestSets:
         shape: bytes,
         over: Over,
         may_go: Callable[[Workload], bool] = lambda _: True,
+        cost_of: Callable[[Workload], float] | None = None,
     ) -> Sought | None:
         """None if nobody may go, or no more in this hour."""
         know = self._know
@@ -93,7 +95,7 @@ class CheapestSets:
         )
         if not queues or left <= 0:
             return None
-        return Sought(asked, shape, over, queues, may_go, min(left, MOST_VICTIMS))
+        return Sought(asked, shape, over, queues, may_go, min(left, MOST_VICTIMS), cost_of)
 
     def clusters(self, sought: Sought) -> list[str]:
         """Those that would do but for room, those where most may go first."""
@@ -221,10 +223,10 @@ class CheapestSets:
                 continue
             amounts = self._amounts(workload, request)
             if accounts.may_lose(right[1], amounts):
-                cost = lost_gpu_s(workload, self._now_s, policy.restart_s)
-                found.append(
-                    Victim(cost, -workload.submitted_sequence, name, request.queue, amounts)
-                )
+                lost = lost_gpu_s(workload, self._now_s, policy.restart_s)
+                cost = lost if sought.cost_of is None else sought.cost_of(workload)
+                before = -workload.submitted_sequence
+                found.append(Victim(cost, before, name, request.queue, amounts, lost))
         return found
 
     def _amounts(self, workload: Workload, request: JobRequest) -> Mapping[str, int]:

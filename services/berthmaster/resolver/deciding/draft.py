@@ -215,6 +215,8 @@ class Draft:
             steadiness=self.steadiness,
             outlook=outlook,
             expected=expected,
+            lives=know.lives if know.tells_lives else None,
+            lives_by=self.number if know.tells_lives else know.told_lives.by,
             suspended=tuple(sorted(know.suspended)),
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.engine.queueing.equals import Rest, Stopped, may_stop, pays
+from berthmaster.engine.queueing.equals import Rest, Stopped, ends_a_s, may_stop, pays
 from berthmaster.engine.queueing.making_room import Floors, Mover, RightName, right_over
 from berthmaster.engine.queueing.order import gpu_share
 from berthmaster.engine.queueing.queues import Tier
@@ -34,14 +34,20 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cheapest_set import CheapestSet, CheapestSets, Sought
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.turns import Turn
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.settings import Policy
 
 LOOKS_A_COMMIT: Final = 4
+LOOKS_AT_EQUALS: Final = 8  # of sizes and shapes, of which each looks once in vain
 WORDS: Final = {
     "guarantee": "what its queue borrowed is another queue's guarantee",
     "deserved": "what its queue borrowed is another queue's deserved share",
     "priority": "a job of higher priority needs its room",
     "": "what it has beyond what it wished for is needed by a job that waits",
 }
+EQUALS_EVERY_S: Final = 3600.0
+# Equals of whom nobody says how long they take have more to do the longer they run, so who waits
+# looks again after so long, where nothing comes or ends before.
 EQUAL: Final = "a job of its queue and priority that has clearly less left to do needs its room"
 
 
@@ -109,7 +115,7 @@ class RoomMaker:
         tried = turn.line.queue, workload.priority, shape
         if waits is None or waits.weight >= self._in_vain.get(tried, math.inf):
             return None
-        if self._looks_at_equals >= LOOKS_A_COMMIT:
+        if self._looks_at_equals >= LOOKS_AT_EQUALS:
             return None
 
         def over(path: Path, priority: int) -> tuple[str, Floors] | None:
@@ -120,7 +126,11 @@ class RoomMaker:
             runs = self._stopped(other)
             return runs is not None and may_stop(waits, runs)
 
-        sought = self._sets.sought(asked, shape, over, may_go)
+        def cost_of(other: Workload) -> float:
+            rest = self._rest(other)
+            return ends_a_s(rest) if rest is not None else math.inf
+
+        sought = self._sets.sought(asked, shape, over, may_go, cost_of)
         if sought is None:
             return None
         self._looks_at_equals += 1
@@ -160,7 +170,8 @@ class RoomMaker:
         left_s = self._know.derived.due_order.known_left_s(workload, self._now_s)
         if request is None or request.part is not None or left_s is None:
             return None
-        return Rest(left_s, gpu_share(request))
+        stated = request.expected_duration_s is not None
+        return Rest(left_s, gpu_share(request), stated)
 
     def _stopped(self, workload: Workload) -> Stopped | None:
         rest = self._rest(workload)
@@ -168,6 +179,17 @@ class RoomMaker:
             return None
         again_s = unsaved_s(workload, self._now_s) + self._policy.restart_s
         return Stopped(rest, again_s * (1 + workload.moves))
+
+
+def next_equals_s(know: Knowledge, policy: Policy, decided_at_s: float) -> float:
+    """When those who wait look again whom of their equals they may stop, though nothing happened.
+    What is stated of a job's rest shrinks while it runs: for that nobody has to look again."""
+    if policy.order == "due" and know.expectations.any_unstated:
+        for queue in know.derived.lines.by_queue():
+            setting = know.queues.get(queue)
+            if setting is not None and setting.preempts_equals:
+                return decided_at_s + EQUALS_EVERY_S
+    return math.inf
 
 
 def why_ended(order: EvictionOrder) -> str:

@@ -19,7 +19,7 @@ from berthmaster.fleetview.derived import FleetDerived
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.placement import ToldOutlook
+from berthmaster.messages.placement import Lives, ToldOutlook
 from berthmaster.resolver.known.elastic import Elastic
 from berthmaster.resolver.known.movable import Movable
 from berthmaster.resolver.known.sets import JobSets
@@ -94,10 +94,12 @@ class Derived(FleetDerived):
 
     # In step with messages
 
-    def queue_set(self, setting: QueueSetting, priority_before: int) -> None:
+    def queue_set(self, setting: QueueSetting, before: QueueSetting | None) -> None:
         """An operator set a queue."""
         self._tree = None
-        if setting.priority != priority_before:
+        before = before or QueueSetting(queue=setting.queue)
+        stands = setting.priority, setting.preempts_equals
+        if stands != (before.priority, before.preempts_equals):
             for line in self.lines.lines():
                 if line.queue == setting.queue:
                     for name in list(line.members):
@@ -212,7 +214,9 @@ class Derived(FleetDerived):
         request, order = workload.request, self.due_order
         setting = self._queues.get(request.queue if request is not None else "")
         priority = setting.priority if setting is not None else 0
-        self.lines.add(workload, priority, order.place(workload), order.class_s(workload))
+        least_first = setting is not None and setting.preempts_equals
+        place = order.place(workload, least_first=least_first)
+        self.lines.add(workload, priority, place, order.class_s(workload))
 
     # As of a time
 
@@ -235,6 +239,7 @@ class Derived(FleetDerived):
         *,
         renew: bool,
         short_first: float,
+        lives: Lives | None,
     ) -> None:
         """Bring it up to date for whoever looks: the same again if nothing was heard since.
         ``renew``, ``given``: as in ``DueOrder.look``."""
@@ -245,7 +250,7 @@ class Derived(FleetDerived):
         self.open_clusters = open_clusters
         order = self.due_order
         gpus = gpus_of(self.ledger.totals(open_clusters))
-        if order.look(gpus, by, given, saw, renew=renew, short_first=short_first):
+        if order.look(gpus, by, given, saw, renew=renew, short_first=short_first, lives=lives):
             moved = [name for line in self.lines.lines() for name in line.members]
         else:
             moved = [name for name in order.moved if name in self.lines]

@@ -5,6 +5,7 @@ changes it: deciding and answering read. What is derived (derived.py) follows fr
 never decides anything by itself: a state that is restored or folded anew decides the same.
 """
 
+import itertools
 from collections import Counter
 from typing import NamedTuple
 
@@ -15,20 +16,24 @@ from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.due_order import DueOrder
 from berthmaster.engine.queueing.expectations import Expectations, Learned
+from berthmaster.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
+from berthmaster.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.engine.queueing.moved import Moved
+from berthmaster.engine.queueing.order import gpu_share
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import Sampled, sampled_from
 from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
-from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer, saved_s
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.messages.placement import (
     Decision,
     Expected,
+    Lives,
     PodBinding,
     Pressure,
     Reservation,
@@ -64,6 +69,15 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     steadiness: dict[str, float] | None = None  # None: it did not count
     outlook: ToldOutlook | None = None
     expected: tuple[Expected, ...] = ()
+    lives: Lives
+    tells_lives: bool  # it told them
+
+
+class ToldLives(NamedTuple):
+    """What was learned of how long jobs go on, by the newest decision that told it."""
+
+    lives: Lives = NO_LIVES
+    by: int = 0  # its number
 
 
 class Told(NamedTuple):
@@ -89,6 +103,8 @@ class Knowledge:
         self.moved = Moved()
         self.told_mix = Sampled()  # by the newest decision that told any
         self.told_pressure = Told()
+        self.told_lives = ToldLives()
+        self._newer_lives: Lives | None = None  # than were told, for the next decision to tell
         self.expectations = Expectations()
         self.given: Given | None = None
         self.fleet = Fleet()
@@ -207,6 +223,8 @@ class Knowledge:
             steadiness=decision.steadiness or None,
             outlook=decision.outlook,
             expected=decision.expected,
+            lives=self.told_lives.lives if decision.lives is None else decision.lives,
+            tells_lives=decision.lives is not None,
         )
         self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
         self.suspend(frozenset(map(Key, decision.suspended)))
@@ -231,8 +249,35 @@ class Knowledge:
             now_s,
             renew=renew,
             short_first=policy.short_first,
+            lives=self._lives(policy, now_s) if renew else None,
         )
         return snapshot
+
+    @property
+    def tells_lives(self) -> bool:
+        """Whether a decision that is made now tells anew how long jobs go on."""
+        if self.given is not None:
+            return self.given.tells_lives
+        return self._newer_lives is not None
+
+    @property
+    def lives(self) -> Lives:
+        """How long jobs go on, by which a decision is made now."""
+        if self.given is not None:
+            return self.given.lives
+        return self._newer_lives or self.told_lives.lives
+
+    def _lives(self, policy: Policy, now_s: float) -> Lives:
+        """The same, made anew if enough has ended since and there is a queue in which it counts."""
+        counts = policy.order == "due" and any(q.preempts_equals for q in self.queues.values())
+        seen = self.expectations.lives
+        if self.given is None and counts and is_lives_due(seen, self.lives):
+            every = 1 + len(self.open) // LOOKED_AT
+            some = itertools.islice(self.open.values(), 0, None, every)
+            ages = ((w.request, _age_s(w, now_s)) for w in some)
+            of_age = ((gpu_share(r), age_s) for r, age_s in ages if r is not None and age_s > 0)
+            self._newer_lives = seen.tabulated(of_age, every)
+        return self.lives
 
     def tells(self) -> tuple[ToldOutlook | None, tuple[Expected, ...]]:
         """Of a decision that is made now: the outlook, and guesses that were not told yet."""
@@ -305,6 +350,10 @@ class Knowledge:
             if decision.mix is not None:
                 self.told_mix = sampled_from(decision.mix)
             self._press(decision)
+            if decision.lives is not None:
+                self.told_lives = ToldLives(decision.lives, decision.number)
+                self.expectations.lives.told(decision.lives)
+                self._newer_lives = None
             if decision.outlook is not None:
                 on_told = self.derived.due_order.told
                 self.expectations.take_told(decision, self.open, on_told)
@@ -382,13 +431,19 @@ class Knowledge:
         if isinstance(fact, RuntimeSetting):
             self.runtimes[fact.runtime] = fact
         if isinstance(fact, QueueSetting):
-            self.derived.queue_set(fact, known.priority if known is not None else 0)
+            self.derived.queue_set(fact, known)
 
     @property
     def used_milli(self) -> Counter[str]:
         """Queue -> GPU milli of its live placements."""
         ledger = self.derived.ledger
         return Counter({queue: ledger.used(queue)[GPU] for queue in ledger.queues()})
+
+
+def _age_s(workload: Workload, now_s: float) -> float:
+    """How long it has run, as far as that is kept."""
+    running_s = now_s - workload.running_at_s if workload.live and workload.running_at_s else 0.0
+    return saved_s(workload) + max(0.0, running_s)
 
 
 def holdings_of(

@@ -9,7 +9,7 @@ from berthmaster.engine.scoring.track_record import TrackRecord, TrackRecordStat
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Reservation
-from berthmaster.resolver.known.knowledge import Knowledge, Told
+from berthmaster.resolver.known.knowledge import Knowledge, Told, ToldLives
 from berthmaster.resolver.known.parts import PartEnd
 
 
@@ -24,6 +24,7 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v9"):
     mix: MixState
     told_mix: Sampled
     told_pressure: Told = Told()
+    told_lives: ToldLives = ToldLives()
     learned: Learned
     track_record: TrackRecordState
     frozen: dict[Key, str]
@@ -49,6 +50,7 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         mix=know.view.mix.state(),
         told_mix=know.told_mix,
         told_pressure=know.told_pressure,
+        told_lives=know.told_lives,
         learned=know.expectations.learned(know.open),
         track_record=know.view.track_record.state(),
         frozen=dict(know.frozen),
@@ -71,6 +73,7 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.view.mix = Mix(snapshot.mix)
     know.told_mix = snapshot.told_mix
     know.told_pressure = snapshot.told_pressure
+    know.told_lives = snapshot.told_lives
     know.expect(snapshot.learned)
     know.view.track_record = TrackRecord(snapshot.track_record)
     know.frozen = dict(snapshot.frozen)
