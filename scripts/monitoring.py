@@ -314,6 +314,21 @@ ALERTS: Final = (
         "warning",
         "The file of prices is wrong: reports go on with the prices before",
     ),
+    Alert(
+        "BerthNoticesUndelivered",
+        "sum(increase(berth_usage_undelivered_notices_total[1h])) > 0",
+        "0m",
+        "warning",
+        "Webhooks were not told of {{ $value | humanize }} ends of jobs within an hour",
+    ),
+    Alert(
+        "BerthWebhooksSilent",
+        "max(berth_usage_webhooks_wrong) > 0 or "
+        'max(berth_usage_webhooks_silent{whose="queue"}) > 0',
+        "10m",
+        "warning",
+        "The webhooks' file is wrong, or queues name webhooks that it does not allow",
+    ),
 )
 
 

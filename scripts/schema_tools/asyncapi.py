@@ -46,6 +46,7 @@ from berthmaster.messages.control import (
     LogAccepted,
     MessagesVoid,
     QueueSetting,
+    TenantWebhooks,
 )
 from berthmaster.messages.door import (
     DeadReply,
@@ -79,7 +80,7 @@ from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.usage import Trends, UsageReport
+from berthmaster.messages.usage import Trends, UsageReport, WebhooksReply
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
 
 VERSION: Final = "3.0.0"
@@ -139,6 +140,7 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "whatif": WhatifReply,
     "report": UsageReport,
     "trends": Trends,
+    "webhooks": WebhooksReply,
     **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed", "progressed"), ChangeReply),
     "cordons": CordonsReply,
 }
@@ -332,6 +334,10 @@ def _writers(kind: str) -> tuple[str, ...]:
 
 
 def _controls() -> Iterator[Channel]:
+    webhooks = _address(subjects.webhooks, "tenant")
+    yield Channel(
+        "control.webhooks", webhooks, (TenantWebhooks,), "CONTROL", ("usage",), ("usage",)
+    )
     for name, address, fact in (
         ("control.queue", _address(subjects.queue_setting, "queue"), QueueSetting),
         ("control.runtime", _address(subjects.runtime_setting, "runtime"), RuntimeSetting),

@@ -44,6 +44,7 @@ from berthmaster.messages.control import (
     LogAccepted,
     MessagesVoid,
     QueueSetting,
+    TenantWebhooks,
 )
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.runtimes import RuntimeSetting
@@ -66,6 +67,8 @@ def control_subject(fact: ControlFact) -> str:
             return f"queue/{fact.queue}"
         case RuntimeSetting():
             return f"runtime/{fact.runtime}"
+        case TenantWebhooks():
+            return f"webhooks/{fact.tenant}"
         case Cordon():
             return f"cordon/{fact.cluster}/{fact.node}"
         case ClusterLost():

@@ -49,12 +49,13 @@ from berthmaster.bus.stream_names import (
 from berthmaster.bus.subjects import (
     ALL_ARCHIVE,
     ALL_CONTROL,
+    ALL_DEAD,
     ALL_DECISIONS,
     ALL_EVENTS,
     ALL_FLEET,
     ALL_LEASES,
-    ALL_QUEUES,
     ALL_STORIES,
+    ALL_WEBHOOKS,
     ALL_WORKLOADS,
     LOGIN,
 )
@@ -63,6 +64,7 @@ from berthmaster.messages.api import (
     PLACE_VERBS,
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
+    USAGE_LOOKING_VERBS,
     USAGE_OPERATOR_VERBS,
     USAGE_VERBS,
 )
@@ -84,7 +86,7 @@ EXECUTOR_KINDS: Final = (
 )
 LOOKING_VERBS: Final = (  # change nothing
     *("hello", "get", "list", "events", "why", "dry_run", "whatif", "gpus"),
-    *USAGE_VERBS,
+    *USAGE_LOOKING_VERBS,
 )
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
 TOLD_KINDS: Final = (*ENDING_KINDS, "evicted")  # what webhooks are told of
@@ -298,15 +300,18 @@ def _usage(_: str) -> Grants:
             *_follow(WORKLOADS, ALL_WORKLOADS),
             *_follow(ARCHIVE, ALL_STORIES),
             *_follow(FLEET),  # which GPU models nodes and clusters have
-            *_follow(CONTROL, ALL_QUEUES),  # whose ends webhooks are told of
-            *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
+            # Whose ends webhooks are told of: those of queues, and of tenants, which it keeps.
+            *_follow(CONTROL),
+            ALL_WEBHOOKS,
+            # The story of an end that a webhook is told of, and what a tenant has set.
+            *_read(WORKLOADS, ARCHIVE, CONTROL),
             *(
                 part
                 for kind in TOLD_KINDS
                 for part in _work(WORKLOADS, f"webhooks-{kind}", f"berth.workload.*.*.{kind}.*")
             ),
             *_guards("usage"),
-            "berth.dead.usage",
+            *("berth.dead.usage", "berth.dead.usage-tenants"),
         ),
         subscribe=(
             *(f"berth.api.*.{verb}" for verb in USAGE_VERBS),
@@ -445,6 +450,7 @@ def _dashboard(_: str) -> Grants:
             *_follow(FLEET, ALL_FLEET),
             *_follow(CONTROL, ALL_CONTROL),
             *_follow(LEASES, ALL_LEASES),
+            *_follow(DEAD, ALL_DEAD),
             *_looks_at_logs(),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
             *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),

@@ -49,6 +49,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cordons": (f"{_HERE}.moving_commands:cordons", "List cordons and how far drains are."),
     "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost."),
     "found": (f"{_HERE}.fleet_commands:found", "Take that back."),
+    "problems": (f"{_HERE}.problems:problems", "What is broken, or not as it should be."),
+    "webhook": (f"{_HERE}.webhook_commands:webhook", "Have an address told of ends of jobs."),
     "queue": (f"{_HERE}.fleet_commands:queue", "Set queues, or list them."),
     "runtime": (f"{_HERE}.runtime_commands:runtime", "Set runtimes, or list them."),
     "dead": (f"{_HERE}.fleet_commands:dead", "List messages that nobody could handle."),

@@ -9,6 +9,7 @@ from berthmaster.fleetview.rows import FleetView
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import ClusterAlive, ClusterScore, FleetFact, QueueReport
 from berthmaster.messages.quality import QualityReport
+from berthmaster.messages.usage import WebhookView
 
 
 class Stored:
@@ -38,3 +39,5 @@ class Known:
         self.scores: dict[str, tuple[ClusterScore, float]] = {}
         self.unknown_readings = 0
         self.damage: tuple[str, ...] = ()  # what logs have lost, in words
+        self.letters: dict[str, tuple[float, str]] = {}  # of each service: its newest dead letter
+        self.webhooks: tuple[WebhookView, ...] = ()

@@ -7,13 +7,12 @@ import numpy as np
 
 from berthmaster.dashboard.grid import DEGRADED, LOST, MARKS, NOT_READY, SILENT, Grid
 from berthmaster.dashboard.known import Known
+from berthmaster.fleetview.problems import Problem, many, of_cluster, of_letters, of_webhooks
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.logcheck.core import REMEDY
 
 BROKEN: Final = "broken"
 NOTE: Final = "note"
-SILENT_INTERVALS: Final = 3.0
-SILENT_LEAST_S: Final = 10.0
 DECIDER_SILENT_S: Final = 20.0
 MOST: Final = 100
 
@@ -38,6 +37,7 @@ def problems(
     ]
     for row in rows:
         found += _of_cluster(row, known, now_s)
+    found += map(_told, (*of_letters(known.letters, now_s), *of_webhooks(known.webhooks)))
     if known.jobs.unreadable:
         found.append(_line(BROKEN, f"{len(known.jobs.unreadable)} jobs have unreadable events"))
     found.sort(key=lambda line: line["level"] != BROKEN)
@@ -46,19 +46,8 @@ def problems(
 
 def _of_cluster(row: ClusterRow, known: Known, now_s: float) -> Iterable[dict[str, Any]]:
     alive = known.alive.get(row.cluster)
-    limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * alive.interval_s if alive else 0.0)
-    if row.lost is not None:
-        yield _line(BROKEN, f"declared lost: {row.lost}", cluster=row.cluster)
-    elif row.seen_s is None:
-        yield _line(NOTE, "has given no sign of life yet", cluster=row.cluster)
-    elif row.seen_s > limit_s:
-        yield _line(BROKEN, "is silent", cluster=row.cluster)
-    if row.freshness in ("stale", "withdrawn"):
-        yield _line(NOTE, f"scores are {row.freshness}: {row.note}", cluster=row.cluster)
-    if row.cordoned is not None:
-        yield _line(NOTE, f"cordoned: {row.cordoned}", cluster=row.cluster)
-    if row.cordoned_nodes:
-        yield _line(NOTE, f"{_many(row.cordoned_nodes, 'node')} cordoned", cluster=row.cluster)
+    for found in of_cluster(row, alive.interval_s if alive else 0.0):
+        yield _told(found)
     if (grid := known.grids.get(row.cluster)) is not None:
         yield from _of_grid(row.cluster, grid)
 
@@ -66,16 +55,16 @@ def _of_cluster(row: ClusterRow, known: Known, now_s: float) -> Iterable[dict[st
 def _of_grid(cluster: str, grid: Grid) -> Iterable[dict[str, Any]]:
     marks = grid.rows[:, MARKS]
     if lost := int(np.count_nonzero(marks & LOST)):
-        yield _line(BROKEN, f"{_many(lost, 'GPU')} lost", cluster=cluster)
+        yield _line(BROKEN, f"{many(lost, 'GPU')} lost", cluster=cluster)
     if degraded := int(np.count_nonzero(marks & DEGRADED)):
-        yield _line(NOTE, f"{_many(degraded, 'GPU')} degraded", cluster=cluster)
+        yield _line(NOTE, f"{many(degraded, 'GPU')} degraded", cluster=cluster)
     away = sum(1 for node in grid.nodes.values() if not node.report.ready)
     if away:
-        yield _line(BROKEN, f"{_many(away, 'node')} not ready", cluster=cluster)
+        yield _line(BROKEN, f"{many(away, 'node')} not ready", cluster=cluster)
     measured = [node for node in grid.nodes.values() if node.number >= 0]
     silent = sum(1 for node in measured if not node.heard_s)
     if silent and silent < len(measured):
-        yield _line(NOTE, f"{_many(silent, 'node')} without readings", cluster=cluster)
+        yield _line(NOTE, f"{many(silent, 'node')} without readings", cluster=cluster)
     elif silent and bool(((marks & (SILENT | NOT_READY)) == SILENT).any()):
         yield _line(NOTE, "no readings of its GPUs", cluster=cluster)
 
@@ -87,5 +76,7 @@ def _line(
     return {"level": level, "cluster": cluster, "text": text, "since_s": since}
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def _told(found: Problem) -> dict[str, Any]:
+    """Everybody who may look sees it: so without what may name others' things."""
+    told = {"level": found.level, "cluster": found.cluster, "text": found.text}
+    return told | {"since_s": found.since_s}

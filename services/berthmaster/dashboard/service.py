@@ -15,7 +15,7 @@ from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.nats_py import Msg
-from berthmaster.bus.streams import CONTROL, FLEET, LEASES, WORKLOADS
+from berthmaster.bus.streams import CONTROL, DEAD, FLEET, LEASES, WORKLOADS
 from berthmaster.dashboard.access import (
     Doorkeeper,
     People,
@@ -23,7 +23,7 @@ from berthmaster.dashboard.access import (
     is_loopback,
     read_people,
 )
-from berthmaster.dashboard.asking import Asker
+from berthmaster.dashboard.asking import Asker, NotAnswered
 from berthmaster.dashboard.core import Dashboard
 from berthmaster.dashboard.hands import Hands
 from berthmaster.dashboard.metrics import DashboardMetrics
@@ -36,7 +36,9 @@ from berthmaster.dashboard.web import Site, new_life
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.logcheck.examine import look
 from berthmaster.messages.families import (
+    API_REPLIES,
     CONTROL_FACTS,
+    DEAD_LETTERS,
     QUALITY,
     TELEMETRY,
     UNREADABLE,
@@ -44,12 +46,14 @@ from berthmaster.messages.families import (
 from berthmaster.messages.families import (
     LEASES as LEASE_RECORDS,
 )
+from berthmaster.messages.usage import WebhooksReply
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "dashboard"
 TICK_S: Final = 0.2
+WEBHOOKS_S: Final = 15.0  # between two questions whether they take what they are told
 LOGS_S: Final = 5.0  # between two looks whether they are what they were
 ANSWERS_SUBJECT: Final = "$SRV.PING"
 
@@ -119,6 +123,8 @@ class Shell:
         await conn.subscribe(subjects.quality_of_all(), self._on_quality)
         ctx.spawn(self._ping(conn), name="ping services")
         ctx.spawn(self._look_at_logs(conn), name="look at the logs")
+        ctx.spawn(self._follow_letters(conn), name="follow dead letters")
+        ctx.spawn(self._look_at_webhooks(self._asker), name="look at webhooks")
         async for _ in beats(1.0, ctx.stopping):
             ctx.health.ready("bus", conn.connected, "no connection to NATS")
 
@@ -216,6 +222,28 @@ class Shell:
                 conn.log.info("the logs cannot be looked at", why=str(error))
                 continue
             self._core.damage = tuple(str(each) for one in found.values() for each in one.damage)
+
+    async def _follow_letters(self, conn: Connection) -> None:
+        """The newest of each service: that there is one is what has to be known."""
+        filters = [subjects.ALL_DEAD]
+        await Follower(conn, DEAD, filters, start="last-per-subject").run(self._on_letter)
+
+    def _on_letter(self, recorded: Recorded) -> None:
+        try:
+            letter = DEAD_LETTERS.decode(recorded.data)
+        except UNREADABLE:
+            return
+        if subjects.dead(letter.service) == recorded.subject:
+            self._core.letters[letter.service] = (recorded.stored_at_s, letter.reason)
+
+    async def _look_at_webhooks(self, asker: Asker) -> None:
+        async for _ in beats(WEBHOOKS_S, self._ctx.stopping):
+            try:
+                reply = API_REPLIES.decode(await asker.ask_at(subjects.operator("webhooks"), {}))
+            except (NotAnswered, *UNREADABLE):
+                continue  # there may be no usage service
+            if isinstance(reply, WebhooksReply):
+                self._core.webhooks = reply.webhooks
 
     # What follows from the time
 

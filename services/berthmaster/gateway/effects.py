@@ -36,6 +36,7 @@ from berthmaster.messages.control import (
     LogAccepted,
     MessagesVoid,
     QueueSetting,
+    TenantWebhooks,
 )
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.messages.runtimes import RuntimeSetting
@@ -52,6 +53,8 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.queue_setting(fact.queue)
         case RuntimeSetting():
             return subjects.runtime_setting(fact.runtime)
+        case TenantWebhooks():
+            return subjects.webhooks(fact.tenant)
         case Cordon():
             return subjects.cordon(fact.cluster, fact.node)
         case ClusterLost():

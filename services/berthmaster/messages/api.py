@@ -23,7 +23,7 @@ from berthmaster.messages.control import (
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures
-from berthmaster.messages.usage import Trends, UsageReport
+from berthmaster.messages.usage import Trends, UsageReport, WebhooksReply
 from berthmaster.messages.workload import (
     MAX_DEPENDENCIES,
     MAX_POD_SETS,
@@ -784,6 +784,7 @@ ApiReply = (
     | WhatifReply
     | UsageReport
     | Trends
+    | WebhooksReply
     | OperatorReply
     | CordonsReply
 )
@@ -803,6 +804,7 @@ GATEWAY_VERBS = (
 )
 RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
-USAGE_VERBS = ("report", "trends")
-USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants' jobs
+USAGE_LOOKING_VERBS = ("report", "trends")
+USAGE_VERBS = (*USAGE_LOOKING_VERBS, "webhooks")
+USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants; ``webhooks`` only lists there
 __all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

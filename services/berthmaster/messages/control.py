@@ -65,6 +65,38 @@ class QueueWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     )
 
 
+MOST_WEBHOOKS = 8  # of one tenant
+
+
+class TenantWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One address that a tenant is told at of the ends of its own jobs. Neither the URL nor the key
+    can be read here: both follow from a key that only the usage service has."""
+
+    name: Annotated[str, Meta(max_length=63)]
+    host: Annotated[str, Meta(max_length=253)]
+    sealed_url: Annotated[str, Meta(max_length=4096)]  # base64 of what the usage service can open
+    salt: Annotated[
+        str, Meta(max_length=64)
+    ]  # the key that notices are signed with follows from it
+    on: tuple[EndKind, ...] = ("succeeded", "failed", "cancelled")
+    queues: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    set_at_s: float = 0.0
+
+
+class TenantWebhooks(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.webhooks.v1"
+):
+    """All webhooks that a tenant has set for itself.
+
+    Subject: ``berth.control.webhooks.<tenant>``
+    """
+
+    tenant: str
+    webhooks: Annotated[tuple[TenantWebhook, ...], Meta(max_length=MOST_WEBHOOKS)] = ()
+
+
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
@@ -191,4 +223,12 @@ class MessagesVoid(
     set_at_s: float = 0.0
 
 
-ControlFact = QueueSetting | RuntimeSetting | Cordon | ClusterLost | LogAccepted | MessagesVoid
+ControlFact = (
+    QueueSetting
+    | RuntimeSetting
+    | TenantWebhooks
+    | Cordon
+    | ClusterLost
+    | LogAccepted
+    | MessagesVoid
+)

@@ -41,6 +41,12 @@ class UsageMetrics:
         self.webhooks_wrong = metrics.gauge(
             "webhooks_wrong", "1 while the webhooks' file is wrong and the one before counts"
         )
+        self.webhooks_silent = metrics.gauge(
+            "webhooks_silent", "Webhooks of queues and tenants to which nothing is sent", ["whose"]
+        )
+        self.undelivered = metrics.counter(
+            "undelivered_notices", "Ends that a webhook was not told of after the last try"
+        )
         self.prices_wrong = metrics.gauge(
             "prices_wrong", "1 while the prices' file cannot be read and the prices before count"
         )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 from berthmaster.bus import subjects
@@ -18,12 +19,14 @@ from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS
+from berthmaster.bus.worker import Worker
 from berthmaster.logcheck.guard import LogGuard
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import QueueSetting, TenantWebhooks
 from berthmaster.messages.families import CONTROL_FACTS, JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats, set_within
 from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.webhook import KeyWrong, read_key
 from berthmaster.usage.core import Usage
 from berthmaster.usage.endpoints import Answers
 from berthmaster.usage.filling import Filling
@@ -31,6 +34,7 @@ from berthmaster.usage.metrics import UsageMetrics
 from berthmaster.usage.notifying import Notifying
 from berthmaster.usage.operators_file import OperatorsFile
 from berthmaster.usage.prices import Prices, parse_prices
+from berthmaster.usage.setting import WebhookSettings
 from berthmaster.usage.settings import UsageSettings
 from berthmaster.usage.store.database import Database
 from berthmaster.usage.store.sqlite import Sqlite
@@ -60,12 +64,14 @@ class Shell:
         self._heard_by = heard_by
         self._prices = prices
         self._webhooks = webhooks
-        self._notifying: Notifying | None = None
         self._core = Usage(ctx.settings.owner_label)
         self._figures = UsageMetrics(ctx.metrics)
         self._store = DatabaseThread(open_, "store")
         self._reports = DatabaseThread(open_, "reports")
         guard = LogGuard(ctx, conn, NAME)
+        self._notifying = Notifying(conn, self._figures, lambda: guard.in_order)
+        self._workers: list[Worker] = []
+        self._buried = 0  # of their messages, as counted so far
         self._filling = Filling(ctx, conn, self._core, self._store, self._figures, guard)
         self._mirror = FactMirror(conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact)
         self._facts_read = asyncio.Event()
@@ -76,10 +82,8 @@ class Shell:
         ctx.health.ready("store", False, "not opened yet")
         ctx.health.ready("log", False, "the log has not been read to its end")
         ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
-        if ctx.settings.webhooks_file is not None:
-            self._notifying = Notifying(conn, self._figures)
-            self._notifying.set_file(self._webhooks.found or Webhooks())
-            ctx.spawn(self._notify(self._notifying), name="webhooks")
+        await self._look_at_webhooks()
+        ctx.spawn(self._notify(self._notifying), name="webhooks")
         ctx.spawn(self._keep_house(), name="files and figures")
         await conn.subscribe("berth.quality.*", self._on_quality)
         await conn.subscribe(subjects.job_figures_of(), self._on_figures)
@@ -91,6 +95,7 @@ class Shell:
             prices=lambda: self._prices.found,
             filled=lambda: (self._filling.filled_until_s, self._filling.is_behind),
             opened=lambda: self._filling.opened,
+            webhooks=WebhookSettings(conn, self._notifying).answer,
         )
         endpoints = await answers.serve(version("berthmaster"))
         await set_within(FACTS_LIMIT_S, self._facts_read)
@@ -100,16 +105,21 @@ class Shell:
         self._reports.stop()
 
     async def _notify(self, notifying: Notifying) -> None:
-        """Once the queues' settings are known: before, an end might be told to nobody."""
+        """Once it is known what is set: before, an end might be told to nobody. Without a file
+        nothing is told to anybody, and what is set anyway is known for what it is."""
         known = asyncio.Event()
-        control = Follower(self._conn, CONTROL, [subjects.ALL_QUEUES], start="last-per-subject")
-        following = control.run(partial(self._on_queue, notifying), caught_up=known.set)
-        self._ctx.spawn(following, name="follow queues")
+        filters = [subjects.ALL_QUEUES, subjects.ALL_WEBHOOKS]
+        control = Follower(self._conn, CONTROL, filters, start="last-per-subject")
+        following = control.run(partial(self._on_control, notifying), caught_up=known.set)
+        self._ctx.spawn(following, name="follow control")
         await known.wait()
-        for number, worker in enumerate(notifying.workers()):
+        if self._ctx.settings.webhooks_file is None:
+            return
+        self._workers = notifying.workers()
+        for number, worker in enumerate(self._workers):
             self._ctx.spawn(worker.run(self._ctx.stopping), name=f"webhooks {number}")
 
-    def _on_queue(self, notifying: Notifying, recorded: Recorded) -> None:
+    def _on_control(self, notifying: Notifying, recorded: Recorded) -> None:
         try:
             fact = CONTROL_FACTS.decode(recorded.data)
         except UNREADABLE:
@@ -117,6 +127,10 @@ class Shell:
             return
         if isinstance(fact, QueueSetting):
             notifying.set_queue(fact)
+        elif (
+            isinstance(fact, TenantWebhooks) and subjects.webhooks(fact.tenant) == recorded.subject
+        ):
+            notifying.set_tenant(fact)
 
     def _on_fact(self, seen: Seen) -> None:
         self._core.catalogue.take(seen.fact)
@@ -152,14 +166,21 @@ class Shell:
                 wrong = self._prices.look()
                 self._figures.prices_wrong.set(bool(wrong))
                 self._ctx.health.ready("prices", True, note=wrong)
-                if self._notifying is not None:
-                    self._look_at_webhooks(self._notifying)
+                await self._look_at_webhooks()
 
-    def _look_at_webhooks(self, notifying: Notifying) -> None:
-        wrong = self._webhooks.look()
-        notifying.set_file(self._webhooks.found or Webhooks())
+    async def _look_at_webhooks(self) -> None:
+        wrong, key = self._webhooks.look(), b""
+        if (file := self._webhooks.found) is not None and file.tenant_key_file:
+            try:
+                key = await asyncio.to_thread(read_key, Path(file.tenant_key_file))
+            except KeyWrong as error:
+                wrong = wrong or f"tenant_key_file: {error}"
+        self._notifying.set_file(file, key)
         self._figures.webhooks_wrong.set(bool(wrong))
-        self._ctx.health.ready("webhooks", True, note=wrong)
+        self._ctx.health.ready("webhooks", True, note=wrong or self._notifying.silent)
+        buried = sum(worker.buried for worker in self._workers)
+        self._figures.undelivered.inc(buried - self._buried)
+        self._buried = buried
 
 
 def opener(settings: UsageSettings) -> Callable[[], Database]:

@@ -42,6 +42,7 @@ def test_a_webhook_that_cannot_be_is_refused_by_field(
 @pytest.mark.parametrize(
     ("url", "file", "fault"),
     [
+        ("https://a.example/", None, "has no --webhooks-file"),
         ("https://a.example/", Webhooks(), "not among the queue_hosts"),
         ("https://a.example/", Webhooks(queue_hosts=("a.example",)), "no folder queue_keys"),
         ("https://a.example:99999/", Webhooks(queue_hosts=("a.example",)), "its address is none"),
@@ -50,13 +51,13 @@ def test_a_webhook_that_cannot_be_is_refused_by_field(
     ],
 )
 def test_what_a_queue_names_is_told_only_as_the_operators_file_allows(
-    url: str, file: Webhooks, fault: str
+    url: str, file: Webhooks | None, fault: str
 ) -> None:
     setting = QueueSetting(queue="night", webhook=QueueWebhook(url=url, key="one"))
     found = of_queue(setting, file)
     assert found is not None
-    webhook, why_not = found
-    assert (webhook.queues, webhook.key_file) == (("night",), f"{file.queue_keys}/one")
-    assert fault in why_not
-    assert bool(fault) == bool(why_not)
+    keys = file.queue_keys if file is not None else ""
+    assert (found.webhook.queues, found.webhook.key_file) == (("night",), f"{keys}/one")
+    assert fault in found.fault
+    assert bool(fault) == bool(found.fault)
     assert of_queue(QueueSetting(queue="night"), file) is None

@@ -1,0 +1,125 @@
+"""`berth problems`: what is broken, or not as it should be, worst first."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import click
+import msgspec
+
+from berthmaster.cli.listing import Form, form_option, write_list
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
+
+if TYPE_CHECKING:
+    from berthmaster.client import Client
+    from berthmaster.fleetview.problems import Problem
+
+T = TypeVar("T")
+LIMIT_S: Final = 5.0
+LETTERS_READ: Final = 1000
+
+
+class ProblemRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A problem as a line of CSV."""
+
+    level: str
+    text: str
+    cluster: str = ""
+    since_s: float | None = None
+    detail: str = ""
+
+
+@click.command()
+@form_option
+@bus_command
+async def problems(session: Session, form: Form | None) -> int:
+    """List what is broken, or not as it should be: silent clusters, messages that nobody could
+    handle, webhooks that are told nothing, streams that have lost something.
+
+    Exit code 1: something is broken. Alerts say the same by themselves (docs/runbooks.md).
+    """
+    from berthmaster.cli.render.problems import table
+
+    async with session.client() as berth:
+        found, unknown = await _found(berth)
+        now_s = berth.now()
+    found.sort(key=lambda one: one.level != "broken")
+    rows = [ProblemRow(**one._asdict()) for one in found]
+    write_list(
+        session.out, form, rows, rows, lambda row: row.text, lambda _: table(found, unknown, now_s)
+    )
+    return EXIT_FAILED if any(one.level == "broken" for one in found) else 0
+
+
+async def _found(berth: "Client") -> tuple[list["Problem"], list[str]]:
+    """All of them, and what could not be looked at."""
+    parts = {
+        "clusters": _clusters(berth),
+        "dead letters": _letters(berth),
+        "webhooks": _webhooks(berth),
+        "streams": _damage(berth),
+    }
+    answers = await asyncio.gather(*map(_in_time, parts.values()))
+    found: list[Problem] = []
+    unknown = []
+    for name, answer in zip(parts, answers, strict=True):
+        if isinstance(answer, str):
+            unknown.append(f"{name}: {answer}")
+        else:
+            found += answer
+    return found, unknown
+
+
+async def _in_time(look: Awaitable[Iterable["Problem"]]) -> Iterable["Problem"] | str:
+    from berthmaster.client import BerthError
+
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            return await look
+    except BerthError as error:
+        return str(error)
+    except TimeoutError:
+        return f"no answer within {LIMIT_S:.0f} s"
+
+
+async def _clusters(berth: "Client") -> Iterable["Problem"]:
+    from berthmaster.fleetview.problems import of_cluster
+    from berthmaster.fleetview.rows import FleetView
+    from berthmaster.messages.fleet import ClusterAlive
+
+    view, facts = FleetView(), await berth.fleet()
+    for seen in facts:
+        view.take(seen)
+    view.set_control(await berth.control())
+    alive = [seen.fact for seen in facts if isinstance(seen.fact, ClusterAlive)]
+    interval_s = {fact.cluster: fact.interval_s for fact in alive}
+    rows = view.rows(berth.now())
+    return [one for row in rows for one in of_cluster(row, interval_s.get(row.cluster, 0.0))]
+
+
+async def _letters(berth: "Client") -> Iterable["Problem"]:
+    from berthmaster.fleetview.problems import of_letters
+
+    letters = await berth.dead(LETTERS_READ)
+    newest = {one.letter.service: (one.stored_at_s, one.letter.reason) for one in letters}
+    return list(of_letters(newest, berth.now()))
+
+
+async def _webhooks(berth: "Client") -> Iterable["Problem"]:
+    from berthmaster.fleetview.problems import of_webhooks
+
+    return list(of_webhooks((await berth.webhooks(of_all=True)).webhooks))
+
+
+async def _damage(berth: "Client") -> Iterable["Problem"]:
+    from berthmaster.bus.errors import BusError
+    from berthmaster.client import UnavailableError
+    from berthmaster.fleetview.problems import Problem
+    from berthmaster.logcheck.core import REMEDY
+    from berthmaster.logcheck.examine import look
+
+    try:
+        looked = await look(berth.connection)
+    except BusError as error:
+        raise UnavailableError(str(error)) from error
+    return [Problem("broken", str(d), detail=REMEDY) for one in looked.values() for d in one.damage]

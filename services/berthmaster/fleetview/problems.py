@@ -1,0 +1,64 @@
+"""What is broken, or not as it should be, in words: for the page and the terminal alike. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal, NamedTuple
+
+from berthmaster.fleetview.rows import ClusterRow
+from berthmaster.messages.usage import WebhookView
+
+Level = Literal["broken", "note"]
+SILENT_INTERVALS: Final = 3.0
+SILENT_LEAST_S: Final = 10.0
+LETTERS_S: Final = 86_400.0  # for how long a letter is told of; `berth dead` has them for 30 days
+
+
+class Problem(NamedTuple):
+    """One line; those who see all are told ``detail`` too, which may name what is others'."""
+
+    level: Level
+    text: str
+    cluster: str = ""
+    since_s: float | None = None  # when it was, by the server's clock
+    detail: str = ""
+
+
+def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
+    """``interval_s``: at which it gives signs of life; 0 = not known."""
+    limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * interval_s)
+    if row.lost is not None:
+        yield Problem("broken", f"declared lost: {row.lost}", row.cluster)
+    elif row.seen_s is None:
+        yield Problem("note", "has given no sign of life yet", row.cluster)
+    elif row.seen_s > limit_s:
+        yield Problem("broken", "is silent", row.cluster)
+    if row.freshness in ("stale", "withdrawn"):
+        yield Problem("note", f"scores are {row.freshness}: {row.note}", row.cluster)
+    if row.cordoned is not None:
+        yield Problem("note", f"cordoned: {row.cordoned}", row.cluster)
+    if row.cordoned_nodes:
+        yield Problem("note", f"{many(row.cordoned_nodes, 'node')} cordoned", row.cluster)
+
+
+def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterator[Problem]:
+    """``newest``: of each service's dead letters, when it was stored and why it is one."""
+    for service, (at_s, reason) in sorted(newest.items()):
+        if now_s - at_s <= LETTERS_S:
+            text = f"{service} could not handle a message, or deliver a letter (see `berth dead`)"
+            yield Problem("note", text, "", at_s, reason)
+
+
+def of_webhooks(webhooks: Iterable[WebhookView]) -> Iterator[Problem]:
+    """Those to which nothing is sent, and those that did not take what was sent last."""
+    for one in webhooks:
+        whose = {"operators": "", "queue": f" of queue {one.queue}", "tenant": f" of {one.tenant}"}
+        name = f"webhook{whose[one.whose]}" + ("" if one.whose == "queue" else f" {one.name}")
+        if one.fault:
+            yield Problem("broken", f"{name}: nothing is sent", "", None, one.fault)
+        elif one.last_failure:
+            at_s = one.last_failure_at_s
+            yield Problem("note", f"{name}: did not take a notice", "", at_s, one.last_failure)
+
+
+def many(count: int, noun: str) -> str:
+    """3 nodes, 1 node."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
