@@ -311,9 +311,8 @@ class RoomMaker:
         takes = _takes(view)
         assert takes is not None  # it has both
         lost = lost_gpu_s(bus, self._now_s, RESTART_S)
-        victim = Victim(
-            lost, -bus.submitted_sequence, view.name, rules.cluster_queue, amounts_of(bus.request)
-        )
+        before, amounts = -bus.submitted_sequence, amounts_of(bus.request)
+        victim = Victim(lost, before, view.name, rules.cluster_queue, amounts, lost)
         return _Goes(victim, right[0], right[1], pods, takes)
 
     def _right(
