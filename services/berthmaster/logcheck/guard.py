@@ -36,7 +36,7 @@ READ_AGAIN_S: Final = 600.0  # after a connection was lost: the server may have 
 RECOVERY_S: Final = (
     10.0  # after an acceptance: the door folds anew, and executors ask it for a list
 )
-BEGIN_AFTER: Final = 1.5  # of that, deciders begin: what was held back until then is told by then
+BEGIN_AFTER: Final = 3.0  # of that, deciders begin: what was held back until then is told by then
 KEEP_ARCHIVE_S: Final = 3600.0  # so that the next start has little of the archive left to read
 PART: Final = "logs"
 MEMORY_HELP: Final = (
