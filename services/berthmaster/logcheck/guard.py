@@ -81,6 +81,7 @@ class LogGuard:
         self._reads_all = False  # from its beginning
         self._caught_up: asyncio.Event | None = None
         self._doubted_s: float | None = None  # since when each look has found something
+        self._doubts_log = False  # and whether the last found it in more than the archive
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
@@ -102,7 +103,7 @@ class LogGuard:
         While it is not, what is remembered of the log must not be replaced: it may be all that
         tells what is lost."""
         has_looked = self._looked_through == self._conn.reconnects
-        return self.sound and self._doubted_s is None and has_looked
+        return self.sound and not self._doubts_log and has_looked
 
     @property
     def certain(self) -> bool:
@@ -297,6 +298,7 @@ class LogGuard:
         seen = [d for each in now.values() for d in each.damage if d.stream not in mine]
         loop = asyncio.get_running_loop()
         self._doubted_s = (self._doubted_s or loop.time()) if seen else None
+        self._doubts_log = any(damage.stream != ARCHIVE for damage in seen)
         if self._doubted_s is None or loop.time() - self._doubted_s >= SETTLE_S:
             self._seen = seen
         if self._begun and is_accepted:
