@@ -117,7 +117,9 @@ class Peopled(Ground):
             else None
         )
 
-    def _submit(self, body: dict[str, object]) -> None:
+    def _submit(self, body: dict[str, object], *, changed: bool = False) -> None:
+        """``changed``: the queue, after a refusal. What was asked before it may be stored all the
+        same, by a gateway that ended before it could say so."""
         name = key(TENANT, str(body["id"]))
 
         def then(reply: ApiReply) -> None:
@@ -129,7 +131,11 @@ class Peopled(Ground):
                 again = dict(body)  # it is being made
                 if "without others below it" in reply.expected:  # a parent now: to its child
                     again["queue"] = "above" if body["queue"] == "team" else "team"
-                self.clock.after(2.0, lambda: self._submit(again))
+                self.clock.after(2.0, lambda: self._submit(again, changed=again != body or changed))
+            elif changed and isinstance(reply, Refusal) and reply.field == "id":
+                if name not in self.judge.workloads and name not in self.judge.forgotten:
+                    self.judge.find("a good request is accepted", str(reply))
+                self.submitted[name] = "accepted"
             else:
                 self.judge.find("a good request is accepted", str(reply))
 
