@@ -261,7 +261,6 @@ def test_what_the_rights_of_a_mode_do_not_name_is_denied(rig: Rig) -> None:
             f"{API}/namespaces/{rig.k.namespace}/localqueues/{rig.k.queue}",
             f"{API}/admissionchecks/{rig.k.check}",
             f"{jobs}/train",
-            f"{jobs}/train/status",
         ],
         "POST": [
             f"{API}/namespaces/{rig.k.namespace}/workloads",
@@ -270,8 +269,14 @@ def test_what_the_rights_of_a_mode_do_not_name_is_denied(rig: Rig) -> None:
         ],
     }
     only = {
-        "observe": {"PATCH": [path, f"{path}/status", config], "DELETE": [f"{jobs}/train"]},
-        "order": {"PATCH": [path, f"{path}/status"], "DELETE": [f"{jobs}/train"]},
+        "observe": {
+            "PATCH": [path, f"{path}/status", config, f"{jobs}/train/status"],
+            "DELETE": [f"{jobs}/train"],
+        },
+        "order": {
+            "PATCH": [path, f"{path}/status", f"{jobs}/train/status"],
+            "DELETE": [f"{jobs}/train"],
+        },
         "dispatch": {"PATCH": [config]},
     }
     for mode, denied in only.items():
