@@ -61,8 +61,8 @@ class Damaged(Peopled):
             last = min(log.end - 1, first + dice.choice(SIZES) - 1)
         elif form != "tail":
             first = dice.randint(1, log.end)
-        if last < first:
-            return
+        if not any(first <= message.sequence <= last for message in log.messages):
+            return  # all of it is lost already
         known = self._remembers(first, remade=form == "copy")
         self.judge.note("fate", f"the log loses {first} to {last}: {form}")
         self.note_misfortune(

@@ -170,10 +170,13 @@ class Doorway(Process):
         return None
 
     def holds_back(self, event: WorkloadEvent) -> bool:
-        """Whether it is a claim so shortly after an acceptance that a later attempt may still be
-        brought back: it is to be told again."""
+        """Whether it is to be told again: the door has not read all that is stored, or it is a
+        claim so shortly after an acceptance that a later attempt may still be brought back."""
+        if not self.bus.watched:
+            return False
         since_s = self.bus.clock.now_s - self.bus.accepted_at_s
-        return self.bus.watched and isinstance(event, Claimed) and since_s < RECOVERY_S
+        is_behind = self.ready and not self.is_up_to_date
+        return is_behind or (isinstance(event, Claimed) and since_s < RECOVERY_S)
 
     def may_follow(self, cluster: str, event: WorkloadEvent) -> bool:
         """Whether an executor's event fits what the log says; as log_view.py checks it. In an
