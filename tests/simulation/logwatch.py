@@ -109,7 +109,8 @@ class LogWatch:
             else:
                 self._begun_at = at
                 self._look()
-            since_s = self._process.now() - self._bus.accepted_at_s
+            # By the server's clock, which a connection asks for as it begins (bus/clock.py).
+            since_s = self._bus.clock.now_s - self._bus.accepted_at_s
             spoken = not self._waits_for_executors or since_s >= BEGIN_AFTER * RECOVERY_S
             if self._doubted_s is None and not self._found and spoken:
                 self._begun = True

@@ -33,6 +33,7 @@ from tests.support.deciding import World
 # 19: blocks of GPUs that are free on one node are dearer the fewer are left, whole nodes or not.
 # 21: what is nearly a block of GPUs counts as a part of one.
 # 22: what is left of equals that say nothing is learned by size and age; they wait in that order.
+# 23: a job that was brought back and does not say how long it takes goes by a guess.
 # 9: by due times, wide jobs are due earlier, and durations that nobody stated count half.
 DIGESTS = (
     dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd")
@@ -41,7 +42,7 @@ DIGESTS = (
     | dict.fromkeys(("12", "13", "14"), "c509912236ce2ce8")
     | dict.fromkeys(("15", "16", "17", "18"), "0331f47bb8c6a22d")
     | dict.fromkeys(("19", "20"), "8f314013323c3927")
-    | dict.fromkeys(("21", "22"), "7bfd2c507962cf85")
+    | dict.fromkeys(("21", "22", "23"), "7bfd2c507962cf85")
 )
 
 

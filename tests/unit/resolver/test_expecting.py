@@ -9,8 +9,8 @@ from berthmaster.engine.queueing import due_order
 from berthmaster.engine.queueing.order import LATE, STATED
 from berthmaster.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.fold import Key
-from berthmaster.messages.placement import Decision, Expected, ToldOutlook
-from berthmaster.messages.workload import Ending, JobRequest, WorkloadEvent
+from berthmaster.messages.placement import Decision, Expected, PodBinding, ToldOutlook
+from berthmaster.messages.workload import Ending, JobRequest, Recovered, WorkloadEvent
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
@@ -55,6 +55,35 @@ def all_repeat(world: World) -> None:
     report = replay(world.inputs(), "all")
     assert report.first_difference is None
     assert (report.equal, report.not_repeatable) == (report.decisions, 0)
+
+
+def test_a_job_that_was_brought_back_and_does_not_say_how_long_it_takes_goes_by_a_guess() -> None:
+    world = fleet(gpus=1)
+    request = lasting(None, "back")
+    back = Recovered(
+        tenant=TENANT,
+        id="back",
+        after=0,
+        at_s=world.now_s,
+        by="door",
+        cluster="c1",
+        attempt=1,
+        executor="executor/c1",
+        pods=(PodBinding(pod="main-0", node="n1", gpus=(0,)),),
+        request=request,
+        digest="d",
+        decision=1,
+        submitted_at_s=world.now_s,
+        placed_at_s=world.now_s,
+    )
+    world.append(back)
+    name = Key(f"{TENANT}/back")
+    assert not world.resolver.know.expectations.is_stated(name)
+    world.submit(lasting(FIRST_GUESS_S, "said"))
+    world.evict(name)
+    world.settle()
+    assert world.decisions
+    all_repeat(world)
 
 
 def begin_anew_after_a_purge(world: World) -> None:

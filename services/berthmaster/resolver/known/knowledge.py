@@ -143,6 +143,7 @@ class Knowledge:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
         before = workload.state
+        is_new = before is State.NEW
         was_live = workload.live
         attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
@@ -156,7 +157,8 @@ class Knowledge:
         if isinstance(event, Recovered) and was_live:  # what was known of it was over long ago
             self._left(name, attempt_cluster)
             before, was_live = State.QUEUED, False
-        if isinstance(event, Submitted):
+        # Of one that was brought back the log may have lost that it was submitted.
+        if isinstance(event, Submitted) or (isinstance(event, Recovered) and is_new):
             self.expectations.submitted(workload)
             self.derived.due_order.submitted(name)
         elif isinstance(event, Succeeded) and self.expectations.succeeded(workload, stored_at_s):
