@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-import msgspec
 
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
@@ -17,16 +16,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LIMIT_S: Final = 5.0
 LETTERS_READ: Final = 1000
-
-
-class ProblemRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A problem as a line of CSV."""
-
-    level: str
-    text: str
-    cluster: str = ""
-    since_s: float | None = None
-    detail: str = ""
 
 
 @click.command()
@@ -44,9 +33,13 @@ async def problems(session: Session, form: Form | None) -> int:
         found, unknown = await _found(berth)
         now_s = berth.now()
     found.sort(key=lambda one: one.level != "broken")
-    rows = [ProblemRow(**one._asdict()) for one in found]
     write_list(
-        session.out, form, rows, rows, lambda row: row.text, lambda _: table(found, unknown, now_s)
+        session.out,
+        form,
+        found,
+        found,
+        lambda one: one.text,
+        lambda _: table(found, unknown, now_s),
     )
     return EXIT_FAILED if any(one.level == "broken" for one in found) else 0
 

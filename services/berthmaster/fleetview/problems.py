@@ -1,7 +1,9 @@
 """What is broken, or not as it should be, in words: for the page and the terminal alike. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+import msgspec
 
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.usage import WebhookView
@@ -12,7 +14,7 @@ SILENT_LEAST_S: Final = 10.0
 LETTERS_S: Final = 86_400.0  # for how long a letter is told of; `berth dead` has them for 30 days
 
 
-class Problem(NamedTuple):
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line; those who see all are told ``detail`` too, which may name what is others'."""
 
     level: Level

@@ -593,6 +593,13 @@ def saved_s(workload: Workload) -> float:
     return workload.ran_s if writes or workload.checkpoint is not None else 0.0
 
 
+def age_s(workload: Workload, now_s: float) -> float:
+    """How long a job has run, as far as that is kept: its attempts that are over, and the one that
+    runs."""
+    running = workload.live and workload.running_at_s > 0
+    return saved_s(workload) + (max(0.0, now_s - workload.running_at_s) if running else 0.0)
+
+
 def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> None:
     """An attempt. Of one in several clusters its parts have the pods."""
     workload.attempt = event.attempt

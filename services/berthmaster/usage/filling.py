@@ -124,12 +124,9 @@ class Filling:
         archive = _Reading(self._conn, ARCHIVE, subjects.ALL_STORIES, self._on_archive)
         log.sequence, archive.sequence = progress[0].log, progress[0].archive
         looking = asyncio.create_task(self._guard.run(), name="look at the logs")
-        was_damaged = False
         try:
             while not self._stopping.is_set():
                 if self._guard.in_order:
-                    if was_damaged:
-                        break  # numbers may mean something else now: it begins anew
                     log.go_on(self._ready(log))
                     archive.go_on(self._ready(archive))
                 await self._until_enough()
@@ -137,8 +134,7 @@ class Filling:
                     looking.result()
                 log.check()
                 archive.check()
-                was_damaged = was_damaged or not self._guard.in_order
-                if core.waiting_jobs >= ENOUGH or was_damaged:
+                if core.waiting_jobs >= ENOUGH or not self._guard.in_order:
                     await log.pause()
                     await archive.pause()
                 await self._write(WRITE_LIMIT_S)

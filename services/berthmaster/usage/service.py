@@ -83,7 +83,7 @@ class Shell:
         ctx.health.ready("log", False, "the log has not been read to its end")
         ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
         await self._look_at_webhooks()
-        ctx.spawn(self._notify(self._notifying), name="webhooks")
+        ctx.spawn(self._notify(), name="webhooks")
         ctx.spawn(self._keep_house(), name="files and figures")
         await conn.subscribe("berth.quality.*", self._on_quality)
         await conn.subscribe(subjects.job_figures_of(), self._on_figures)
@@ -104,33 +104,33 @@ class Shell:
         self._store.stop()
         self._reports.stop()
 
-    async def _notify(self, notifying: Notifying) -> None:
+    async def _notify(self) -> None:
         """Once it is known what is set: before, an end might be told to nobody. Without a file
         nothing is told to anybody, and what is set anyway is known for what it is."""
         known = asyncio.Event()
         filters = [subjects.ALL_QUEUES, subjects.ALL_WEBHOOKS]
         control = Follower(self._conn, CONTROL, filters, start="last-per-subject")
-        following = control.run(partial(self._on_control, notifying), caught_up=known.set)
+        following = control.run(self._on_control, caught_up=known.set)
         self._ctx.spawn(following, name="follow control")
         await known.wait()
         if self._ctx.settings.webhooks_file is None:
             return
-        self._workers = notifying.workers()
+        self._workers = self._notifying.workers()
         for number, worker in enumerate(self._workers):
             self._ctx.spawn(worker.run(self._ctx.stopping), name=f"webhooks {number}")
 
-    def _on_control(self, notifying: Notifying, recorded: Recorded) -> None:
+    def _on_control(self, recorded: Recorded) -> None:
         try:
             fact = CONTROL_FACTS.decode(recorded.data)
         except UNREADABLE:
             self._figures.unreadable.labels("control").inc()
             return
         if isinstance(fact, QueueSetting):
-            notifying.set_queue(fact)
+            self._notifying.set_queue(fact)
         elif (
             isinstance(fact, TenantWebhooks) and subjects.webhooks(fact.tenant) == recorded.subject
         ):
-            notifying.set_tenant(fact)
+            self._notifying.set_tenant(fact)
 
     def _on_fact(self, seen: Seen) -> None:
         self._core.catalogue.take(seen.fact)

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from berthmaster.kubernetes.selector import parse_selector
-from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Verdict, key
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.control import Cordon
@@ -15,7 +14,6 @@ from berthmaster.messages.workload import (
     MoveRequested,
     PodSet,
     RunSpec,
-    Submitted,
 )
 from berthmaster.multikueue.instructions import MakeJob, SendBack, SwitchOff, SwitchOn
 from tests.unit.multikueue.hub_objects import (
@@ -292,18 +290,7 @@ def test_a_request_of_the_bus_that_is_held_gets_no_job_until_it_is_released() ->
     world.all_workers()
     world.begin()
     request = JobRequest(id="train", queue="gpu", pod_sets=(PodSet(),), run=RunSpec(image="a/b:1"))
-    world.write_event(
-        Submitted(
-            tenant="acme",
-            id="train",
-            after=0,
-            at_s=0.0,
-            by="gateway/1",
-            request=request,
-            digest=request_digest(request),
-            cell="hub",
-        )
-    )
+    world.asked_for(request)
     work = world.log.folds[key("acme", "train")]
     world.write_event(
         Held(tenant="acme", id="train", after=work.sequence, at_s=0.0, by="gateway/1", who="ann")

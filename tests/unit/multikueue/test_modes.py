@@ -10,17 +10,16 @@ from berthmaster.kueue.queues import (
     ResourceGroup,
     ResourceQuota,
 )
-from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Refused
 from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.placement import MAIN_CELL
 from berthmaster.messages.workload import (
     CancelRequested,
     Dependency,
     JobRequest,
     Released,
     RunSpec,
-    Submitted,
 )
 from berthmaster.multikueue.deciding.job_manifest import job_name
 from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
@@ -194,18 +193,7 @@ def requested(world: World, models: tuple[str, ...] = (), **how: object) -> Key:
         pod_sets=(pod_set(count=2, gpu_models=models),),
         **how,  # type: ignore[arg-type]
     )
-    world.write_event(
-        Submitted(
-            tenant="acme",
-            id="train",
-            after=0,
-            at_s=0,
-            by="gateway",
-            request=request,
-            digest=request_digest(request),
-            cell="hub",
-        )
-    )
+    world.asked_for(request)
     return key("acme", "train")
 
 
@@ -332,18 +320,7 @@ def test_a_request_without_an_image_fails_with_the_reason() -> None:
     world = World()
     world.begin()
     request = JobRequest(id="train", queue="main")
-    world.write_event(
-        Submitted(
-            tenant="acme",
-            id="train",
-            after=0,
-            at_s=0,
-            by="gateway",
-            request=request,
-            digest=request_digest(request),
-            cell="hub",
-        )
-    )
+    world.asked_for(request)
     world.settle()
     name = key("acme", "train")
     assert world.kinds(name)[-1] == "failed"
@@ -355,17 +332,7 @@ def test_workloads_of_other_cells_are_not_ours() -> None:
     world = World()
     world.begin()
     request = JobRequest(id="other")
-    world.write_event(
-        Submitted(
-            tenant="acme",
-            id="other",
-            after=0,
-            at_s=0,
-            by="gateway",
-            request=request,
-            digest=request_digest(request),
-        )
-    )
+    world.asked_for(request, cell=MAIN_CELL)
     world.settle()
     assert world.core.know.open == {}
     assert world.core.why("acme", "other", world.now_s) is None

@@ -22,12 +22,13 @@ from berthmaster.kueue.contract import (
 from berthmaster.kueue.jobs import HubJob, JobStatus
 from berthmaster.kueue.names import HELD_ANNOTATION
 from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
+from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.instructions import Append, Refused, Stored
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import CopyReport, FleetFact
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import Placed, WorkloadEvent
+from berthmaster.messages.placement import HUB_CELL, Decision
+from berthmaster.messages.workload import JobRequest, Placed, Submitted, WorkloadEvent
 from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.instructions import (
     ClearNomination,
@@ -340,6 +341,21 @@ class World:
         """Somebody else writes to the log."""
         assert isinstance(self.log.append(event, self.now_s), Stored)
         self.fold()
+
+    def asked_for(self, request: JobRequest, cell: str = HUB_CELL) -> None:
+        """Somebody submits it over the bus."""
+        self.write_event(
+            Submitted(
+                tenant="acme",
+                id=request.id,
+                after=0,
+                at_s=0.0,
+                by="gateway",
+                request=request,
+                digest=request_digest(request),
+                cell=cell,
+            )
+        )
 
     def blind(self, seconds: float) -> None:
         """The bus is away for so long: the shell asks twice a second, and nothing is heard."""

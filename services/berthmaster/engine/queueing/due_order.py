@@ -34,7 +34,7 @@ from berthmaster.engine.queueing.order import (
     place,
 )
 from berthmaster.engine.queueing.predict import CAUTION, left_s
-from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s, saved_s
+from berthmaster.lifecycle.fold import Key, Workload, age_s, ends_as_told_s, saved_s
 from berthmaster.messages.placement import Expected, Lives, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
@@ -159,16 +159,12 @@ class DueOrder:
         told_s = ends_as_told_s(workload)
         ends = request.expected_duration_s is not None or (told_s is not None and told_s > now_s)
         if not ends:
-            return None if self.seen is None else self._for_an_ending_s(workload, request, now_s)
+            if self.seen is None:
+                return None
+            return self._rests.rest_s(gpu_share(request), age_s(workload, now_s))
         if (ends_s := self.ends_s(workload, now_s)) is not None:
             return ends_s - now_s
         return self.rest_s(workload.key, request)
-
-    def _for_an_ending_s(self, workload: Workload, request: JobRequest, now_s: float) -> float:
-        age_s = saved_s(workload)
-        if workload.live and workload.running_at_s:
-            age_s += max(0.0, now_s - workload.running_at_s)
-        return self._rests.rest_s(gpu_share(request), age_s)
 
     def lasts_s(self, name: Key, request: JobRequest) -> float:
         """How long an open job may take, where others must not be kept waiting for it."""

@@ -267,14 +267,14 @@ def cheapest_that(
     with one of them gone (+1), or back (-1)."""
     taken: list[H] = []
     free = room
-    for each in sorted(candidates, key=_by_cost):
+    for each in sorted(candidates, key=by_cost):
         if is_enough(free):
             break
         taken.append(each)
         free = change(free, each, +1)
     if not is_enough(free):
         return None
-    for each in sorted(taken, key=_by_cost, reverse=True):
+    for each in sorted(taken, key=by_cost, reverse=True):
         without = change(free, each, -1)
         if is_enough(without):
             free = without
@@ -282,7 +282,8 @@ def cheapest_that(
     return taken
 
 
-def _by_cost(each: Holds) -> tuple[float, int, Key]:
+def by_cost(each: Holds) -> tuple[float, int, Key]:
+    """The least goes first."""
     return each.victim[:3]
 
 

@@ -21,9 +21,8 @@ from berthmaster.messages.placement import (
     Target,
 )
 from berthmaster.messages.workload import EvictionRequested, JobRequest, Placed
-from berthmaster.multikueue.deciding import make_room
 from berthmaster.multikueue.deciding.leaving import Leave, event_of, look, order
-from berthmaster.multikueue.deciding.make_room import Made, RoomMaker
+from berthmaster.multikueue.deciding.make_room import WORDS, Made, RoomMaker, orders_of
 from berthmaster.multikueue.deciding.shortlist import (
     NO_RANKING,
     HubShortlist,
@@ -116,10 +115,10 @@ def decide(
 
     def end(made: Made, bus: Workload) -> None:
         rooms.take(made)
-        for told in make_room.orders_of(made, bus, know):
+        for told in orders_of(made, bus, know):
             goes = know.open[key(told.tenant, told.id)]
             evictions.append(told)
-            events.append(make_room.event_of(told, goes, number, now_s, decider))
+            events.append(event_of(goes, WORDS[told.right], number, now_s, decider))
 
     unplaced: list[ToPlace] = []
     snapshot = know.snapshot(policy, now_s)
@@ -140,7 +139,7 @@ def decide(
                 end(chosen.room, want.view.bus)
         for view in cramped:
             assert view.bus is not None
-            made = rooms.here(view, shortlist_for(know, view, policy, now_s))
+            made = rooms.here(view)
             if made is not None:
                 end(made, view.bus)
         for view in leavers[: policy.commit_limit - len(events)]:
@@ -149,7 +148,7 @@ def decide(
                 continue
             assert view.bus is not None
             moves.append(order(view.bus, leave, now_s))
-            events.append(event_of(view.bus, leave, number, now_s, decider))
+            events.append(event_of(view.bus, leave.reason, number, now_s, decider, leave.to))
             if leave.to:
                 draft.place(view.bus, leave.to, now_s)
     if not events:

@@ -149,9 +149,9 @@ def order(bus: Workload, leave: Leave, now_s: float) -> MoveOrder:
 
 
 def event_of(
-    bus: Workload, leave: Leave, number: int, now_s: float, decider: str
+    bus: Workload, reason: str, number: int, now_s: float, decider: str, to: str = ""
 ) -> EvictionRequested:
-    """What follows from it in the log."""
+    """What follows in the log from an order of a decision, be it to move or to make room."""
     return EvictionRequested(
         tenant=bus.tenant,
         id=bus.id,
@@ -161,8 +161,8 @@ def event_of(
         cause=f"decision/{HUB_CELL}/{number}",
         cluster=bus.cluster,
         attempt=bus.attempt,
-        reason=leave.reason,
+        reason=reason,
         decision=number,
         cell=HUB_CELL,
-        to=leave.to,
+        to=to,
     )

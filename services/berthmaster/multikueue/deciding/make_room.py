@@ -28,6 +28,7 @@ from berthmaster.engine.queueing.making_room import (
     Mover,
     RightName,
     Victim,
+    by_cost,
     cheapest_that,
     cost_of,
     lost_gpu_s,
@@ -45,11 +46,11 @@ from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.fleet import QueueReport
-from berthmaster.messages.placement import HUB_CELL, EvictionOrder
-from berthmaster.messages.workload import EvictionRequested, JobRequest
+from berthmaster.messages.placement import EvictionOrder
+from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.deciding.gate import HubGate, Shortfall
 from berthmaster.multikueue.deciding.leaving import RESTART_S, own_check
-from berthmaster.multikueue.deciding.shortlist import HubShortlist
+from berthmaster.multikueue.deciding.shortlist import HubShortlist, shortlist_for
 from berthmaster.multikueue.deciding.traps import busy
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub
@@ -141,10 +142,10 @@ class RoomMaker:
 
     def best(self, view: WorkloadView, shortlist: HubShortlist) -> Made | None:
         """Of all clusters, for one that is about to be sent to one of them and fits in none."""
-        asks = self._asks_for(view, shortlist)
-        if asks is None:
+        who, gate = self._who_asks(view), shortlist.gate
+        if who is None or gate is None:
             return None
-        who, gate = asks
+        self._looks += 1
         best: Made | None = None
         looked = 0
         for candidate in shortlist.candidates:
@@ -158,16 +159,22 @@ class RoomMaker:
                 best = found
         return best
 
-    def here(self, view: WorkloadView, shortlist: HubShortlist) -> Made | None:
+    def here(self, view: WorkloadView) -> Made | None:
         """In the cluster where it waits."""
         if view.bus is None or not waits_for_room(view):
             return None
+        who = self._who_asks(view)
+        if who is None:
+            return None
+        shortlist = shortlist_for(self._know, view, self._policy, self._now_s)
         cluster, claimed = view.bus.cluster, view.bus.state is State.CLAIMED
         found = next((c for c in shortlist.candidates if c.ref.name == cluster), None)
         if claimed and (found is None or found.tier != NO_QUOTA):
             return None  # its copy waits for something else than what is known here
-        asks = self._asks_for(view, shortlist)
-        return self._in(cluster, *asks, short_of_quota=claimed) if asks is not None else None
+        if shortlist.gate is None:
+            return None
+        self._looks += 1
+        return self._in(cluster, who, shortlist.gate, short_of_quota=claimed)
 
     def take(self, made: Made) -> None:
         """They go: nobody else gets their room in this decision."""
@@ -179,22 +186,17 @@ class RoomMaker:
         """Whether this decision tells it to go already."""
         return name in self._going
 
-    def _asks_for(
-        self, view: WorkloadView, shortlist: HubShortlist
-    ) -> tuple[_Beneficiary, HubGate] | None:
-        bus, hub, rules, gate = view.bus, view.hub, view.rules, shortlist.gate
-        if bus is None or hub is None or rules is None or gate is None or bus.request is None:
+    def _who_asks(self, view: WorkloadView) -> _Beneficiary | None:
+        """None: nobody may go for it, or enough were looked for in this decision."""
+        bus, hub, rules = view.bus, view.hub, view.rules
+        if bus is None or hub is None or rules is None or bus.request is None:
             return None
         if not self._policy.evictions_per_hour or self._looks >= LOOKS_A_COMMIT:
             return None
         if not hub.holds(QUOTA_RESERVED) or self._know.going_for(view.name):
             return None
         queue = self._hub.cluster_queues.get(rules.cluster_queue)
-        who = self._beneficiary(view, bus, hub, queue) if queue is not None else None
-        if who is None:
-            return None
-        self._looks += 1
-        return who, gate
+        return self._beneficiary(view, bus, hub, queue) if queue is not None else None
 
     def _beneficiary(
         self, view: WorkloadView, bus: Workload, hub: KueueWorkload, queue: ClusterQueue
@@ -283,7 +285,7 @@ class RoomMaker:
         kept: list[_Goes] = []
         accounts = self._accounts().copy()
         goers = [each for each in found if each is not None]
-        for each in sorted(goers, key=lambda each: each.victim[:3]):
+        for each in sorted(goers, key=by_cost):
             if len(kept) == MOST_VICTIMS:
                 break
             if accounts.may_lose(each.floors, each.victim.amounts):
@@ -425,25 +427,6 @@ def orders_of(made: Made, bus: Workload, know: BusState) -> Iterable[EvictionOrd
             for_id=bus.id,
             right=each.right,
         )
-
-
-def event_of(
-    order: EvictionOrder, goes: Workload, number: int, now_s: float, by: str
-) -> EvictionRequested:
-    """What follows from it in the log."""
-    return EvictionRequested(
-        tenant=goes.tenant,
-        id=goes.id,
-        after=goes.sequence,
-        at_s=now_s,
-        by=by,
-        cause=f"decision/{HUB_CELL}/{number}",
-        cluster=goes.cluster,
-        attempt=goes.attempt,
-        reason=WORDS[order.right],
-        decision=number,
-        cell=HUB_CELL,
-    )
 
 
 def amounts_of(request: JobRequest) -> dict[str, int]:

@@ -45,9 +45,9 @@ WORDS: Final = {
     "priority": "a job of higher priority needs its room",
     "": "what it has beyond what it wished for is needed by a job that waits",
 }
-EQUALS_EVERY_S: Final = 3600.0
 # Equals of whom nobody says how long they take have more to do the longer they run, so who waits
 # looks again after so long, where nothing comes or ends before.
+EQUALS_EVERY_S: Final = 3600.0
 EQUAL: Final = "a job of its queue and priority that has clearly less left to do needs its room"
 
 

@@ -26,7 +26,7 @@ from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
-from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer, saved_s
+from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, age_s, key, offer
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
@@ -276,8 +276,8 @@ class Knowledge:
         if self.given is None and counts and is_lives_due(seen, self.lives):
             every = 1 + len(self.open) // LOOKED_AT
             some = itertools.islice(self.open.values(), 0, None, every)
-            ages = ((w.request, _age_s(w, now_s)) for w in some)
-            of_age = ((gpu_share(r), age_s) for r, age_s in ages if r is not None and age_s > 0)
+            ages = ((w.request, age_s(w, now_s)) for w in some)
+            of_age = ((gpu_share(r), age) for r, age in ages if r is not None and age > 0)
             self._newer_lives = seen.tabulated(of_age, every)
         return self.lives
 
@@ -440,12 +440,6 @@ class Knowledge:
         """Queue -> GPU milli of its live placements."""
         ledger = self.derived.ledger
         return Counter({queue: ledger.used(queue)[GPU] for queue in ledger.queues()})
-
-
-def _age_s(workload: Workload, now_s: float) -> float:
-    """How long it has run, as far as that is kept."""
-    running_s = now_s - workload.running_at_s if workload.live and workload.running_at_s else 0.0
-    return saved_s(workload) + max(0.0, running_s)
 
 
 def holdings_of(
