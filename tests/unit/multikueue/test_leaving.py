@@ -285,6 +285,34 @@ def test_one_that_has_quota_and_no_cluster_goes_nowhere_while_it_is_held() -> No
     assert state.state == "Pending"
 
 
+def test_a_nomination_that_another_mode_left_is_taken_back_from_what_is_held() -> None:
+    world = with_check()
+    world.submit("late")
+    world.settle()
+    world.reserve("late", own="Pending")
+    world.settle()
+    assert world.nominated("late")
+    world.restart("observe")
+    hold(world, "late")
+    world.restart("dispatch")
+    world.wait(3.0)
+    assert world.nominated("late") == ()
+    assert switched(world) == [SwitchOff]
+
+
+def test_where_the_hubs_kueue_begins_what_is_held_the_log_follows() -> None:
+    world = with_check()
+    world.submit("late")
+    world.settle()
+    world.restart("observe")
+    world.reserve("late", own="Pending")
+    world.settle()
+    hold(world, "late")
+    world.admit("late", "w2")
+    world.wait(3.0)
+    assert world.kinds(world.name("late"))[-1] == "admitted w2"
+
+
 def test_a_request_of_the_bus_that_is_held_gets_no_job_until_it_is_released() -> None:
     world = World(workers=("w1",))
     world.all_workers()

@@ -225,13 +225,15 @@ def _held(view: WorkloadView, policy: HubPolicy) -> Step | None:
         if hub.active or policy.mode != "dispatch":
             return None
         return LetGoOn()
-    if bus.state is not State.QUEUED:
-        return None
+    if bus.state is not State.QUEUED or hub.cluster_name:
+        return None  # where Kueue has begun it all the same, the log follows first
     words = f"held by {said_by(bus.hold)}"
     if policy.mode != "dispatch":
         return Wait(f"{words}; in mode {policy.mode} nothing is switched off on the hub")
     if not hub.active:
         return Wait(words)
+    if hub.nominated and view.rules is not None and not forbidden(hub, view.rules.check):
+        return Clear(words)  # left over from an attempt that is over
     if not may_be_switched_off(hub):
         return Wait(f"{words}, once Kueue has ended its attempt")
     return Hold(bus.hold.who)
