@@ -245,6 +245,8 @@ async def test_the_end_of_a_log_outlives_its_pod_and_a_follower_ends_with_it(
         (kept,) = await pieces(berth, tail=1)
         assert (kept.kept, kept.ended, kept.state) == (True, True, "succeeded")
         assert list(lines_of(kept)) == [LogLine("2026-11-24T10:00:00.001Z", b"last words")]
+        (none,) = await pieces(berth, pod=7)
+        assert (none.note, none.data) == ("pod 7: it had pods 0 to 0", b"")
 
 
 @in_loop

@@ -22,6 +22,7 @@ from berthmaster.messages.families import API_REPLIES, encode
 from berthmaster.messages.fleet import ClusterScore, PodUse
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
 from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.usage.webhooks import NO_FILE
 from tests.bus.tools import story
 from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 from tests.pipeline.forge import MODEL, forged
@@ -154,6 +155,41 @@ async def test_a_request_that_is_wrong_is_told_where_and_what_would_be_right(bad
     async with users(bad, "operator") as (berth,):
         assert {body: await ask(berth, "submit", body) for body in REFUSED} == REFUSED
         await still_works(berth, "after-refusals")
+
+
+NAME = "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
+ENDS = 'one of "cancelled", "evicted", "failed", "succeeded"'
+NO_HOOKS = {
+    b"{set: chat}": no("", "{set: chat}", f"{OBJECT}; at byte 1", "malformed"),
+    b"[]": no("", "[]", "an object with the fields set, remove"),
+    b'{"sets": {}}': no("sets", "{}", "no field of this name; did you mean set?"),
+    b'{"set": {"name": "a b", "url": "https://x/"}}': no("set.name", '"a b"', NAME),
+    b'{"set": {"name": "chat"}}': no(
+        "set.url", "(missing)", "text of at most 2048 characters (required)"
+    ),
+    b'{"set": {"name": "chat", "url": "https://x/", "on": ["end"]}}': no(
+        "set.on[0]", '"end"', ENDS
+    ),
+    b'{"set": {"name": "chat", "url": "https://x/", "on": []}}': no(
+        "set.on", "[]", f"a list of 1 to 4, each {ENDS}"
+    ),
+    b'{"set": {"name": "chat", "url": "https://x/"}}': no(
+        "set", "chat", f"nothing: {NO_FILE}", "forbidden"
+    ),
+    b'{"remove": "chat"}': no("remove", "chat", "nothing: you have none", "not_found"),
+}
+
+
+@story
+async def test_a_webhook_that_is_wrong_is_told_where_and_what_would_be_right(bad: Rig) -> None:
+    async with users(bad, "operator") as (berth,):
+        assert {body: await ask(berth, "webhooks", body) for body in NO_HOOKS} == NO_HOOKS
+        assert (await ask(berth, "webhooks", b"")).webhooks == ()
+        # Operators look at all of them; theirs are in the file.
+        reply = await berth.connection.request(
+            subjects.operator("webhooks"), b'{"remove": "chat"}', timeout_s=LIMIT_S
+        )
+        assert API_REPLIES.decode(reply.data).field == "set"
 
 
 @story

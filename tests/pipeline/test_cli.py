@@ -369,6 +369,9 @@ def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:
     target = names[1]
     assert up.berth("cordon", target, "--reason", "new racks").returncode == 0
     assert f"{target} is cordoned: new racks" in up.berth("clusters").stdout
+    told = up.berth("problems")  # a note, nothing that is broken
+    assert told.returncode == 0
+    assert f"note    {target}: cordoned: new racks\n" in told.stdout
     asked = up.berth("submit", "--gpus", "1", "--cluster", target, "--dry-run")
     assert asked.returncode == 1
     assert "cordon" in asked.stdout

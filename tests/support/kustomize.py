@@ -1,4 +1,5 @@
-"""What deploy/kubernetes comes to, without kustomize: resources of resources, and image tags.
+"""What deploy/kubernetes comes to, without kustomize: resources of resources, components with
+patches, and image tags.
 
 Only what our files use; anything else in a kustomization.yaml is an error here, so that a test that
 applies them does not apply something else than people do. Where kubectl is, a test compares both.
@@ -11,18 +12,26 @@ import yaml
 
 Manifest = dict[str, Any]
 KNOWN = {"apiVersion", "kind", "resources", "images"}
+KNOWN_OF_A_COMPONENT = {"apiVersion", "kind", "resources", "patches"}
+# What an item of a list is known by in a patch; items without one of these take the list's place.
+MERGED_BY = ("mountPath", "name")
 
 
-def render(folder: Path) -> list[Manifest]:
-    """All objects of a kustomization, in order."""
-    told = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    if unknown := set(told) - KNOWN:
-        raise ValueError(f"{folder}: {', '.join(sorted(unknown))} is not understood here")
+def render(folder: Path, *components: Path) -> list[Manifest]:
+    """All objects of a kustomization with these components, in order."""
+    told = _told(folder, KNOWN)
     found: list[Manifest] = []
     for name in told["resources"]:
         path = folder / name
         found += render(path) if path.is_dir() else documents(path)
-    names = [(one["kind"], one["metadata"]["name"]) for one in found]
+    for component in components:
+        parts = _told(component, KNOWN_OF_A_COMPONENT)
+        found += [each for name in parts["resources"] for each in documents(component / name)]
+        for patch in parts["patches"]:
+            for change in documents(component / patch["path"]):
+                [meant] = [each for each in found if _identity(each) == _identity(change)]
+                _merge(meant, change)
+    names = [_identity(one) for one in found]
     if len(set(names)) != len(names):
         raise ValueError(f"{folder}: an object stands in it twice")
     tags = {image["name"]: image["newTag"] for image in told.get("images", ())}
@@ -37,3 +46,33 @@ def render(folder: Path) -> list[Manifest]:
 def documents(path: Path) -> list[Manifest]:
     """The objects of one file."""
     return [each for each in yaml.safe_load_all(path.read_text()) if each]
+
+
+def _told(folder: Path, known: set[str]) -> Manifest:
+    told: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    if unknown := set(told) - known:
+        raise ValueError(f"{folder}: {', '.join(sorted(unknown))} is not understood here")
+    return told
+
+
+def _identity(one: Manifest) -> tuple[str, str]:
+    return one["kind"], one["metadata"]["name"]
+
+
+def _merge(whole: Manifest, change: Manifest) -> None:
+    """As a strategic merge does it: fields of objects, and items of lists by their names."""
+    for name, value in change.items():
+        if isinstance(value, dict) and isinstance(whole.get(name), dict):
+            _merge(whole[name], value)
+        elif isinstance(value, list) and whole.get(name) and (key := _key(value)):
+            items = {each[key]: each for each in whole[name]}
+            added = [each for each in value if each[key] not in items]
+            for each in value:
+                _merge(items.get(each[key], {}), each)
+            whole[name] = [*added, *whole[name]]
+        else:
+            whole[name] = value
+
+
+def _key(items: list[Any]) -> str:
+    return next((key for key in MERGED_BY if all(key in each for each in items)), "")

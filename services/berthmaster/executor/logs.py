@@ -28,7 +28,14 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.shell import Runtime
 from berthmaster.joblogs.lines import START, CursorError, Lines, advanced, parse_cursor
 from berthmaster.joblogs.pace import Pace
-from berthmaster.messages.door import MAX_LOG_BYTES, MAX_LOG_WAIT_S, LogAsk, LogChunk, LogEndRequest
+from berthmaster.messages.door import (
+    MAX_LOG_BYTES,
+    MAX_LOG_ENDS,
+    MAX_LOG_WAIT_S,
+    LogAsk,
+    LogChunk,
+    LogEndRequest,
+)
 from berthmaster.messages.families import LOG_ASKS, UNREADABLE, encode
 from berthmaster.runtime.periodic import beats
 
@@ -38,7 +45,6 @@ IDLE_S: Final = 30.0  # nobody asked: whoever read it is gone
 SWEEP_S: Final = 5.0
 QUIET_S: Final = 0.05  # without another byte what there is goes off
 END_BYTES: Final = 64 * 1024
-MAX_ENDS: Final = 8  # pods of an attempt of which the end is kept
 END_LIMIT_S: Final = 3.0  # to read and tell them; then the pods are deleted all the same
 
 
@@ -286,7 +292,10 @@ class LogDesk:
             async with asyncio.timeout(END_LIMIT_S):
                 pods = await self._source.pods(attempt)
                 await asyncio.gather(
-                    *(self._keep_end(attempt, pods, at) for at in range(min(MAX_ENDS, len(pods)))),
+                    *(
+                        self._keep_end(attempt, pods, at)
+                        for at in range(min(MAX_LOG_ENDS, len(pods)))
+                    ),
                     return_exceptions=True,
                 )
         except (NoLog, TimeoutError):

@@ -31,7 +31,7 @@ from berthmaster.messages.api import (
     Refusal,
     WorkloadStateName,
 )
-from berthmaster.messages.door import LogAsk, LogChunk
+from berthmaster.messages.door import MAX_LOG_ENDS, LogAsk, LogChunk
 from berthmaster.messages.explain import invalid
 from berthmaster.messages.families import LOG_CHUNKS, UNREADABLE, encode
 from berthmaster.messages.families import LOG_ENDS as READ_END
@@ -276,20 +276,15 @@ class LogReader:
     async def _kept(
         self, key: LogKey, request: LogsRequest, place: _Place, after: Cursor
     ) -> Reply | None:
-        subject = subjects.log_end(key.tenant, key.id, key.attempt, key.cluster, key.pod)
-        try:
-            message = await last_message(self._conn, LOG_ENDS, subject)
-        except BusError as error:
-            return unavailable(str(error))
-        if message is None:
+        end = await self._end_of(key)
+        if isinstance(end, Refusal):
+            return end
+        if end is None:
             fresh = self._conn.now() - place.changed_at_s < END_COMES_S
             if fresh and request.wait_s:
                 return None
-            return self._none(key.tenant, request, place, ended=not fresh)
-        try:
-            end: LogEnd = READ_END.decode(message.data)
-        except UNREADABLE as error:
-            return unavailable(f"the end of its log cannot be read: {error}")
+            note = await self._other_pods(key)
+            return self._none(key.tenant, request, place, note, ended=not fresh)
         data = beyond(end.data, after)
         if not after.lines and request.tail is not None:
             data = (
@@ -310,12 +305,45 @@ class LogReader:
             ended=True,
         )
 
+    async def _end_of(self, key: LogKey) -> LogEnd | Refusal | None:
+        """What was kept of one pod's log; None: nothing."""
+        subject = subjects.log_end(key.tenant, key.id, key.attempt, key.cluster, key.pod)
+        try:
+            message = await last_message(self._conn, LOG_ENDS, subject)
+        except BusError as error:
+            return unavailable(str(error))
+        if message is None:
+            return None
+        try:
+            end: LogEnd = READ_END.decode(message.data)
+        except UNREADABLE as error:
+            return unavailable(f"the end of its log cannot be read: {error}")
+        return end
+
+    async def _other_pods(self, key: LogKey) -> str:
+        """Of which pods there is something, where there is nothing of this one; "" = of none."""
+        first = await self._end_of(key._replace(pod=0)) if key.pod else None
+        if not isinstance(first, LogEnd):
+            return ""
+        if key.pod >= first.pods:
+            return f"pod {key.pod}: it had pods 0 to {first.pods - 1}"
+        return (
+            f"nothing is kept of pod {key.pod}: it wrote nothing, "
+            f"or is none of the first {MAX_LOG_ENDS} pods"
+        )
+
     # Words
 
     def _none(
-        self, tenant: str, request: LogsRequest, place: _Place, *, ended: bool = True
+        self,
+        tenant: str,
+        request: LogsRequest,
+        place: _Place,
+        note: str = "",
+        *,
+        ended: bool = True,
     ) -> LogsReply:
-        note = "nothing is kept of its log: that is done for a day, where it can be read"
+        note = note or "nothing is kept of its log: that is done for a day, where it can be read"
         if not place.attempt:
             note = "it never had a place, so it wrote nothing"
         return self._empty(tenant, request, place, START, note=note, ended=ended)

@@ -312,6 +312,7 @@ class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 LogCursor = Annotated[str, Meta(max_length=64)]  # how far a log was read, see joblogs/lines.py
 MAX_LOG_BYTES = 96 * 1024  # of one answer: a third more in JSON, and still below a tenant's limit
+MAX_LOG_ENDS = 8  # pods of an attempt of which the end is kept
 MAX_LOG_WAIT_S = 5.0
 
 

@@ -148,11 +148,11 @@ def explain_validation(
     if place and place["key"] and isinstance(info, inspect.DictType) and isinstance(value, dict):
         wrong = _first_unfit(info.key_type, value, by_key=True)
         return invalid([*path, wrong], wrong, f"as a name there: {words(info.key_type)}")
-    if isinstance(info, inspect.StructType) and isinstance(value, dict):
+    if isinstance(value, dict) and (fields := _fields_of(info)) is not None:
         if message.startswith("Object contains unknown field"):
-            return unknown_field(path, value, info)
+            return unknown_field(path, value, fields)
         if message.startswith("Object missing required field"):
-            absent = next(f for f in info.fields if f.required and f.encode_name not in value)
+            absent = next(f for f in fields.fields if f.required and f.encode_name not in value)
             return invalid([*path, absent.encode_name], MISSING, f"{words(absent.type)} (required)")
     return invalid(path, value, words(info))
 
@@ -315,6 +315,13 @@ def _without_none(info: inspect.Type) -> inspect.Type:
     if not isinstance(info, inspect.UnionType):
         return info
     return next(t for t in info.types if not isinstance(t, inspect.NoneType))
+
+
+def _fields_of(info: inspect.Type) -> inspect.StructType | None:
+    """The one object that may stand there, be it alone or in place of nothing."""
+    kinds = info.types if isinstance(info, inspect.UnionType) else (info,)
+    found = [kind for kind in kinds if isinstance(kind, inspect.StructType)]
+    return found[0] if len(found) == 1 else None
 
 
 def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) -> str:

@@ -1,6 +1,7 @@
 """deploy/kubernetes as it would be applied: what the pods may, and that the pieces fit together."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,6 +18,7 @@ from berthmaster.runtime.settings import load, unknown_variables
 from berthmaster.supervisor.agent import AgentSettings
 from berthmaster.supervisor.hub import HubSettings
 from berthmaster.telemetry.settings import TelemetrySettings
+from berthmaster.usage.settings import UsageSettings
 from tests.support.kustomize import Manifest, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -26,6 +28,10 @@ FOLDERS = (
 )
 SIDES = ("agent", "overlays/dispatch")
 PODS = (*SIDES, "placement", "credentials")
+
+
+WEBHOOKS = DEPLOY / "webhooks"
+HUB = DEPLOY / "overlays/dispatch"
 
 
 def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
@@ -42,21 +48,72 @@ def pod_of(objects: list[Manifest]) -> dict[str, Any]:
     return template
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
-def test_kustomize_renders_the_same_as_the_tests_do(folder: str) -> None:
+def ordered(objects: list[Manifest]) -> list[str]:
+    """Whatever their order."""
+    return sorted(json.dumps(each, sort_keys=True) for each in objects)
+
+
+def kustomized(folder: Path) -> list[Manifest]:
+    """As people get it."""
     done = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / folder)],
+        ["kubectl", "kustomize", str(folder)],
         capture_output=True,
         text=True,
         check=True,
         timeout=30,
     )
+    return list(yaml.safe_load_all(done.stdout))
 
-    def ordered(objects: list[Manifest]) -> list[str]:
-        return sorted(json.dumps(each, sort_keys=True) for each in objects)
 
-    assert ordered(list(yaml.safe_load_all(done.stdout))) == ordered(render(DEPLOY / folder))
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+def test_kustomize_renders_the_same_as_the_tests_do(folder: str) -> None:
+    assert ordered(kustomized(DEPLOY / folder)) == ordered(render(DEPLOY / folder))
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+def test_kustomize_puts_webhooks_on_a_hub_as_the_tests_do(tmp_path: Path) -> None:
+    own = {
+        "resources": [os.path.relpath(HUB, tmp_path)],
+        "components": [os.path.relpath(WEBHOOKS, tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    assert ordered(kustomized(tmp_path)) == ordered(render(HUB, WEBHOOKS))
+
+
+def test_with_webhooks_a_hub_reads_their_file_and_keys_and_gets_out_to_those_who_are_told() -> None:
+    objects, without = render(HUB, WEBHOOKS), render(HUB)
+    [container] = pod_of(objects)["spec"]["containers"]
+    [before] = pod_of(without)["spec"]["containers"]
+    # All else of the hub is as it was.
+    [setting] = [each for each in container["env"] if each not in before["env"]]
+    [mount] = [each for each in container["volumeMounts"] if each not in before["volumeMounts"]]
+    volumes = pod_of(without)["spec"]["volumes"]
+    [volume] = [each for each in pod_of(objects)["spec"]["volumes"] if each not in volumes]
+    added = {"env": [setting], "volumeMounts": [mount]}
+    assert container == before | {name: [*more, *before[name]] for name, more in added.items()}
+
+    # The file stands where the usage service looks for it, and the Secret must be there.
+    ours = {setting["name"]: setting["value"]}
+    settings = load(UsageSettings, "usage", (), ours)
+    assert unknown_variables(UsageSettings, "usage", ours) == []
+    assert settings.webhooks_file is not None
+    assert settings.webhooks_file.parent == Path(mount["mountPath"])
+    assert mount["readOnly"] is True
+    assert (volume["name"], volume["secret"].get("optional", False)) == (mount["name"], False)
+    assert volume["secret"]["defaultMode"] & 0o007 == 0
+
+    # Out to anywhere but a cloud's metadata, by https, and nobody comes in by it.
+    [policy] = [each for each in objects if each["kind"] == "NetworkPolicy" and each not in without]
+    spec = policy["spec"]
+    assert (
+        spec["podSelector"]["matchLabels"].items() <= pod_of(objects)["metadata"]["labels"].items()
+    )
+    assert (spec["policyTypes"], "ingress" in spec) == (["Egress"], False)
+    [rule] = spec["egress"]
+    assert [port["port"] for port in rule["ports"]] == [443]
+    closed = {left for to in rule["to"] for left in to["ipBlock"]["except"]}
+    assert closed == {"169.254.0.0/16", "fe80::/10"}
 
 
 @pytest.mark.parametrize("folder", PODS)

@@ -17,6 +17,9 @@ from berthmaster.messages.workload import MAX_PODS, JobRequest, PodSet
 from berthmaster.requests import validation
 
 ID_WORDS = "1 to 52 lower-case letters, digits or '-', the first and the last a letter or digit"
+RUNTIME_WORDS = (
+    "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
+)
 NAME_WORDS = "1 to 63 lower-case letters, digits or '-', the first and the last a letter or digit"
 FIELDS = ", ".join(JobRequest.__struct_fields__)
 POD_FIELDS = ", ".join(PodSet.__struct_fields__)
@@ -139,6 +142,14 @@ BAD: dict[str, tuple[bytes, Refusal]] = {
         malformed("A", '"A"', "each name once in an object, this one too"),
     ),
     "no id": (b"{}", invalid("id", "(missing)", f"{ID_WORDS} (required)")),
+    "a runtime without a name": (
+        b'{"id":"a","runtime":{"parameters":{}}}',
+        invalid("runtime.name", "(missing)", f"{RUNTIME_WORDS} (required)"),
+    ),
+    "an unknown field of a runtime": (
+        b'{"id":"a","runtime":{"nam":"torch"}}',
+        invalid("runtime.nam", '"torch"', "no field of this name; did you mean name?"),
+    ),
     "an id in capitals": (b'{"id":"Train"}', invalid("id", '"Train"', ID_WORDS)),
     "an id with a line end": (b'{"id":"a\\n"}', invalid("id", '"a\\n"', ID_WORDS)),
     "an id with dots": (b'{"id":"a.b"}', invalid("id", '"a.b"', ID_WORDS)),

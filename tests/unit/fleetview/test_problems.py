@@ -1,0 +1,147 @@
+"""What is broken or not as it should be, on the page and in `berth problems` alike."""
+
+import pytest
+
+from berthmaster.cli.render.problems import table
+from berthmaster.dashboard.known import Known
+from berthmaster.dashboard.problems import MOST, problems
+from berthmaster.fleetview.problems import (
+    LETTERS_S,
+    SILENT_LEAST_S,
+    Problem,
+    of_cluster,
+    of_letters,
+    of_webhooks,
+)
+from berthmaster.fleetview.rows import ClusterRow
+from berthmaster.logcheck.core import REMEDY
+from berthmaster.messages.quality import QualityReport
+from berthmaster.messages.usage import WebhookView
+from tests.unit.cli.screens import screen
+
+NOW_S = 200_000.0
+SILENT = Problem("broken", "is silent", "c1")
+
+
+def row(**told: object) -> ClusterRow:
+    return ClusterRow(**{"cluster": "c1", "freshness": "fresh", "seen_s": 1.0} | told)  # type: ignore[arg-type]
+
+
+CLUSTERS = {
+    "as it should be": (row(), 2.0, []),
+    "seen no longer than the least limit ago": (row(seen_s=SILENT_LEAST_S), 2.0, []),
+    "silent for longer": (row(seen_s=SILENT_LEAST_S + 0.1), 2.0, [SILENT]),
+    "silent for less than three of its own intervals": (row(seen_s=59.0), 20.0, []),
+    "silent for more than three of them": (row(seen_s=61.0), 20.0, [SILENT]),
+    "silent, whose interval nobody knows": (row(seen_s=11.0), 0.0, [SILENT]),
+    "never seen": (
+        row(seen_s=None),
+        2.0,
+        [Problem("note", "has given no sign of life yet", "c1")],
+    ),
+    "lost, which says that it is silent": (
+        row(lost="fire", seen_s=9e9),
+        2.0,
+        [Problem("broken", "declared lost: fire", "c1")],
+    ),
+    "whose scores are old, with cordons": (
+        row(freshness="stale", note="nothing for 9 s", cordoned="racks", cordoned_nodes=2),
+        2.0,
+        [
+            Problem("note", "scores are stale: nothing for 9 s", "c1"),
+            Problem("note", "cordoned: racks", "c1"),
+            Problem("note", "2 nodes cordoned", "c1"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CLUSTERS)
+def test_a_cluster(what: str) -> None:
+    shown, interval_s, expected = CLUSTERS[what]
+    assert list(of_cluster(shown, interval_s)) == expected
+
+
+def test_letters_of_the_last_day_are_told_once_a_service() -> None:
+    letters = {
+        "scorer": (NOW_S - LETTERS_S - 1, "too old"),
+        "resolver": (NOW_S - 60, "no such type"),
+        "gateway": (NOW_S - LETTERS_S, "bad bytes"),
+    }
+    text = "{} could not handle a message, or deliver a letter (see `berth dead`)"
+    assert list(of_letters(letters, NOW_S)) == [
+        Problem("note", text.format("gateway"), "", NOW_S - LETTERS_S, "bad bytes"),
+        Problem("note", text.format("resolver"), "", NOW_S - 60, "no such type"),
+    ]
+
+
+HOOKS = (
+    WebhookView(name="well", whose="operators"),
+    WebhookView(name="ours", whose="operators", fault="no key", last_failure="503"),
+    WebhookView(name="of-queue-night", whose="queue", queue="night", fault="no file"),
+    WebhookView(
+        name="chat", whose="tenant", tenant="vision", last_failure="404", last_failure_at_s=7.0
+    ),
+)
+
+
+def test_a_webhook_that_is_told_nothing_is_broken_and_one_that_takes_nothing_is_noted() -> None:
+    assert list(of_webhooks(HOOKS)) == [
+        Problem("broken", "webhook ours: nothing is sent", "", None, "no key"),
+        Problem("broken", "webhook of queue night: nothing is sent", "", None, "no file"),
+        Problem("note", "webhook of vision chat: did not take a notice", "", 7.0, "404"),
+    ]
+
+
+def test_the_page_tells_the_broken_first_and_nothing_that_may_name_what_is_others() -> None:
+    known = Known()
+    known.letters = {"resolver": (NOW_S - 60, "acme/secret-job: no such type")}
+    known.webhooks = HOOKS
+    known.damage = ("WORKLOADS ends at 7",)
+    known.quality = {"all": (QualityReport(cell="all", decider="r", observed_at_s=0), NOW_S - 21)}
+    services = [
+        {"service": "gateway", "heard": False, "last_at_s": NOW_S - 30},
+        {"service": "scorer", "heard": True, "last_at_s": NOW_S},
+    ]
+    found = problems(
+        [row(cordoned="racks"), row(cluster="c2", lost="fire")], known, services, NOW_S
+    )
+    assert [(one["level"], one["cluster"], one["text"], one["since_s"]) for one in found] == [
+        ("broken", "", f"WORKLOADS ends at 7; {REMEDY}", None),
+        ("broken", "", "gateway does not answer", NOW_S - 30),
+        ("broken", "", "the decider of cell all is silent", None),
+        ("broken", "c2", "declared lost: fire", None),
+        ("broken", "", "webhook ours: nothing is sent", None),
+        ("broken", "", "webhook of queue night: nothing is sent", None),
+        ("note", "c1", "cordoned: racks", None),
+        (
+            "note",
+            "",
+            "resolver could not handle a message, or deliver a letter (see `berth dead`)",
+            NOW_S - 60,
+        ),
+        ("note", "", "webhook of vision chat: did not take a notice", 7.0),
+    ]
+    assert {tuple(one) for one in found} == {("level", "cluster", "text", "since_s")}
+
+    many = [row(cluster=f"c{n}", cordoned="racks") for n in range(MOST)]
+    found = problems([*many, row(cluster="last", lost="fire")], Known(), [], NOW_S)
+    assert len(found) == MOST
+    assert found[0]["cluster"] == "last"  # what is left out are notes
+
+
+def test_the_screen_shows_one_a_line_its_detail_below_and_what_could_not_be_looked_at() -> None:
+    found = [
+        Problem("broken", "is silent", "c1"),
+        Problem("note", "webhook chat: did not take a notice", "", NOW_S - 90, "404 \x1b[31mred"),
+    ]
+    assert screen(table(found, ["streams: no answer within 5 s"], NOW_S)) == (
+        "broken  c1: is silent\n"
+        "note    webhook chat: did not take a notice, 1m30s ago\n"
+        "        404 \\x1b[31mred\n"
+        "not looked at: streams: no answer within 5 s"
+    )
+    assert screen(table([], [], NOW_S)) == "No problems."
+    assert screen(table([], ["webhooks: forbidden"], NOW_S)) == (
+        "No problems were seen.\nnot looked at: webhooks: forbidden"
+    )
