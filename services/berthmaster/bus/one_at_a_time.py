@@ -10,8 +10,11 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
-from berthmaster.bus.turns import REST, Company
+from berthmaster.bus.turns import Company
+
+STRETCH_REST: Final = 9.0  # times as long as a stretch took; the loop is theirs who come beside
 
 
 class OneAtATime:
@@ -83,7 +86,8 @@ class Stretches:
 
         def over() -> None:
             now_s = loop.time()
-            rest_s = REST * (now_s - began_s) if self._company.besides(asker, now_s) else 0.0
+            others = self._company.besides(asker, now_s)
+            rest_s = STRETCH_REST * (now_s - began_s) if others else 0.0
             loop.call_later(rest_s, self._turns.hand_over)
 
         loop.call_soon(over)
