@@ -418,8 +418,16 @@ async def test_operators_orders_are_kept_and_a_queue_counts_from_then_on(server:
         assert isinstance(await ask(conn, "submit", wish), SubmitReply)
         refused = await ask(conn, "submit", wish, tenant="bob")
         assert isinstance(refused, Refusal)
+        # A parent takes no requests; what it took before is known.
+        await order(conn, "queue", QueueSetting(queue="vision", parent="research"))
+        refused = await ask(conn, "submit", job("late", queue="research"))
+        assert isinstance(refused, Refusal)
+        assert (refused.code, refused.field) == ("invalid", "queue")
+        known = await ask(conn, "submit", wish)
+        assert isinstance(known, SubmitReply)
+        assert known.existing
         lost = await order(conn, "lost", LostRequest(cluster="c9", reason="flood"))
-        assert lost == OperatorReply(sequence=3, note="what was claimed there is placed anew")
+        assert lost == OperatorReply(sequence=4, note="what was claimed there is placed anew")
         assert isinstance(await order(conn, "lost", b'{"cluster":"c9"}'), Refusal)
 
 

@@ -146,11 +146,13 @@ def submit(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> 
         refusal = overloaded(f"{most} workloads of a tenant may be open, and they are")
     if refusal is None and shared.is_full:
         refusal = overloaded("the log of workloads is nearly full; running jobs are not affected")
-    if refusal is not None:  # unless it is an old acquaintance
+    if refusal is not None:  # unless it was taken before: then it is no matter what holds now
         read, _ = yield from _reload(asked.ref, tenant, request.id)
-        if read.workload is None or read.workload.state is State.NEW:
-            return refusal
-        return repeated(read.workload, digest)
+        if read.workload is not None and read.workload.state is not State.NEW:
+            return repeated(read.workload, digest)
+        if frozen := shared.view.frozen(tenant, request.id):
+            return conflict(request.id, f"a workload that is frozen: {frozen}")
+        return unavailable(AGAIN) if read.failed else refusal
     request = with_defaults(shared.queues[request.queue], request, asked.data)
     if trouble := shared.refuses(now_s):
         return not_stored(trouble)  # without a look at the log, which may be long in coming as well

@@ -224,6 +224,7 @@ class _Tenant:
     def __init__(self, name: str) -> None:
         self.name = name
         self.open: dict[str, Workload] = {}
+        self.open_parts = 0  # of them parts of divided jobs
         self.orders: dict[str, int] = {}  # of the open ones
         self.ended: dict[str, Record] = {}
         self.all_shelf = _Shelf()
@@ -284,7 +285,7 @@ class WorkloadIndex:
         self._tenants: dict[str, _Tenant] = {}
         self._frozen: dict[Key, str] = {}
         self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
-        self.waiting: Counter[str] = Counter()  # queue -> how many wait in it
+        self.waiting: Counter[str] = Counter()  # queue -> how many jobs wait in it
         self.open_count = 0
         self.ended_count = 0
 
@@ -324,7 +325,7 @@ class WorkloadIndex:
         verdict = offer(work, event, sequence, stored_at_s, judged=judged)
         if work.state is State.NEW:
             return verdict, work  # a story without its beginning: nothing to remember
-        if before is not work.shown and work.request is not None:
+        if before is not work.shown and work.request is not None and not _part_of(work):
             self.waiting[work.request.queue] += work.state is State.QUEUED
             self.waiting[work.request.queue] -= before is State.QUEUED
         if is_new:
@@ -339,6 +340,7 @@ class WorkloadIndex:
 
     def _open(self, tenant: _Tenant, work: Workload, order: int) -> None:
         tenant.open[work.id] = work
+        tenant.open_parts += bool(_part_of(work))
         tenant.orders[work.id] = order
         tenant.count(work.shown, 1)
         self.open_count += 1
@@ -347,6 +349,7 @@ class WorkloadIndex:
 
     def _end(self, tenant: _Tenant, work: Workload) -> None:
         del tenant.open[work.id]
+        tenant.open_parts -= bool(_part_of(work))
         record = _record_of(work, tenant.orders.pop(work.id))
         tenant.ended[work.id] = record
         self._endings.append((record.changed_at_s, tenant.name, record))
@@ -376,9 +379,9 @@ class WorkloadIndex:
         return set(self._tenants)
 
     def open_of(self, tenant: str) -> int:
-        """How many workloads of a tenant have not ended."""
+        """How many jobs of a tenant have not ended; one that is divided is one."""
         known = self._tenants.get(tenant)
-        return len(known.open) if known else 0
+        return len(known.open) - known.open_parts if known else 0
 
     def find(self, tenant: str, workload_id: str) -> Workload | None:
         """An open workload."""

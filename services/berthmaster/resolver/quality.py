@@ -101,7 +101,7 @@ class Quality:
             cell=know.cell,
             decider=decider,
             observed_at_s=now_s,
-            waiting=len(know.derived.lines),
+            waiting=know.derived.lines.jobs,
             live=know.derived.ledger.running.total(),
             allocation_percent=allocation_percent(know),
             fragmentation_percent=fragmentation_percent(know),
@@ -140,7 +140,7 @@ def _waiting(know: Knowledge) -> tuple[dict[str, int], dict[str, int]]:
     numbers: Counter[str] = Counter()
     demand: Counter[str] = Counter()
     for line in know.derived.lines.lines():
-        numbers[line.queue] += len(line.members)
+        numbers[line.queue] += line.jobs
         demand[line.queue] += len(line.members) * line.ask.gpu_milli
     return dict(numbers), dict(demand)
 

@@ -433,7 +433,7 @@ class Shell:
             connected = self._conn.connected and self._heard_by.general.connected
             self._context.health.ready("bus", connected, "no connection to NATS")
             self._context.health.ready("lease", not self._lease.trouble, self._lease.trouble)
-            self._waiting.set(len(know.derived.lines))
+            self._waiting.set(know.derived.lines.jobs)
             self._live.set(
                 len(know.derived.unclaimed) + sum(len(keys) for keys in know.derived.held.values())
             )

@@ -9,6 +9,7 @@ from berthmaster.engine.queueing.ledger import Ledger
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.workload import JobRequest, Part
 from tests.support.builders import job, node, pod_set
 
 REQUEST = job(
@@ -68,6 +69,44 @@ def test_a_placement_is_charged_by_what_its_nodes_turn_out_to_have() -> None:
     assert told.ledger.used("q") == {}
     assert told.ledger.running == {}
     assert told.ledger.totals(frozenset()) == {}
+
+
+def test_the_parts_of_a_divided_job_are_charged_each_and_are_one_job_with_it() -> None:
+    ledger = Ledger(lambda cluster, name: None)
+    ledger.regroup({"q": ("top",)})
+    asked = job("train", queue="q", count=3)
+    train, parts = key("t", "train"), [key("t", f"train--1-{at}") for at in range(2)]
+
+    def part(number: int, attempt: int = 1) -> JobRequest:
+        of = Part(
+            job="train", attempt=attempt, number=number, clusters=("c1", "c2"), pods=(1, 2)
+        )
+        return job(f"train--{attempt}-{number}", queue="q", count=of.pods[number], part=of)
+
+    def stands() -> tuple[int, int, int]:
+        running = ledger.running["q"], ledger.running_together("top")
+        return *running, ledger.used_together("top").get("gpu", 0)
+
+    ledger.divide(train, asked)
+    assert stands() == (1, 1, 0)
+    for number, name in enumerate(parts):
+        ledger.hold(name, part(number), "c1", ())
+        ledger.hold(name, part(number), "c1", ())  # its pods are elsewhere
+    assert stands() == (1, 1, 3000)
+    ledger.regroup({"q": ("top", "above")})
+    assert (stands(), ledger.running_together("above")) == ((1, 1, 3000), 1)
+    ledger.hold(key("u", "train"), asked, "c1", ())  # another tenant's job of that name
+    assert stands() == (2, 2, 6000)
+    ledger.release(key("u", "train"))
+    ledger.release(parts[0])
+    assert stands() == (1, 1, 2000)
+    ledger.release(train)  # of a part that was left behind it is still one
+    assert stands() == (1, 1, 2000)
+    ledger.hold(train, asked, "c1", ())
+    assert stands() == (1, 1, 5000)
+    ledger.release(parts[1])
+    ledger.release(train)
+    assert (stands(), list(ledger.queues())) == ((0, 0, 0), [])
 
 
 def test_a_part_by_memory_is_charged_as_what_it_is_of_the_gpu_that_it_got() -> None:

@@ -299,6 +299,29 @@ def test_a_queue_that_is_not_the_tenants_to_use_is_refused(queue: str, refusal: 
     )
 
 
+def test_whether_a_request_was_taken_comes_before_what_holds_now() -> None:
+    gateway = fresh()
+    settings = QueueSetting(queue="team"), QueueSetting(queue="child", parent="team")
+    for sequence, setting in enumerate(settings, 1):
+        gateway.handle(QueueSet(setting=setting, sequence=sequence), 0.0)
+    asked = job(queue="team")  # it takes no requests any more
+    assert gateway.handle(ask("submit", asked), 1.0) == reload()
+    assert gateway.handle(reloaded(submitted(asked)), 1.0) == say(
+        SubmitReply(tenant="ann", id="train", sequence=1, existing=True)
+    )
+    # Where that cannot be read, nobody is told that a request is wrong which may be running.
+    gateway.handle(ask("submit", asked), 1.0)
+    [reply] = gateway.handle(Reloaded(ref="r1", workload=None, failed="no answer"), 1.0)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.reply, Refusal)
+    assert (reply.reply.code, reply.reply.retry) == ("unavailable", True)
+    gateway.handle(ask("submit", asked), 1.0)
+    [reply] = gateway.handle(reloaded(), 1.0)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.reply, Refusal)
+    assert (reply.reply.code, reply.reply.field) == ("invalid", "queue")
+
+
 def test_a_runtime_is_set_put_into_requests_and_kept_with_them_as_it_was() -> None:
     gateway = fresh()
     body = {"runtime": "tune", "template": {"command": ["tune"], "node_labels": {"pool": "a"}}}

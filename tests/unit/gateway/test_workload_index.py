@@ -10,7 +10,7 @@ from berthmaster.gateway.workload_index import MAX_EXAMINED, WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadView
 from berthmaster.messages.families import EVENTS, encode
-from berthmaster.messages.workload import PodSet, Recovered, WorkloadEvent
+from berthmaster.messages.workload import Part, PodSet, Recovered, WorkloadEvent
 from tests.unit.gateway.stories import cancelled, job, placed, submitted, succeeded
 
 
@@ -108,6 +108,18 @@ def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:
         counts={"queued": 1, "cancelled": 1},
     )
     assert ids(view, queue="research") == ["b"]
+
+
+def test_a_divided_job_is_one_of_those_that_are_open_and_its_parts_wait_for_nothing() -> None:
+    view = WorkloadIndex()
+    of = Part(job="train", attempt=1, number=0, clusters=("c1",), pods=(1,))
+    part = job("train--1-0", part=of)
+    offer_all(view, submitted(job("train")), submitted(part), submitted(job("next")))
+    assert (view.open_of("ann"), view.waiting["default"]) == (2, 2)
+    offer_all(view, placed(part, 2), start=4)
+    assert (view.open_of("ann"), view.waiting["default"]) == (2, 2)
+    offer_all(view, cancelled(part, 4, attempt=1), cancelled(job("train"), 1), start=5)
+    assert (view.open_of("ann"), view.waiting["default"], view.open_count) == (1, 1, 1)
 
 
 def test_an_id_that_lives_again_is_listed_once_in_its_new_place() -> None:

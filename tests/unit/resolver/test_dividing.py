@@ -6,6 +6,7 @@ from berthmaster.audit.core import Auditor
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.lifecycle.states import State
+from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (
     CancelRequested,
@@ -174,6 +175,58 @@ def test_one_part_that_fails_ends_the_others_and_the_job_by_its_rules_for_retrie
             int(retries),
         )
         audited(world)
+
+
+def test_a_divided_job_is_one_of_those_that_its_queue_may_run() -> None:
+    world = fleet(c1=1, c2=1, c3=1, c4=1)
+    setting = QueueSetting(queue="default", max_running_jobs=2)
+    world.control(setting)
+    other = world.start(job("other", queue="default", gpus=1))
+    _, parts = begun(world, replace(GANG, pod_sets=(replace(GANG.pod_sets[0], count=3),)))
+    assert len({world.placed_on(part) for part in parts} - {""}) == 3
+    ledger = world.resolver.know.derived.ledger
+    assert ledger.running["default"] == 2
+    late = world.submit(job("late", gpus=1))
+    world.settle()
+    told = world.resolver.why(TENANT, "late", world.now_s)
+    assert isinstance(told, WhyReply)
+    assert told.summary == "waits: its queue runs the 2 jobs that it may"
+    told = world.resolver.why(TENANT, None, world.now_s)
+    assert isinstance(told, WhyReply)
+    [account] = told.accounts
+    assert (account.running, account.max_running_jobs, account.waiting) == (2, 2, 1)
+    for part in parts:
+        world.claim(part)
+    world.settle()
+    for part in parts:
+        world.run(part)
+        world.succeed(part)
+    assert world.settle() == []  # its parts have ended, and it not yet
+    end(world)
+    world.settle()
+    assert world.placed_on(late)
+    assert ledger.running["default"] == 2
+    world.succeed(other)
+    world.control(replace(setting, max_running_jobs=0))
+    assert ledger.running["default"] == 1
+    audited(world)
+
+
+def test_parts_take_their_places_whatever_else_their_queue_runs_by_then() -> None:
+    world = fleet(c1=2, c2=3)
+    world.control(QueueSetting(queue="default", max_running_jobs=1))
+    world.submit(GANG)
+    world.decide()  # it is divided; its parts have no places yet
+    first = world.submit(job("first", gpus=1, priority=9))
+    world.fact(node("c1", "n9"))
+    world.settle()
+    assert not world.placed_on(first)
+    parts = parts_of(world, key(TENANT, "train"))
+    assert [world.placed_on(part) for part in parts] == ["c1", "c2"]
+    # Nor does it matter to a part that is placed anew that fewer may run now.
+    world.control(QueueSetting(queue="default", max_running_jobs=0))
+    world.claim(parts[0])
+    assert not world.workloads[parts[0]].leaving
 
 
 def test_cancel_and_hold_act_on_all_parts() -> None:

@@ -3,6 +3,9 @@
 It follows from the live placements and the nodes' newest reports alone, in whatever order they were
 told: a placement on a node that nobody has reported yet is charged with GPUs of no known model, and
 once more when the report comes.
+
+The parts of a divided job are charged each where it is, and are one job together: the job counts
+from its division until that is over, whichever of its parts have places.
 """
 
 import math
@@ -14,6 +17,7 @@ from berthmaster.engine.fleet.fleet import WHOLE
 from berthmaster.engine.fleet.shares import part_of, sized_milli
 from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
 from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.fold import key as named
 from berthmaster.messages.fleet import GpuDevice, NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -26,6 +30,7 @@ ReportOf = Callable[[str, str], NodeReport | None]
 
 class _Live(NamedTuple):
     queue: str
+    job: Key  # that it is, or is a part of
     request: JobRequest
     cluster: str
     pods: tuple[PodBinding, ...]
@@ -39,6 +44,7 @@ class Ledger:
         self._report_of = report_of
         self._used: dict[str, Amounts] = {}
         self.running: Counter[str] = Counter()  # queue -> live jobs
+        self._holders: Counter[tuple[str, Key]] = Counter()  # queue, job -> itself and live parts
         self._counts_in: dict[str, tuple[str, ...]] = {}  # queue -> parents whose account it is in
         self._together: dict[str, Amounts] = {}  # parent -> what it and all below it have
         self._running_together: Counter[str] = Counter()
@@ -69,7 +75,8 @@ class Ledger:
         self._running_together.clear()
         if inner:
             for queue, used in self._used.items():
-                self._count_in_parents(queue, used, self.running[queue], +1)
+                self._charge_parents(queue, used, +1)
+                self._count_in_parents(queue, self.running[queue])
 
     def used_together(self, queue: str) -> Mapping[str, int]:
         """What a queue and all below it take."""
@@ -84,12 +91,13 @@ class Ledger:
         """What every queue has, parents with all below them."""
         return {**self._used, **self._together}
 
-    def _count_in_parents(
-        self, queue: str, amounts: Mapping[str, int], jobs: int, sign: int
-    ) -> None:
+    def _charge_parents(self, queue: str, amounts: Mapping[str, int], sign: int) -> None:
         for name in self._counts_in.get(queue, ()):
             _add(self._together[name], amounts, sign)
-            self._running_together[name] += sign * jobs
+
+    def _count_in_parents(self, queue: str, jobs: int) -> None:
+        for name in self._counts_in.get(queue, ()):
+            self._running_together[name] += jobs
 
     # Live placements
 
@@ -99,22 +107,44 @@ class Ledger:
         """A placement counts from now on, or counts where its pods really are."""
         self.release(key)
         amounts = amounts_of(self._report_of, request, cluster, pods)
-        self._live[key] = _Live(request.queue, request, cluster, pods, amounts)
-        self.running[request.queue] += 1
-        _add(self._used.setdefault(request.queue, {}), amounts, +1)
-        self._count_in_parents(request.queue, amounts, 1, +1)
+        self._take(key, request, cluster, pods, amounts)
         for binding in pods:
             self._on_node.setdefault((cluster, binding.node), {})[key] = None
 
+    def divide(self, key: Key, request: JobRequest) -> None:
+        """A job counts from now on that is divided; what it takes its parts are charged with."""
+        self.release(key)
+        self._take(key, request, "", (), {})
+
+    def _take(
+        self,
+        key: Key,
+        request: JobRequest,
+        cluster: str,
+        pods: tuple[PodBinding, ...],
+        amounts: Amounts,
+    ) -> None:
+        queue, job = request.queue, job_of(key, request)
+        self._live[key] = _Live(queue, job, request, cluster, pods, amounts)
+        _add(self._used.setdefault(queue, {}), amounts, +1)
+        self._charge_parents(queue, amounts, +1)
+        self._holders[queue, job] += 1
+        if self._holders[queue, job] == 1:
+            self.running[queue] += 1
+            self._count_in_parents(queue, +1)
+
     def release(self, key: Key) -> None:
-        """A placement counts no more."""
+        """A placement, or a divided job, counts no more."""
         live = self._live.pop(key, None)
         if live is None:
             return
-        self.running[live.queue] -= 1
-        used = self._used[live.queue]
-        _add(used, live.amounts, -1)
-        self._count_in_parents(live.queue, live.amounts, 1, -1)
+        _add(self._used[live.queue], live.amounts, -1)
+        self._charge_parents(live.queue, live.amounts, -1)
+        self._holders[live.queue, live.job] -= 1
+        if not self._holders[live.queue, live.job]:
+            del self._holders[live.queue, live.job]
+            self.running[live.queue] -= 1
+            self._count_in_parents(live.queue, -1)
         for binding in live.pods:
             here = self._on_node.get((live.cluster, binding.node))
             if here is not None:
@@ -193,6 +223,14 @@ def node_amounts(report: NodeReport) -> Amounts:
     for model in dict.fromkeys(models):
         amounts[of_model(model)] = 1000 * models.count(model)
     return amounts
+
+
+def job_of(key: Key, request: JobRequest) -> Key:
+    """The job that counts for a workload: itself, or the one that it is a part of."""
+    if request.part is None:
+        return key
+    tenant, _, _ = key.partition("/")
+    return named(tenant, request.part.job)
 
 
 def amounts_of(

@@ -1,6 +1,6 @@
 """Who waits, and who is next: by queue priority, then the job's own, then by who is due first.
 
-Jobs of one queue, one shape and about one duration form a line: if its first does not fit, or would
+Jobs of one queue, one shape and about one duration form a line, and so do parts of divided jobs: if its first does not fit, or would
 delay somebody, none of them does better, and the line is passed over until something changes. An
 order is a tuple, so that comparing two is cheap. Whose turn it is among queues the resolver's
 turns.py says.
@@ -49,6 +49,11 @@ class Line:
         self.left_alone: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
         self.looked: object = None  # what reserves.py last found out for it
 
+    @property
+    def jobs(self) -> int:
+        """How many wait in it; none, if they are parts of such as have places."""
+        return self.ask.jobs * len(self.members)
+
     def first(self) -> tuple[Order, Key] | None:
         """Who is next of it."""
         heap = self._heap
@@ -87,7 +92,7 @@ class Line:
             heapq.heappush(self._heap, entry)
 
 
-LineId = tuple[str, bytes, int | None]  # queue, shape, class of duration
+LineId = tuple[str, bytes, int | None, int]  # queue, shape, class of duration, jobs that each adds
 
 
 def duration_class(expected_s: float | None) -> int | None:
@@ -113,6 +118,7 @@ class Lines:
         self._lines: dict[LineId, Line] = {}
         self._by_queue: dict[str, dict[LineId, Line]] = {}
         self._line_of: dict[Key, LineId] = {}
+        self.jobs = 0  # that wait; parts of divided jobs do not count, their jobs have places
 
     def __len__(self) -> int:
         return len(self._line_of)
@@ -134,12 +140,15 @@ class Lines:
         if line_id is not None and line_id[2] != duration:
             self.remove(key)
             line_id = None
-        line_id = line_id or (request.queue, shape_of(request), duration)
+        adds = int(request.part is None)
+        line_id = line_id or (request.queue, shape_of(request), duration, adds)
         line = self._lines.get(line_id)
         if line is None:
             line = self._lines[line_id] = Line(line_id, request)
             self._by_queue.setdefault(line.queue, {})[line_id] = line
         order = (-queue_priority, -workload.priority, place, workload.submitted_sequence)
+        if key not in line.members:
+            self.jobs += line.ask.jobs
         if line.members.get(key) != order:
             line.add(key, order)
         self._line_of[key] = line_id
@@ -151,6 +160,7 @@ class Lines:
             return
         line = self._lines[line_id]
         del line.members[key]
+        self.jobs -= line.ask.jobs
         if not line.members:
             del self._lines[line_id]
             of_queue = self._by_queue[line.queue]
@@ -159,8 +169,8 @@ class Lines:
                 del self._by_queue[line.queue]
 
     def waiting(self, queue: str) -> int:
-        """How many wait in a queue."""
-        return sum(len(line.members) for line in self._by_queue.get(queue, {}).values())
+        """How many jobs wait in a queue."""
+        return sum(line.jobs for line in self._by_queue.get(queue, {}).values())
 
     def lines(self) -> list[Line]:
         """Every line with somebody in it."""

@@ -92,6 +92,7 @@ class Ask(NamedTuple):
     memory_mib: int
     gpu_milli: int
     sets: tuple[tuple[tuple[str, ...], int], ...]  # acceptable models, () = any -> milli of them
+    jobs: int = 1  # that it adds to those that run: none, if it is of one that counts already
 
     def of(self, resource: str, models: Models) -> int:
         """The most that it may take of a resource."""
@@ -121,7 +122,7 @@ def ask_of(request: JobRequest) -> Ask:
         if milli:
             gpu += milli
             sets[pods.gpu_models] = sets.get(pods.gpu_models, 0) + milli
-    return Ask(cpu, memory, gpu, tuple(sets.items()))
+    return Ask(cpu, memory, gpu, tuple(sets.items()), int(request.part is None))
 
 
 @lru_cache(maxsize=4096)
@@ -218,7 +219,7 @@ def right(
     most = share.max_job_gpu_milli
     if most is not None and ask.gpu_milli > most:
         return Right(f"{who} takes no job of more than {most / 1000:g} GPUs")
-    if share.max_running is not None and running >= share.max_running:
+    if share.max_running is not None and ask.jobs and running + ask.jobs > share.max_running:
         return Right(f"{who} runs the {share.max_running} jobs that it may")
     if not share.capability:
         return _UNLIMITED

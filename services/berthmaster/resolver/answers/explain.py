@@ -102,7 +102,7 @@ def _why_divided(know: Knowledge, policy: Policy, now_s: float, job: Workload) -
         id=job.id,
         state=job.shown.value,  # type: ignore[arg-type] # one of those that are told
         summary=summary,
-        waiting=len(know.derived.lines),
+        waiting=know.derived.lines.jobs,
         decision=job.decision,
     )
 
@@ -165,7 +165,7 @@ def _why_there(
         id=workload.id,
         state=workload.shown.value,  # type: ignore[arg-type] # NEW has no events, so never here
         summary=where,
-        waiting=len(know.derived.lines),
+        waiting=know.derived.lines.jobs,
         choice=choice,
         decision=workload.decision,
         decided_at_s=decision.now_s if decision is not None else 0.0,
@@ -246,7 +246,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         state="queued",
         summary=summary,
         position=place.overall,
-        waiting=len(know.derived.lines),
+        waiting=know.derived.lines.jobs,
         queue_position=place.in_queue,
         account=account(know, request.queue, place.queued),
         first_free_s=free_s,
@@ -267,7 +267,7 @@ def _held(know: Knowledge, now_s: float, workload: Workload, hold: Hold) -> WhyR
         id=workload.id,
         state="queued",
         summary=f"waits: held by {hold.who} for {since}{because}",
-        waiting=len(know.derived.lines),
+        waiting=know.derived.lines.jobs,
         hints=(f"it goes on when {release}" if hold.operator else f"{release} lets it go on",),
     )
 

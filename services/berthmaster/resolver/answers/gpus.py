@@ -76,7 +76,7 @@ def stock(
             )
         )
     found.sort(key=lambda one: (-one.free_gpus, -one.free_gpu_milli, one.model))
-    return GpusReply(models=tuple(found), waiting=len(know.derived.lines))
+    return GpusReply(models=tuple(found), waiting=know.derived.lines.jobs)
 
 
 def _job(queue: str, gpus: int, models: tuple[str, ...]) -> JobRequest:

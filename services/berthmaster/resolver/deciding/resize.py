@@ -37,7 +37,6 @@ from berthmaster.engine.queueing.making_room import (
 )
 from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, owed_room
-from berthmaster.engine.queueing.tree import right_along
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import (
@@ -364,17 +363,12 @@ def _new_pods(
 def _may_have(cycle: Cycle, request: JobRequest, more: JobRequest) -> bool:
     """Whether its queue, and all above it, may have so much more, and it a job of so much."""
     know = cycle.know
-    share, ledger = know.derived.share(request.queue), know.derived.ledger
-    path = know.derived.path(request.queue)  # it runs already: their numbers of jobs do not count
-    allowed = right_along(path, ledger.used_together, _none, ask_of(more), ledger.models())
+    share = know.derived.share(request.queue)
+    allowed = know.derived.right(request.queue, ask_of(more)._replace(jobs=0))  # it runs already
     if allowed.refusal or allowed.barred:
         return False
     limit = share.max_job_gpu_milli
     return limit is None or gpu_milli(request) + gpu_milli(more) <= limit
-
-
-def _none(_: str) -> int:
-    return 0
 
 
 def most_that(low: int, high: int, find: Callable[[int], Found | None]) -> Found | None:

@@ -217,13 +217,13 @@ class Turns:
     def placed(self, amounts: Amounts) -> None:
         """The one whose turn it was has a place now."""
         queue = self._leaf()
+        _, number, key, line = heapq.heappop(queue.heads)
         for each in self._path(queue):
             used, more = each.used, {}
             for resource, amount in amounts.items():
                 used[resource] = more[resource] = used.get(resource, 0) + amount
             each.has = max(each.has, self._share(each.share, more))  # of the rest it has no less
-            each.running += 1
-        _, number, key, line = heapq.heappop(queue.heads)
+            each.running += line.ask.jobs
         self._placed.add(key)
         if line.is_first(key):
             while (first := line.first()) is not None and first[1] in self._placed:

@@ -393,12 +393,25 @@ class Knowledge:
             derived.growth += 1
         elif workload.live and (not was_live or state is State.RUNNING):
             self._hold(workload, counted=was_live)
+        if State.DIVIDED in (before, state) and before is not state:
+            self._follow_division(workload)
         claimed = state in HELD and before not in HELD
         if claimed and self.clusters.peek(workload.cluster).unclaimed_at_s is not None:
             self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
             derived.growth += 1
         derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
         self.parts.follow(workload, before)
+
+    def _follow_division(self, workload: Workload) -> None:
+        """It is divided from now on, or is no more."""
+        ledger = self.derived.ledger
+        if workload.state is State.DIVIDED:
+            if workload.request is not None:
+                ledger.divide(workload.key, workload.request)
+            return
+        if not workload.live:
+            ledger.release(workload.key)
+        self.derived.growth += 1
 
     def _hold(self, workload: Workload, *, counted: bool) -> None:
         if workload.request is None:
