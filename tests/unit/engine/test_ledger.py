@@ -78,9 +78,7 @@ def test_the_parts_of_a_divided_job_are_charged_each_and_are_one_job_with_it() -
     train, parts = key("t", "train"), [key("t", f"train--1-{at}") for at in range(2)]
 
     def part(number: int, attempt: int = 1) -> JobRequest:
-        of = Part(
-            job="train", attempt=attempt, number=number, clusters=("c1", "c2"), pods=(1, 2)
-        )
+        of = Part(job="train", attempt=attempt, number=number, clusters=("c1", "c2"), pods=(1, 2))
         return job(f"train--{attempt}-{number}", queue="q", count=of.pods[number], part=of)
 
     def stands() -> tuple[int, int, int]:

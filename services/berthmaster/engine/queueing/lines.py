@@ -1,9 +1,9 @@
 """Who waits, and who is next: by queue priority, then the job's own, then by who is due first.
 
-Jobs of one queue, one shape and about one duration form a line, and so do parts of divided jobs: if its first does not fit, or would
-delay somebody, none of them does better, and the line is passed over until something changes. An
-order is a tuple, so that comparing two is cheap. Whose turn it is among queues the resolver's
-turns.py says.
+Jobs of one queue, one shape and about one duration form a line, and so do parts of divided jobs: if
+its first does not fit, or would delay somebody, none of them does better, and the line is passed
+over until something changes. An order is a tuple, so that comparing two is cheap. Whose turn it is
+among queues the resolver's turns.py says.
 """
 
 import heapq
