@@ -17,6 +17,7 @@ from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.instructions import Freeze
 from berthmaster.lifecycle.faults import OWN
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key, offer
+from berthmaster.lifecycle.parts import division_of
 from berthmaster.lifecycle.sizes import counts_of, least, most
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import ClusterLost, LogAccepted
@@ -246,6 +247,8 @@ class Judge:
             case Placed() if self.harmed:
                 self._check_promises(name)
             case Withdrawn():
+                # Its decider had not read of the claim that is lost: it is placed anew.
+                self.orphans.discard(Attempt(event.tenant, event.id, event.attempt))
                 if standing.state is not State.PLACED:
                     self.find("a claimed workload never moves by itself", str(event))
             case CancelRequested():
@@ -275,7 +278,8 @@ class Judge:
         work = self.remembered.get(name)
         if work is None:
             return None
-        is_open = work.live and getattr(event, "attempt", 0) == work.attempt
+        of_it = getattr(event, "attempt", 0) == work.attempt
+        is_open = of_it and (work.live or isinstance(event, Cancelled))
         standing = _standing(work)
         if offer(work, event, sequence, stored_at_s) is Verdict.MISSED:
             offer(work, event, sequence, stored_at_s, judged=Verdict.VOID)
@@ -449,7 +453,7 @@ class Judge:
     ) -> None:
         name = key(event.tenant, event.id)
         request = self.workloads[name].request
-        is_part = request is not None and request.part is not None
+        is_part = division_of(event.id) is not None
         by_decider = is_part and standing.state is State.QUEUED and event.by.startswith("resolver")
         if isinstance(event, Cancelled) and name not in self.cancels and not by_decider:
             self.find("only people cancel", str(event))
@@ -559,10 +563,13 @@ class Judge:
                     continue
                 if (name, group.attempt) != (cluster, attempt):
                     self.find("none runs twice at once", f"{order}; {group} runs on {name}")
-        if attempt in self.lost_attempts:  # asked for before the log lost that it was claimed
-            self.orphans.add(attempt)
-            return
         name = key(attempt.tenant, attempt.id)
+        if attempt in self.lost_attempts:  # asked for before the log lost that it was claimed
+            there = self.workloads.get(name)
+            is_over = there is not None and there.state is State.QUEUED
+            if there is None or not (is_over and there.attempt == attempt.number):
+                self.orphans.add(attempt)
+            return
         if name in self.forgotten:
             return  # whoever asks for it has read what is lost
         work = self.workloads[name]

@@ -9,7 +9,7 @@ PLACE = Rank(due_at_s=0.0)
 
 
 def test_a_line_behind_a_first_that_never_goes_does_not_grow_with_those_who_give_up() -> None:
-    line = Line(("default", b"", None), job("stuck"))
+    line = Line(("default", b"", None, 1), job("stuck"))
     line.add(key("team", "stuck"), (0, 0, PLACE, 1))
     for number in range(2, 5000):
         name = key("team", f"j{number}")
