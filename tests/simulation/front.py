@@ -57,6 +57,7 @@ REQUEST_LIMIT_S: Final = 8.0
 SETTLE_LIMIT_S: Final = 4.0  # shorter than others have: a person waits
 UNKNOWN_PAUSE_S: Final = 0.25
 CLIENT_LIMIT_S: Final = 5.0
+MOST_PATIENCE_S: Final = 60.0  # between two times that a person asks the same
 TENANT: Final = "acme"
 
 
@@ -301,7 +302,8 @@ class Person:
 
         def again() -> None:
             if number in self.unanswered:
-                self._send(number, tenant, verb, data, then, min(60.0, 1.5 * patience_s))
+                most_s = MOST_PATIENCE_S * bus.pace.longer
+                self._send(number, tenant, verb, data, then, min(most_s, 1.5 * patience_s))
 
         clock.after(bus.delay_s(), arrive)
         if bus.faults.happens("repeat", 0.1):

@@ -163,6 +163,8 @@ class World(Haunted):
                 continue  # nothing that could tell of it was looking
             if name in self.judge.frozen:
                 return f"{name} is frozen, and nobody gave it up"
+            if name in self.judge.forgotten and self._is_unnoticed():
+                continue  # its end is lost, and its executor has done with it
             if not work.ended and work.state is not State.QUEUED:
                 return f"{name} is {work.state} on {work.cluster}"
         for site in self.sites:
@@ -171,6 +173,10 @@ class World(Haunted):
             if site.core.jobs:
                 return f"the executor of {site.spec.name} has {site.core.jobs} jobs in hand"
         return ""
+
+    def _is_unnoticed(self) -> bool:
+        """Whether the log has lost what nobody had read who could say that it was there."""
+        return self.damage_is_pending() and not self.damages[-1].known
 
     def _look_at_readers(self) -> None:
         """Now and then, at those who have read everything."""

@@ -327,9 +327,9 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
     ),
     "an unknown field": (
         {"topology": {"max_pods_per_node": 1}},
-        "topology",
-        '{"max_pods_per_node":1}',
-        "an object with the fields same, max_pods_a_node, nodes, gpu_domain, or null",
+        "topology.max_pods_per_node",
+        "1",
+        "no field of this name; did you mean max_pods_a_node?",
     ),
 }
 
