@@ -1,10 +1,11 @@
 """Thousands of simulated worlds: how many steps a second, and whether any seed finds a fault.
 
-Part ``seeds``: worlds of seconds and minutes. Part ``hours``: a hundred thousand simulated hours of
-fleets of long jobs (tests/simulation/pace.py says what is stretched there, and what is not); it
-takes an hour or two of one core, keeps what it has done in a file, and goes on there when it is
-started again on the same tree. Other seeds than those of the tests, unless told otherwise. A seed
-that fails is named; its story is told by ``python -m tests.simulation SEED [--pace slow]``.
+Part ``seeds``: worlds of seconds and minutes. Part ``hours``: a hundred thousand simulated hours,
+fleets of long jobs (tests/simulation/pace.py says what is stretched there, and what is not) in turn
+with worlds of minutes; it takes an hour or two of one core, keeps what it has done in a file, and
+goes on there when it is started again on the same tree. Other seeds than those of the tests, unless
+told otherwise. A seed that fails is named; its story is told by
+``python -m tests.simulation SEED [--pace slow]``.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Final
 import msgspec
 
 from tests.simulation.many import CHUNK, outcome_of, outcomes_of
-from tests.simulation.pace import slow
+from tests.simulation.pace import FAST, in_turn
 from tests.simulation.world import Outcome
 
 FIRST_SEED = 100_000
@@ -111,15 +112,16 @@ def seeds(
 def hours(
     number: float = HOURS, first: int = FIRST_SLOW_SEED, kept: Path = KEPT
 ) -> dict[str, float]:
-    """Run worlds of long jobs until so many hours have been simulated, from where ``kept`` ends.
+    """Run worlds until so many hours have been simulated, from where ``kept`` ends.
     In this process: whoever starts it says by its priority how much of a core it may have."""
     told = _kept(kept, first)
     wall_s, cpu_s = time.monotonic() - told.took_s, time.process_time() - told.cpu_s
     kept_s = shown_s = time.monotonic()
     while told.virtual_s < 3600 * number:
-        outcome = outcome_of(told.next_seed, slow(told.next_seed))
+        pace = in_turn(told.next_seed)
+        outcome = outcome_of(told.next_seed, pace)
         told.take(outcome)
-        _name(outcome, "--pace slow")
+        _name(outcome, "" if pace == FAST else "--pace slow")
         now_s = time.monotonic()
         told.took_s, told.cpu_s = now_s - wall_s, time.process_time() - cpu_s
         if now_s - kept_s >= KEPT_S:
@@ -185,7 +187,7 @@ def _tree() -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--hours", type=float, help="of long jobs, instead of seeds")
+    parser.add_argument("--hours", type=float, help="to be simulated, instead of seeds")
     parser.add_argument("--first", type=int, help="the first seed")
     parser.add_argument("--kept", type=Path, default=KEPT, help="where hours go on")
     args = parser.parse_args()

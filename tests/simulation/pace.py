@@ -38,7 +38,7 @@ class Pace(NamedTuple):
 
 
 FAST: Final = Pace()
-LONGER: Final = (60.0, 120.0, 240.0, 480.0)  # of slow worlds: jobs of minutes, hours and days
+LONGER: Final = (30.0, 60.0, 120.0, 240.0)  # of slow worlds: jobs of minutes, hours and days
 
 
 def fast(seed: int) -> Pace:
@@ -69,6 +69,12 @@ def slow(seed: int) -> Pace:
         calm_s=FAST.calm_s * longer,
         strikes_at_events=0.5,
     )
+
+
+def in_turn(seed: int) -> Pace:
+    """Every other world is a fast one: most hours are those of the slow ones, most faults an hour
+    those of the fast ones."""
+    return fast(seed) if seed % 2 else slow(seed)
 
 
 PACES: Final[dict[str, Callable[[int], Pace]]] = {"fast": fast, "slow": slow}
