@@ -13,6 +13,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access, from_kubeconfig
 from berthmaster.kubernetes.resources import (
     CLUSTER_QUEUES,
+    CONFIG_MAPS,
     JOBS,
     MEMBER_CLUSTERS,
     NAMESPACES,
@@ -500,6 +501,55 @@ async def test_it_needs_no_more_than_its_role_and_calls_nothing_while_nothing_ch
     await deny_the_rest(await from_kubeconfig(kubeconfig), namespace)
 
 
+@in_loop
+async def test_what_kueue_counts_claimed_devices_as_is_read_from_its_configuration(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    plane = planes.workers[0]
+    api, place = plane.api, "/api/v1/namespaces/kueue-system/configmaps"
+    name = f"config-{namespace}"  # the real one is others'
+    rows = f"[{{name: example.com/gpus, deviceClassNames: [{DRIVER}]}}]"
+    text = f"resources: {{deviceClassMappings: {rows}}}"
+    body = {"metadata": {"name": name}, "data": {"controller_manager_config.yaml": text}}
+    system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}
+    await asyncio.to_thread(api.apply, system)
+    denied = plane.kubeconfig_for(f"narrow-{namespace}")
+    [role] = documents(RBAC)
+    role["metadata"]["name"] = binding = f"narrow-{namespace}"
+    role["rules"] = [rule for rule in role["rules"] if rule["resources"] != ["configmaps"]]
+    subject = {"kind": "User", "name": binding, "apiGroup": "rbac.authorization.k8s.io"}
+    ref = {"kind": "ClusterRole", "name": binding, "apiGroup": "rbac.authorization.k8s.io"}
+    bound = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": binding},
+        "subjects": [subject],
+        "roleRef": ref,
+    }
+    await asyncio.to_thread(plane.apply, [role, bound])
+    claimed = f"deviceclass.resource.kubernetes.io/{DRIVER}"
+    settings: dict[str, Any] = {"kueue_config": f"kueue-system/{name}"}
+    with offered(plane, {}, resource="nvidia.com/gpu"):
+        async with bus(tmp_path) as told:
+            async with inventory(told.url, plane.kubeconfig, **settings):
+                await told.until(PROFILE, ClusterProfile, lambda p: not p.counted_as)
+                await asyncio.to_thread(api.create, place, body)
+                both = {claimed: "example.com/gpus", "nvidia.com/gpu": "example.com/gpus"}
+                await told.until(PROFILE, ClusterProfile, lambda p: p.counted_as == both)
+                await asyncio.to_thread(api.delete, f"{place}/{name}")
+                await told.until(PROFILE, ClusterProfile, lambda p: not p.counted_as)
+            # Who may not look at it is told by its operator, and is ready all the same.
+            settings["device_class_mapping"] = (f"{DRIVER}=example.com/said",)
+            async with inventory(told.url, denied, **settings) as ctx:
+                said = {claimed: "example.com/said", "nvidia.com/gpu": "example.com/said"}
+                await told.until(PROFILE, ClusterProfile, lambda p: p.counted_as == said)
+                health = ctx.health.readiness
+                await told.eventually(
+                    lambda: "not allowed" in str(health()[1]["parts"]), "mirror of configmaps"
+                )
+                assert health()[0], health()
+
+
 async def deny_the_rest(access: Access, namespace: str) -> None:
     denied: list[tuple[str, Resource, str]] = [
         ("patch", NODES, ""),
@@ -512,6 +562,8 @@ async def deny_the_rest(access: Access, namespace: str) -> None:
         ("create", PODS, "binding"),
         ("get", SECRETS, ""),
         ("list", SECRETS, ""),
+        ("get", CONFIG_MAPS, ""),
+        ("list", CONFIG_MAPS, ""),
         ("list", NAMESPACES, ""),
         ("create", JOBS, ""),
         ("list", JOBS, ""),

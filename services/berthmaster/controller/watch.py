@@ -30,6 +30,7 @@ class Watched(NamedTuple):
     resource: Resource
     struct: type[Object]
     optional: bool = False  # a server may lack it
+    deniable: bool = False  # of what is optional: nor need we be allowed to look
     namespace: str = ""
     labels: str = ""  # a selector
     fields: str = ""  # a selector

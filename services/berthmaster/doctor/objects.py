@@ -5,7 +5,6 @@ from collections.abc import Container, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
-import yaml
 
 from berthmaster.accelerators import tpu
 from berthmaster.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, model_label
@@ -14,6 +13,7 @@ from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
+from berthmaster.kueue.configuration import Unreadable, configuration_in, section
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
 from berthmaster.kueue.nominators import ManagedWorkload, others_nominating
@@ -22,7 +22,6 @@ from berthmaster.kueue.workloads import Workload
 
 O = TypeVar("O", bound=Object)  # noqa: E741
 HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
-CONFIG_FILE: Final = "controller_manager_config.yaml"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
 DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.TPU)  # what nodes and quotas have
@@ -136,10 +135,6 @@ class PodStatus(Struct, frozen=True):
 
 class Pod(Object, frozen=True):
     status: PodStatus = PodStatus()
-
-
-class ConfigMap(Object, frozen=True):
-    data: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class RuleOver(Struct, frozen=True):
@@ -446,15 +441,13 @@ def poisoned(workloads: Iterable[Workload]) -> tuple[facts.Poisoned, ...]:
 def manager_config(data: dict[str, str], args: tuple[str, ...]) -> ManagerConfig:
     """Of the ConfigMap, and of the manager's own arguments, which count over it."""
     try:
-        told = yaml.safe_load(data.get(CONFIG_FILE, ""))
-    except yaml.YAMLError as error:
-        return ManagerConfig(problem=f"{CONFIG_FILE} is no YAML: {str(error).splitlines()[0]}")
-    if not isinstance(told, dict):
-        return ManagerConfig(problem=f"there is no {CONFIG_FILE} in it")
-    kueue = _section(told, "multiKueue")
-    step = _section(kueue, "incrementalDispatcherConfig").get("stepSize")
+        told = configuration_in(data)
+    except Unreadable as error:
+        return ManagerConfig(problem=str(error))
+    kueue = section(told, "multiKueue")
+    step = section(kueue, "incrementalDispatcherConfig").get("stepSize")
     gates = {
-        str(name): on for name, on in _section(told, "featureGates").items() if isinstance(on, bool)
+        str(name): on for name, on in section(told, "featureGates").items() if isinstance(on, bool)
     }
     dispatcher = kueue.get("dispatcherName")
     return ManagerConfig(
@@ -462,7 +455,7 @@ def manager_config(data: dict[str, str], args: tuple[str, ...]) -> ManagerConfig
         step_size=step if isinstance(step, int) else None,
         gates=gates | _gates(args),
         waits_for_pods=_waits(told.get("waitForPodsReady")),
-        keeps_finished=not _section(_section(told, "objectRetentionPolicies"), "workloads").get(
+        keeps_finished=not section(section(told, "objectRetentionPolicies"), "workloads").get(
             "afterFinished"
         ),
     )
@@ -506,11 +499,6 @@ def _manager_pod(pod: Pod) -> facts.ManagerPod:
     else:
         words = pod.status.reason or pod.status.phase
     return facts.ManagerPod(name=pod.metadata.name, words=words[:300])
-
-
-def _section(told: dict[str, Any], name: str) -> dict[str, Any]:
-    found = told.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _gates(args: tuple[str, ...]) -> dict[str, bool]:

@@ -25,6 +25,8 @@ from berthmaster.kubernetes.errors import (
 )
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import Resource
+from berthmaster.kueue.configuration import CONFIG_MAP, ConfigMap
+from berthmaster.kueue.configuration import NAMESPACE as KUEUE_NAMESPACE
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
 from berthmaster.kueue.names import ACTIVE, MULTIKUEUE
@@ -37,9 +39,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741
 
 USER_AGENT: Final = "berth-doctor"
 TIMEOUT_S: Final = 10.0
-KUEUE_NAMESPACE: Final = "kueue-system"
 MANAGER: Final = "kueue-controller-manager"
-MANAGER_CONFIG: Final = "kueue-manager-config"
 LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
@@ -360,9 +360,7 @@ class _Reading:
         for container in deployment.spec.template.spec.containers if deployment else ():
             if "kueue" in container.image:
                 self.image, args = container.image, container.args
-        found = await self.one(
-            resources.CONFIG_MAPS, objects.ConfigMap, KUEUE_NAMESPACE, MANAGER_CONFIG
-        )
+        found = await self.one(resources.CONFIG_MAPS, ConfigMap, KUEUE_NAMESPACE, CONFIG_MAP)
         return objects.manager_config(found.data, args) if found is not None else None
 
     async def _skew(self) -> float | None:

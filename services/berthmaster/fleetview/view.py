@@ -33,6 +33,11 @@ from berthmaster.messages.placement import Pressure
 from berthmaster.messages.workload import PodSet, Submitted, WorkloadEvent
 
 
+def _counts(fact: ClusterProfile) -> tuple[object, ...]:
+    """What of a profile placements depend on."""
+    return fact.labels, fact.taints, fact.job_kinds, fact.counted_as
+
+
 class FleetView:
     """Fleet, clusters and what operators set; beside them, in ``derived``, what follows."""
 
@@ -78,11 +83,8 @@ class FleetView:
                 derived.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
                 cluster.alive_at_s = stored_at_s
             case ClusterProfile():
-                if cluster.profile is None or (
-                    (cluster.profile.labels, cluster.profile.taints, cluster.profile.job_kinds)
-                    != (fact.labels, fact.taints, fact.job_kinds)
-                ):
-                    derived.growth += 1
+                known = cluster.profile
+                derived.growth += known is None or _counts(known) != _counts(fact)
                 cluster.profile = fact
             case Membership():
                 derived.growth += cluster.take_membership(fact)

@@ -14,6 +14,7 @@ from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.objects import JOB_SETS_CRD, RAY_JOBS_CRD
 from berthmaster.inventory.queue_index import QueueIndex
+from berthmaster.inventory.quota_names import QuotaNames
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import key_of
 from berthmaster.messages.fleet import (
@@ -38,8 +39,14 @@ Told = tuple[FleetFact, float | None]
 class Inventory:
     """What one worker cluster has and does."""
 
-    def __init__(self, cluster: str, labels: Mapping[str, str] | None = None) -> None:
-        """``labels``: of the cluster, as its operator gives them."""
+    def __init__(
+        self,
+        cluster: str,
+        labels: Mapping[str, str] | None = None,
+        device_classes: Mapping[str, str] | None = None,
+    ) -> None:
+        """``labels``: of the cluster, as its operator gives them; ``device_classes``: as which
+        resource Kueue counts the devices of a class, as far as its operator says."""
         self._cluster = cluster
         self._labels = dict(labels or {})
         self._version = ""
@@ -52,19 +59,21 @@ class Inventory:
         self.problems = Problems()
         self.nodes = NodeIndex(cluster, self.problems)
         self.queues = QueueIndex(cluster, self.problems)
+        self._quota_names = QuotaNames(device_classes or {}, self.problems)
         self._set: dict[WatchedKind, Callable[[Any], None]] = {
             WatchedKind.NODES: self.nodes.set_node,
             WatchedKind.PODS: self.nodes.set_pod,
             WatchedKind.WAITING: self.queues.set_waiting,
             WatchedKind.SLICES: self.nodes.set_slice,
             WatchedKind.CLAIMS: self.nodes.set_claim,
-            WatchedKind.CLASSES: self.nodes.set_class,
+            WatchedKind.CLASSES: self._set_class,
             WatchedKind.CLUSTER_QUEUES: self.queues.set_queue,
             WatchedKind.LOCAL_QUEUES: self.queues.set_local,
             WatchedKind.FLAVORS: self._set_flavor,
             WatchedKind.COHORTS: self.queues.set_cohort,
             WatchedKind.COPIES: self.queues.set_copy,
             WatchedKind.DEFINITIONS: self._set_definition,
+            WatchedKind.CONFIGURATION: self._quota_names.set_config,
         }
         self._drop: dict[WatchedKind, Callable[[tuple[str, str]], None]] = {
             WatchedKind.NODES: lambda key: self.nodes.drop_node(key[1]),
@@ -72,13 +81,14 @@ class Inventory:
             WatchedKind.WAITING: self.queues.drop_waiting,
             WatchedKind.SLICES: self.nodes.drop_slice,
             WatchedKind.CLAIMS: self.nodes.drop_claim,
-            WatchedKind.CLASSES: lambda key: self.nodes.drop_class(key[1]),
+            WatchedKind.CLASSES: lambda key: self._drop_class(key[1]),
             WatchedKind.CLUSTER_QUEUES: lambda key: self.queues.drop_queue(key[1]),
             WatchedKind.LOCAL_QUEUES: self.queues.drop_local,
             WatchedKind.FLAVORS: lambda key: self._drop_flavor(key[1]),
             WatchedKind.COHORTS: lambda key: self.queues.drop_cohort(key[1]),
             WatchedKind.COPIES: self.queues.drop_copy,
             WatchedKind.DEFINITIONS: self._drop_definition,
+            WatchedKind.CONFIGURATION: self._quota_names.drop_config,
         }
 
     # ---- what comes in
@@ -143,6 +153,14 @@ class Inventory:
         self.queues.drop_flavor(name)
         self.nodes.keep_labels(self.queues.flavor_labels)
 
+    def _set_class(self, found: Any) -> None:
+        self.nodes.set_class(found)
+        self._quota_names.set_class(found)
+
+    def _drop_class(self, name: str) -> None:
+        self.nodes.drop_class(name)
+        self._quota_names.drop_class(name)
+
     def _set_definition(self, found: Any) -> None:
         established = any(c.type == "Established" and c.true for c in found.status.conditions)
         names = self._definitions | {found.metadata.name}
@@ -171,8 +189,8 @@ class Inventory:
         copies, self.queues.dirty_copies = self.queues.dirty_copies, {}
         for key in copies:
             changed[subjects.copy_report(self._cluster, *key)] = True
-        if self.nodes.makeup_changed:
-            self.nodes.makeup_changed = False
+        if self.nodes.makeup_changed or self._quota_names.changed:
+            self.nodes.makeup_changed = self._quota_names.changed = False
             changed[self._profile] = True
         return changed
 
@@ -261,5 +279,6 @@ class Inventory:
             properties=properties,
             nodes=len(self.nodes),
             gpus=self.nodes.gpus(),
+            counted_as=self._quota_names.now(),
             job_kinds=("Job", *(kind for name, kind in _KINDS if name in self._definitions)),
         )

@@ -23,6 +23,7 @@ class WatchedKind(Enum):
     COHORTS = "cohorts"
     COPIES = "workloads"
     DEFINITIONS = "customresourcedefinitions"
+    CONFIGURATION = "configmaps"  # Kueue's
 
 
 class Problem(NamedTuple):

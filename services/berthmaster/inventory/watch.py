@@ -42,8 +42,11 @@ class FactWatch(Watch):
             self._take(_kind_of(one), change)
 
     def lacks(self, name: str) -> bool:
-        """Whether the server says that it has no such kind, and need not."""
-        return self.reflectors[name].absent and self.watched[name].optional
+        """Whether the server says that it has no such kind, or does not let us look, and need
+        not."""
+        one, reflector = self.watched[name], self.reflectors[name]
+        denied = one.deniable and reflector.denied_for_s(self.now()) > 0
+        return one.optional and (reflector.absent or denied)
 
     def unreadable_keys(self) -> dict[str, list[Key]]:
         """Of each kind, what cannot be read at present."""

@@ -32,6 +32,7 @@ from berthmaster.kubernetes.mirror import Change
 from berthmaster.kubernetes.resources import (
     CLUSTER_QUEUES,
     COHORTS,
+    CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     LOCAL_QUEUES,
@@ -42,6 +43,7 @@ from berthmaster.kubernetes.resources import (
     RESOURCE_SLICES,
     WORKLOADS,
 )
+from berthmaster.kueue.configuration import ConfigMap
 from berthmaster.kueue.names import ORIGIN_LABEL
 from berthmaster.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from berthmaster.kueue.workloads import Workload
@@ -85,6 +87,16 @@ WATCHED: Final = (
 )
 
 
+def _configuration(place: str) -> tuple[Watched, ...]:
+    """Kueue's, if it is to be looked at."""
+    namespace, _, name = place.partition("/")
+    fields = f"metadata.name={name}"
+    found = Watched(
+        CONFIG_MAPS, ConfigMap, optional=True, deniable=True, namespace=namespace, fields=fields
+    )
+    return (found,) if name else ()
+
+
 class WorkerInventory:
     """One replica of the inventory of one cluster."""
 
@@ -93,8 +105,9 @@ class WorkerInventory:
         self._ctx = ctx
         self._door = door
         self._client = client
-        self._core = Inventory(settings.cluster, settings.cluster_labels)
-        self._watch = FactWatch(ctx, client, WATCHED, self._on_change)
+        self._core = Inventory(settings.cluster, settings.cluster_labels, settings.device_classes)
+        watched = (*WATCHED, *_configuration(settings.kueue_config))
+        self._watch = FactWatch(ctx, client, watched, self._on_change)
         self._teller = FactPublisher(
             ctx,
             door.conn,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from berthmaster.accelerators.table import MIG, NVIDIA
+from berthmaster.accelerators.table import CLASS, MIG, NVIDIA
 from berthmaster.engine.fleet.models import whole_gpu
 from berthmaster.engine.fleet.pieces import pieces_of, tolerations_of
 from berthmaster.engine.fleet.shares import asked_as, share_for
@@ -75,6 +75,8 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
                 if share is None:
                     continue
                 way = asked_as(share, pods, (memory_mib,), whole)
+                if share.claim is not None:
+                    way = {f"{CLASS}{share.claim.device_class}": 1}
             if way not in ways:
                 ways.append(way)
         return tuple(ways) or whole_gpus(pods)

@@ -110,6 +110,21 @@ def stopped(report: QueueReport, local: LocalQueueReport) -> str:
     return ""
 
 
+def counted(asks: Sequence[Ask], counted_as: Mapping[str, str]) -> Sequence[Ask]:
+    """By the resources that a cluster's Kueue counts, where it counts some as others."""
+    if not any(counted_as.keys() & way.keys() for ask in asks for way in ask.ways):
+        return asks
+    return [Ask(one.pods, tuple(_counted(way, counted_as) for way in one.ways)) for one in asks]
+
+
+def _counted(way: Amounts, counted_as: Mapping[str, str]) -> Amounts:
+    found: dict[str, int] = {}
+    for name, amount in way.items():
+        resource = counted_as.get(name, name)
+        found[resource] = found.get(resource, 0) + amount
+    return found
+
+
 def without(report: QueueReport, asks: Iterable[Ask]) -> QueueReport:
     """A queue once Workloads of it that ask for this have gone. Which flavors they had is not told:
     they are taken to have had the first that is used so much."""
@@ -129,7 +144,11 @@ def without(report: QueueReport, asks: Iterable[Ask]) -> QueueReport:
 class Quotas:
     """The ClusterQueues of one cluster, with what is used of them and what is on its way there."""
 
-    def __init__(self, reports: Iterable[QueueReport]) -> None:
+    def __init__(
+        self, reports: Iterable[QueueReport], counted_as: Mapping[str, str] | None = None
+    ) -> None:
+        """``counted_as``: of what is asked for, what Kueue counts as another resource."""
+        self._counted_as = counted_as or {}
         self._reports = sorted(reports, key=lambda report: report.stamp)
         self._by_name = {report.queue: report for report in self._reports}
         self._used = _Trees(self._reports, used=True)
@@ -138,6 +157,7 @@ class Quotas:
     def charge(self, queue: str, asks: Sequence[Ask]) -> bool:
         """Take off what a placement on its way there will use. False: it will have to wait, and
         what waits uses nothing."""
+        asks = counted(asks, self._counted_as)
         chosen = _assign(self._by_name[queue], self._used.queues[queue], asks)
         if isinstance(chosen, _Lack):
             return False
@@ -148,6 +168,7 @@ class Quotas:
     def answer(self, queue: str, asks: Sequence[Ask]) -> Answer:
         """How a request stands to a queue, with all that was charged."""
         report, node = self._by_name[queue], self._used.queues[queue]
+        asks = counted(asks, self._counted_as)
         left = _left(report, node, asks)
         chosen = _assign(report, node, asks)
         if isinstance(chosen, _Assigned):

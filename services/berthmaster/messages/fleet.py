@@ -158,6 +158,9 @@ class ClusterProfile(
     job_kinds: tuple[str, ...] | None = (
         None  # job objects that can be made: Job, JobSet, RayJob; None = any
     )
+    counted_as: dict[str, str] = {}
+    # What pods ask for -> the resource that its Kueue counts it as, where that is another. Claimed
+    # devices of a DeviceClass are deviceclass.resource.kubernetes.io/CLASS.
 
 
 class HubRoom(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

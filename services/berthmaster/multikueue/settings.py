@@ -16,7 +16,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 9: evictions, moves and drains that people ask for are ordered here, and room is kept for them.
 # 10: room in workers is made for who holds quota on the hub, by what its ClusterQueues say.
 # 11: what people hold is ended here, too.
-ENGINE_VERSION = "11"
+# 12: what a worker's Kueue counts as another resource is asked of its quota as that.
+ENGINE_VERSION = "12"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

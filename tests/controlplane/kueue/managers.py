@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.controlplane.kueue import real
@@ -28,6 +28,8 @@ class Options:
     collect_s: float = 60.0
     batch_s: float = 1.0  # stand-in only
     frameworks: tuple[str, ...] = ("batch/job",)  # what it manages; the stand-in only Jobs
+    # Resource -> DeviceClasses whose claimed devices count as it; the stand-in counts no claims.
+    device_classes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 def is_real(environment: Mapping[str, str] = os.environ) -> bool:

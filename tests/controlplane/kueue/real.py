@@ -41,6 +41,8 @@ def configuration(options: Mapping[str, object], ports: tuple[int, int], certifi
     }
     if dispatcher == "Incremental":
         multikueue["incrementalDispatcherConfig"] = {"stepSize": options["dispatch_step"]}
+    classes = cast("Mapping[str, Sequence[str]]", options["device_classes"])
+    mappings = [{"name": n, "deviceClassNames": list(each)} for n, each in classes.items()]
     text: str = yaml.safe_dump(
         {
             "apiVersion": "config.kueue.x-k8s.io/v1beta2",
@@ -54,6 +56,7 @@ def configuration(options: Mapping[str, object], ports: tuple[int, int], certifi
             "clientConnection": {"qps": 300, "burst": 500},
             "integrations": {"frameworks": list(cast("Sequence[str]", options["frameworks"]))},
             "multiKueue": multikueue,
+            "resources": {"deviceClassMappings": mappings},
         }
     )
     return text

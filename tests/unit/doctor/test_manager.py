@@ -10,6 +10,7 @@ from berthmaster.doctor import objects
 from berthmaster.doctor.facts import ManagerConfig, ManagerLife, ManagerPod
 from berthmaster.doctor.findings import Finding
 from berthmaster.kubernetes.objects import seconds
+from berthmaster.kueue.configuration import CONFIG_FILE
 from tests.unit.doctor.surveys import of_hub, of_worker
 
 READY = ManagerPod(name="kueue-1", ready=True)
@@ -138,5 +139,5 @@ def test_a_hub_that_keeps_what_is_over_is_asked_for_a_limit() -> None:
     ],
 )
 def test_whether_it_keeps_them_is_in_its_configuration(text: str, keeps: bool) -> None:
-    config = objects.manager_config({objects.CONFIG_FILE: text}, ())
+    config = objects.manager_config({CONFIG_FILE: text}, ())
     assert config.keeps_finished is keeps

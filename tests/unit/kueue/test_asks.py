@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from berthmaster.kueue.asks import asks_of, devices_of
-from berthmaster.messages.fleet import Share
+from berthmaster.messages.fleet import DeviceClaim, Share
 from berthmaster.messages.workload import JobRequest, PodSet
 from tests.support.builders import node
 
@@ -67,3 +67,14 @@ def test_parts_of_gpus_go_by_what_nodes_offer() -> None:
     assert way == cores | memory | {"nvidia.com/gpucores": -(-share // 10)}
     # KAI's scheduler is told by an annotation: Kueue counts cores and memory only.
     assert asked(KAI) == [{}]
+
+
+def test_what_is_claimed_is_asked_for_as_devices_of_its_class() -> None:
+    claim = DeviceClaim(driver="gpu.nvidia.com", device_class="mig.nvidia.com")
+    mig = replace(MIG, claim=claim)
+    divisible = replace(claim, device_class="gpu.nvidia.com", divisible=True)
+    part = Share(resource="gpu.nvidia.com", milli=0, count=1, claim=divisible)
+    ways = devices_of([replace(node("c", "a"), shares=(mig,))])(PodSet(gpus=1, gpu_milli=200))
+    assert ways == ({"deviceclass.resource.kubernetes.io/mig.nvidia.com": 1},)
+    ways = devices_of([replace(node("c", "a"), shares=(part,))])(PodSet(gpus=1, gpu_milli=200))
+    assert ways == ({"deviceclass.resource.kubernetes.io/gpu.nvidia.com": 1},)

@@ -10,7 +10,16 @@ from berthmaster.inventory.kinds import Problems
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.kubernetes.quantity import milli, whole
 from berthmaster.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
-from berthmaster.kueue.quota import UNLIMITED, Answer, Ask, Quotas, closed, promises, queue_of
+from berthmaster.kueue.quota import (
+    UNLIMITED,
+    Answer,
+    Ask,
+    Quotas,
+    closed,
+    counted,
+    promises,
+    queue_of,
+)
 from berthmaster.messages.fleet import (
     CohortQuota,
     FlavorQuota,
@@ -87,6 +96,27 @@ def test_what_kueue_lets_in(row: Row) -> None:
     assert outcome(answer) == row.then
     assert answer.borrows == row.borrows
     assert row.why in answer.never + answer.lacks
+
+
+def test_what_is_counted_as_another_resource_is_granted_by_that_name_only() -> None:
+    """Whole GPUs by counting and slices by claims, both counted as one resource."""
+    claimed = "deviceclass.resource.kubernetes.io/mig.nvidia.com"
+    mapped = FlavorQuota(flavor="a", resources={"example.com/gpus": QuotaAmount(nominal=8, used=3)})
+    names = {claimed: "example.com/gpus", GPU: "example.com/gpus"}
+    both = Ask(PodSet(count=2), ({GPU: 2, claimed: 2},))
+    answer = Quotas([report(mapped)], names).answer("q", [both])
+    assert answer.now
+    assert (answer.flavors, answer.devices_left) == (({"example.com/gpus": "a"},), 5)
+    quotas = Quotas([report(mapped)], names)
+    assert quotas.charge("q", [both])
+    assert quotas.answer("q", [both]).lacks == "no quota left: needs 4 example.com/gpus, 1 left"
+    assert quotas.answer("q", [Ask(PodSet(), ({GPU: 9},))]).never == (
+        "ClusterQueue q grants 8 example.com/gpus at most, 9 are asked for"
+    )
+    assert Quotas([report(flavor())], names).answer("q", [both]).never == (
+        "ClusterQueue q grants no example.com/gpus"
+    )
+    assert counted([both], {}) == [both]
 
 
 def test_every_row_has_a_sentence_of_its_own() -> None:

@@ -200,6 +200,28 @@ def granting(report: QueueReport, *resources: str) -> QueueReport:
     )
 
 
+def test_what_a_workers_kueue_counts_as_another_resource_is_granted_by_that() -> None:
+    """Its GPUs are claimed by counting, and their DeviceClass is mapped."""
+    world = World(workers=("mapped", "plain"))
+    names = {"nvidia.com/gpu": "example.com/gpus", "habana.ai/gaudi": "example.com/hpus"}
+    for name in world.workers:
+        world.worker(name, gpus=4)
+        report = granting(queue_report(name), "example.com/gpus", "example.com/hpus")
+        (flavor,) = report.flavors
+        amounts = {n: one for n, one in flavor.resources.items() if n != "nvidia.com/gpu"}
+        flavor = msgspec.structs.replace(flavor, resources=amounts)
+        world.fact(f"{name}/queue", msgspec.structs.replace(report, flavors=(flavor,)))
+    told = msgspec.structs.replace(profile("mapped"), counted_as=names)
+    world.fact("mapped/profile", told)
+    world.begin()
+    assert sent(world, "cuda", pod_sets=(pods(gpus=4),)) == ("mapped",)
+    (choice,) = world.decisions()[-1].placements
+    assert choice.filtered == {"plain": "ClusterQueue worker-queue grants no nvidia.com/gpu"}
+    assert sent(world, "hpu", pod_sets=(pods(gpus=1, resource="habana.ai/gaudi"),)) == ("mapped",)
+    (choice,) = world.decisions()[-1].placements
+    assert choice.filtered == {"plain": "ClusterQueue worker-queue grants no habana.ai/gaudi"}
+
+
 def test_free_gpus_of_another_maker_are_no_room() -> None:
     world = World(workers=("mixed", "small"))
     world.worker("mixed", gpus=4, free=0)

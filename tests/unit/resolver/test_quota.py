@@ -7,6 +7,7 @@ from berthmaster.kueue.asks import devices_of
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import (
     ClusterProfile,
+    DeviceClaim,
     FlavorQuota,
     LocalQueueReport,
     QueueReport,
@@ -131,6 +132,30 @@ def granting(resource: str) -> FlavorQuota:
     has = {"cpu": 10**9, "memory": 10**9, resource: 4}
     resources = {name: QuotaAmount(nominal=most) for name, most in has.items()}
     return FlavorQuota(flavor="any", resources=resources)
+
+
+def test_claimed_devices_are_granted_by_the_resource_that_the_clusters_kueue_counts_them_as() -> (
+    None
+):
+    world = World()
+    claim = DeviceClaim(driver="gpu.nvidia.com", device_class="gpu.nvidia.com")
+    name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
+    bare = node("c1", "n1")
+    gpus = tuple(msgspec.structs.replace(gpu, resource=name, claim=claim) for gpu in bare.gpus)
+    world.fact(profile(), alive(), msgspec.structs.replace(bare, gpus=gpus))
+    world.fact(queue(flavors=(granting("example.com/gpus"),)))
+    world.control(SETTING)
+    assert ask(world, gpus=4) == f"ClusterQueue cq grants no {name}"
+    waits = gpu_job(gpus=4)
+    world.submit(waits)
+    assert placements(world.decide()) == {}
+
+    # The agent has read what its Kueue maps: who waits is looked at again.
+    told = msgspec.structs.replace(profile(), counted_as={name: "example.com/gpus"})
+    world.fact(told)
+    assert placements(world.decide()) == {"train": "c1"}
+    # And that placement is charged under the same name.
+    assert ask(world, gpus=1) == "no quota left: needs 1 example.com/gpus, 0 left"
 
 
 def test_quota_is_asked_for_by_the_names_that_the_clusters_nodes_give_their_gpus() -> None:

@@ -4,6 +4,7 @@ Times are the server's. A cluster that fell silent gets no new placements and ke
 """
 
 from bisect import insort
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Final
 
@@ -53,6 +54,11 @@ class Cluster(msgspec.Struct, kw_only=True):
         """What it says of itself, and over that what its hub says of it."""
         own = self.profile.labels if self.profile is not None else {}
         return own | self.membership.labels if self.membership is not None else own
+
+    @property
+    def counted_as(self) -> Mapping[str, str]:
+        """What pods ask for -> the resource that its Kueue counts it as, where that is another."""
+        return self.profile.counted_as if self.profile is not None else {}
 
     @property
     def taints(self) -> tuple[Taint, ...]:

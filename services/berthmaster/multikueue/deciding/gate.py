@@ -34,7 +34,16 @@ from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.kueue.asks import asked_resource, asks_of, devices_asked, of_all_pods
-from berthmaster.kueue.quota import UNLIMITED, Ask, Quotas, closed, promises, queue_of, without
+from berthmaster.kueue.quota import (
+    UNLIMITED,
+    Ask,
+    Quotas,
+    closed,
+    counted,
+    promises,
+    queue_of,
+    without,
+)
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
@@ -172,15 +181,14 @@ class HubGate(Gate):
         name, request = cluster.name, self._asked.request
         policy, now_s = self._policy, self._snapshot.now_s
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
-        quota = self._quotas(cluster.queues.values(), way.unreserved).answer(
-            report.queue, self._asks
-        )
+        quotas = self._quotas(cluster, cluster.queues.values(), way.unreserved)
+        quota = quotas.answer(report.queue, self._asks)
         if quota.never:
             return Standing(quota.never)
         unsuited = self._none_suits.get(name, "")
-        if unsuited and not self._may_come(report, unsuited):
+        if unsuited and not self._may_come(cluster, report, unsuited):
             return Standing(unsuited)
-        missing, lacking = self._missing(name, report)
+        missing, lacking = self._missing(cluster, report)
         if missing:
             return Standing(missing)
         labels = [_labels_of(report, flavors) for flavors in quota.flavors]
@@ -267,18 +275,20 @@ class HubGate(Gate):
         for namespace, local_queue, asks in gone:
             found = queue_of(reports.values(), namespace, local_queue)
             if found is not None:
-                reports[found[0].queue] = without(found[0], asks)
+                reports[found[0].queue] = without(found[0], counted(asks, _counted_as(seen)))
         found = queue_of(reports.values(), asked.namespace, asked.local_queue)
         if found is None:
             return False
         policy, now_s = self._policy, self._snapshot.now_s
         way = know.on_the_way.to(cluster, now_s, policy.settle_s, but=asked.name, counts=ahead)
-        quotas = self._quotas(reports.values(), way.unreserved)
+        quotas = self._quotas(seen, reports.values(), way.unreserved)
         return quotas.answer(found[0].queue, self._asks).now
 
-    def _quotas(self, reports: Collection[QueueReport], unreserved: Iterable[Workload]) -> Quotas:
+    def _quotas(
+        self, cluster: Cluster, reports: Collection[QueueReport], unreserved: Iterable[Workload]
+    ) -> Quotas:
         """What its queues have, less what was sent there and has no quota reserved yet."""
-        quotas = Quotas(reports)
+        quotas = Quotas(reports, _counted_as(cluster))
         for workload in unreserved:
             request = workload.request
             if request is None:
@@ -292,27 +302,30 @@ class HubGate(Gate):
                 quotas.charge(leads_to[0].queue, asks_of(request))
         return quotas
 
-    def _missing(self, cluster: str, report: QueueReport) -> tuple[str, str]:
+    def _missing(self, cluster: Cluster, report: QueueReport) -> tuple[str, str]:
         """(what neither its nodes nor its queue has, what its nodes alone do not have)."""
-        fleet, lacking = self._know.view.fleet, ""
+        fleet, lacking, counted_as = self._know.view.fleet, "", _counted_as(cluster)
         for resource, count in self._asked.required:
-            granted = any(resource in flavor.resources for flavor in report.flavors)
+            name = counted_as.get(resource, resource)
+            granted = any(name in flavor.resources for flavor in report.flavors)
             if how_of(resource) is How.OTHER and resource not in self._asked.shares:
                 if not granted:
-                    return f"ClusterQueue {report.queue} grants no {resource}", ""
+                    return f"ClusterQueue {report.queue} grants no {name}", ""
             elif not any(
-                has(fleet.report_at(slot), resource, count) for slot in fleet.slots_of(cluster)
+                has(fleet.report_at(slot), resource, count) for slot in fleet.slots_of(cluster.name)
             ):
                 if not granted:
                     return f"no node has {count} {resource}", ""
                 lacking = lacking or f"no node has {count} {resource}"
         return "", lacking
 
-    def _may_come(self, report: QueueReport, unsuited: str) -> bool:
+    def _may_come(self, cluster: Cluster, report: QueueReport, unsuited: str) -> bool:
         """Whether nodes that suit may be yet to come: the quota grants what no node has. For what
         asks for certain nodes, a flavor's labels must say that it has them."""
         if any(p.gpu_models or p.node_labels for p in self._asked.request.pod_sets):
-            asks = (ask for ask in self._asks if of_all_pods(ask.pods))
+            asks = (
+                ask for ask in counted(self._asks, _counted_as(cluster)) if of_all_pods(ask.pods)
+            )
             return any(promises(report, ask) for ask in asks)
         return unsuited.startswith((NO_GPUS, NO_RESOURCE, NO_TPUS, NO_PIECES))
 
@@ -380,6 +393,13 @@ class _Room(NamedTuple):
     fits: bool = False
     holds: bool = False  # would fit if nothing ran there
     lacks: str = ""  # what labels no node has
+
+
+def _counted_as(cluster: Cluster) -> Mapping[str, str]:
+    """Without claimed devices: of a Workload that claims some only the hub's Kueue knows how many,
+    by its own name for them."""
+    found = cluster.counted_as
+    return {name: found[name] for name in found if how_of(name) is not How.CLASS} if found else {}
 
 
 def _labels_of(report: QueueReport, flavors: Mapping[str, str]) -> Labels:

@@ -70,7 +70,7 @@ def asked(
     if problem := closed(*found):
         return Said(problem)
     report, _ = found
-    quotas, ours = Quotas(reports), 0
+    quotas, ours = Quotas(reports, cluster.counted_as), 0
     for other, coming in pending:
         leads_to = queue_of(reports, other.namespace, other.local_queue)
         if leads_to is None:
