@@ -60,7 +60,7 @@ class Fleet:
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
-        self.writer = FactWriter(conn)
+        self.writer = FactWriter(conn)  # of stamps
         self.scores: list[ClusterScore] = []
         self.heard_s: list[float] = []  # by the event loop's clock
         self.letters: list[DeadLetter] = []
@@ -90,7 +90,7 @@ class Fleet:
             subject = subjects.profile(fact.cluster)
         else:
             subject = subjects.node(fact.cluster, fact.node)
-        await self.writer.put(subject, fact)
+        await self.conn.store(subject, encode(fact))  # as the door does
 
     async def measure(self, told: NodeTelemetry) -> None:
         """Send telemetry that was made now."""

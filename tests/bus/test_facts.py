@@ -7,7 +7,7 @@ import pytest
 from berthmaster.bus import facts, follow, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.facts import FactMirror, FactWriter, Seen
+from berthmaster.bus.facts import FactMirror, FactWriter, Overtaken, Seen
 from berthmaster.bus.log import last_message
 from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.messages.families import DEAD_LETTERS, encode
@@ -261,11 +261,29 @@ async def test_a_writers_new_life_is_newer_than_all_before_whatever_its_clock_sa
             second = FactWriter(conn)
             await second.begin(subjects.fleet_of("c1"))
             await second.put(alive_subject("c1"), fact_of(second, "c1"))
-            await writer.put(alive_subject("c1"), fact_of(writer, "c1"))  # it woke up late
-            await put(conn, "end", 1)
-            await until(lambda: one.counter("end"))
-        assert one.facts[alive_subject("c1")].stamp == Stamp(epoch=second.epoch, counter=1)
-        assert one.mirror.dropped_old == 1
+            with pytest.raises(Overtaken, match=alive_subject("c1")):  # it woke up late
+                await writer.put(alive_subject("c1"), fact_of(writer, "c1"))
+            third = FactWriter(conn)  # woke up late as well, and has told nothing before
+            third.epoch = writer.epoch
+            with pytest.raises(Overtaken):
+                await third.put(alive_subject("c1"), fact_of(third, "c1"))
+            await second.put(alive_subject("c1"), fact_of(second, "c1"))
+            await until(lambda: one.counter("c1") == 2)
+        assert one.facts[alive_subject("c1")].stamp == Stamp(epoch=second.epoch, counter=2)
+
+
+@story
+async def test_what_was_put_without_an_answer_is_no_reason_to_put_no_more(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        writer = FactWriter(conn)
+        await writer.begin(subjects.fleet_of("c1"))
+        await writer.put(alive_subject("c1"), fact_of(writer, "c1"))
+        # It arrived, and nobody said so.
+        await conn.store(alive_subject("c1"), encode(fact_of(writer, "c1")))
+        assert await writer.put(alive_subject("c1"), fact_of(writer, "c1")) == 3
+        assert await writer.put(alive_subject("c1"), fact_of(writer, "c1")) == 4
+        await conn.api(f"STREAM.PURGE.{FLEET}", {"filter": alive_subject("c1")})
+        assert await writer.put(alive_subject("c1"), fact_of(writer, "c1")) == 5
 
 
 @story

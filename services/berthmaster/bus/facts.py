@@ -2,7 +2,9 @@
 
 A writer's life has an epoch, larger than that of any life before on the same subject; within it a
 counter rises. A mirror takes a fact only if its stamp is not older than the one it has: facts never
-go back, whatever the order of arrival. The age of a fact is the server's time stamp.
+go back, whatever the order of arrival. And no writer puts one over a newer one, as one that stood
+still for a while would: a mirror that begins after that has nothing to know the older by. The age
+of a fact is the server's time stamp.
 """
 
 import asyncio
@@ -14,8 +16,9 @@ import msgspec
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
+from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.log import last_message
+from berthmaster.bus.log import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
 from berthmaster.bus.streams import FLEET
 from berthmaster.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.messages.fleet import FleetFact, Stamp
@@ -27,8 +30,13 @@ IGNORED_EVERY_S: Final = 10.0
 MAX_LETTERS: Final = 1000  # undecodable facts that wait to be kept; beyond it they are only logged
 
 
+class Overtaken(BusError):
+    """Another life of the writer has told something newer there."""
+
+
 class _AnyStamp(msgspec.Struct):
     epoch: int = 0
+    counter: int = 0
 
 
 class _AnyFact(msgspec.Struct):
@@ -65,27 +73,60 @@ class FactWriter(Stamps):
     def __init__(self, conn: Connection) -> None:
         super().__init__()
         self._conn = conn
+        self._last: dict[str, int] = {}  # subject -> sequence of what this life put there
 
     async def begin(self, filter_subject: str) -> int:
         """Choose an epoch above that of the newest fact under these subjects. Raises BusError."""
         previous = await last_message(self._conn, FLEET, filter_subject)
-        earlier = 0
-        if previous is not None:
-            try:
-                stamp = _ANY_FACT.decode(previous.data).stamp
-                earlier = stamp.epoch if stamp is not None else 0
-            except UNREADABLE:
-                pass  # not one of ours, so it orders nothing
-        return self.new_life(earlier, self._conn.now())
+        self._last.clear()
+        return self.new_life(_stamp_of(previous).epoch if previous else 0, self._conn.now())
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
         """Store a fact; its sequence. ``keep_s``: the server forgets it after so long, for facts of
-        things that come and go without end; None = never. Raises BusError: a newer value comes
-        soon, so no retry."""
-        headers = {"Nats-TTL": f"{max(1, round(keep_s))}s"} if keep_s is not None else None
+        things that come and go without end; None = never. Raises BusError, Overtaken where a newer
+        one is there: a newer value comes soon, so no retry."""
+        headers = {"Nats-TTL": f"{max(1, round(keep_s))}s"} if keep_s is not None else {}
+        after = self._last.get(subject)
+        if after is None:
+            after = await self._behind(subject, fact.stamp)
+        try:
+            sequence = await self._store(subject, fact, headers, after)
+        except ApiError as error:
+            if error.code not in WRONG_LAST_SEQUENCE:
+                raise
+            # What was put without an answer, and has arrived; or another life's.
+            after = await self._behind(subject, fact.stamp)
+            sequence = await self._store(subject, fact, headers, after)
+        if keep_s is None:
+            self._last[subject] = sequence
+        return sequence
+
+    async def _behind(self, subject: str, stamp: Stamp) -> int:
+        """The sequence of the last fact there, which must be an older one; 0 = there is none."""
+        last = await last_message(self._conn, FLEET, subject)
+        if last is None:
+            return 0
+        there = _stamp_of(last)
+        if (there.epoch, there.counter) > (stamp.epoch, stamp.counter):
+            raise Overtaken(f"a newer fact than this is stored under {subject}")
+        return last.sequence
+
+    async def _store(
+        self, subject: str, fact: FleetFact, headers: dict[str, str], after: int
+    ) -> int:
         return await self._conn.store(
-            subject, encode(fact), timeout_s=PUT_TIMEOUT_S, headers=headers
+            subject,
+            encode(fact),
+            timeout_s=PUT_TIMEOUT_S,
+            headers={**headers, GUARD: str(after)},
         )
+
+
+def _stamp_of(message: Message) -> _AnyStamp:
+    try:
+        return _ANY_FACT.decode(message.data).stamp or _AnyStamp()
+    except UNREADABLE:
+        return _AnyStamp()  # not one of ours, so it orders nothing
 
 
 class Seen(msgspec.Struct, frozen=True):
