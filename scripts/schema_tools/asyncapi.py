@@ -55,6 +55,7 @@ from berthmaster.messages.door import (
     LeaseReply,
     LogAsk,
     LogChunk,
+    HubWorkReply,
     LogEndReply,
     Nudge,
     ReportReply,
@@ -158,6 +159,7 @@ AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "lease": LeaseReply,
     "dead": DeadReply,
     "log_end": LogEndReply,
+    "hub_work": HubWorkReply,
 }
 
 LOGIN_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {"token": LoginReply}

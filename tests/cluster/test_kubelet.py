@@ -29,7 +29,7 @@ from tests.bus.shells import gateway
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
 from tests.controlplane import node as nodes
-from tests.controlplane.api import Api
+from tests.controlplane.logs import reach
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.unit.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
@@ -190,12 +190,3 @@ async def on_a_kubelet(node_name: str, pod: str, namespace: str) -> AsyncIterato
             yield await asyncio.to_thread(start)
         finally:
             await asyncio.to_thread(owned.close)
-
-
-def reach(api: Api, node: str, port: int) -> None:
-    """Where the API server finds the kubelet of a node."""
-    status = {
-        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-    }
-    api.merge(f"/api/v1/nodes/{node}/status", {"status": status})

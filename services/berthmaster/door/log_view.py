@@ -5,8 +5,9 @@ Rules of this file:
 - Only open workloads are kept. Of one that is not known nothing is open anywhere: the log was read
   from its beginning. The youngest endings are remembered, so that a late event opens none anew.
 - A cluster hears of a placement, a wish to cancel, an order to make room or to have another number
-  of pods, and of endings that its executor did not write. What goes by way of a hub's Kueue is no
-  business of a cluster's executor.
+  of pods, and of endings that its executor did not write. What goes by way of a hub's Kueue is
+  none of its business, but for what the pods there write: whose they are it may ask, and of that
+  it may tell how far they are and where their checkpoints are.
 - Hints are kept for a while (a window), for those who follow; who comes later gets the list of what
   is open. The list is a level: nothing that was missed can stay unknown.
 - What a cluster may add to one workload's story is bounded in number and size: the log is
@@ -24,11 +25,12 @@ import msgspec
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.door.receipts import Receipt
+from berthmaster.kueue.jobs import job_name
 from berthmaster.lifecycle.faults import OWN, is_tried_again
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.gangs import may_give_way
-from berthmaster.messages.door import ExecutorEvent, OwnWorkload
+from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
@@ -86,6 +88,14 @@ class _Here(msgspec.Struct):
     heard: int = 0  # how often, how far it is or where its checkpoint is
 
 
+class HubName(NamedTuple):
+    """By what pods of a worker say which workload of a hub they are of."""
+
+    namespace: str
+    workload: str  # of Kueue, the same name on the hub; "" where we made its Job there
+    job: str = ""  # that
+
+
 class _Lately:
     """The hints of one cluster."""
 
@@ -133,6 +143,8 @@ class LogView:
         self._open: dict[Key, Workload] = {}
         self._ended: OrderedDict[Key, int] = OrderedDict()
         self._here: dict[str, dict[Key, _Here]] = {}
+        self._by_hub: dict[str, dict[HubName, _Here]] = {}
+        self._hub_names: dict[Key, HubName] = {}  # of those that are in it
         self._lately: dict[str, _Lately] = {}
         self._order: deque[str] = deque()  # whose hint is the oldest
         self._live = False
@@ -236,6 +248,7 @@ class LogView:
         now = workload.cluster if workload.live else ""
         if was and was != now:
             self._leave(was, name)
+            self._leave_hub(was, name)
             if isinstance(event, Recovered):  # it was another's all the while: who held it asks
                 self._send_list(was)
         return self._hint(name, workload, event, StoredHint(sequence, data), claimant)
@@ -247,6 +260,11 @@ class LogView:
             case Placed() if HUB_CELL not in (event.cell, workload.cell):
                 hint = hint._replace(receipt=_receipt(workload, hint.sequence))
                 self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
+            case Placed():
+                self._hub_names[name] = by = _hub_name(workload)
+                known_here = _Here(workload, StoredHint(hint.sequence, b""))
+                self._by_hub.setdefault(event.cluster, {})[by] = known_here
+                return ""
             case Recovered():
                 placed = encode(_as_placed(event))
                 hint = StoredHint(hint.sequence, placed, True, _receipt(workload, hint.sequence))
@@ -256,8 +274,8 @@ class LogView:
                     here.running += 1
                 return ""
             case Checkpointed() | Progressed():
-                if (here := self._here.get(event.cluster, {}).get(name)) is not None:
-                    here.heard += 1
+                if (place := self._place(event.cluster, name)) is not None:
+                    place.heard += 1
                 return ""
             case CancelRequested():
                 here = self._here.get(event.cluster, {}).get(name)
@@ -323,6 +341,7 @@ class LogView:
         cluster = workload.cluster if workload is not None and workload.live else ""
         if cluster:
             self._leave(cluster, name)
+            self._leave_hub(cluster, name)
         if len(self.frozen) < MAX_FROZEN:
             self.frozen.setdefault(name, (cluster, why))
 
@@ -332,7 +351,41 @@ class LogView:
         if not here:
             self._here.pop(cluster, None)
 
+    def _leave_hub(self, cluster: str, name: Key) -> None:
+        by = self._hub_names.pop(name, None)
+        here = self._by_hub.get(cluster, {})
+        if by is not None and by in here and here[by].workload.key == name:
+            del here[by]
+            if not here:
+                del self._by_hub[cluster]
+
+    def _place(self, cluster: str, name: Key) -> _Here | None:
+        """Where a workload is, be it by the executor's doing or by way of a hub."""
+        here = self._here.get(cluster, {}).get(name)
+        by = self._hub_names.get(name)
+        if here is None and by is not None:
+            here = self._by_hub.get(cluster, {}).get(by)
+        return here if here is not None and here.workload.key == name else None
+
     # What clusters ask
+
+    def hub_work(self, cluster: str, asked: HubPods) -> HubWork | None:
+        """Whose pods these are, if it runs in this cluster by way of a hub."""
+        here = self._by_hub.get(cluster, {})
+        space, job = asked.namespace, asked.job
+        names = HubName(space, asked.workload), HubName(space, "", job)
+        found = next((here[name] for name in names if any(name[1:]) and name in here), None)
+        if found is None:
+            return None
+        work = found.workload
+        sets = work.request.pod_sets if work.request is not None else ()
+        return HubWork(
+            tenant=work.tenant,
+            id=work.id,
+            attempt=work.attempt,
+            sequence=work.sequence,
+            pod_sets=tuple(each.name for each in sets),
+        )
 
     def follows(self, cluster: str, after: int) -> bool:
         """Whether all hints behind this cursor are at hand."""
@@ -415,9 +468,13 @@ class LogView:
         last = workload.sequence if workload is not None else 0
         if workload is None or event.after < last:
             return Settle() if again else Refuse("after: something else has happened")
-        here = self._here.get(cluster, {}).get(name)
+        here = self._place(cluster, name)
         if event.after > last or here is None:
             return Refuse("not placed in this cluster")
+        if name not in self._here.get(cluster, {}) and not isinstance(
+            event, Checkpointed | Progressed
+        ):
+            return Refuse("it goes by way of a hub, whose reconciler tells what becomes of it")
         if why := _too_much(here, event):
             return Refuse(why)
         trial = copy(workload)
@@ -430,6 +487,12 @@ class LogView:
         """Whether a workload, as ``key`` names it, is open in this cluster, frozen ones too."""
         known = Key(name)
         return known in self._here.get(cluster, {}) or self.frozen.get(known, ("",))[0] == cluster
+
+
+def _hub_name(workload: Workload) -> HubName:
+    if (origin := workload.origin) is not None:
+        return HubName(origin.namespace, origin.name)
+    return HubName(workload.target.namespace, "", job_name(workload.tenant, workload.id))
 
 
 def _receipt(workload: Workload, sequence: int) -> Receipt | None:

@@ -54,6 +54,8 @@ from berthmaster.messages.door import (
     ExecutorEvent,
     FactsRequest,
     GreetReply,
+    HubWorkReply,
+    HubWorkRequest,
     LeaseReply,
     LeaseRequest,
     LogEndReply,
@@ -74,6 +76,7 @@ from berthmaster.messages.families import (
     DEAD_REQUESTS,
     EVENTS,
     FACTS_REQUESTS,
+    HUB_WORK_REQUESTS,
     LEASE_REQUESTS,
     LOG_END_REQUESTS,
     REPORT_REQUESTS,
@@ -177,6 +180,7 @@ class Shell:
             "lease": self._lease,
             "dead": self._dead,
             "log_end": self._log_end,
+            "hub_work": self._hub_work,
         }
         logs = await self._conn.subscribe_raw(
             subjects.agent_of_all_clusters("logs"),
@@ -720,6 +724,14 @@ class Shell:
         except (subjects.SubjectError, BusError) as error:
             return unavailable(str(error))
         return LogEndReply(kept=True)
+
+    async def _hub_work(self, cluster: str, data: bytes) -> msgspec.Struct:
+        request = decoded(HubWorkRequest, HUB_WORK_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        await self._read_up_to(request.after)
+        log = self._core.log
+        return HubWorkReply(found=tuple(log.hub_work(cluster, each) for each in request.asked))
 
     async def _pass_figures_on(self, msg: Msg) -> None:
         """What one job's GPUs do: an observation as well."""

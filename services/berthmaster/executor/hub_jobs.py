@@ -1,86 +1,262 @@
-"""Jobs that came by way of the hub, as their logs need them: MultiKueue's copy, and its pods.
+"""What runs here by way of a hub: its pods, and which workloads they are of.
 
-The hub's Job says in its labels whose it is, and MultiKueue copies them. Its pods have no label of
-ours, and nobody here made it: so nothing is watched, and whoever asks for a log makes us look. Only
-pods that the copy itself controls count, whatever others are called.
+Nobody here made them. Kueue says on each pod which of its Workloads it is of, in the namespace in
+which that is on the hub too, and the door says which workload of ours that is, if it is placed in
+this cluster. Pods of a Job that we made on the hub are known by its name. Rules of this file:
+
+- The door is asked about pods that nobody has told of yet, all of them together, ever more seldom:
+  pods of a Kueue that is this cluster's own stay nobody's.
+- A workload whose pods have all gone is forgotten: what comes after them is another attempt.
+- Pods keep their numbers while any of them is there, those that have gone count on.
+- The executor's own pods have its label, and are none of these.
 """
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeVar
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
+from berthmaster.bus.errors import BusError
 from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.kinds import PodObject
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.objects import Object
-from berthmaster.kubernetes.resources import JOBS, PODS, Resource
-from berthmaster.kueue.names import ORIGIN_LABEL
+from berthmaster.kubernetes.mirror import Change, mirrored
+from berthmaster.kubernetes.reflector import Reflector
+from berthmaster.kubernetes.resources import PODS
+from berthmaster.kueue.names import POD_SET_LABEL, WORKLOAD_ANNOTATION
+from berthmaster.messages.door import MAX_HUB_ASKED, HubPods, HubWork, HubWorkRequest
+from berthmaster.messages.families import HUB_WORK_REPLIES, UNREADABLE
+from berthmaster.runtime.log import LogLike
+from berthmaster.runtime.periodic import beats
 
-FRESH_S: Final = 5.0  # so long pods that were found are taken to be there
-MAX_KEPT: Final = 256
-T = TypeVar("T", bound=Object)
+TICK_S: Final = 0.5
+FIRST_PAUSE_S: Final = 1.0  # from one question about pods to the next
+LONGEST_PAUSE_S: Final = 60.0
+ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
+# Numbers that controllers give: of a JobSet's Jobs, a Job's pods, replicas of Kubeflow's trainer.
+NUMBERS: Final = (
+    "jobset.sigs.k8s.io/job-index",
+    labels.INDEX,
+    "training.kubeflow.org/replica-index",
+)
+# They come before the job itself begins, and say nothing of it.
+INITIALIZERS: Final = ("dataset-initializer", "model-initializer")  # of a TrainJob
 
 
-class _Found(NamedTuple):
-    at_s: float
-    pods: tuple[PodObject, ...]
+class Door(Protocol):
+    """Of the door what is needed here."""
+
+    async def ask(self, verb: str, request: msgspec.Struct | bytes) -> bytes:
+        """One request. Raises BusError."""
+
+
+class _Name(NamedTuple):
+    """What pods of one workload have in common."""
+
+    namespace: str
+    workload: str  # of Kueue; "" = they do not say, as where its topology gate is off
+    job: str = ""  # then it is that of a Job
+
+
+class _Group:
+    """Pods of one name."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.pods: dict[str, PodObject] = {}
+        self.ever: dict[str, PodObject] = {}  # those that have gone too
+        self.work: HubWork | None = None  # None: nobody has said
+        self.pause_s = FIRST_PAUSE_S
+        self.due_s = 0.0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """Which one they are, if that is known."""
+        work = self.work
+        return Attempt(work.tenant, work.id, work.attempt) if work is not None else None
+
+
+OnPods = Callable[[Attempt, Sequence[PodObject], PodObject | None], None]
+# An attempt, those of its pods that are there, and which of them has changed; None = look at all.
 
 
 class HubJobs:
     """What of them is in the namespaces of one executor."""
 
-    def __init__(self, client: Client, namespaces: Sequence[str]) -> None:
-        self._client = client
-        self._namespaces = namespaces
-        self._found: OrderedDict[tuple[str, str], _Found] = OrderedDict()
+    def __init__(self, client: Client, namespaces: Sequence[str], door: Door, log: LogLike) -> None:
+        self._door = door
+        self._groups: dict[_Name, _Group] = {}
+        self._attempts: dict[Attempt, _Group] = {}
+        self._on_pods: OnPods = lambda attempt, pods, changed: None
+        self._loop = asyncio.get_running_loop()
+        self.asked = 0  # questions to the door, for tests
+        self._mirrors = [
+            Reflector(
+                client,
+                PODS,
+                PodObject,
+                namespace=namespace,
+                label_selector=f"{POD_SET_LABEL},!{labels.EXECUTOR}",
+                on_change=self._on_change,
+                absent_s=ABSENT_S,
+                log=log,
+            )
+            for namespace in namespaces
+        ]
 
-    async def pods_of(self, attempt: Attempt, now_s: float) -> tuple[PodObject, ...]:
-        """The pods of a workload's copy, in the order of their indices; none if there is no copy.
-        Raises KubernetesError."""
-        name = attempt.tenant, attempt.id
-        known = self._found.get(name)
-        if known is not None and now_s - known.at_s < FRESH_S:
-            return known.pods
-        found = _Found(now_s, await self._look(attempt))
-        self._found[name] = found
-        self._found.move_to_end(name)
-        while len(self._found) > MAX_KEPT:
-            self._found.popitem(last=False)
-        return found.pods
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until told to stop."""
+        watching = [asyncio.ensure_future(mirror.run(stopping)) for mirror in self._mirrors]
+        try:
+            async for _ in beats(TICK_S, stopping):
+                await self._ask_who()
+                for one in watching:
+                    if one.done():
+                        one.result()  # what ended it ends us
+        finally:
+            for one in watching:
+                one.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
 
-    async def _look(self, attempt: Attempt) -> tuple[PodObject, ...]:
-        mine = {labels.TENANT: attempt.tenant, labels.WORKLOAD: attempt.id}
-        chosen = [f"{key}={labels.value(text)}" for key, text in mine.items()]
-        selector = ",".join([*chosen, ORIGIN_LABEL, f"!{labels.EXECUTOR}"])
-        for namespace in self._namespaces:
-            for job in await self._all(JOBS, Object, namespace, selector):
-                told = job.metadata.labels | job.metadata.annotations
-                if all(told.get(key) == text for key, text in mine.items()):
-                    return await self._pods(job)
-        return ()
+    def tell(self, on_pods: OnPods) -> None:
+        """From now on, of each change of pods whose workload is known. Called once."""
+        self._on_pods = on_pods
 
-    async def _pods(self, job: Object) -> tuple[PodObject, ...]:
-        meta = job.metadata
-        selector = f"{labels.JOB_NAME}={labels.value(meta.name)}"
-        pods = await self._all(PODS, PodObject, meta.namespace, selector)
-        mine = [p for p in pods if meta.uid in [one.uid for one in p.metadata.owner_references]]
-        return tuple(sorted(mine, key=_index))
+    # Who is there
 
-    async def _all(
-        self, resource: Resource, kind: type[T], namespace: str, selector: str
-    ) -> list[T]:
-        found: list[T] = []
-        pages = self._client.list_pages(
-            resource, kind, namespace=namespace, label_selector=selector
-        )
-        async for page in pages:
-            if page.first:
-                found = []
-            found += page.items
-        return found
+    def pods_of(self, attempt: Attempt) -> tuple[PodObject, ...]:
+        """In their order, those that have gone too while others are there; none if there is no such
+        attempt here."""
+        group = self._attempts.get(attempt)
+        return _ordered(group) if group is not None else ()
+
+    def number_of(self, attempt: Attempt, pod: PodObject) -> int:
+        """Which of its attempt's pods it is."""
+        names = [each.metadata.name for each in self.pods_of(attempt)]
+        return names.index(pod.metadata.name) if pod.metadata.name in names else len(names)
+
+    def work_of(self, attempt: Attempt) -> HubWork | None:
+        """What the door said of it last."""
+        group = self._attempts.get(attempt)
+        return group.work if group is not None else None
+
+    def stored(self, attempt: Attempt, sequence: int) -> None:
+        """An event of it was stored by us."""
+        group = self._attempts.get(attempt)
+        if group is not None and group.work is not None:
+            group.work = msgspec.structs.replace(group.work, sequence=sequence)
+
+    def ask_again(self, attempt: Attempt) -> None:
+        """What is known of it is old."""
+        group = self._attempts.get(attempt)
+        if group is not None:
+            group.pause_s, group.due_s = FIRST_PAUSE_S, 0.0
+
+    # What changes
+
+    def _on_change(self, change: Change[PodObject]) -> None:
+        found = mirrored(change)
+        if found is None:
+            return
+        pod, gone = found
+        name = _name_of(pod)
+        if name is None:
+            return
+        group = self._groups.get(name)
+        if gone:
+            if group is not None:
+                self._drop(name, group, pod)
+            return
+        if group is None:
+            group = self._groups[name] = _Group(_job_of(pod))
+        group.pods[pod.metadata.name] = group.ever[pod.metadata.name] = pod
+        if (attempt := group.attempt) is not None:
+            self._on_pods(attempt, tuple(group.pods.values()), pod)
+
+    def _drop(self, name: _Name, group: _Group, pod: PodObject) -> None:
+        group.pods.pop(pod.metadata.name, None)
+        attempt = group.attempt
+        if attempt is not None:
+            self._on_pods(attempt, tuple(group.pods.values()), None)
+        if not group.pods:
+            del self._groups[name]
+            if attempt is not None and self._attempts.get(attempt) is group:
+                del self._attempts[attempt]
+
+    # Whose they are
+
+    async def _ask_who(self) -> None:
+        now_s = self._loop.time()
+        due = {name: group for name, group in self._groups.items() if group.due_s <= now_s}
+        for names in _parts(list(due)):
+            asked = (
+                HubPods(namespace=name.namespace, workload=name.workload, job=due[name].job)
+                for name in names
+            )
+            request = HubWorkRequest(asked=tuple(asked))
+            self.asked += 1
+            try:
+                reply = HUB_WORK_REPLIES.decode(await self._door.ask("hub_work", request))
+            except (BusError, *UNREADABLE):
+                reply = None  # it is away, or of before this verb
+            found = reply.found if reply is not None else ()
+            for number, name in enumerate(names):
+                group = self._groups.get(name)
+                if group is due[name]:
+                    self._take(group, found[number] if number < len(found) else None)
+
+    def _take(self, group: _Group, work: HubWork | None) -> None:
+        group.due_s = self._loop.time() + group.pause_s
+        group.pause_s = min(2 * group.pause_s, LONGEST_PAUSE_S)
+        if work is None:
+            return
+        before = group.attempt
+        group.work, group.due_s = work, float("inf")
+        attempt = group.attempt
+        assert attempt is not None
+        if before is not None and before != attempt and self._attempts.get(before) is group:
+            del self._attempts[before]
+            self._on_pods(before, (), None)
+        self._attempts[attempt] = group
+        if before != attempt:
+            for pod in list(group.pods.values()):
+                self._on_pods(attempt, tuple(group.pods.values()), pod)
 
 
-def _index(pod: PodObject) -> tuple[int, str]:
-    told = pod.metadata.annotations.get(labels.INDEX, "")
-    return (int(told) if told.isascii() and told.isdecimal() else 0, pod.metadata.name)
+def _name_of(pod: PodObject) -> _Name | None:
+    meta = pod.metadata
+    if workload := meta.annotations.get(WORKLOAD_ANNOTATION, ""):
+        return _Name(meta.namespace, workload)
+    job = _job_of(pod)
+    return _Name(meta.namespace, "", job) if job else None
+
+
+def _job_of(pod: PodObject) -> str:
+    """The Job that made it, "" = none did."""
+    owners = [one for one in pod.metadata.owner_references if one.controller]
+    return owners[0].name if owners and owners[0].kind == "Job" else ""
+
+
+def _ordered(group: _Group) -> tuple[PodObject, ...]:
+    names = group.work.pod_sets if group.work is not None else ()
+    places = {name: place for place, name in enumerate(names)}
+
+    def order(pod: PodObject) -> tuple[bool, int, tuple[int, ...], str]:
+        meta = pod.metadata
+        of = meta.labels.get(POD_SET_LABEL, "")
+        numbers = tuple(_number(meta.labels, meta.annotations, key) for key in NUMBERS)
+        return of in INITIALIZERS, places.get(of, len(places)), numbers, meta.name
+
+    return tuple(sorted(group.ever.values(), key=order))
+
+
+def _number(of_labels: Mapping[str, str], annotations: Mapping[str, str], key: str) -> int:
+    told = of_labels.get(key) or annotations.get(key) or ""
+    return int(told) if told.isascii() and told.isdecimal() and len(told) < 9 else 0
+
+
+def _parts(names: Sequence[_Name]) -> Iterable[Sequence[_Name]]:
+    for at in range(0, len(names), MAX_HUB_ASKED):
+        yield names[at : at + MAX_HUB_ASKED]

@@ -301,6 +301,16 @@ class LogDesk:
         except (NoLog, TimeoutError):
             pass
 
+    async def keep_end(self, attempt: Attempt, at: int) -> None:
+        """The same of one of its pods."""
+        try:
+            async with asyncio.timeout(END_LIMIT_S):
+                pods = await self._source.pods(attempt)
+                if at < len(pods):
+                    await self._keep_end(attempt, pods, at)
+        except (NoLog, BusError, TimeoutError):
+            pass
+
     async def _keep_end(self, attempt: Attempt, pods: Sequence[str], at: int) -> None:
         stream = await self._source.open(
             attempt, pods[at], since_s=None, tail=END_BYTES // 16, follow=False

@@ -1,6 +1,5 @@
 """Logs of pods as a kubelet has them, by way of the API server."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -15,25 +14,21 @@ from berthmaster.kubernetes.transport import Stream
 
 
 class PodLogs:
-    """The logs of one executor's pods, and of the copies that MultiKueue made in its namespaces."""
+    """The logs of one executor's pods, and of those that a hub has sent into its namespaces."""
 
     def __init__(self, client: Client, runtime: ClusterRuntime, hub_jobs: HubJobs) -> None:
         self._client = client
         self._runtime = runtime
         self._hub_jobs = hub_jobs
 
-    async def _pods_of(self, attempt: Attempt) -> Sequence[PodObject]:
+    def _pods_of(self, attempt: Attempt) -> Sequence[PodObject]:
         if self._runtime.holds(attempt):
             return self._runtime.pods_of(attempt)
-        now_s = asyncio.get_running_loop().time()
-        try:
-            return await self._hub_jobs.pods_of(attempt, now_s)
-        except KubernetesError as error:
-            raise NoLog(f"its pods cannot be looked for: {error}") from error
+        return self._hub_jobs.pods_of(attempt)
 
     async def pods(self, attempt: Attempt) -> Sequence[str]:
         """Names of its pods, in their order. Raises NoLog."""
-        return [pod.metadata.name for pod in await self._pods_of(attempt)]
+        return [pod.metadata.name for pod in self._pods_of(attempt)]
 
     async def open(
         self,
@@ -45,7 +40,7 @@ class PodLogs:
         follow: bool,
     ) -> LogStream:
         """Raises NoLog."""
-        pods = await self._pods_of(attempt)
+        pods = self._pods_of(attempt)
         found = next((p for p in pods if p.metadata.name == pod), None)
         if found is None:
             raise NoLog(f"pod {pod} is gone")

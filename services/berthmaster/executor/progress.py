@@ -107,7 +107,7 @@ class ProgressReader:
     def perform(self, order: ClusterInstruction) -> None:
         """Who is asked to go is listened to until it has gone."""
         if isinstance(order, StopPods):
-            self._follow(order.attempt)
+            self.follow(order.attempt)
         self._runtime.perform(order)
 
     def flush(self) -> None:
@@ -131,15 +131,24 @@ class ProgressReader:
 
     def _see(self, event: PodEvent) -> None:
         match event:
-            case PodsRunning(attempt) if attempt not in self._watched and self._rate:
-                now_s = self._loop.time()
-                self._watched[attempt] = _Watched(attempt, now_s, now_s + LOOK_S)
+            case PodsRunning(attempt):
+                self.watch(attempt)
             case PodsGone(attempt) | PodsCompleted(attempt) | PodsExpired(attempt):
-                watched = self._watched.pop(attempt, None)
-                if watched is not None and watched.looks is not None:
-                    watched.looks.cancel()
+                self.leave(attempt)
             case _:
                 pass
+
+    def watch(self, attempt: Attempt) -> None:
+        """It runs: its log is looked at from now on."""
+        if attempt not in self._watched and self._rate:
+            now_s = self._loop.time()
+            self._watched[attempt] = _Watched(attempt, now_s, now_s + LOOK_S)
+
+    def leave(self, attempt: Attempt) -> None:
+        """It is over."""
+        watched = self._watched.pop(attempt, None)
+        if watched is not None and watched.looks is not None:
+            watched.looks.cancel()
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop."""
@@ -178,7 +187,8 @@ class ProgressReader:
                 one.due_s = now_s + one.pause_s
                 one.pause_s = min(2 * one.pause_s, MOST_SILENT_S)
 
-    def _follow(self, attempt: Attempt) -> None:
+    def follow(self, attempt: Attempt) -> None:
+        """It is asked to go, and listened to until it has gone."""
         one = self._watched.get(attempt)
         if one is None or attempt in self._following or len(self._following) >= MAX_FOLLOWED:
             return

@@ -17,6 +17,7 @@ from berthmaster.executor.core import Executor
 from berthmaster.executor.events import ClusterReached
 from berthmaster.executor.gangs import SERVED_BY, Gangs
 from berthmaster.executor.hub_jobs import HubJobs
+from berthmaster.executor.hub_words import HubWords
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.logs import KeepsEnds, LogDesk
 from berthmaster.executor.manifest import Style
@@ -277,7 +278,8 @@ class _Serving:
             clock=door.now,
             log=ctx.log,
         )
-        source = PodLogs(client, runtime, HubJobs(client, settings.namespaces))
+        self._hub_jobs = HubJobs(client, settings.namespaces, door, ctx.log)
+        source = PodLogs(client, runtime, self._hub_jobs)
         self._desk = LogDesk(
             door,
             source,
@@ -291,7 +293,8 @@ class _Serving:
             looks_per_s=settings.progress_looks_per_s,
             clock=door.now,
         )
-        shell = Shell(door, core, self._progress, service=NAME, serves=self._serves)
+        self._hub_words = HubWords(self._progress, self._desk, self._hub_jobs, door, core.name)
+        shell = Shell(door, core, self._hub_words, service=NAME, serves=self._serves)
         self._parts = _Parts(offers, runtime, shell)
         self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
         self._told: Mapping[str, str] = {}  # namespaces that lack rights
@@ -312,6 +315,8 @@ class _Serving:
         ctx.spawn(self._watch_gangs(), name="what starts gangs")
         ctx.spawn(self._desk.run(ctx.stopping), name="logs of pods")
         ctx.spawn(self._progress.run(ctx.stopping), name="what jobs say of themselves")
+        ctx.spawn(self._hub_jobs.run(ctx.stopping), name="pods of the hub's jobs")
+        ctx.spawn(self._hub_words.run(ctx.stopping), name="what the hub's jobs say")
         figures = ExecutorMetrics(ctx)
         async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
             ill = runtime.ill()

@@ -1,6 +1,18 @@
 """Jobs of a hub, whose pods run in another cluster: what MultiKueue copies back of them. Pure."""
 
+import hashlib
+from typing import Final
+
 from berthmaster.kubernetes.objects import Condition, Object, Struct
+
+MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
+_DIGEST_CHARS: Final = 6
+
+
+def job_name(tenant: str, workload_id: str) -> str:
+    """Of a Job that we make on a hub: the same for one workload, another for each tenant."""
+    digest = hashlib.sha256(f"{tenant}/{workload_id}".encode()).hexdigest()[:_DIGEST_CHARS]
+    return workload_id[: MAX_NAME_CHARS - _DIGEST_CHARS - 1].rstrip("-") + f"-{digest}"
 
 
 class JobSpec(Struct, frozen=True):

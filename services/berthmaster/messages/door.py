@@ -372,8 +372,44 @@ class LogEndReply(
     kept: bool
 
 
+MAX_HUB_ASKED = 256
+
+
+class HubPods(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Pods of this cluster that a hub's Kueue has sent, by what they say of themselves."""
+
+    namespace: Annotated[str, Meta(max_length=63)]
+    workload: Annotated[str, Meta(max_length=253)] = ""  # of Kueue, the same name on the hub
+    job: Annotated[str, Meta(max_length=253)] = ""  # whose pods they are, if that is a Job
+
+
+class HubWorkRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whose pods these are. Only of what is placed in this cluster an answer is given."""
+
+    asked: Annotated[tuple[HubPods, ...], Meta(max_length=MAX_HUB_ASKED)]
+    after: Sequence = 0  # of the log: it is read so far at the least
+
+
+class HubWork(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """An open workload that runs here by way of a hub."""
+
+    tenant: str
+    id: str
+    attempt: int
+    sequence: int  # of its last event
+    pod_sets: tuple[str, ...] = ()  # their names, in their order
+
+
+class HubWorkReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.hub_work.v1"
+):
+    """In the order in which it was asked; None: it is nobody's, or not yet."""
+
+    found: tuple[HubWork | None, ...] = ()
+
+
 DOOR_VERBS = (  # those that are answered
-    *("hello", "take", "tell", "story", "facts", "report", "lease", "dead", "log_end"),
+    *("hello", "take", "tell", "story", "facts", "report", "lease", "dead", "log_end", "hub_work"),
 )
 
 DoorReply = (
@@ -386,5 +422,6 @@ DoorReply = (
     | LeaseReply
     | DeadReply
     | LogEndReply
+    | HubWorkReply
     | Refusal
 )

@@ -50,6 +50,8 @@ from berthmaster.messages.door import (
     DoorReply,
     FactsRequest,
     GreetRequest,
+    HubWorkReply,
+    HubWorkRequest,
     LeaseRequest,
     LogAsk,
     LogChunk,
@@ -160,6 +162,8 @@ REPORT_REQUESTS: Final = msgspec.json.Decoder(ReportRequest)
 LEASE_REQUESTS: Final = msgspec.json.Decoder(LeaseRequest)
 DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
 LOG_END_REQUESTS: Final = msgspec.json.Decoder(LogEndRequest)
+HUB_WORK_REQUESTS: Final = msgspec.json.Decoder(HubWorkRequest)
+HUB_WORK_REPLIES: Final = msgspec.json.Decoder(HubWorkReply)
 LOGIN_REQUESTS: Final = msgspec.json.Decoder(LoginRequest)
 
 AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
@@ -173,6 +177,7 @@ AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "lease": LeaseRequest,
         "dead": DeadRequest,
         "log_end": LogEndRequest,
+        "hub_work": HubWorkRequest,
     }
 )
 

@@ -22,8 +22,11 @@ from tests.controlplane.kueue.objects import (
     GROUP,
     IN_USE_FINALIZER,
     JOB_UID_LABEL,
+    ORIGIN_LABEL,
+    POD_SET_LABEL,
     PRIORITY_LABEL,
     QUEUE_LABEL,
+    WORKLOAD_ANNOTATION,
     Key,
     Obj,
     condition_of,
@@ -277,6 +280,11 @@ class Jobs:
         """Unsuspend, with the node labels and tolerations of the flavor and what checks ask for."""
         assigned = workload["status"]["admission"]["podSetAssignments"][0]
         template: Obj = {"metadata": {}, "spec": {}}
+        if labels_of(workload).get(ORIGIN_LABEL):  # MultiKueue's copy: whose pods they are
+            template["metadata"] = {
+                "labels": {POD_SET_LABEL: assigned["name"]},
+                "annotations": {WORKLOAD_ANNOTATION: workload["metadata"]["name"]},
+            }
         spec = job["spec"]["template"]["spec"]
         selector: dict[str, str] = {}
         tolerations: list[Obj] = list(spec.get("tolerations") or ())
@@ -293,7 +301,7 @@ class Jobs:
                 tolerations += update.get("tolerations") or ()
                 for field in ("labels", "annotations"):
                     if update.get(field):
-                        template["metadata"][field] = update[field]
+                        template["metadata"].setdefault(field, {}).update(update[field])
         if selector:
             template["spec"]["nodeSelector"] = selector
         if len(tolerations) > len(spec.get("tolerations") or ()):

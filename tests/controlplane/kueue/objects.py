@@ -20,6 +20,8 @@ QUEUE_LABEL = f"{GROUP}/queue-name"
 PRIORITY_LABEL = f"{GROUP}/priority-class"
 PREBUILT = f"{GROUP}/prebuilt-workload-name"  # an annotation: a label could be too short
 ORIGIN_LABEL = f"{GROUP}/multikueue-origin"
+POD_SET_LABEL = f"{GROUP}/podset"
+WORKLOAD_ANNOTATION = f"{GROUP}/workload"
 JOB_UID_LABEL = f"{GROUP}/job-uid"
 IN_USE_FINALIZER = f"{GROUP}/resource-in-use"
 

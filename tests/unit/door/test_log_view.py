@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from berthmaster.bus.event_subjects import event_subject
 from berthmaster.door.log_view import (
+    MAX_HEARD,
     Behind,
     Frozen,
     LogView,
@@ -16,20 +18,26 @@ from berthmaster.door.log_view import (
     Unreadable,
 )
 from berthmaster.door.receipts import Receipt
+from berthmaster.kueue.jobs import job_name
 from berthmaster.lifecycle.fold import Verdict, key
 from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
-from berthmaster.messages.door import OwnWorkload
+from berthmaster.messages.door import HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import EVENTS, encode
-from berthmaster.messages.placement import HUB_CELL, PodBinding
+from berthmaster.messages.placement import HUB_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Checkpoint,
+    Checkpointed,
     Claimed,
     Evicted,
     Failed,
+    HubObject,
     JobRequest,
     Placed,
     PodSet,
+    Progress,
+    Progressed,
     Recovered,
     Running,
     Submitted,
@@ -65,10 +73,11 @@ class Log:
         name: str = "train",
         cell: str = "all",
         pod_sets: tuple[PodSet, ...] = (PodSet(),),
+        origin: HubObject | None = None,
         **more: Any,
     ) -> int:
         job = JobRequest(id=name, pod_sets=pod_sets, **more)
-        self.store(Submitted(**head(0, name), request=job, digest="d", cell=cell))
+        self.store(Submitted(**head(0, name), request=job, digest="d", cell=cell, origin=origin))
         return self.last
 
     def place(
@@ -79,6 +88,7 @@ class Log:
         attempt: int = 1,
         cell: str = "all",
         pod_sets: tuple[PodSet, ...] = (PodSet(),),
+        target: Target = Target(),  # noqa: B008
         **more: Any,
     ) -> Placed:
         """Submitted if need be, and placed."""
@@ -91,6 +101,7 @@ class Log:
             request=JobRequest(id=name, pod_sets=pod_sets),
             decision=1,
             cell=cell,
+            target=target,
         )
         self.store(placed)
         return placed
@@ -186,14 +197,69 @@ def test_the_list_has_what_is_open_page_by_page_with_the_wishes() -> None:
     assert log.view.listed(RED, mark, 1) == ([log.hint(sequences["c"])], "")
 
 
-def test_what_goes_by_way_of_a_hub_is_no_executors_business() -> None:
+def test_of_what_goes_by_way_of_a_hub_an_executor_tells_what_the_job_says_and_no_more() -> None:
     log = at_work()
     log.place(RED, cell=HUB_CELL)
     assert log.view.listed(RED, "", 10**6) == ([], "")
-    assert log.view.check(RED, claimed(log.last), again=False) == Refuse(
-        "not placed in this cluster"
-    )
     assert log.view.story(RED, "acme", "train") is None
+    by_hub = Refuse("it goes by way of a hub, whose reconciler tells what becomes of it")
+    assert log.view.check(RED, claimed(log.last), again=False) == by_hub
+    log.store(claimed(log.last))
+    log.store(Running(**here(log), pods=()))
+    assert log.view.check(RED, succeeded(log.last), again=False) == by_hub
+
+    said = Progressed(**here(log), progress=Progress(step=5))
+    assert log.view.check(RED, said, again=False) == Store()
+    saved = Checkpointed(**here(log), checkpoint=Checkpoint(step=4, uri="s3://me:pw@runs/4"))
+    assert log.view.check(RED, saved, again=False) == Refuse(
+        "checkpoint.uri: it names a user and a password, or is not one line"
+    )
+    elsewhere = msgspec.structs.replace(said, cluster=BLUE)
+    assert log.view.check(BLUE, elsewhere, again=False) == Refuse("not placed in this cluster")
+    for _ in range(2 * MAX_HEARD):
+        log.store(Progressed(**here(log), progress=Progress(step=5)))
+    once_more = Progressed(**here(log), progress=Progress(step=5))
+    assert isinstance(log.view.check(RED, once_more, again=False), Refuse)
+
+
+def test_pods_of_a_hub_are_known_where_their_workload_is_placed_and_while_it_is() -> None:
+    log = at_work()
+    origin = HubObject(namespace="team", name="job-train-1a2b3", owner="Job/train")
+    two = (PodSet(name="head"), PodSet(name="workers", count=2))
+    log.place(RED, cell=HUB_CELL, origin=origin, pod_sets=two)
+    theirs = HubPods(namespace="team", workload="job-train-1a2b3", job="train")
+    found = log.view.hub_work(RED, theirs)
+    assert found == HubWork(
+        tenant="acme", id="train", attempt=1, sequence=log.last, pod_sets=("head", "workers")
+    )
+    # Not by the name of a Job that people made, not in another namespace, not from elsewhere.
+    for cluster, asked in (
+        (RED, HubPods(namespace="team", job="train")),
+        (RED, HubPods(namespace="other", workload="job-train-1a2b3")),
+        (RED, HubPods(namespace="team")),
+        (BLUE, theirs),
+    ):
+        assert log.view.hub_work(cluster, asked) is None
+
+    # Ours are known by the name of the Job that we made, in the namespace in which that is.
+    log.place(RED, "direct", cell=HUB_CELL, target=Target(via="hub", namespace="team"))
+    ours = HubPods(namespace="team", workload="job-direct-4c5d6", job=job_name("acme", "direct"))
+    direct = log.view.hub_work(RED, ours)
+    assert direct is not None
+    assert direct.id == "direct"
+    assert log.view.hub_work(RED, msgspec.structs.replace(ours, namespace="other")) is None
+
+    # Given back, and placed elsewhere.
+    log.store(claimed(found.sequence))
+    log.store(Evicted(**head(log.last), cluster=RED, attempt=1, reason="preempted"))
+    assert log.view.hub_work(RED, theirs) is None
+    log.place(BLUE, attempt=2, cell=HUB_CELL)
+    there = log.view.hub_work(BLUE, theirs)
+    assert there is not None
+    assert there.attempt == 2
+    log.store(claimed(log.last, BLUE, 2))
+    log.store(succeeded(log.last, BLUE, 2))
+    assert log.view.hub_work(BLUE, theirs) is None
 
 
 def test_a_cursor_older_than_the_window_or_than_the_door_is_of_no_use() -> None:

@@ -1,19 +1,37 @@
-"""Logs of what came by way of the hub: MultiKueue's copy tells whose it is, its pods do not."""
+"""Jobs that came by way of a hub: whose their pods are, what is told of them, what is kept."""
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
+import msgspec
 import pytest
 
-from berthmaster.executor.cluster_protocol import Attempt
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.errors import NoAnswer
+from berthmaster.executor.cluster_protocol import Attempt, PodEvent, PodsRunning
 from berthmaster.executor.hub_jobs import HubJobs
-from berthmaster.executor.logs import NoLog
+from berthmaster.executor.hub_words import HubWords
+from berthmaster.executor.logs import LogDesk, NoLog
 from berthmaster.executor.pod_logs import PodLogs
+from berthmaster.executor.progress import ProgressReader
+from berthmaster.lifecycle.instructions import Outcome, Refused, Stored
+from berthmaster.messages.door import (
+    HubPods,
+    HubWork,
+    HubWorkReply,
+    HubWorkRequest,
+    LogEndRequest,
+)
+from berthmaster.messages.families import encode
+from berthmaster.messages.workload import Checkpoint, Checkpointed, Progress, Progressed
 from tests.unit.executor.little_api import LittleApi
+from tests.unit.executor.test_progress import Quiet
 from tests.unit.kubernetes.stage import Lines
 
-TRAIN = Attempt("acme", "train", 1)
-ORIGIN = {"kueue.x-k8s.io/multikueue-origin": "hub"}
+TRAIN = Attempt("acme", "train", 2)
+NOW_S = 1_795_514_410.0
+RAN: dict[str, Any] = {"phase": "Running"}
 
 
 class OwnPods:
@@ -26,60 +44,250 @@ class OwnPods:
         return []
 
 
-def job(name: str, uid: str, workload: str, **labels: str) -> dict[str, Any]:
-    whose = {"berthmaster.io/tenant": "acme", "berthmaster.io/workload": workload}
-    metadata = {"name": name, "namespace": "team", "uid": uid, "labels": whose | labels}
-    return {"metadata": metadata}
+class Door:
+    """Knows the workloads that it is given, and keeps what it is told."""
+
+    cluster = "berlin"
+
+    def __init__(self, **works: HubWork) -> None:
+        self.works = works  # by the Kueue Workload's name, or the Job's
+        self.asked: list[HubPods] = []
+        self.told: list[Progressed | Checkpointed] = []
+        self.ends: list[tuple[int, int, bytes]] = []
+        self.outcomes: list[Outcome] = []
+        self.is_away = False
+        self.now_s = NOW_S
+
+    def now(self) -> float:
+        return self.now_s
+
+    async def ask(self, verb: str, request: msgspec.Struct | bytes, **how: float) -> bytes:
+        if self.is_away:
+            raise NoAnswer("away")
+        if isinstance(request, LogEndRequest):
+            self.ends.append((request.attempt, request.pod, request.data))
+            return b"{}"
+        assert isinstance(request, HubWorkRequest)
+        self.asked += request.asked
+        by_workload = (self.works.get(one.workload) for one in request.asked)
+        found = (
+            work or self.works.get(one.job)
+            for work, one in zip(by_workload, request.asked, strict=True)
+        )
+        return encode(HubWorkReply(found=tuple(found)))
+
+    async def append(self, event: Progressed | Checkpointed) -> Outcome:
+        self.told.append(event)
+        return self.outcomes.pop(0) if self.outcomes else Stored(event.after + 1)
 
 
-def pod(name: str, of: str, owner: str, index: int) -> dict[str, Any]:
+def work(sequence: int = 7, attempt: int = 2, *pod_sets: str) -> HubWork:
+    return HubWork(
+        tenant="acme",
+        id="train",
+        attempt=attempt,
+        sequence=sequence,
+        pod_sets=pod_sets or ("main",),
+    )
+
+
+def pod(
+    name: str,
+    workload: str = "",
+    pod_set: str = "main",
+    *,
+    owner: tuple[str, str] = ("Job", "train"),
+    status: dict[str, Any] = RAN,
+    **numbers: int,
+) -> dict[str, Any]:
+    """As Kueue marks it and its controller makes it."""
+    of_job = {"batch.kubernetes.io/job-name": owner[1]} if owner[0] == "Job" else {}
+    said = {"kueue.x-k8s.io/workload": workload} if workload else {}
+    keys = {
+        "index": "batch.kubernetes.io/job-completion-index",
+        "job": "jobset.sigs.k8s.io/job-index",
+        "replica": "training.kubeflow.org/replica-index",
+    }
+    of_numbers = {keys[key]: str(value) for key, value in numbers.items()}
+    reference = {"kind": owner[0], "name": owner[1], "uid": "u", "controller": True}
     return {
         "metadata": {
             "name": name,
             "namespace": "team",
-            "labels": {"batch.kubernetes.io/job-name": of},
-            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-            "ownerReferences": [
-                {"apiVersion": "batch/v1", "kind": "Job", "name": of, "uid": owner}
-            ],
-        }
+            "labels": {"kueue.x-k8s.io/podset": pod_set} | of_job | of_numbers,
+            "annotations": said,
+            "ownerReferences": [reference],
+        },
+        "status": status,
     }
 
 
-def test_the_log_of_a_hubs_job_is_read_where_its_copy_runs_and_from_its_own_pods_alone() -> None:
-    async def story() -> None:
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+class Bench:
+    """An executor's part that is about them, above an API server and a door of the test's."""
+
+    def __init__(self, api: LittleApi, door: Door, jobs: HubJobs, client: Any) -> None:
+        self.api, self.door, self.jobs = api, door, jobs
+        self.logs = PodLogs(client, OwnPods(), jobs)  # type: ignore[arg-type]
+        self.cores: list[PodEvent] = []
+        to_door = cast(DoorClient, door)
+        self.quiet = Quiet()
+        self.progress = ProgressReader(self.quiet, self.logs, looks_per_s=9, clock=door.now)
+        desk = LogDesk(to_door, self.logs, bytes_per_s=1e9)
+        self.words = HubWords(self.progress, desk, jobs, to_door, "executor/berlin")
+        self.words.start(self.cores.append)
+
+    async def names(self, attempt: Attempt = TRAIN) -> list[str]:
+        return list(await self.logs.pods(attempt))
+
+    async def look(self) -> None:
+        """At what it has written, now."""
+        await self.progress._look(self.progress._watched[TRAIN])
+
+
+def bench(story: Callable[[Bench], Awaitable[None]], **works: HubWork) -> None:
+    async def whole() -> None:
         async with LittleApi() as api:
-            await api.put("jobs", job("train-1", "u1", "train", **ORIGIN))
-            await api.put("jobs", job("other", "u2", "other", **ORIGIN))
-            ours = ORIGIN | {"berthmaster.io/executor": "e"}
-            await api.put("jobs", job("mine", "u3", "direct", **ours))
-            await api.put("pods", pod("b", "train-1", "u1", 0))
-            await api.put("pods", pod("a", "train-1", "u1", 10))
-            await api.put("pods", pod("c", "train-1", "u1", 2))
-            await api.put("pods", pod("stranger", "train-1", "u9", 1))  # says so, and is not
-            api.logs = {"b": b"2026-11-25T01:00:00Z begins\n"}
             client = await api.client(Lines())
+            door, stopping = Door(**works), asyncio.Event()
+            jobs = HubJobs(client, ("team", "other"), door, Lines())
+            there = Bench(api, door, jobs, client)
+            running = [asyncio.create_task(each.run(stopping)) for each in (jobs, there.words)]
             try:
-                there = HubJobs(client, ("none", "team"))
-                logs = PodLogs(client, OwnPods(), there)  # type: ignore[arg-type]
-                assert await logs.pods(TRAIN) == ["b", "c", "a"]
-                stream = await logs.open(TRAIN, "b", since_s=None, tail=None, follow=True)
-                assert await stream.read() == b"2026-11-25T01:00:00Z begins\n"
-                stream.close()
-                with pytest.raises(NoLog, match="stranger is gone"):
-                    await logs.open(TRAIN, "stranger", since_s=None, tail=None, follow=False)
-                # Of other tenants, of ours, and of what is not here, there is none.
-                for attempt in (
-                    Attempt("evil", "train", 1),
-                    Attempt("acme", "direct", 1),
-                    Attempt("acme", "own", 1),
-                    Attempt("acme", "none", 1),
-                ):
-                    assert await logs.pods(attempt) == []
-                api.closed = {"none"}
-                with pytest.raises(NoLog, match="cannot be looked for"):
-                    await logs.pods(Attempt("acme", "later", 1))
+                await story(there)
             finally:
+                stopping.set()
+                await asyncio.gather(*running)
                 await client.close()
 
-    asyncio.run(story())
+    asyncio.run(whole())
+
+
+def test_pods_are_known_by_kueues_word_on_them_whatever_made_them_and_keep_their_order() -> None:
+    async def story(there: Bench) -> None:
+        # A JobSet's: of two Jobs. Kueue's own names of pod sets, in the request's order.
+        made: dict[str, Any] = {"owner": ("Job", "train-workers-0")}
+        await there.api.put("pods", pod("w-b", "wl", "workers", job=1, index=10, **made))
+        await there.api.put("pods", pod("w-c", "wl", "workers", job=1, index=9, **made))
+        await there.api.put("pods", pod("w-a", "wl", "workers", job=0, index=3, **made))
+        await there.api.put("pods", pod("h", "wl", "head", owner=("Job", "train-head-0")))
+        await there.api.put("pods", pod("i", "wl", "dataset-initializer"))
+        await there.api.put("pods", pod("stranger", "of-this-clusters-own-kueue"))
+        await until(lambda: there.jobs.work_of(TRAIN))
+        assert await there.names() == ["h", "w-a", "w-c", "w-b", "i"]
+        there.api.logs = {"w-a": b"2026-11-25T01:00:00Z begins\n"}
+        stream = await there.logs.open(TRAIN, "w-a", since_s=None, tail=None, follow=True)
+        assert await stream.read() == b"2026-11-25T01:00:00Z begins\n"
+        stream.close()
+        with pytest.raises(NoLog, match="pod stranger is gone"):
+            await there.logs.open(TRAIN, "stranger", since_s=None, tail=None, follow=False)
+        # Nobody's are those of another attempt, another tenant, our own, or not here.
+        for attempt in (
+            TRAIN._replace(number=1),
+            TRAIN._replace(tenant="evil"),
+            Attempt("acme", "own", 1),
+            Attempt("acme", "none", 1),
+        ):
+            assert await there.names(attempt) == []
+
+        # One that has gone keeps its number while others are there, then all is forgotten: what
+        # comes under that name is asked about anew, as another attempt.
+        await there.api.remove("pods", "h")
+        await until(lambda: len(there.api.all("pods")) == 5)
+        assert (await there.names()).index("w-a") == 1
+        for name in ("w-a", "w-b", "w-c", "i"):
+            await there.api.remove("pods", name)
+        await until(lambda: there.jobs.work_of(TRAIN) is None)
+        there.door.works["wl"] = work(20, 3)
+        await there.api.put("pods", pod("again", "wl"))
+        later = TRAIN._replace(number=3)
+        await until(lambda: there.jobs.work_of(later))
+        assert await there.names(later) == ["again"]
+
+    bench(story, wl=work(7, 2, "head", "workers"))
+
+
+def test_without_kueues_word_a_job_is_known_by_its_name_and_a_door_that_is_away_is_asked() -> None:
+    async def story(there: Bench) -> None:
+        there.door.is_away = True
+        await there.api.put("pods", pod("b", index=1))
+        await there.api.put("pods", pod("a", index=0))
+        await there.api.put("pods", pod("nobodys", owner=("PyTorchJob", "train")))
+        await until(lambda: there.jobs.asked)
+        assert await there.names() == []
+        there.door.is_away = False
+        await until(lambda: there.jobs.work_of(TRAIN))
+        assert await there.names() == ["a", "b"]
+        assert there.door.asked == [HubPods(namespace="team", job="train")]
+
+    bench(story, train=work())
+
+
+SAID = (
+    b'2026-11-24T10:00:00Z BERTH {"step": 5, "eta_s": 60}\n'
+    b'2026-11-24T10:00:00Z BERTH {"checkpoint": {"step": 4, "uri": "s3://runs/4"}}\n'
+)
+HEAD: dict[str, Any] = {
+    "tenant": "acme",
+    "id": "train",
+    "at_s": NOW_S,
+    "by": "executor/berlin",
+    "cluster": "berlin",
+    "attempt": 2,
+}
+
+
+def test_what_it_says_is_told_behind_what_its_reconciler_wrote_and_to_no_core() -> None:
+    async def story(there: Bench) -> None:
+        await there.api.put("pods", pod("a", "wl"))
+        await until(lambda: TRAIN in there.progress._watched)
+        there.api.logs = {"a": SAID}
+        # The reconciler was first: it is asked where the story stands, and told again.
+        there.door.outcomes = [Refused()]
+        there.door.works["wl"] = work(9)
+        await there.look()
+        await until(lambda: there.door.told)
+        there.door.now_s += 2
+        await until(lambda: len(there.door.told) == 3)
+        saved = Checkpoint(step=4, uri="s3://runs/4")
+        first, again, how_far = there.door.told
+        assert first == Checkpointed(**HEAD, after=7, checkpoint=saved)
+        assert again == Checkpointed(**HEAD | {"at_s": NOW_S + 2}, after=9, checkpoint=saved)
+        assert isinstance(how_far, Progressed)
+        assert (how_far.after, how_far.progress) == (10, Progress(step=5, eta_s=48.0))
+        # The executor's own go on as ever, and its core hears of none but them.
+        own = PodsRunning(Attempt("acme", "own", 1), ())
+        there.quiet.tell(own)
+        assert there.cores == [own]
+
+    bench(story, wl=work(7))
+
+
+def test_ends_are_kept_when_a_pod_has_ended_or_is_deleted_and_once_each() -> None:
+    async def story(there: Bench) -> None:
+        there.api.logs = {"a": b"2026-11-25T01:00:00Z a\n", "b": b"2026-11-25T01:00:00Z b\n"}
+        await there.api.put("pods", pod("a", "wl", index=0))
+        await there.api.put("pods", pod("b", "wl", index=1))
+        await until(lambda: there.jobs.work_of(TRAIN))
+        assert there.door.ends == []
+        await there.api.change("pods", "b", status={"phase": "Succeeded"})
+        await until(lambda: there.door.ends)
+        await there.api.change("pods", "b", status={"reason": "said twice"})
+        leaving = {"deletionTimestamp": "2026-11-21T12:00:00Z"}
+        await there.api.change("pods", "a", metadata=leaving)
+        await until(lambda: len(there.door.ends) == 2)
+        assert there.door.ends == [
+            (2, 1, b"2026-11-25T01:00:00Z b\n"),
+            (2, 0, b"2026-11-25T01:00:00Z a\n"),
+        ]
+        for name in ("a", "b"):
+            await there.api.remove("pods", name)
+        await until(lambda: not there.words._heard)
+        assert TRAIN not in there.progress._watched
+
+    bench(story, wl=work())

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from berthmaster.accelerators.labels import PRODUCT
+from berthmaster.kueue.jobs import job_name
 from berthmaster.kueue.queues import (
     ClusterQueue,
     FlavorQuotas,
@@ -21,7 +22,6 @@ from berthmaster.messages.workload import (
     Released,
     RunSpec,
 )
-from berthmaster.multikueue.deciding.job_manifest import job_name
 from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
 from tests.support.builders import node, pod_set
 from tests.unit.multikueue.hub_objects import cluster, cluster_queue, config, workload

@@ -6,7 +6,6 @@ whoever places jobs there directly must see. What it
 claims are templates of the worker's namespace, where nobody here can look for anything else.
 """
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from berthmaster.kubernetes.pods import one_of, pod_spec, tpu_nodes, use_claims
 from berthmaster.kubernetes.resources import JOBS
 from berthmaster.kubernetes.templates import apply
 from berthmaster.kueue.asks import asked_resource
+from berthmaster.kueue.jobs import job_name
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
@@ -27,9 +27,7 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.by_hub import by_hub_refusal
 
 HUB: Final = "hub"  # the hub's own entry of a queue's places
-MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_DIGEST_CHARS: Final = 6
 
 
 def unmakeable(workload: Workload) -> str:
@@ -50,12 +48,6 @@ def place_of(queue: str, setting: QueueSetting | None) -> QueuePlace:
     return QueuePlace(
         namespace=place.namespace, service_account=place.service_account, local_queue=queue
     )
-
-
-def job_name(tenant: str, workload_id: str) -> str:
-    """The same for one workload, another for each tenant."""
-    digest = hashlib.sha256(f"{tenant}/{workload_id}".encode()).hexdigest()[:_DIGEST_CHARS]
-    return workload_id[: MAX_NAME_CHARS - _DIGEST_CHARS - 1].rstrip("-") + f"-{digest}"
 
 
 def manifest(
