@@ -126,7 +126,7 @@ def test_nobody_but_the_gateway_fills_a_runtime_in() -> None:
     body = {"id": "t", "runtime": {"name": "plain", "template": {}}}
     answer = job_request(json.dumps(body).encode())
     assert isinstance(answer, Refusal)
-    assert answer.field == "runtime"
+    assert (answer.field, answer.value) == ("runtime.template", "{}")
 
 
 def test_a_removed_runtime_refuses_new_requests() -> None:
