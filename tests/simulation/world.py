@@ -165,7 +165,7 @@ class World(Haunted):
                 return f"{name} is frozen, and nobody gave it up"
             if name in self.judge.forgotten and self._is_unnoticed():
                 continue  # its end is lost, and its executor has done with it
-            if not work.ended and work.state is not State.QUEUED:
+            if not work.ended and work.state is not State.QUEUED and not self._waits_in_parts(work):
                 return f"{name} is {work.state} on {work.cluster}"
         for site in self.sites:
             for group in site.cluster.world.groups.values():
@@ -173,6 +173,12 @@ class World(Haunted):
             if site.core.jobs:
                 return f"the executor of {site.spec.name} has {site.core.jobs} jobs in hand"
         return ""
+
+    def _waits_in_parts(self, job: Workload) -> bool:
+        """Whether what is open of a divided job waits, as other jobs may (see _could_run)."""
+        parts = [self.judge.workloads.get(key(job.tenant, part.id)) for part in job.parts]
+        open_ = [part for part in parts if part is not None and not part.ended]
+        return bool(open_) and all(part.state is State.QUEUED for part in open_)
 
     def _is_unnoticed(self) -> bool:
         """Whether the log has lost what nobody had read who could say that it was there."""
