@@ -26,7 +26,7 @@ from berthmaster.usage.webhooks import Webhooks, of_queue
         ({"url": "https://hooks.example/", "key": "../creds"}, "webhook.key"),
         ({"url": "https://hooks.example/", "key": ".hidden"}, "webhook.key"),
         ({"url": "https://hooks.example/", "key": ""}, "webhook.key"),
-        ({"url": "https://hooks.example/"}, "webhook"),
+        ({"url": "https://hooks.example/"}, "webhook.key"),
         ({"url": "https://hooks.example/", "key": "k", "on": []}, "webhook.on"),
         ({"url": "https://hooks.example/", "key": "k", "on": ["ended"]}, "webhook.on[0]"),
     ],
