@@ -122,10 +122,10 @@ def test_a_host_that_operators_allow_no_more_is_told_and_sent_nothing() -> None:
     [
         ({"set": {"name": "A b", "url": URL}}, "set.name"),
         ({"set": {"name": "", "url": URL}}, "set.name"),
-        ({"set": {"url": URL}}, "set"),
+        ({"set": {"url": URL}}, "set.name"),
         ({"set": {"name": "a", "url": "x" * 3000}}, "set.url"),
         ({"set": {"name": "a", "url": URL, "on": ["ended"]}}, "set.on[0]"),
-        ({"set": {"name": "a", "url": URL, "key": "mine"}}, "set"),
+        ({"set": {"name": "a", "url": URL, "key": "mine"}}, "set.key"),
         ({"set": {"name": "a", "url": URL, "queues": ["q"] * 17}}, "set.queues"),
         ({"remove": 7}, "remove"),
         ({"delete": "a"}, "delete"),
