@@ -80,6 +80,7 @@ from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.known.hub_kueue import HubKueue
 from berthmaster.multikueue.known.hub_pace import HubPace
 from berthmaster.multikueue.known.in_flight import InFlight
+from berthmaster.multikueue.known.rooms import Rooms
 from berthmaster.multikueue.known.work_queue import WorkQueue
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.multikueue.settings import NAME, HubPolicy
@@ -107,6 +108,7 @@ class Reconciler:
         self.policy = policy
         self.know = BusState()
         self.hub = Hub(tenants, former_hubs)
+        self.rooms = Rooms(self.know, self.hub)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
         self.appends: list[Append] = []  # to be stored; drained by the shell
@@ -151,6 +153,7 @@ class Reconciler:
             self.hub.lives.began(name)
         if event.by.startswith(WRITERS):
             self._written_at_s = max(self._written_at_s, stored_at_s)
+        self.rooms.heard_of([name])
         if verdict is not None or name in self.hub.workload_of:
             self._work.add([name])
         return verdict
@@ -217,6 +220,7 @@ class Reconciler:
             self._remember_last(thing)
         touched = self.hub.drop(thing) if gone else self.hub.put(thing)
         self._work.add(touched)
+        self.rooms.heard_of(touched)
         if not gone and isinstance(thing, KueueWorkload):
             name = self.hub.name_of(key_of(thing.metadata))
             if name is not None and name not in self.know.open and name not in self.know.ended:
@@ -232,7 +236,9 @@ class Reconciler:
 
     def on_parameters(self, check: str, found: Selector | str) -> None:
         """What the parameters of a check of ours say, or what is wrong with them."""
-        self._work.add(self.hub.set_parameters(check, found))
+        touched = self.hub.set_parameters(check, found)
+        self._work.add(touched)
+        self.rooms.heard_of(touched)
         self._checks.moved = True
 
     def begin(self) -> None:
@@ -416,6 +422,7 @@ class Reconciler:
             now_s,
             self.name,
             self.hub,
+            self.rooms,
         )
         for event in plan.events if plan is not None else ():
             self._wants.pop(key(event.tenant, event.id), None)

@@ -7,8 +7,10 @@
 - Nobody stands still on our account: when all is well again, whoever may be nominated is.
 - A check of ours says Retry only of what Kueue has not taken back.
 - Whoever goes so that another has room has less priority, and nobody goes twice for one attempt.
+- Who holds what, as it is kept, is what everything that is open comes to.
 """
 
+from collections import Counter
 from typing import Any, Literal
 
 import hypothesis.strategies as st
@@ -25,6 +27,7 @@ from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import CancelRequested, Held, HoldReleased, MoveRequested
 from berthmaster.multikueue.instructions import Nominate
+from berthmaster.multikueue.known.rooms import Rooms
 from tests.unit.multikueue.hub_objects import (
     CHECK,
     OWN_CHECK,
@@ -331,6 +334,28 @@ class Contract(RuleBasedStateMachine):
     @invariant()
     def every_story_is_legal(self) -> None:
         assert set(self.world.log.verdicts) <= {Verdict.COUNTED}
+
+    @invariant()
+    def who_holds_what_is_kept_as_it_is(self) -> None:
+        """As somebody would have it who looked at everything that is open."""
+        core, known = self.world.core, self.world.core.know
+        anew = Rooms(known, core.hub)
+        anew.heard_of(known.open)
+        for worker in self.world.workers:
+            kept, right = core.rooms.begun(worker), anew.begun(worker)
+            assert {kind: set(names) for kind, names in kept.items() if names} == {
+                kind: set(names) for kind, names in right.items()
+            }
+            assert set(core.rooms.awaiting(worker)) == set(anew.awaiting(worker))
+            assert set(core.rooms.leaving(worker)) == set(anew.leaving(worker))
+        used = {
+            queue: held
+            for queue, amounts in core.rooms.used().items()
+            if (held := {name: n for name, n in amounts.items() if n})
+        }
+        assert used == {queue: amounts for queue, amounts in anew.used().items() if amounts}
+        out = core.rooms.on_their_way_out()
+        assert Counter(map(str, out)) == Counter(map(str, anew.on_their_way_out()))
 
     @invariant()
     def less_priority_makes_room_for_more(self) -> None:

@@ -35,6 +35,7 @@ from berthmaster.multikueue.deciding.shortlist import (
 from berthmaster.multikueue.deciding.steps import Place
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub
+from berthmaster.multikueue.known.rooms import Rooms
 from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import ENGINE_VERSION, HubPolicy
 
@@ -103,6 +104,7 @@ def decide(
     now_s: float,
     decider: str,
     hub: Hub,
+    held: Rooms,
 ) -> tuple[Commit | None, list[ToPlace]]:
     """(everything that can be placed now and everybody who leaves now, those for whom there is no
     place). ``cramped``: who waits in a worker for room."""
@@ -111,7 +113,7 @@ def decide(
     events: list[Placed | EvictionRequested] = []
     moves: list[MoveOrder] = []
     evictions: list[EvictionOrder] = []
-    rooms = RoomMaker(know, hub, policy, now_s)
+    rooms = RoomMaker(know, hub, held, policy, now_s)
 
     def end(made: Made, bus: Workload) -> None:
         rooms.take(made)

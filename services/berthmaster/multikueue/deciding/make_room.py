@@ -38,13 +38,13 @@ from berthmaster.engine.queueing.queues import QueueShare, Tier
 from berthmaster.engine.queueing.tree import Level
 from berthmaster.engine.scoring.parts.tier import BUSY, NO_QUOTA
 from berthmaster.kubernetes.quantity import QuantityError, whole
-from berthmaster.kueue.asks import asked_resource, devices_asked
+from berthmaster.kueue.asks import asked_resource
 from berthmaster.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED, READY
 from berthmaster.kueue.queues import ClusterQueue
 from berthmaster.kueue.quota import Ask
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Workload
-from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.messages.workload import JobRequest
@@ -55,6 +55,7 @@ from berthmaster.multikueue.deciding.traps import busy
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.multikueue.known.requests import read_asks
+from berthmaster.multikueue.known.rooms import Rooms, amounts_of
 from berthmaster.multikueue.known.workload_view import WorkloadView, view_of
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -93,7 +94,6 @@ class _Goes(NamedTuple):
     right: RightName
     floors: Floors
     pods: int  # of the beneficiary's largest set that surely fit where it was
-    takes: _Takes
 
 
 class _Freed(NamedTuple):
@@ -126,16 +126,17 @@ def waits_for_room(view: WorkloadView) -> bool:
 class RoomMaker:
     """In one decision that is being made."""
 
-    def __init__(self, know: BusState, hub: Hub, policy: HubPolicy, now_s: float) -> None:
+    def __init__(
+        self, know: BusState, hub: Hub, rooms: Rooms, policy: HubPolicy, now_s: float
+    ) -> None:
         self._know = know
         self._hub = hub
+        self._rooms = rooms
         self._policy = policy
         self._now_s = now_s
         self._looks = 0
         self._going: set[Key] = set()  # by this decision
-        self._index: dict[str, list[WorkloadView]] | None = None
         self._used: Accounts | None = None
-        self._totals: dict[str, dict[str, int]] = {}
         self._shares: dict[str, QueueShare] = {}
 
     # Who asks
@@ -229,7 +230,7 @@ class RoomMaker:
         if report is None or (short_of_quota and report.preempts):
             return None
         ahead = self._ahead(who)
-        if any(ahead(view.bus) and self._waits(view) for view in self._there(cluster) if view.bus):
+        if any(self._waits_before(name, ahead) for name in self._rooms.awaiting(cluster)):
             return None  # they would have it first
         short = gate.shortfall(cluster, ahead)
         lacks = short.pods if short is not None else 0
@@ -238,7 +239,7 @@ class RoomMaker:
         if short is None or not (lacks or short_of_quota):
             return None
         may = self._may_go(cluster, who, short)
-        going = [view for view in self._there(cluster) if self._is_going(view)]
+        going = self._going_from(cluster)
         coming = sum(_pods_in(v.bus.request, short) for v in going if v.bus and v.bus.request)
         given_back = [takes for view in going if (takes := _takes(view)) is not None]
 
@@ -250,7 +251,7 @@ class RoomMaker:
         def is_enough(freed: _Freed) -> bool:
             if freed.pods < lacks:
                 return False
-            gone = [each.takes for each in may if each.victim.key in freed.gone]
+            gone = [self._takes_of(each) for each in may if each.victim.key in freed.gone]
             return not short_of_quota or gate.admits_without(cluster, given_back + gone, ahead)
 
         taken = cheapest_that(may, _Freed(coming, frozenset()), change, is_enough)
@@ -268,8 +269,17 @@ class RoomMaker:
 
         return ahead
 
-    def _waits(self, view: WorkloadView) -> bool:
-        return waits_for_room(view) and not self._know.going_for(view.name)
+    def _waits_before(self, name: Key, ahead: Callable[[Workload], bool]) -> bool:
+        if not ahead(self._know.open[name]) or not waits_for_room(self._view(name)):
+            return False
+        return not self._know.going_for(name)
+
+    def _going_from(self, cluster: str) -> list[WorkloadView]:
+        """Who has room there yet and was told to go, by whomever, in the order of their coming."""
+        told = (name for name in self._going if self._know.open[name].cluster == cluster)
+        views = map(self._view, {*self._rooms.leaving(cluster), *told})
+        going = [view for view in views if self._is_going(view)]
+        return sorted(going, key=lambda view: view.bus.submitted_sequence if view.bus else 0)
 
     def _is_going(self, view: WorkloadView) -> bool:
         """It has its room yet, and was told to go, by whomever."""
@@ -280,11 +290,15 @@ class RoomMaker:
 
     def _may_go(self, cluster: str, who: _Beneficiary, short: Shortfall) -> list[_Goes]:
         """The cheapest of them, as many as their queues and the budgets can do without."""
-        others = (view for view in self._there(cluster) if view.name != who.view.name)
-        found = (self._goes(view, who, short) for view in others)
+        goers = []
+        for (queue, priority), names in self._rooms.begun(cluster).items():
+            right = self._right(queue, priority, who)
+            if right is not None:
+                others = (name for name in names if name != who.view.name)
+                found = (self._goes(name, queue, right, short) for name in others)
+                goers += [each for each in found if each is not None]
         kept: list[_Goes] = []
         accounts = self._accounts().copy()
-        goers = [each for each in found if each is not None]
         for each in sorted(goers, key=by_cost):
             if len(kept) == MOST_VICTIMS:
                 break
@@ -293,35 +307,39 @@ class RoomMaker:
                 kept.append(each)
         return kept
 
-    def _goes(self, view: WorkloadView, who: _Beneficiary, short: Shortfall) -> _Goes | None:
-        bus, hub, rules = view.bus, view.hub, view.rules
-        if bus is None or hub is None or rules is None or bus.request is None:
+    def _goes(
+        self, name: Key, queue: str, right: tuple[RightName, Floors], short: Shortfall
+    ) -> _Goes | None:
+        """None: it helps nobody, or may not be told to go now."""
+        bus, know = self._know.open[name], self._know
+        hub = self._hub.workload(name, bus.origin.uid if bus.origin is not None else "")
+        rules = self._hub.rules(hub) if hub is not None else None
+        if hub is None or rules is None or bus.request is None or not bus.request.preemptible:
             return None
-        if bus.state not in (State.ADMITTED, State.RUNNING) or not bus.request.preemptible:
-            return None
-        if bus.cancel_requested or self._is_going(view) or view.name in self._know.frozen:
-            return None
-        state = hub.check(own_check(hub, rules))
-        if state is None or state.state != READY or hub.deleting or hub.holds(FINISHED):
-            return None
-        if view.copy is not None and (view.copy.evicted or view.copy.unscheduled):
+        told_to = bus.leaving or name in self._going or hub.holds(EVICTED)
+        if bus.cancel_requested or told_to or name in know.frozen:
             return None
         pods = _pods_in(bus.request, short)
-        right = self._right(hub, rules.cluster_queue, who)
-        if not pods or right is None:
+        state = hub.check(own_check(hub, rules)) if pods else None
+        if state is None or state.state != READY or hub.deleting or hub.holds(FINISHED):
             return None
-        takes = _takes(view)
-        assert takes is not None  # it has both
+        copy = know.copy_of(bus, hub.metadata.namespace, hub.metadata.name)
+        if copy is not None and (copy.evicted or copy.unscheduled):
+            return None
         lost = lost_gpu_s(bus, self._now_s, RESTART_S)
-        before, amounts = -bus.submitted_sequence, amounts_of(bus.request)
-        victim = Victim(lost, before, view.name, rules.cluster_queue, amounts, lost)
-        return _Goes(victim, right[0], right[1], pods, takes)
+        before, amounts = -bus.submitted_sequence, self._rooms.amounts(name)
+        return _Goes(Victim(lost, before, name, queue, amounts, lost), *right, pods)
+
+    def _takes_of(self, each: _Goes) -> _Takes:
+        found = _takes(self._view(each.victim.key))
+        assert found is not None  # it has both
+        return found
 
     def _right(
-        self, hub: KueueWorkload, name: str, who: _Beneficiary
+        self, name: str, priority: int, who: _Beneficiary
     ) -> tuple[RightName, Floors] | None:
-        """By what right it may go; None if by none."""
-        priority, own = hub.spec.priority or 0, who.queue
+        """By what right one of this ClusterQueue and priority may go; None if by none."""
+        own = who.queue
         rules = own.spec.preemption
         assert rules is not None  # or nobody had asked
         if name == own.metadata.name:
@@ -363,42 +381,20 @@ class RoomMaker:
         found = self._know.local_queue(cluster, hub.metadata.namespace, hub.spec.queue_name)
         return found[0] if found is not None else None
 
-    def _there(self, cluster: str) -> list[WorkloadView]:
-        """All that were sent to a cluster."""
-        if self._index is None:
-            self._index = {}
-            for name, bus in self._know.open.items():
-                if bus.state in HELD:
-                    view = view_of(name, self._know, self._hub)
-                    self._index.setdefault(bus.cluster, []).append(view)
-        return self._index.get(cluster, [])
+    def _view(self, name: Key) -> WorkloadView:
+        return view_of(name, self._know, self._hub)
 
     def _accounts(self) -> Accounts:
         """What each ClusterQueue holds of the hub's quota, less what is on its way out."""
         if self._used is None:
-            self._totals = {}
-            leaving = []
-            for name, bus in self._know.open.items():
-                view = view_of(name, self._know, self._hub)
-                if view.hub is None or view.rules is None or bus.request is None:
-                    continue
-                if not view.hub.holds(QUOTA_RESERVED) or view.hub.holds(FINISHED):
-                    continue
-                amounts = amounts_of(bus.request)
-                used = self._totals.setdefault(view.rules.cluster_queue, {})
-                for resource, amount in amounts.items():
-                    used[resource] = used.get(resource, 0) + amount
-                if bus.leaving or view.hub.holds(EVICTED):
-                    leaving.append((view.rules.cluster_queue, amounts))
-            self._used = Accounts(self._totals)
-            for queue, amounts in leaving:
+            self._used = Accounts(self._rooms.used())
+            for queue, amounts in self._rooms.on_their_way_out():
                 self._used.leaves((self._share(queue),), amounts)
         return self._used
 
     def _is_within(self, queue: str, bus: Workload) -> bool:
         """Whether its ClusterQueue, with it, is within its own quota."""
-        self._accounts()
-        share, used = self._share(queue), self._totals.get(queue, {})
+        share, used = self._share(queue), self._rooms.used().get(queue, {})
         asked = amounts_of(bus.request) if bus.request is not None else {}
         return bool(asked) and all(
             used.get(resource, 0) <= share.guarantee.get(resource, 0) for resource in asked
@@ -427,11 +423,6 @@ def orders_of(made: Made, bus: Workload, know: BusState) -> Iterable[EvictionOrd
             for_id=bus.id,
             right=each.right,
         )
-
-
-def amounts_of(request: JobRequest) -> dict[str, int]:
-    """What a request takes of GPUs and other devices, by resource, in thousandths."""
-    return {name: round(1000 * number) for name, number in devices_asked(request).items()}
 
 
 def _takes(view: WorkloadView) -> _Takes | None:
