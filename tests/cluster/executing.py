@@ -169,6 +169,27 @@ class Site:
         )
         return Attempt(tenant, request.id, 1)
 
+    async def place_again(self, name: str, node: str) -> None:
+        """Its next attempt, of one pod, as the resolver says it."""
+        work = await self.read(name)
+        assert work.request is not None
+        await self.append(
+            Placed(
+                tenant=TENANT,
+                id=name,
+                after=work.sequence,
+                at_s=3.0,
+                by="resolver",
+                cluster=CLUSTER,
+                attempt=work.attempt + 1,
+                pods=(PodBinding(pod="main-0", node=node),),
+                request=work.request,
+                decision=2,
+                target=Target(namespace=self.namespace),
+                checkpoint=work.checkpoint,
+            )
+        )
+
     async def withdraw(self, name: str) -> None:
         """As the resolver does with what nobody claims."""
         event = Withdrawn(

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.lifecycle.fold import Workload
-from berthmaster.messages.placement import PodBinding, Target
+from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.runtimes import (
     PodTemplate,
     Runtime,
@@ -26,7 +25,6 @@ from berthmaster.messages.workload import (
     Evicted,
     Failed,
     JobRequest,
-    Placed,
     Running,
     RunSpec,
     Succeeded,
@@ -172,24 +170,6 @@ def evict(api: Api, path: str, pod: Mapping[str, Any]) -> None:
     api.create(f"{path}/eviction", {**eviction, "metadata": named})
 
 
-def again_on(work: Workload, node: str, request: JobRequest, namespace: str) -> Placed:
-    """Its second attempt, as the resolver says it."""
-    return Placed(
-        tenant="acme",
-        id="train",
-        after=work.sequence,
-        at_s=3.0,
-        by="resolver",
-        cluster="berlin",
-        attempt=2,
-        pods=(PodBinding(pod="main-0", node=node),),
-        request=request,
-        decision=2,
-        target=Target(namespace=namespace),
-        checkpoint=work.checkpoint,
-    )
-
-
 def make_claim(api: Api, namespace: str) -> None:
     """A claim that is bound, as the controller of volumes leaves it; there is none here."""
     size = {"storage": "1Gi"}
@@ -255,7 +235,7 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
         work = await berlin.read("train")
         assert (work.evictions, work.failures, work.retry_at_s) == (1, 0, 0.0)
         assert work.checkpoint == Checkpoint(step=20, uri="/data/checkpoint")
-        await berlin.append(again_on(work, "n2", full, namespace))
+        await berlin.place_again("train", "n2")
         await berlin.until("train", "Running", times=2)
         [pod] = [p for p in berlin.pods() if p["status"]["phase"] == "Running"]
         assert pod_env(pod)["BERTH_CHECKPOINT_STEP"] == "20"

@@ -163,8 +163,24 @@ async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_th
 
             with pytest.raises(RefusedError, match="it has had 1 attempts"):
                 await lines(berth, previous=True)
+            # It makes room, and its pod goes: what it wrote last was read from the kubelet before.
+            so_far = int((await lines(berth, tail=1))[0].split()[1])
+            await berlin.make_room("train")
+            await berlin.until("train", "Evicted")
+            await berlin.place_again("train", "n1")
+            before = [piece async for piece in berth.logs("train", previous=True)]
+            assert [(one.attempt, one.kept, one.ended) for one in before] == [(1, True, True)]
+            ended = [line.text for one in before for line in lines_of(one)]
+            last = [int(one.split()[1]) for one in ended if one.startswith(b"step ")]
+            assert last == list(range(1, len(last) + 1))
+            assert last[-1] >= so_far
+            await berlin.until("train", "Claimed", times=2)
             await berlin.cancel("train")
-            await berlin.until("train", "Cancelled")
+
+            async def is_over() -> bool:
+                return "Cancelled" in await berlin.kinds("train")
+
+            await eventually(is_over, 60)
         await berlin.clean()
 
 

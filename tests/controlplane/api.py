@@ -23,6 +23,7 @@ CALL_LIMIT_S: Final = 30.0
 FIELD_MANAGER: Final = "tests"
 USER_AGENT: Final = "tests.controlplane"
 _JSON: Final = "application/json"
+_DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 
@@ -83,13 +84,14 @@ class Api:
         *,
         content_type: str = _JSON,
         query: Mapping[str, object] | None = None,
+        accept: str = _JSON,
     ) -> Object:
         """One request, its answer decoded. Raises ApiError and Unreachable."""
         if query:
             path = f"{path}?{urllib.parse.urlencode(query)}"
         data = None if body is None else json.dumps(body).encode()
         status, text = self._send(
-            method, path, data, self._headers | {"Content-Type": content_type}
+            method, path, data, self._headers | {"Content-Type": content_type, "Accept": accept}
         )
         if status >= 300:
             raise ApiError(f"{method} {path}", status, text)
@@ -271,19 +273,39 @@ def kubeconfig(
 
 
 def wait_served(api: Api, crds: Sequence[Mapping[str, Any]], limit_s: float) -> None:
-    """Until every resource of these CustomResourceDefinitions can be listed. Raises Unreachable."""
+    """Until every resource of these CustomResourceDefinitions can be listed and is named where
+    clients look for what there is. That comes up to two seconds later on a busy machine, one
+    resource after the other, and a Kueue that starts in between looks no second time and ends.
+    Raises Unreachable."""
     deadline_s = time.monotonic() + limit_s
-    for crd in crds:
-        spec = crd["spec"]
-        for version in spec["versions"]:
-            if not version["served"]:
-                continue
-            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
-            while True:
-                try:
-                    api.get(path, limit=1)
-                    break
-                except ApiError as error:
-                    if time.monotonic() > deadline_s:
-                        raise Unreachable(f"not served in {limit_s} s: {error}") from error
-                    time.sleep(0.05)
+    wanted = [
+        (crd["spec"]["group"], version["name"], crd["spec"]["names"]["plural"])
+        for crd in crds
+        for version in crd["spec"]["versions"]
+        if version["served"]
+    ]
+    left = wanted
+    while True:
+        try:
+            while left:
+                group, version, plural = left[0]
+                api.get(f"/apis/{group}/{version}/{plural}", limit=1)
+                left = left[1:]
+            _all_named(api, wanted)
+            return
+        except ApiError as error:
+            if time.monotonic() > deadline_s:
+                raise Unreachable(f"not served in {limit_s} s: {error}") from error
+            time.sleep(0.05)
+
+
+def _all_named(api: Api, wanted: Sequence[tuple[str, str, str]]) -> None:
+    """Raises ApiError."""
+    named = {
+        (group["metadata"]["name"], version["version"], resource["resource"])
+        for group in api.call("GET", "/apis", accept=_DISCOVERY)["items"]
+        for version in group.get("versions") or ()
+        for resource in version.get("resources") or ()
+    }
+    if missing := set(wanted) - named:
+        raise ApiError("GET /apis", http.HTTPStatus.NOT_FOUND, f"no {sorted(missing)} yet")
