@@ -367,6 +367,25 @@ async def test_a_log_that_was_too_short_is_not_the_same_again_once_it_is_as_long
 
 
 @in_loop
+async def test_a_log_that_is_as_long_again_before_anybody_looks_is_noticed_by_who_follows_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = await at_work(server.url)
+    monkeypatch.setattr(guard, "LOOK_S", 4.0)
+    async with side(server.url) as both:
+        await until(lambda: both.ready, 30.0)
+        cut(server)
+        server.start()
+        async with client(server.url) as conn:
+            log = EventLog(conn)
+            numbers = itertools.count()
+            while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
+                assert isinstance(await log.append(submitted(f"new-{next(numbers)}")), Stored)
+            await until(lambda: both.told, 30.0)
+            assert isinstance(await submit(conn, "after"), Refusal)
+
+
+@in_loop
 async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_void(
     server: Server,
 ) -> None:

@@ -76,8 +76,10 @@ class Damaged(Peopled):
             each.when_healed(lambda p=each: self._reconnected(p))  # type: ignore[misc]
 
     def damage_is_pending(self) -> bool:
-        """Whether there is damage that nobody has accepted yet."""
-        return bool(self.damages) and self.damages[-1].at_s > self.bus.accepted_at_s
+        """Whether there is damage that nobody has accepted yet: what is asked for again and again
+        may be stored after more was lost than whoever asked had seen."""
+        as_of_s = float(self.bus.accepted[0].reason) if self.bus.accepted is not None else 0.0
+        return bool(self.damages) and self.damages[-1].at_s > as_of_s
 
     def _remembers(self, first: int, *, remade: bool) -> bool:
         """Whether a mark, or whoever follows the log, has seen what it held so far: a log of which
@@ -156,7 +158,7 @@ class Damaged(Peopled):
             "created": bus.created,
             "sequence": bus.log.end,
             "missing": [{"first": gap.first, "last": gap.last} for gap in accepting],
-            "reason": "so it is",
+            "reason": f"{self.clock.now_s:.6f}",  # as of when
         }
         self.judge.told_lost |= self._told_jobs(found)
         self.person.ask("accept_log", body, operator=True, then=self._accepted)

@@ -458,7 +458,7 @@ class Judge:
         if isinstance(event, Cancelled) and name not in self.cancels and not by_decider:
             self.find("only people cancel", str(event))
         if standing.state is State.DIVIDED:  # the auditor looks at its parts
-            if not event.by.startswith("resolver"):
+            if not event.by.startswith("resolver") and not is_given_up(event):
                 self.find("only a decider ends a divided job", str(event))
             return
         attempt = Attempt(event.tenant, event.id, event.attempt)

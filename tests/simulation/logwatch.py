@@ -51,6 +51,9 @@ class LogWatch:
         self._known: list[StreamMark] = []
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
+        self._followed_making = 0  # of the newest that was followed
+        self._last_before = core.NOTHING  # the last that was followed before the log was damaged
+        self._has_changed = False  # that is another one now
         self._doubted_s: float | None = None
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._accepted_at_s = 0.0  # as of the last look
@@ -74,7 +77,9 @@ class LogWatch:
     @property
     def sound(self) -> bool:
         """Whether anything may be decided on the log."""
-        return not self._bus.watched or (self._begun and not self._seen and not self._found)
+        if not self._bus.watched:
+            return True
+        return self._begun and not self._seen and not self._found and not self._has_changed
 
     @property
     def in_order(self) -> bool:
@@ -135,6 +140,7 @@ class LogWatch:
         """The log is followed from here on, and each message handed to ``saw``."""
         if self._bus.watched:
             self._reads_all = start == 1
+            self._last_before = core.NOTHING
             self._remembered = counted(self._bus)
             self._reading = new_reading(self._bus, start)
 
@@ -142,6 +148,8 @@ class LogWatch:
         """One that was followed."""
         if self._reading is None:
             return
+        if self._followed_making != self._bus.makings:
+            self._followed_making, self._last_before = self._bus.makings, self._reading.newest
         gaps = len(self._reading.gaps)
         _show(self._reading, message)
         if self.read and len(self._reading.gaps) > gaps:
@@ -175,6 +183,9 @@ class LogWatch:
         own = self.own()
         damage = held_against_marks(bus, own)
         self._settle(damage, own)
+        if self._looked_at_making != bus.makings and self._is_other():
+            self._has_changed = True
+            self._process.later(bus.delay_s(), lambda: self._read_again(own))
         if self._found:  # its own, and what others tell of it
             damage = []
         self._looked_at_making = bus.makings
@@ -192,6 +203,32 @@ class LogWatch:
                 accepted_at_s=bus.accepted_at_s,
             )
             self._known = [mark]
+
+    def _is_other(self) -> bool:
+        """Whether the last that was followed is another one now, as the guard asks."""
+        if self._reading is None:
+            return False
+        nothing_since = self._followed_making != self._bus.makings
+        last = self._reading.newest if nothing_since else self._last_before
+        there = (m for m in reversed(self._bus.log.messages) if m.sequence == last.number)
+        return any(last.is_other(*_raw(message)) for message in there)
+
+    def _read_again(self, own: list[Remembered]) -> None:
+        if not self._has_changed:
+            return
+        if self._process.cut:
+            self._process.later(LOOK_S, lambda: self._read_again(own))
+            return
+        number = self._reading.last if self._reading is not None else 0
+        self._remembered = [*self._remembered, *counted(self._bus, own)]
+        found = damage_of(self._bus, new_reading(self._bus, remembered=self._remembered))
+        self._found += [
+            each
+            for each in found or [core.changed_at(WORKLOADS, number)]
+            if each not in self._found
+        ]
+        self._has_changed = False
+        self._tell()
 
     def _settle(self, damage: list[Damage], own: list[Remembered]) -> None:
         """As the guard does: as long again is not the same again."""
@@ -317,8 +354,12 @@ def damage_of(bus: Bus, reading: Reading, *, whole: bool = False) -> list[Damage
 
 
 def _show(reading: Reading, message: Message) -> None:
+    reading.saw(message.sequence, *_raw(message))
+
+
+def _raw(message: Message) -> tuple[str, bytes]:
     is_decision = isinstance(message.body, Decision)
     subject = (
         decision_subject(message.body.cell) if is_decision else f"berth.workload.{message.subject}"
     )
-    reading.saw(message.sequence, subject, encode(message.body))
+    return subject, encode(message.body)

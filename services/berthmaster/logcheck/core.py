@@ -101,6 +101,20 @@ class Link(msgspec.Struct, frozen=True):
 LINK: Final = msgspec.json.Decoder(Link)
 
 
+class Single(NamedTuple):
+    """One message that was read."""
+
+    number: int
+    digest: bytes
+
+    def is_other(self, subject: str, data: bytes) -> bool:
+        """Whether what stands under its number now is not what was read there."""
+        return self.digest != digest_of(subject, data)
+
+
+NOTHING: Final = Single(0, b"")
+
+
 class Reading:
     """One pass over a stream, in its order: gaps, digests, and whether those are as remembered."""
 
@@ -113,6 +127,7 @@ class Reading:
         """``known``: digests of marks by the number up to which they go; ``accepted``: gaps that
         every reader knows, so that blocks with them have a digest all the same."""
         self.last = start - 1
+        self.newest = NOTHING  # the last that was seen
         self.gaps: list[Gap] = []
         self.other: list[int] = []  # numbers up to which the digest is not the remembered one
         self.links: list[Link] = []  # of the decisions that were seen
@@ -132,6 +147,7 @@ class Reading:
             self._complete = True
             self._running = hashlib.blake2b(digest_size=8)
         self.last = sequence
+        self.newest = Single(sequence, digest_of(subject, data))
         if is_decision(subject):
             try:
                 self.links.append(LINK.decode(data))
@@ -477,6 +493,17 @@ def read_through(
         )
         found.append(Damage(stream=stream, what=what))
     return found
+
+
+def digest_of(subject: str, data: bytes) -> bytes:
+    """Of one message."""
+    return hashlib.blake2b(b"%s %s" % (subject.encode(), data), digest_size=8).digest()
+
+
+def changed_at(stream: str, number: int) -> Damage:
+    """What was read under this number is not what the stream holds there now."""
+    what = f"is another log than it was: under {number} it holds something else than was read there"
+    return Damage(stream=stream, what=what)
 
 
 def known_digests(created: str, marks: Iterable[tuple[StreamMark, LogMark]]) -> dict[int, set[str]]:

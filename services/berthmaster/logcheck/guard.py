@@ -1,7 +1,9 @@
 """Keeps a service from deciding on a log that is not what it was, until a person says to go on.
 
 A service looks before it begins: at what the server says of the streams, beside what is remembered,
-by others and, as long as it lives, by itself.
+by others and, as long as it lives, by itself. Who follows the log asks, whenever there is another
+connection, whether the last that was read is still there: a server that has lost the end of its log
+may have grown it as long again before anybody looks.
 One that decides also reads the whole log once, since a server may not know that it cannot read
 some of it. What is found is said in the service's log, in its readiness and in a metric, and in its
 mark, so that the others hear of it. What a person accepts counts from the moment it is stored; a
@@ -18,11 +20,12 @@ from typing import Any, Final
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.follow import Recorded
+from berthmaster.bus.log import message_at
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
-from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered
+from berthmaster.logcheck.core import NOTHING, Damage, Doubt, Reading, Remembered, Single
 from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.periodic import stopped_within, unless_stopped
@@ -73,6 +76,10 @@ class LogGuard:
         self._reads_at_once = reads_at_once
         self._waits_for_executors = waits_for_executors
         self._looked_through = -1  # number of the connection through which was looked last
+        self._followed_through = -1  # of the newest that was followed
+        self._last_before = NOTHING  # the last that was followed through the one before
+        self._changed_at = 0  # what was followed is another one now: its number, until
+        # all has been read
         self._told = told
         self._looked: dict[str, Looked] = {}
         self._known: dict[str, StreamMark] = {}  # when each was in order last
@@ -95,7 +102,7 @@ class LogGuard:
     @property
     def sound(self) -> bool:
         """Whether anything may be decided on the log."""
-        return self._begun and not self._grave
+        return self._begun and not self._grave and not self._changed_at
 
     @property
     def in_order(self) -> bool:
@@ -146,6 +153,7 @@ class LogGuard:
         stop before."""
         health, stopping = self._ctx.health, self._ctx.stopping
         health.ready(PART, False, "the logs have not been looked at yet")
+        self._changed_at = 0
         if self._known:
             await unless_stopped(self._tell_own(), stopping)
         while not stopping.is_set():
@@ -185,6 +193,10 @@ class LogGuard:
         through = self._conn.reconnects
         now = await look(self._conn, self._folder, self._own())
         await self._settle(now[WORKLOADS])
+        if through != self._looked_through and self._reading is not None:
+            nothing_since = self._followed_through != through
+            last = self._reading.newest if nothing_since else self._last_before
+            self._changed_at = await self._changed(now[WORKLOADS], last) or self._changed_at
         self._take(now)
         if self._doubted_s is None:
             self._known = {
@@ -200,6 +212,15 @@ class LogGuard:
         self._looked_through = through
         if self._seen and self._folder is not None:
             await marks.tell_again(self._conn, self._name, self._folder)
+
+    async def _changed(self, log: Looked, last: Single) -> int:
+        """The number of the last that was followed before, if it is another one now; 0 = it is the
+        same, or was removed. Raises BusError."""
+        if not last.number or log.seen is None or last.number > log.seen.last:
+            return 0  # a log that is too short is told of
+        there = await message_at(self._conn, WORKLOADS, last.number)
+        is_other = there is not None and last.is_other(there.subject, there.data)
+        return last.number if is_other else 0
 
     async def _settle(self, log: Looked) -> None:
         """A log that was too short is not the same again because it is as long again. Raises
@@ -229,13 +250,16 @@ class LogGuard:
 
     def follows(self, start: int) -> None:
         """The service follows the log from this number on and hands each message to ``saw``."""
-        self.read = False
+        self.read, self._changed_at, self._last_before = False, 0, NOTHING
         self._reads_all = start == 1
         self._reading = self._looked[WORKLOADS].reading(start)
 
     def saw(self, recorded: Recorded) -> None:
         """A message of the log, as it is followed."""
         if self._reading is not None:
+            if self._followed_through != self._conn.reconnects:
+                self._followed_through = self._conn.reconnects
+                self._last_before = self._reading.newest
             self._reading.saw(recorded.sequence, recorded.subject, recorded.data)
 
     async def run(self, caught_up: asyncio.Event | None = None, start: int = 1) -> None:
@@ -273,10 +297,11 @@ class LogGuard:
                     lost = self._conn.reconnects != reconnects and loop.time() >= again_s
                     gaps = len(self._reading.gaps) if self._reading is not None else 0
                     judged, missed = gaps, 0 <= judged < gaps
-                    if lost or missed:
+                    if lost or missed or self._changed_at:
                         reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
                         reading = self._ctx.spawn(
-                            self._read_all(caught_up, 0, at_once=missed), name="read it again"
+                            self._read_all(caught_up, 0, at_once=missed or self._changed_at > 0),
+                            name="read it again",
                         )
         finally:
             if reading is not None:
@@ -365,7 +390,7 @@ class LogGuard:
         self, caught_up: asyncio.Event, start: int, *, at_once: bool = False
     ) -> None:
         """Once, however often it takes: the bus may be away meanwhile. ``at_once``: what is
-        followed has skipped a number, and what stood there may be what is decided by."""
+        followed has skipped a number, or has read what the log does not hold."""
         before = self._looked[WORKLOADS].marks  # who keeps one later may have seen what it is now
         await caught_up.wait()
         followed = self._reading if start == 1 else None
@@ -385,7 +410,9 @@ class LogGuard:
                 found += await read_through(self._conn, control)
                 # What has another digest than it had is not found twice: marks go on.
                 found += [each for each in self._found if not each.missing and each not in found]
-                self._found = found
+                if self._changed_at and not any(each.stream == WORKLOADS for each in found):
+                    found.append(core.changed_at(WORKLOADS, self._changed_at))
+                self._found, self._changed_at = found, 0
                 self.read = True
                 self._words = "?"  # whoever waited for this is told, whatever was found
                 self._tell()

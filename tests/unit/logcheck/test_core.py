@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berthmaster.logcheck import core
 from berthmaster.logcheck.core import (
     BLOCK,
     Archived,
@@ -101,6 +102,18 @@ def test_a_pass_finds_the_gaps_and_those_at_the_end() -> None:
     reading.saw(9, "s", b"again")  # of a follower that began anew
     reading.ends(11)
     assert reading.gaps == [(3, 4), (6, 8), (10, 12)]
+
+
+def test_what_was_read_last_is_known_again() -> None:
+    reading = core.Reading()
+    assert reading.newest == core.NOTHING
+    reading.saw(1, "berth.workload.t.a.submitted.-", b"one")
+    reading.saw(3, "berth.workload.t.b.submitted.-", b"three")
+    reading.saw(2, "berth.workload.t.b.submitted.-", b"seen before")
+    assert reading.newest.number == 3
+    assert not reading.newest.is_other("berth.workload.t.b.submitted.-", b"three")
+    assert reading.newest.is_other("berth.workload.t.c.submitted.-", b"three")
+    assert reading.newest.is_other("berth.workload.t.b.submitted.-", b"other")
 
 
 def test_a_longer_log_that_began_alike_is_the_same_log() -> None:
