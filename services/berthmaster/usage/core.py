@@ -19,6 +19,7 @@ from berthmaster.messages.records import ArchivedStory
 from berthmaster.messages.telemetry import JobFigures
 from berthmaster.messages.workload import (
     Cancelled,
+    Divided,
     Failed,
     Placed,
     Recovered,
@@ -153,12 +154,17 @@ class Usage:
             return
         trends, cell, tenant = self.trends, work.cell, work.tenant
         match event:
+            case Divided():
+                first = life.placed_ms is None
+                trends.placed(at_s, cell, tenant, at_s - work.submitted_at_s if first else None)
+            case Placed() if life.is_part:
+                trends.placed(at_s, cell, tenant, None)  # its job has waited
             case Placed():
                 first = life.placed_ms is None
                 trends.placed(at_s, cell, tenant, at_s - work.submitted_at_s if first else None)
             case Running() if work.running_at_s == at_s:
                 trends.running(at_s, cell, tenant, at_s - placed_at_s)
-            case Succeeded() | Failed() | Cancelled():
+            case Succeeded() | Failed() | Cancelled() if not life.is_part:
                 trends.ended(at_s, cell, tenant)
             case _:
                 pass

@@ -22,6 +22,8 @@ from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     Claimed,
+    Committed,
+    Divided,
     Evicted,
     Failed,
     JobRequest,
@@ -116,6 +118,7 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     reason: str
     holdings: tuple[Holding, ...]
+    is_part: bool = False  # of a divided job, which counts for it; what it held counts here
 
     @property
     def last(self) -> tuple[Holding, ...]:
@@ -169,6 +172,8 @@ class Life:
         self.hub = (origin.hub or origin.namespace) if origin else ""
         self.by_hub = event.cell == HUB_CELL
         self.asked_milli = asked_milli(request)
+        self.is_part = request.part is not None
+        self._starts_whole = request.divide is not None and request.divide.gang
         self.placed_ms: int | None = None
         self.running_ms: int | None = None
         self.evictions = 0
@@ -186,6 +191,13 @@ class Life:
                 self._open = _Attempt(event, at_ms)
                 self._count, self.cluster = event.attempt, event.cluster
                 self.placed_ms = self.placed_ms if self.placed_ms is not None else at_ms
+            case Divided():  # what it holds its parts hold
+                self._count = event.attempt
+                self.placed_ms = self.placed_ms if self.placed_ms is not None else at_ms
+                if not self._starts_whole:
+                    self._began(at_ms)
+            case Committed() if not self.is_part:
+                self._began(at_ms)
             case Recovered():
                 self._recover(event, at_ms, catalogue)
             case Admitted():
@@ -195,7 +207,7 @@ class Life:
                 if self._open is not None:
                     self._open.has(event.pods or self._open.pods, at_ms)
                     self._open.running_ms = self._open.running_ms or at_ms
-                self.running_ms = self.running_ms if self.running_ms is not None else at_ms
+                self._began(at_ms)
             case ResizeRequested():
                 if self._open is not None:
                     self._open.has(together(self._open.pods, event.pods), at_ms)
@@ -212,6 +224,9 @@ class Life:
             case Submitted() | Released() | Reprioritized() | Claimed() | CancelRequested():
                 pass
         return None
+
+    def _began(self, at_ms: int) -> None:
+        self.running_ms = self.running_ms if self.running_ms is not None else at_ms
 
     def _recover(self, event: Recovered, at_ms: int, catalogue: Catalogue) -> None:
         """A damaged log has lost how this attempt began; the event carries it."""
@@ -287,6 +302,7 @@ class Life:
             evictions=self.evictions,
             reason=reason[:MAX_REASON_CHARS],
             holdings=tuple(self._holdings),
+            is_part=self.is_part,
         )
 
 

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from berthmaster.messages.workload import (
+    Committed,
+    Divide,
+    Divided,
+    Part,
+    PartPlace,
+    Succeeded,
+)
 from berthmaster.usage.gpus import Catalogue
 from berthmaster.usage.jobs import EndedJob, MeasuredUse, Use, of_story, with_use
 from berthmaster.usage.spans import DAY_MS, HOUR_MS
@@ -64,6 +73,39 @@ def query(since_h: float, until_h: float, *group: str, **filters: str) -> Query:
 
 def held_hours(database: Database, since_h: float, until_h: float, **filters: str) -> float:
     return reading.report(database, query(since_h, until_h, **filters)).total.held_gpu_us / HOUR_US
+
+
+def divided() -> list[EndedJob]:
+    """One job in two parts, that waited for half an hour and ran for one and a half."""
+    whole = Story("train")
+    whole.request = replace(whole.request, divide=Divide())
+    whole.submitted(EPOCH_S)
+    parts = (PartPlace(id="train--1-0", cluster="c1", pods=1),)
+    fields = whole._head() | {"attempt": 1, "decision": 1}
+    whole._store(Divided(**fields, parts=parts), EPOCH_S + 1800)
+    fields = whole._head() | {"attempt": 1, "decision": 1}
+    whole._store(Committed(**fields, cluster=""), EPOCH_S + 1860)
+    told = {"attempt": 1, "cluster": "", "digest": "d", "submitted_at_s": EPOCH_S}
+    whole._store(Succeeded(**whole._head(), **told), EPOCH_S + 7200)  # type: ignore[arg-type]
+    found = [job(whole)]
+    for number in range(2):
+        story = Story(f"train--1-{number}", gpus=1)
+        part = Part(job="train", attempt=1, number=number, clusters=("c1",) * 2, pods=(1, 1))
+        story.request = replace(story.request, part=part)
+        found.append(job(story.ran(EPOCH_S + 1800, EPOCH_S + 7200, "c1")))
+    return found
+
+
+def test_a_divided_job_is_one_and_what_its_parts_held_is_theirs(database: Database) -> None:
+    whole, *parts = divided()
+    begun = whole.placed_ms, whole.running_ms
+    assert begun == tuple(round(1000 * (EPOCH_S + after_s)) for after_s in (1800, 1860))
+    assert [each.is_part for each in (whole, *parts)] == [False, True, True]
+    Writer(database).write(Batch(jobs=[whole, *parts]))
+    for until_h in (3.0, 2.4):  # of whole hours, and with a piece of one
+        total = reading.report(database, query(0, until_h)).total
+        assert (total.jobs, total.succeeded) == (1, 1)
+        assert total.held_gpu_us == sum(each.held_gpu_us for p in parts for each in p.holdings)
 
 
 def test_what_is_told_again_changes_nothing_and_the_cursor_goes_with_it(database: Database) -> None:

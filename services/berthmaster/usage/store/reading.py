@@ -15,7 +15,7 @@ from berthmaster.messages.usage import ReportGroup
 from berthmaster.usage import waits
 from berthmaster.usage.spans import DAY_MS, NUMBER_OF_SIZE, Cells, Edge, Size, begin_of, cut
 from berthmaster.usage.store.database import Database, Row
-from berthmaster.usage.store.tables import COUNTS, HOURS, THROUGH
+from berthmaster.usage.store.tables import COUNTS, HOURS, OF_A_PART, THROUGH
 from berthmaster.usage.waits import Buckets
 
 COLUMNS: Final[Mapping[str, str]] = {
@@ -242,6 +242,8 @@ class _Reading:
             (edge.since_ms, edge.until_ms, *self._values),
         )
         for row in rows:
+            if row[at] == OF_A_PART:
+                continue
             sums = self._sums(row)
             sums.add_counts(row[at + 2 :])
             for buckets, bucket in ((sums.waits, row[at]), (sums.starts, row[at + 1])):

@@ -1,7 +1,8 @@
 """The tables, and the version that they are of.
 
 - ``jobs``, ``holdings``: each ended job, and what each attempt held of one model. Their keys make
-  filling them again harmless.
+  filling them again harmless. A part of a divided job has a row of its own, of which no number
+  counts but what it held: its ``wait_bucket`` is ``OF_A_PART``.
 - ``cells``: sums by hour, day and month for each group of tenant, queue, model and cluster; with
   the owner too by day and month. ``through``: of what held its GPUs for the whole cell, of the
   smallest cells only: with it, half an hour is worked out from the few that began or ended in it.
@@ -19,6 +20,7 @@ VERSION: Final = 3
 HOURS: Final = ("asked_gpu_us", "held_gpu_us", "used_gpu_us", "measured_gpu_us")
 THROUGH: Final = tuple(f"through_{name}" for name in HOURS)
 COUNTS: Final = ("jobs", "succeeded", "failed", "cancelled", "evictions")
+OF_A_PART: Final = -1
 SUMS: Final = (*HOURS, *THROUGH, *COUNTS)
 
 

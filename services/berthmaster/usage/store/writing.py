@@ -13,7 +13,7 @@ from berthmaster.usage import waits
 from berthmaster.usage.jobs import EndedJob, Holding, MeasuredUse, Use
 from berthmaster.usage.spans import NUMBER_OF_SIZE, Size, begin_of, end_of
 from berthmaster.usage.store.database import Database, Row
-from berthmaster.usage.store.tables import SUMS
+from berthmaster.usage.store.tables import OF_A_PART, SUMS
 from berthmaster.usage.trends import KEPT_STEPS, Sample
 
 LOG: Final = "log"
@@ -127,7 +127,7 @@ class Writer:
             job.attempts,
             job.evictions,
             _text(job.reason),
-            wait,
+            OF_A_PART if job.is_part else wait,
             start,
             group,
             owned,
@@ -224,6 +224,8 @@ class Writer:
     def _count(
         self, cells: dict[CellKey, _Cell], job: EndedJob, by_owner: int, owner: str | None
     ) -> None:
+        if job.is_part:
+            return
         group = self._group(job.tenant, job.queue, job.model, job.cluster, owner)
         wait, start = (
             _wait(job.submitted_ms, job.placed_ms),
