@@ -76,10 +76,8 @@ class Damaged(Peopled):
             each.when_healed(lambda p=each: self._reconnected(p))  # type: ignore[misc]
 
     def damage_is_pending(self) -> bool:
-        """Whether there is damage that nobody has accepted yet: what is asked for again and again
-        may be stored after more was lost than whoever asked had seen."""
-        as_of_s = float(self.bus.accepted[0].reason) if self.bus.accepted is not None else 0.0
-        return bool(self.damages) and self.damages[-1].at_s > as_of_s
+        """Whether there is damage that nobody has accepted yet."""
+        return bool(self.damages) and self.damages[-1].at_s > self.bus.accepted_at_s
 
     def _remembers(self, first: int, *, remade: bool) -> bool:
         """Whether a mark, or whoever follows the log, has seen what it held so far: a log of which
@@ -126,8 +124,9 @@ class Damaged(Peopled):
     # The operator
 
     def _operator_hears(self, words: str) -> None:
-        if self._operator_looks or not self.damage_is_pending():
+        if self._operator_looks or not self.damages:
             return
+        # Perhaps again: what is asked for again and again may be stored after more was lost.
         self._operator_looks = True
         self._all_look()
         self.judge.note("operator", words)
@@ -137,8 +136,6 @@ class Damaged(Peopled):
     def _operator_accepts(self) -> None:
         bus = self.bus
         self._operator_looks = False
-        if not self.damage_is_pending():
-            return
         if any(self._is_away(site) for site in self.sites):
             self._operator_looks = (
                 True  # first all clusters must answer, or they bring nothing back
@@ -147,6 +144,8 @@ class Damaged(Peopled):
             return
         reading = new_reading(bus)
         found = [*held_against_marks(bus), *damage_of(bus, reading)]
+        if not found and not self.damage_is_pending():
+            return
         if not found and not self._looked_in_vain:
             self._looked_in_vain = True
             return  # if somebody tells again all the same, nobody else remembers what it knows
@@ -158,7 +157,7 @@ class Damaged(Peopled):
             "created": bus.created,
             "sequence": bus.log.end,
             "missing": [{"first": gap.first, "last": gap.last} for gap in accepting],
-            "reason": f"{self.clock.now_s:.6f}",  # as of when
+            "reason": "so it is",
         }
         self.judge.told_lost |= self._told_jobs(found)
         self.person.ask("accept_log", body, operator=True, then=self._accepted)
