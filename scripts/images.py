@@ -44,6 +44,7 @@ EXTRAS = {
     "executor": ("kubernetes",),
     "figures": ("kubernetes",),
     "multikueue": ("resolver", "kubernetes"),
+    "karmada": ("kubernetes",),
     "ocm": ("kubernetes",),
     "admission": ("kubernetes",),
     "credentials": ("kubernetes",),

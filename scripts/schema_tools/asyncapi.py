@@ -305,7 +305,7 @@ def _events() -> Iterator[Channel]:
             (event,),
             "WORKLOADS",
             _writers(kind),
-            ("gateway", "resolver", "multikueue", "door", "archivist"),
+            ("gateway", "resolver", "multikueue", "karmada", "door", "archivist"),
         )
     stored = _address(subjects.stored_event, "tenant", "id", "kind", "cluster_or_none")
     yield Channel("event", stored, tuple(EVENT_KINDS), "", ("nats-server",), ("tenant",))
@@ -331,8 +331,8 @@ def _writers(kind: str) -> tuple[str, ...]:
     if kind in DECIDED_KINDS:
         return ("resolver", "multikueue")
     if kind in EXECUTOR_KINDS or kind in ENDING_KINDS:
-        return ("door", "multikueue", *ALSO_WRITTEN_BY.get(kind, ()))
-    return ("gateway", "multikueue") if kind == "submitted" else ("gateway",)
+        return ("door", "multikueue", "karmada", *ALSO_WRITTEN_BY.get(kind, ()))
+    return ("gateway", "multikueue", "karmada") if kind == "submitted" else ("gateway",)
 
 
 def _controls() -> Iterator[Channel]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+import msgspec
+
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
@@ -26,10 +28,12 @@ from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.families import API_REPLIES, DECISIONS, EVENTS, encode
 from berthmaster.messages.fleet import (
     ClusterAlive,
+    ClusterProfile,
     CopyReport,
     FlavorQuota,
     FleetFact,
     LocalQueueReport,
+    NodeReport,
     QueueReport,
     QuotaAmount,
 )
@@ -167,6 +171,20 @@ class Bus:
 
         self.do(say())
         self.living.add(name)
+
+    def tell(self, report: NodeReport | ClusterProfile) -> None:
+        """A fact of a worker's, as it is given but for its stamp."""
+
+        async def say() -> None:
+            assert self._writer is not None
+            cluster = report.cluster
+            subject = subjects.profile(cluster)
+            if isinstance(report, NodeReport):
+                subject = subjects.node(cluster, report.node)
+            stamped = msgspec.structs.replace(report, stamp=self._writer.stamp())
+            await self._writer.put(subject, stamped)
+
+        self.do(say())
 
     def queue(self, name: str, k: Kueue, *, gpus: int = 100, **how: Any) -> None:
         """Its ClusterQueue, which the LocalQueue of the test's namespace leads to."""

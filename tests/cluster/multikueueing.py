@@ -14,7 +14,7 @@ import yaml
 
 from berthmaster.doctor.rights import DISPATCHING_ROLE
 from berthmaster.lifecycle.fold import Key, Verdict, key
-from berthmaster.multikueue.known.requests import workload_id
+from berthmaster.podsets.reading import workload_id
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueue_bus import LIMIT_S, Bus
 from tests.controlplane.kueue import builders

@@ -15,7 +15,7 @@ import pytest
 
 from berthmaster.credentials.rights import FRAMEWORKS, rules
 from berthmaster.lifecycle.fold import Key, key
-from berthmaster.multikueue.known.requests import workload_id
+from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueueing import Bus, Rig
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.build import Unavailable

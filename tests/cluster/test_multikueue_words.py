@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berthmaster.lifecycle.fold import key
-from berthmaster.multikueue.known.requests import workload_id
+from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig

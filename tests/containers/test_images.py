@@ -21,6 +21,7 @@ SERVICES = (
     "executor",
     "figures",
     "multikueue",
+    "karmada",
     "ocm",
     "admission",
     "credentials",

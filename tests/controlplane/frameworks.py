@@ -42,6 +42,18 @@ SOURCES: Final[dict[str, Source]] = {  # by Kueue's name of the integration
     "kubeflow.org/mpijob": Source(
         "github.com/kubeflow/mpi-operator@v0.8.2", ("manifests/base/kubeflow.org_mpijobs.yaml",)
     ),
+    "karmada": Source(  # no framework of Kueue's: its own control plane
+        "github.com/karmada-io/karmada@v1.18.2",
+        tuple(
+            f"charts/karmada/_crds/bases/{each}.yaml"
+            for each in (
+                "work/work.karmada.io_resourcebindings",
+                "policy/policy.karmada.io_propagationpolicies",
+                "policy/policy.karmada.io_clusterpropagationpolicies",
+                "policy/policy.karmada.io_overridepolicies",
+            )
+        ),
+    ),
     "trainer.kubeflow.org/trainjob": Source(
         _TRAINER,
         tuple(

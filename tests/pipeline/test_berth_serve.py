@@ -7,7 +7,7 @@ from pathlib import Path
 
 LIST = (
     "{gateway,resolver,scorer,archivist,usage,door,accounts,login,telemetry,emulator,inventory,"
-    "executor,figures,multikueue,credentials,ocm,admission,placement,dashboard,hub,agent}"
+    "executor,figures,multikueue,karmada,credentials,ocm,admission,placement,dashboard,hub,agent}"
 )
 
 

@@ -16,6 +16,7 @@ from berthmaster.messages.workload import (
     Cancelled,
     Claimed,
     Evicted,
+    HubObject,
     JobRequest,
     Placed,
     Reprioritized,
@@ -116,8 +117,8 @@ class World:
 
     # What people and executors do
 
-    def submit(self, request: JobRequest) -> Key:
-        """A person publishes a job request."""
+    def submit(self, request: JobRequest, origin: HubObject | None = None) -> Key:
+        """A person publishes a job request, or an object on a hub stands for one."""
         self.append(
             Submitted(
                 tenant=TENANT,
@@ -127,6 +128,7 @@ class World:
                 by="gateway",
                 request=request,
                 digest=request_digest(request),
+                origin=origin,
             )
         )
         return key(TENANT, request.id)

@@ -62,7 +62,7 @@ class Copies:
     def on_workload(self, workload: Workload, at_s: float) -> None:
         """A workload after an event that counted."""
         name, origin = workload.key, workload.origin
-        if origin is not None:
+        if origin is not None and origin.system == "kueue":
             self._names[origin.namespace, origin.name] = name
         now = workload.cluster if workload.state in IN_PLACE else ""
         cluster, since_s = self._since.get(name, ("", 0.0))

@@ -419,6 +419,27 @@ def _multikueue(_: str) -> Grants:
     )
 
 
+def _karmada(_: str) -> Grants:
+    """Tells of a Karmada control plane's bindings and carries out what the resolver decides."""
+    return Grants(
+        publish=(
+            *_CLOCK,
+            *_events("-", "submitted"),
+            *_events("*", *EXECUTOR_KINDS),
+            *_read(WORKLOADS, LEASES),
+            *_follow(WORKLOADS),
+            *_follow(FLEET, ALL_FLEET),
+            *_follow(CONTROL, ALL_CONTROL),
+            "berth.lease.karmada",
+            *_marks("karmada"),
+            *_read(CONTROL, SNAPSHOTS),
+            *_follow(ARCHIVE, ALL_ARCHIVE),
+            "berth.dead.karmada",
+        ),
+        subscribe=(),
+    )
+
+
 def _admission(_: str) -> Grants:
     """Hears which workers still have copies, and says nothing."""
     return Grants(
@@ -575,6 +596,7 @@ SERVICES: Final[Mapping[str, Role]] = MappingProxyType(
         "figures": _in_cluster,
         "inventory": _hub_inventory,
         "multikueue": _multikueue,
+        "karmada": _karmada,
         "ocm": _whole_ocm,
         "admission": _admission,
         "accounts": _accounts,

@@ -28,6 +28,7 @@ SERVICES = (
     "executor",
     "figures",
     "multikueue",
+    "karmada",
     "credentials",
     "ocm",
     "admission",
@@ -46,6 +47,7 @@ EXTRAS = {
     "figures": "kubernetes",
     "credentials": "kubernetes",
     "placement": "kubernetes",
+    "karmada": "kubernetes",
 }
 USAGE = f"usage: berth serve {{{','.join(SERVICES)}}} [--help | flags]"
 EXIT_USAGE = 2

@@ -30,6 +30,11 @@ _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
         help="Hub with Kueue: [NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].",
     ),
     click.option(
+        "--karmada", metavar="CLUSTER",
+        help="API server of a Karmada control plane, the same: bindings whose policy names us as "
+        "its scheduler wait their turn here.",
+    ),
+    click.option(
         "--worker", "workers", multiple=True, metavar="CLUSTER",
         help="Worker cluster, the same; its name must be that of its MultiKueueCluster.",
     ),
@@ -109,7 +114,8 @@ def cluster_flags(function: Any) -> Any:
 def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = ()) -> UpOptions:
     """The options that the flags ask for. Raises PlanError."""
     hub, workers = clusters_of(flags)
-    services, replicas = services_of(flags.get("services"), plan.defaults(hub, workers))
+    karmada = kube_target(flags["karmada"], Path.is_file) if flags.get("karmada") else None
+    services, replicas = services_of(flags.get("services"), plan.defaults(hub, workers, karmada))
     for flag, service in (("resolvers", "resolver"), ("scorers", "scorer")):
         if flags.get(flag, 1) != 1:
             replicas[service] = flags[flag]
@@ -131,6 +137,7 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         tenants=tenants or ("default",),
         log_level=flags["log_level"],
         hub=hub,
+        karmada=karmada,
         workers=workers,
         mode=flags.get("mode") or "observe",
         namespaces=tuple(_listed(flags.get("namespaces"))),

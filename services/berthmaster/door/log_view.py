@@ -30,6 +30,7 @@ from berthmaster.lifecycle.faults import OWN, is_tried_again
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.gangs import may_give_way
+from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL
@@ -257,14 +258,16 @@ class LogView:
         self, name: Key, workload: Workload, event: WorkloadEvent, hint: StoredHint, claimant: str
     ) -> str:
         match event:
-            case Placed() if HUB_CELL not in (event.cell, workload.cell):
-                hint = hint._replace(receipt=_receipt(workload, hint.sequence))
-                self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
-            case Placed():
+            case Placed() if HUB_CELL in (event.cell, workload.cell):
                 self._hub_names[name] = by = _hub_name(workload)
                 known_here = _Here(workload, StoredHint(hint.sequence, b""))
                 self._by_hub.setdefault(event.cluster, {})[by] = known_here
                 return ""
+            case Placed() if sent_by_hub(event):
+                return ""  # by Karmada: what is there the service beside it tells
+            case Placed():
+                hint = hint._replace(receipt=_receipt(workload, hint.sequence))
+                self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
             case Recovered():
                 placed = encode(_as_placed(event))
                 hint = StoredHint(hint.sequence, placed, True, _receipt(workload, hint.sequence))

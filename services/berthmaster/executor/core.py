@@ -51,6 +51,7 @@ from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.executor.log_events import MAX_REASON_CHARS, LogEvents
 from berthmaster.lifecycle.fold import Key, Workload, key, progress_every_s
+from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -144,10 +145,8 @@ class Executor:
             job.stale = True  # whoever tells of it can read it
             return [Acknowledge(hint), *self._advance(job, now_s)]
         match event:
-            case Placed() if event.cell == HUB_CELL:
-                return [
-                    Acknowledge(hint)
-                ]  # the hub's Kueue sends it here, its reconciler claims it
+            case Placed() if event.cell == HUB_CELL or sent_by_hub(event):
+                return [Acknowledge(hint)]  # the hub sends it here, and whoever is there claims it
             case Placed():
                 return self._on_placed(hint, event, sequence, receipt, now_s)
             case CancelRequested() | EvictionRequested() | ResizeRequested() | Committed():

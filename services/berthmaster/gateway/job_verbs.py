@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.gateway.answers import overloaded, unavailable
 from berthmaster.lifecycle.fold import Workload, progress_every_s
+from berthmaster.lifecycle.governed import is_ours_to_end
 from berthmaster.lifecycle.states import BEGUN, State
 from berthmaster.messages.api import (
     CheckpointedRequest,
@@ -173,7 +174,7 @@ def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
 def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
     if work.state not in BEGUN:
         return None
-    if work.cell != HUB_CELL and work.target.via != "direct":
+    if work.cell != HUB_CELL and not is_ours_to_end(work):
         return _kueues(order)
     if not order.evict:
         return _conflict("evict", "false", "true: it runs, and is held only if it may be ended")
@@ -181,7 +182,7 @@ def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
 
 
 def _move_refusal(order: Order, work: Workload) -> Refusal | None:
-    if work.cell != HUB_CELL and work.live and work.target.via != "direct":
+    if work.cell != HUB_CELL and work.live and not is_ours_to_end(work):
         return _kueues(order)
     if work.state is State.QUEUED:
         return _conflict("id", order.id, "a workload that runs; this one waits for its place")

@@ -45,10 +45,13 @@ class Identity(NamedTuple):
     pod: str
 
 
-def identity(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Identity | None:
+def identity(
+    labels: Mapping[str, str], annotations: Mapping[str, str], name: str = ""
+) -> Identity | None:
     """Whose pod this is; None for one that is not ours. All four labels make it ours; the index
-    that a Job gives its pods stands for the last one's half."""
-    pod = annotations.get(POD) or labels.get(POD) or _numbered(labels, annotations)
+    that a Job gives its pods stands for the last one's half; where nobody numbers them, as where
+    Karmada sent what made them, the end of their ``name`` does."""
+    pod = annotations.get(POD) or labels.get(POD) or _numbered(labels, annotations, name)
     if not pod or not all(labels.get(key) for key in (TENANT, WORKLOAD, ATTEMPT)):
         return None
     attempt = labels[ATTEMPT]
@@ -58,11 +61,11 @@ def identity(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Ident
     return Identity(tenant, workload, int(attempt), pod)
 
 
-def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+def _numbered(labels: Mapping[str, str], annotations: Mapping[str, str], name: str) -> str:
     """The pod's name from its set and the number that its Job gave it; "" if there is none."""
     pod_set = annotations.get(POD_SET) or labels.get(POD_SET)
     told = (of.get(key) for key in (INDEX, VOLCANO_INDEX) for of in (labels, annotations))
-    index = next(filter(None, told), None)
+    index = next(filter(None, told), None) or name.rpartition("-")[2]
     return f"{pod_set}-{index}" if pod_set and index else ""
 
 

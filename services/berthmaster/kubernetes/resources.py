@@ -139,6 +139,19 @@ PLACEMENT_DECISIONS: Final = Resource(_OCM, "v1beta1", "placementdecisions", "Pl
 MEMBER_CLUSTERS: Final = Resource(
     "cluster.kubernetes-fleet.io", "v1", "memberclusters", "MemberCluster", False
 )
+RESOURCE_BINDINGS: Final = Resource(
+    "work.karmada.io", "v1alpha2", "resourcebindings", "ResourceBinding"
+)
+KARMADA_CLUSTERS: Final = Resource("cluster.karmada.io", "v1alpha1", "clusters", "Cluster", False)
+PROPAGATION_POLICIES: Final = Resource(
+    "policy.karmada.io", "v1alpha1", "propagationpolicies", "PropagationPolicy"
+)
+CLUSTER_PROPAGATION_POLICIES: Final = Resource(
+    "policy.karmada.io", "v1alpha1", "clusterpropagationpolicies", "ClusterPropagationPolicy", False
+)
+OVERRIDE_POLICIES: Final = Resource(
+    "policy.karmada.io", "v1alpha1", "overridepolicies", "OverridePolicy"
+)
 ADD_ON_PLACEMENT_SCORES: Final = Resource(
     _OCM, "v1alpha1", "addonplacementscores", "AddOnPlacementScore"
 )

@@ -252,7 +252,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
 
 
 class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The Kueue Workload on a hub that a workload of ours stands for."""
+    """The object on a hub that a workload of ours stands for: a Workload of Kueue's, or a
+    ResourceBinding of Karmada's."""
 
     namespace: str
     name: str
@@ -261,6 +262,7 @@ class HubObject(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     local_queue: str = ""
     cluster_queue: str = ""
     hub: str = ""  # id of the hub's cluster: of whose objects nobody else's absence says anything
+    system: Literal["kueue", "karmada"] = "kueue"
 
 
 # What ended an attempt before its work was done; "" = not told. Of the job itself: exit and

@@ -18,7 +18,9 @@ from typing import Final
 from berthmaster.controller.answer import Answer
 from berthmaster.controller.answer import Outcome as WriteOutcome
 from berthmaster.controller.aside import Phase, SetAside
+from berthmaster.controller.in_flight import InFlight
 from berthmaster.controller.instructions import KubeEvent
+from berthmaster.controller.work_queue import WorkQueue
 from berthmaster.kubernetes.objects import Metadata, Object, key_of
 from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kubernetes.selector import Selector
@@ -79,9 +81,7 @@ from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub, ObjectKey
 from berthmaster.multikueue.known.hub_kueue import HubKueue
 from berthmaster.multikueue.known.hub_pace import HubPace
-from berthmaster.multikueue.known.in_flight import InFlight
 from berthmaster.multikueue.known.rooms import Rooms
-from berthmaster.multikueue.known.work_queue import WorkQueue
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView, view_of
 from berthmaster.multikueue.settings import NAME, HubPolicy
 

@@ -32,6 +32,7 @@ from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.controller.answer import Answer
+from berthmaster.controller.identity import PART, identify
 from berthmaster.controller.kube_events import instance_of
 from berthmaster.controller.loop import Controller
 from berthmaster.controller.watch import Watched
@@ -42,7 +43,6 @@ from berthmaster.kubernetes.objects import Object
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
 from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
-from berthmaster.multikueue.apiserver.identity import PART, identify
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
 from berthmaster.multikueue.apiserver.writer import HubWriter
 from berthmaster.multikueue.core import Reconciler
@@ -59,6 +59,7 @@ LONGEST_SLEEP_S: Final = 1.0
 BUS_SILENT_S: Final = 3.0  # no heartbeat of the log for so long: the bus is away
 BLIND_LOOK_S: Final = 0.5
 MAX_BURIALS: Final = 256
+RIGHTS: Final = "deploy/kubernetes/hub/multikueue-rbac.yaml"
 
 
 def _pairs(parts: tuple[str, ...]) -> str:
@@ -208,7 +209,8 @@ class HubController(Controller[Write]):
         """Mirror the hub, with the bus or without it."""
         ctx = self.ctx
         ctx.health.ready(PART, False, "not asked yet")
-        ctx.spawn(identify(self.client, self.core.hub, ctx.health), name="identity of the hub")
+        asking = identify(self.client, self.core.hub, ctx.health, rights=RIGHTS)
+        ctx.spawn(asking, name="identity of the hub")
         ctx.spawn(self._keep_blind_watch(), name="while the bus is away")
         if self.core.policy.mode == "dispatch":
             ctx.spawn(self._parameters.run(), name="parameters of our checks")

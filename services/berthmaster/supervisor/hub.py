@@ -21,6 +21,7 @@ from berthmaster.runtime.settings import setting
 from berthmaster.supervisor.plan import (
     HUB_ALSO,
     HUB_SERVICES,
+    KARMADA,
     PIPELINE,
     KubeTarget,
     Mode,
@@ -69,6 +70,11 @@ class HubSettings(PodSettings):
         help="file that says whose tokens stand for which tenant or cluster: then the login "
         "service runs too; none = it does not",
     )
+    karmada: Path | None = setting(
+        None,
+        help="kubeconfig of the API server of a Karmada control plane: then the service beside it "
+        "runs too; none = it does not",
+    )
     also: tuple[str, ...] = setting(
         (),
         check=_also,
@@ -79,14 +85,18 @@ class HubSettings(PodSettings):
 
 def options(settings: HubSettings) -> UpOptions:
     """The plan that these settings mean."""
+    kubeconfig = settings.karmada
+    karmada = KubeTarget(name=KARMADA, kubeconfig=kubeconfig) if kubeconfig else None
+    beside = (KARMADA,) if karmada else ()
     return UpOptions(
         folder=settings.data_dir,
-        services=(*PIPELINE, *HUB_SERVICES, *settings.also),
+        services=(*PIPELINE, *HUB_SERVICES, *settings.also, *beside),
         nats_port=settings.nats_port,
         sync=settings.sync,
         tenants=settings.tenants,
         log_level=settings.log_level,
         hub=KubeTarget(name="hub", kubeconfig=settings.kubeconfig, context=settings.context),
+        karmada=karmada,
         mode=settings.mode,
         external=settings.external,
         login_mapping=settings.login_mapping,

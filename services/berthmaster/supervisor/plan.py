@@ -22,12 +22,15 @@ WORKER_SERVICES: Final = ("inventory", "executor", "figures")
 # Beside those, where they are asked for by name: each needs kinds that not every hub has.
 HUB_ALSO: Final = ("ocm", "admission")
 WORKER_ALSO: Final = ("ocm",)
-KUBERNETES: Final = tuple(dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO)))
+KARMADA: Final = "karmada"  # beside a control plane of its own, where one is named
+KUBERNETES: Final = tuple(
+    dict.fromkeys((*HUB_SERVICES, *WORKER_SERVICES, *HUB_ALSO, *WORKER_ALSO, KARMADA))
+)
 LOGIN: Final = "login"  # beside all that, where a mapping says whom to believe
 KNOWN: Final = (*EMULATED, "telemetry", *KUBERNETES)
 EMULATOR_FOLDER: Final = "emulator"
 USAGE_FOLDER: Final = "usage"
-REMEMBERING: Final = ("gateway", "resolver", "multikueue", "door")
+REMEMBERING: Final = ("gateway", "resolver", "multikueue", KARMADA, "door")
 DEFAULT_CLUSTERS: Final = 8
 # Enough nodes for every GPU model of the published fleet, and few enough for two cores beside
 # everything else: each node sends its telemetry every second.
@@ -80,6 +83,7 @@ class UpOptions:
     tenants: tuple[str, ...] = ("default",)
     log_level: str = "info"
     hub: KubeTarget | None = None
+    karmada: KubeTarget | None = None  # the API server of a Karmada control plane
     workers: tuple[KubeTarget, ...] = ()
     mode: Mode = "observe"
     namespaces: tuple[str, ...] = ()  # of the workers, in which jobs may be made
@@ -134,13 +138,16 @@ def _is_name(text: str) -> bool:
     return bool(text) and not set(text) & set("/:~")
 
 
-def defaults(hub: KubeTarget | None, workers: Sequence[KubeTarget]) -> tuple[str, ...]:
+def defaults(
+    hub: KubeTarget | None, workers: Sequence[KubeTarget], karmada: KubeTarget | None = None
+) -> tuple[str, ...]:
     """What runs when no services are named: emulated clusters only where there are no real ones."""
     found = [*PIPELINE]
     found += HUB_SERVICES if hub else ()
+    found += (KARMADA,) if karmada else ()
     found += WORKER_SERVICES if workers else ()
     found.append(DASHBOARD)
-    return tuple(dict.fromkeys(found)) if hub or workers else EMULATED
+    return tuple(dict.fromkeys(found)) if hub or workers or karmada else EMULATED
 
 
 def check(options: UpOptions) -> None:
@@ -187,6 +194,7 @@ def _check_kubernetes(options: UpOptions) -> None:
         ("figures", options.workers, "--worker"),
         ("multikueue", options.hub, "--hub"),
         ("admission", options.hub, "--hub"),
+        (KARMADA, options.karmada, "--karmada"),
         ("inventory", options.workers or options.hub, "--hub or --worker"),
         ("ocm", options.workers or options.hub, "--hub or --worker"),
     ):
@@ -209,6 +217,8 @@ def entries(options: UpOptions) -> list[Entry]:
         found.append(Entry(LOGIN, LOGIN, LOGIN, told))
     if options.hub is not None:
         found += hub_entries(options.hub, options.mode, options.services)
+    if options.karmada is not None and KARMADA in options.services:
+        found.append(Entry(KARMADA, KARMADA, KARMADA, options.karmada.flags))
     for worker in options.workers:
         labels = options.labels.get(worker.name, ())
         found += worker_entries(worker, options.namespaces, options.services, labels=labels)

@@ -333,3 +333,28 @@ def test_the_hubs_certificate_is_for_its_service() -> None:
     settings = load(HubSettings, "hub", (), {})
     assert settings.external == (f"{service['name']}.{service['namespace']}.svc",)
     assert str(settings.data_dir) == "/data"
+
+
+def test_beside_karmada_the_hubs_pod_has_its_kubeconfig_where_the_setting_says() -> None:
+    """A component; its rights are for Karmada's own API server, so they are no part of it."""
+    folder = DEPLOY / "karmada"
+    told = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert (told["kind"], told["resources"]) == ("Component", ["network-policy.yaml"])
+    [patch] = told["patches"]
+    patched = yaml.safe_load((folder / patch["path"]).read_text())
+    hub = one(render(DEPLOY / "overlays/observe"), "StatefulSet")
+    for named in ("kind", "apiVersion"):
+        assert patched[named] == hub[named]
+    assert patched["metadata"].items() <= hub["metadata"].items()
+    spec = patched["spec"]["template"]["spec"]
+    [container], [volume] = spec["containers"], spec["volumes"]
+    assert container["name"] in [each["name"] for each in pod_of([hub])["spec"]["containers"]]
+    given = {each["name"]: each["value"] for each in container["env"]}
+    settings = load(HubSettings, "hub", (), given)
+    assert unknown_variables(HubSettings, "hub", given) == []
+    [mount] = container["volumeMounts"]
+    assert settings.karmada == Path(mount["mountPath"]) / "kubeconfig"
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    policy = yaml.safe_load((folder / "network-policy.yaml").read_text())
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert selected.items() <= pod_of([hub])["metadata"]["labels"].items()

@@ -222,6 +222,18 @@ def test_of_what_goes_by_way_of_a_hub_an_executor_tells_what_the_job_says_and_no
     assert isinstance(log.view.check(RED, once_more, again=False), Refuse)
 
 
+def test_what_karmada_sends_is_no_executors_business() -> None:
+    log = at_work()
+    log.place(RED, target=Target(via="hub", namespace="team"))
+    assert log.view.listed(RED, "", 10**6) == ([], "")
+    theirs = HubPods(namespace="team", job=job_name("acme", "train"))
+    assert log.view.hub_work(RED, theirs) is None
+    not_here = Refuse("not placed in this cluster")
+    assert log.view.check(RED, claimed(log.last), again=False) == not_here
+    log.store(claimed(log.last))
+    assert log.view.check(RED, succeeded(log.last), again=False) == not_here
+
+
 def test_pods_of_a_hub_are_known_where_their_workload_is_placed_and_while_it_is() -> None:
     log = at_work()
     origin = HubObject(namespace="team", name="job-train-1a2b3", owner="Job/train")

@@ -36,7 +36,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.placement import PodBinding
+from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.runtimes import PodTemplate, RuntimeUse, RuntimeVolume
 from berthmaster.messages.workload import (
     Cancelled,
@@ -177,6 +177,11 @@ def test_a_hint_told_twice_is_acted_on_once() -> None:
 
 def test_a_hint_for_another_cluster_is_none() -> None:
     assert Executor("paris").handle(HintSeen(1, placed(), 5), 100) == [Acknowledge(1)]
+
+
+def test_what_a_hub_has_made_is_not_made_here_too() -> None:
+    by_hub = msgspec.structs.replace(placed(), target=Target(via="hub"))
+    assert Executor("berlin").handle(HintSeen(1, by_hub, 5), 100) == [Acknowledge(1)]
 
 
 def refused(reloaded: Workload | None) -> list[Instruction]:

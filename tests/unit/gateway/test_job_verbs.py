@@ -20,6 +20,7 @@ from berthmaster.messages.workload import (
     Divided,
     Held,
     HoldReleased,
+    HubObject,
     MoveRequested,
     Part,
     PartPlace,
@@ -158,6 +159,15 @@ def test_a_workload_of_a_hub_is_evicted_moved_and_held_by_its_reconciler() -> No
     event = done(gateway, "move", to="c2")
     assert isinstance(event, MoveRequested)
     assert (event.how, event.to, event.cluster) == ("move", "c2", "c1")
+
+
+def test_what_karmada_sends_is_ours_to_end() -> None:
+    there = msgspec.structs.replace(placed(job(), 1), target=Target(via="hub"))
+    origin = HubObject(namespace="team", name="train-job", uid="u", system="karmada")
+    queued = msgspec.structs.replace(QUEUED[0], origin=origin)
+    gateway = knowing(queued, there, claimed(job(), 2))
+    assert isinstance(done(gateway, "move", to="c2"), MoveRequested)
+    assert isinstance(done(gateway, "hold", evict=True), Held)
 
 
 def test_how_far_a_job_is_is_told_while_it_runs_and_seldom() -> None:

@@ -22,17 +22,7 @@ from berthmaster.kueue.queues import (
     LocalQueue,
     LocalQueueSpec,
 )
-from berthmaster.kueue.workloads import (
-    CheckState,
-    Container,
-    KueuePodSet,
-    KueueWorkload,
-    PodSpec,
-    PodTemplate,
-    Resources,
-    WorkloadSpec,
-    WorkloadStatus,
-)
+from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadSpec, WorkloadStatus
 from berthmaster.messages.fleet import (
     CopyReport,
     FlavorQuota,
@@ -41,6 +31,7 @@ from berthmaster.messages.fleet import (
     QuotaAmount,
     Stamp,
 )
+from berthmaster.podsets.templates import Container, PodSpec, PodTemplate, Resources, TemplateSet
 
 NAMESPACE = "team"
 QUEUE = "main"
@@ -65,14 +56,14 @@ def pods(
     name: str = "main",
     resource: str = "nvidia.com/gpu",
     **spec: object,
-) -> KueuePodSet:
+) -> TemplateSet:
     """Pods with one GPU each, unless said otherwise."""
     requests: dict[str, str | int | float | None] = {"cpu": "1", "memory": "1Gi"}
     if gpus:
         requests[resource] = str(gpus)
     container = Container(resources=Resources(requests=requests))
     template = PodTemplate(spec=PodSpec(containers=(container,), **spec))  # type: ignore[arg-type]
-    return KueuePodSet(name=name, count=count, template=template)
+    return TemplateSet(name=name, count=count, template=template)
 
 
 def workload(
@@ -80,7 +71,7 @@ def workload(
     *,
     namespace: str = NAMESPACE,
     queue: str = QUEUE,
-    pod_sets: Sequence[KueuePodSet] | None = None,
+    pod_sets: Sequence[TemplateSet] | None = None,
     owner: str = "",
     kind: str = "Job",
     priority: int | None = None,

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from berthmaster.kueue.workloads import KueuePodSet, KueueWorkload
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import Succeeded
 from berthmaster.multikueue.instructions import Nominate
+from berthmaster.podsets.templates import TemplateSet
 from tests.support.builders import node, profile
 from tests.unit.multikueue.hub_objects import (
     condition,
@@ -70,7 +71,7 @@ HARD = ("a selector", "a cordon", "no LocalQueue", "a model", "resources")
 def test_a_hard_constraint_is_kept_or_the_workload_stands_still(why: str, way_out: bool) -> None:
     """Only w3 will do; and where that one is closed, none does."""
     world = known()
-    asked: Sequence[KueuePodSet] | None = None
+    asked: Sequence[TemplateSet] | None = None
     match why:
         case "a selector":
             world.put(local_queue(annotations={SELECTOR: "zone=c"}))

@@ -7,21 +7,19 @@ from hypothesis import strategies as st
 
 from berthmaster.accelerators.table import How, how_of
 from berthmaster.engine.fleet.pieces import pieces_of
-from berthmaster.kueue.workloads import (
-    Admission,
+from berthmaster.kueue.workloads import Admission, PodSetAssignment, WorkloadStatus
+from berthmaster.messages.fleet import Amounts, Share
+from berthmaster.messages.workload import PodSet
+from berthmaster.multikueue.known.requests import read_asks, read_request, read_required
+from berthmaster.podsets.templates import (
     Container,
-    KueuePodSet,
-    PodSetAssignment,
     PodSpec,
     PodTemplate,
     ResourceClaim,
     Resources,
     TemplateMetadata,
-    WorkloadStatus,
+    TemplateSet,
 )
-from berthmaster.messages.fleet import Amounts, Share
-from berthmaster.messages.workload import PodSet
-from berthmaster.multikueue.known.requests import read_asks, read_request, read_required
 from tests.support.builders import node
 from tests.support.pod_asks import ANNOTATIONS, SPECS, Document, names_asked
 from tests.unit.multikueue.hub_objects import pods, queue_report, workload
@@ -37,11 +35,11 @@ def asking(
     first: tuple[Container, ...] = (),
     annotations: dict[str, str] | None = None,
     claims: tuple[ResourceClaim, ...] = (),
-) -> KueuePodSet:
+) -> TemplateSet:
     container = Container(resources=Resources(requests=dict(requests or {})))
     spec = PodSpec(containers=(container,), init_containers=first, resource_claims=claims)
     metadata = TemplateMetadata(annotations=annotations)
-    return KueuePodSet(template=PodTemplate(metadata=metadata, spec=spec))
+    return TemplateSet(template=PodTemplate(metadata=metadata, spec=spec))
 
 
 def init(restart_policy: str | None = None, **amounts: str) -> Container:
@@ -113,7 +111,7 @@ def test_what_cannot_be_ranked_is_told_in_a_sentence() -> None:
 @given(st.lists(st.tuples(SPECS, ANNOTATIONS), min_size=1, max_size=3))
 def test_no_accelerator_is_dropped_in_silence(templates: list[tuple[Document, Document]]) -> None:
     sets = tuple(
-        KueuePodSet(
+        TemplateSet(
             name=f"set-{n}",
             template=PodTemplate(
                 spec=msgspec.convert(spec, PodSpec),
@@ -158,7 +156,7 @@ def test_tpus_and_unknown_names_are_pieces_and_a_selector_tells_their_slice() ->
         selector = {"cloud.google.com/gke-tpu-topology": topology}
         spec = msgspec.structs.replace(one.template.spec, node_selector=selector)
         template = msgspec.structs.replace(one.template, spec=spec)
-        made = workload(pod_sets=(KueuePodSet(count=count, template=template),))
+        made = workload(pod_sets=(TemplateSet(count=count, template=template),))
         return read_request(made).request.pod_sets[0]
 
     slice_ = read(4, "4x4", google_com__tpu="4", rdma__hca="1")

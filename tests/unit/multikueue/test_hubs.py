@@ -5,8 +5,8 @@ from collections import Counter
 
 from aiohttp import web
 
+from berthmaster.controller.identity import PART, identify
 from berthmaster.messages.workload import Submitted
-from berthmaster.multikueue.apiserver.identity import PART, identify
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.runtime.health import Health
 from tests.bus.tools import story
@@ -124,7 +124,7 @@ async def test_a_hub_is_asked_who_it_is_until_it_answers() -> None:
         ]
         hub, health = Hub({}), Health()
         async with await stage.client() as client:
-            asking = asyncio.create_task(identify(client, hub, health))
+            asking = asyncio.create_task(identify(client, hub, health, rights="rbac.yaml"))
             await until(lambda: health.readiness()[1]["parts"])
             _, shown = health.readiness()
             assert "not allowed to get namespace kube-system" in str(shown["parts"])

@@ -4,29 +4,25 @@ import msgspec
 import pytest
 
 from berthmaster.kueue.asks import asks_of
-from berthmaster.kueue.workloads import (
-    Admission,
-    Affinity,
-    Container,
-    KueuePodSet,
-    KueueWorkload,
-    NodeAffinity,
-    NodeSelector,
-    PodSetAssignment,
-    PodToleration,
-    Quantity,
-    Requirement,
-    Resources,
-    Term,
-    WorkloadStatus,
-)
+from berthmaster.kueue.workloads import Admission, KueueWorkload, PodSetAssignment, WorkloadStatus
 from berthmaster.messages.workload import HubObject, JobRequest, PodSet, Toleration
 from berthmaster.multikueue.known.requests import (
     origin_of,
     read_asks,
     read_request,
-    tenant_of,
-    workload_id,
+)
+from berthmaster.podsets.reading import tenant_of, workload_id
+from berthmaster.podsets.templates import (
+    Affinity,
+    Container,
+    NodeAffinity,
+    NodeSelector,
+    PodToleration,
+    Quantity,
+    Requirement,
+    Resources,
+    TemplateSet,
+    Term,
 )
 from tests.unit.multikueue.hub_objects import pods, workload
 
@@ -213,7 +209,7 @@ def test_where_it_comes_from_is_told_with_the_job_that_people_know() -> None:
 
 
 def test_gpus_are_read_by_the_resource_that_they_are_asked_for_as() -> None:
-    def read(*sets: KueuePodSet) -> tuple[int, int, str, str]:
+    def read(*sets: TemplateSet) -> tuple[int, int, str, str]:
         one = asked(*sets).pod_sets[0]
         return one.gpus, one.gpu_milli, one.gpu_resource, one.mig_profile
 

@@ -47,8 +47,8 @@ from berthmaster.multikueue.instructions import (
     Write,
     Writers,
 )
-from berthmaster.multikueue.known.requests import workload_id
 from berthmaster.multikueue.settings import HubPolicy
+from berthmaster.podsets.reading import workload_id
 from tests.support.builders import alive, node
 from tests.unit.multikueue.hub_objects import (
     CHECK,

@@ -14,12 +14,14 @@ from berthmaster.messages.api import (
     WhyReply,
 )
 from berthmaster.messages.control import Cordon, QueueSetting
+from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import (
     Checkpoint,
     Checkpointed,
     Evicted,
     Held,
     HoldReleased,
+    HubObject,
     MoveRequested,
 )
 from berthmaster.resolver.answers.whatif import Budget
@@ -105,6 +107,20 @@ def test_one_that_is_evicted_waits_again_and_may_begin_where_it_was() -> None:
     gone(world, name)
     world.settle()
     assert (world.placed_on(name), world.workloads[name].attempt) == ("c1", 2)
+
+
+def test_a_binding_of_karmadas_goes_by_way_of_its_hub_and_is_moved_like_any_other() -> None:
+    world = fleet(c1=1)
+    origin = HubObject(namespace="team", name="a-job", uid="u", hub="h", system="karmada")
+    name = world.submit(job("a", gpus=1), origin)
+    world.settle()
+    work = world.workloads[name]
+    assert (work.cluster, work.target) == ("c1", Target(via="hub", namespace="team"))
+    world.claim(name)
+    world.run(name)
+    asked = MoveRequested(**head(world, name), **here(world, name), how="evict", who="tenant t")
+    world.append(asked)
+    assert moves(world) == [("a", "asked", "")]
 
 
 def test_a_move_ends_nothing_before_there_is_room_and_begins_in_the_room_that_was_kept() -> None:

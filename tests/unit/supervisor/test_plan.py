@@ -86,6 +86,7 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         ({"servers": 3, "external": ("h",)}, "several NATS servers of one machine are for trying"),
         ({"services": ("executor",)}, "executor belongs to a cluster: name it with --worker"),
         ({"services": ("multikueue",)}, "multikueue belongs to a cluster: name it with --hub"),
+        ({"services": ("karmada",)}, "karmada belongs to a cluster: name it with --karmada"),
         ({"services": ("inventory",)}, "inventory belongs to a cluster: name it with --hub or"),
         ({"replicas": {"executor": 2}}, "2 of executor: there is one for each cluster"),
         (
@@ -106,6 +107,16 @@ def test_options_that_make_no_plan_are_told(options: dict[str, object], said: st
     with pytest.raises(PlanError) as told:
         entries(UpOptions(folder=HERE, **options))  # type: ignore[arg-type]
     assert str(told.value).startswith(said)
+
+
+def test_beside_a_karmada_control_plane_there_are_no_emulated_clusters() -> None:
+    plane = KubeTarget(name="karmada", context="karmada-apiserver")
+    options = UpOptions(folder=HERE, services=defaults(None, (), plane), karmada=plane)
+    beside = Entry("karmada", "karmada", "karmada", ("--context", "karmada-apiserver"))
+    assert entries(options) == [
+        *(Entry(name, name, name) for name in (*PIPELINE, "dashboard")),
+        beside,
+    ]
 
 
 def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:

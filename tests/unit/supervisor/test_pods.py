@@ -65,6 +65,10 @@ def test_services_that_need_more_run_where_they_are_asked_for() -> None:
     assert of_hub[-1] == Entry("ocm", "ocm", "ocm", ())
     both = entries(hub.options(load(HubSettings, "hub", (), {"BERTH_HUB_ALSO": "ocm,admission"})))
     assert both[-2:] == [of_hub[-1], Entry("admission", "admission", "admission", ())]
+    file = {"BERTH_HUB_KARMADA": "/etc/berth-karmada/kubeconfig"}
+    beside = entries(hub.options(load(HubSettings, "hub", (), file)))
+    at = ("--kubeconfig", "/etc/berth-karmada/kubeconfig")
+    assert beside[-1] == Entry("karmada", "karmada", "karmada", at)
     flags = ("--cluster", "b", "--namespaces", "ml", "--also", "ocm")
     of_agent = agent.entries(load(AgentSettings, "agent", flags, {}))
     assert of_agent[-1] == Entry("ocm-b", "ocm", "agent.b", ("--side", "worker", "--cluster", "b"))

@@ -54,7 +54,7 @@ def hold_of(pod: Pod) -> tuple[Hold | None, str]:
     hold = Hold(
         node=pod.spec.node_name,
         uid=pod.metadata.uid,
-        ours=identity(labels, annotations),
+        ours=identity(labels, annotations, pod.metadata.name),
         cpu_milli=asked.get(CPU, 0),
         memory_bytes=asked.get(MEMORY, 0),
         pieces=pieces,

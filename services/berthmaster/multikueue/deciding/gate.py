@@ -49,11 +49,11 @@ from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.deciding.job_manifest import place_of
 from berthmaster.multikueue.known.bus_state import BusState
-from berthmaster.multikueue.known.devices import has
 from berthmaster.multikueue.known.hub import ClusterRef, Rules
 from berthmaster.multikueue.known.labelled_nodes import Labels
 from berthmaster.multikueue.known.requests import Required
 from berthmaster.multikueue.settings import HubPolicy
+from berthmaster.podsets.devices import has
 
 NOT_LISTED: Final = "not in the MultiKueueConfig"
 NO_REPORT: Final = "reports no queues"

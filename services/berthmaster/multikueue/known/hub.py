@@ -18,7 +18,7 @@ from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.kueue.workloads import KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.fold import Key, key
 from berthmaster.multikueue.known.lives import Lives
-from berthmaster.multikueue.known.requests import tenant_of, workload_id
+from berthmaster.podsets.reading import tenant_of, workload_id
 
 ObjectKey = tuple[str, str]  # namespace, name
 DRAINING = "draining: its Placement selects it no longer"

@@ -57,7 +57,7 @@ from berthmaster.resolver.deciding.rebalance import Weighed, may_be_stuck, rebal
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.resize import Resize, grown, most_that
 from berthmaster.resolver.deciding.turns import Turn
-from berthmaster.resolver.deciding.worker_queue import target_in
+from berthmaster.resolver.deciding.worker_queue import target_of
 from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
 from berthmaster.resolver.settings import Policy
 
@@ -366,7 +366,7 @@ def _record(
     if shortlist.weighting.uses_steadiness:
         draft.steadiness = dict(cycle.snapshot.steadiness)
     cluster = chosen.cluster
-    target = target_in(know.queues.get(request.queue), cluster)
+    target = target_of(workload, know.queues.get(request.queue), cluster)
     if target.via == "worker":
         cycle.drafted.setdefault(cluster, []).append((target, request))
     draft.choices.append(

@@ -31,6 +31,7 @@ from berthmaster.engine.queueing.making_room import lost_gpu_s
 from berthmaster.engine.queueing.reservations import owed_room
 from berthmaster.fleetview.filters import BUSY, LESS_LIKED
 from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.governed import is_ours_to_end
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.placement import MoveOrder
@@ -99,8 +100,7 @@ def ours_to_end(workload: Workload) -> bool:
         workload.state in HELD
         and workload.request is not None
         and not workload.cancel_requested
-        and workload.target.via == "direct"
-        and workload.origin is None
+        and is_ours_to_end(workload)
     )
 
 

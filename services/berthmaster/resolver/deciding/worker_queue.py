@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.kueue.asks import Devices, asks_of
 from berthmaster.kueue.quota import Quotas, closed, queue_of
+from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
@@ -37,6 +38,14 @@ def target_in(setting: QueueSetting | None, cluster: str) -> Target:
         service_account=place.service_account,
         local_queue=place.local_queue or setting.queue,
     )
+
+
+def target_of(workload: Workload, setting: QueueSetting | None, cluster: str) -> Target:
+    """How one workload is made in a cluster."""
+    origin = workload.origin
+    if origin is not None and origin.system == "karmada":
+        return Target(via="hub", namespace=origin.namespace)
+    return target_in(setting, cluster)
 
 
 class InLine(NamedTuple):

@@ -12,6 +12,7 @@ from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.held_parts import HeldParts, Takes
 from berthmaster.engine.queueing.making_room import loss_of
 from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.governed import is_ours_to_end
 from berthmaster.lifecycle.states import HELD
 from berthmaster.messages.workload import JobRequest
 
@@ -31,8 +32,7 @@ def is_movable(workload: Workload) -> bool:
         workload.state in HELD
         and request is not None
         and request.preemptible
-        and workload.target.via == "direct"
-        and workload.origin is None
+        and is_ours_to_end(workload)
         and not workload.cancel_requested
         and not workload.leaving
     )

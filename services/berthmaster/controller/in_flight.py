@@ -4,18 +4,27 @@ After an append, the fold must show what the log has before the workload is look
 that there is a time limit, since a write may be lost, or its effect purged.
 """
 
-from typing import Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.messages.workload import WorkloadEvent
-from berthmaster.multikueue.instructions import Write
 
 FOLD_LIMIT_S: Final = 1.0
 PATIENT_AFTER: Final = 2  # refusals in a row; races are lost once
 LONGEST_PAUSE_S: Final = 30.0
 _NEVER: Final = 2**63
-W = TypeVar("W", bound=Write)
+
+
+class Referred(Protocol):
+    """A write that is known again by its ref."""
+
+    @property
+    def ref(self) -> str:
+        """As ``InFlight.ref`` gave it."""
+
+
+W = TypeVar("W", bound=Referred)
 
 
 class InFlight:
@@ -24,7 +33,7 @@ class InFlight:
     def __init__(self) -> None:
         self._number = 0
         self._busy: dict[Key, str] = {}
-        self._asked: dict[str, tuple[Key, Append | Write]] = {}
+        self._asked: dict[str, tuple[Key, Any]] = {}
         self._fold_first: dict[Key, tuple[int, float]] = {}  # sequence, and when to give up
         self._refusals: dict[Key, int] = {}  # in a row
 
@@ -57,7 +66,7 @@ class InFlight:
         self._asked[write.ref] = (name, write)
         return write
 
-    def landed(self, ref: str) -> tuple[Key, Append | Write] | None:
+    def landed(self, ref: str) -> tuple[Key, Any] | None:
         """What came back; None if nobody waits for it any more."""
         found = self._asked.pop(ref, None)
         if found is None or self._busy.get(found[0]) != ref:

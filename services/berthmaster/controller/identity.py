@@ -1,18 +1,17 @@
 """Which hub this is: the UID of its namespace kube-system, which every cluster has and keeps.
 
 Names of contexts and addresses of API servers change; a cluster that was made anew is another one,
-and has none of the Workloads of its predecessor. Asked once, before anything is done.
+and has none of the objects of its predecessor. Asked once, before anything is done.
 """
 
 import asyncio
 import random
-from typing import Final
+from typing import Final, Protocol
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import BadAnswer, Forbidden, KubernetesError
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import NAMESPACES
-from berthmaster.multikueue.known.hub import Hub
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.health import Health
 
@@ -21,8 +20,14 @@ PART: Final = "identity of the hub"
 PAUSES: Final = Backoff(first_s=0.2, most_s=15.0)
 
 
-async def identify(client: Client, hub: Hub, health: Health) -> None:
-    """Ask until it is known."""
+class Identified(Protocol):
+    """What a service knows of its hub."""
+
+    id: str  # "" = not known yet
+
+
+async def identify(client: Client, hub: Identified, health: Health, *, rights: str) -> None:
+    """Ask until it is known. ``rights``: the file whose ClusterRole allows that."""
     failures = 0
     chance = random.Random()
     path = NAMESPACES.path(name=NAMESPACE)
@@ -33,15 +38,15 @@ async def identify(client: Client, hub: Hub, health: Health) -> None:
                 raise BadAnswer(f"namespace {NAMESPACE} has no uid ({path})")
         except KubernetesError as error:
             failures += 1
-            health.ready(PART, False, _words(error))
+            health.ready(PART, False, _words(error, rights))
             await asyncio.sleep(PAUSES.delay_s(failures, chance))
     health.ready(PART, True)
 
 
-def _words(error: KubernetesError) -> str:
+def _words(error: KubernetesError, rights: str) -> str:
     if isinstance(error, Forbidden):
         return (
             f"not allowed to get namespace {NAMESPACE}, whose uid tells hubs apart: bind the "
-            f"ClusterRole of deploy/kubernetes/hub/multikueue-rbac.yaml ({error.message})"
+            f"ClusterRole of {rights} ({error.message})"
         )
     return f"cannot read namespace {NAMESPACE}: {error}"

@@ -29,9 +29,9 @@ from berthmaster.accelerators.table import (
 from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.shares import profile_milli
 from berthmaster.kubernetes.quantity import QuantityError, milli, whole
-from berthmaster.kueue.workloads import PodSpec, PodTemplate, Quantity, Resources
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import MAX_PIECES_A_POD, MAX_RESOURCES, MAX_TPUS_A_POD
+from berthmaster.podsets.templates import PodSpec, PodTemplate, Quantity, Resources
 
 WHOLE: Final = 1000
 MAX_MEMORY_MIB: Final = 1 << 24  # of a part of a GPU

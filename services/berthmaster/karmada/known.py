@@ -1,0 +1,189 @@
+"""What is known of Karmada's objects, of the log and of nodes: each as it was told last. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from berthmaster.karmada.objects import KarmadaCluster, Policy, ResourceBinding
+from berthmaster.karmada.requests import Read, is_ours, name_of, read_request
+from berthmaster.karmada.steps import Seen, View
+from berthmaster.kubernetes.objects import Object, key_of
+from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.messages.control import ControlFact, QueueSetting
+from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, PodUse
+from berthmaster.messages.workload import Cancelled, Failed, Submitted, Succeeded, WorkloadEvent
+
+MAX_ENDED: Final = 100_000
+ObjectKey = tuple[str, str]
+_Node = tuple[str, str]  # cluster, node
+
+
+class Known:
+    """Everything that steps depend on."""
+
+    def __init__(self, tenants: Mapping[str, str]) -> None:
+        self.id = ""  # of the Karmada control plane; "" = not known yet
+        self.sequence = 0
+        self.open: dict[Key, Workload] = {}
+        self.ended: OrderedDict[Key, State] = OrderedDict()
+        self.frozen: dict[Key, str] = {}
+        self.bindings: dict[ObjectKey, ResourceBinding] = {}
+        self.names: dict[Key, ObjectKey] = {}
+        self.queues: dict[str, QueueSetting] = {}
+        self._tenants = tenants
+        self._members: dict[str, KarmadaCluster] = {}
+        self._policies: dict[ObjectKey, Policy] = {}
+        self._nodes: dict[_Node, dict[Key, list[PodUse]]] = {}
+        self._pods: dict[Key, dict[_Node, list[PodUse]]] = {}
+
+    # The log
+
+    def take_event(
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, judged: Verdict | None
+    ) -> Verdict | None:
+        """Fold one event; None if it is none of this control plane's."""
+        self.sequence = max(self.sequence, sequence)
+        name = key(event.tenant, event.id)
+        workload = self.open.get(name)
+        if workload is None:
+            if isinstance(event, Succeeded | Failed | Cancelled):
+                self._remember_ending(name, event)  # a tombstone too keeps its id used
+            if not self._begins(event) or name in self.frozen:
+                return None
+            workload = Workload(tenant=event.tenant, id=event.id)
+        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
+        if verdict is Verdict.MISSED:  # it is not known yet what it is
+            self.sequence = min(self.sequence, sequence - 1)
+        if verdict is not Verdict.COUNTED:
+            return verdict
+        if isinstance(event, Succeeded | Failed | Cancelled):
+            self.open.pop(name, None)
+            self.frozen.pop(name, None)
+            self._remember_ending(name, event)
+        else:
+            self.open[name] = workload
+        return verdict
+
+    def _remember_ending(self, name: Key, event: Succeeded | Failed | Cancelled) -> None:
+        states = {Succeeded: State.SUCCEEDED, Failed: State.FAILED, Cancelled: State.CANCELLED}
+        self.ended[name] = states[type(event)]
+        if len(self.ended) > MAX_ENDED:
+            self.ended.popitem(last=False)
+
+    def _begins(self, event: WorkloadEvent) -> bool:
+        """Whether it is the first of a binding's. Of which control plane is told by its origin."""
+        origin = event.origin if isinstance(event, Submitted) else None
+        return origin is not None and origin.system == "karmada"
+
+    def is_mine(self, workload: Workload) -> bool:
+        """Whether its binding is one of this control plane's."""
+        return workload.origin is not None and workload.origin.hub == self.id
+
+    # Facts
+
+    def take_fact(self, fact: FleetFact) -> list[Key]:
+        """Take over a node's report; workloads whose pods it names, or named before."""
+        if isinstance(fact, NodeGone):
+            return self.drop_node(fact.cluster, fact.node)
+        if not isinstance(fact, NodeReport):
+            return []
+        node = (fact.cluster, fact.node)
+        before = self.drop_node(*node)
+        here: dict[Key, list[PodUse]] = {}
+        for use in fact.pods:
+            here.setdefault(key(use.tenant, use.workload), []).append(use)
+        if here:
+            self._nodes[node] = here
+        for name, uses in here.items():
+            self._pods.setdefault(name, {})[node] = uses
+        return [*before, *here]
+
+    def drop_node(self, cluster: str, node: str) -> list[Key]:
+        """A node that is no more; whose pods it had."""
+        had = list(self._nodes.pop((cluster, node), ()))
+        for name in had:
+            if (places := self._pods.get(name)) is not None:
+                places.pop((cluster, node), None)
+                if not places:
+                    del self._pods[name]
+        return had
+
+    def take_control(self, fact: ControlFact) -> None:
+        """Take over what an operator set."""
+        if isinstance(fact, QueueSetting):
+            self.queues[fact.queue] = fact
+
+    # Karmada's objects
+
+    def put(self, thing: Object, *, gone: bool) -> Iterable[Key]:
+        """An object as it is now, or as it was last; which workloads that is about."""
+        at = key_of(thing.metadata)
+        match thing:
+            case ResourceBinding():
+                return self._put_binding(at, thing, gone)
+            case KarmadaCluster():
+                _put(self._members, thing.metadata.name, thing, gone)
+            case Policy():
+                _put(self._policies, at, thing, gone)
+        return list(self.names)
+
+    def _put_binding(self, at: ObjectKey, binding: ResourceBinding, gone: bool) -> list[Key]:
+        name = key(*name_of(binding, self._tenants))
+        before = self.bindings.get(at)
+        touched = [name]
+        if before is not None and before.metadata.uid != binding.metadata.uid:
+            older = key(*name_of(before, self._tenants))
+            self.names.pop(older, None)
+            touched.append(older)
+        if gone or not (is_ours(binding) or name in self.open):
+            self.bindings.pop(at, None)
+            self.names.pop(name, None)
+        else:
+            self.bindings[at] = binding
+            self.names[name] = at
+        return touched
+
+    # What follows
+
+    def read(self, binding: ResourceBinding) -> Read:
+        """What it asks for."""
+        namespace, name = binding.policy
+        policy = self._policies.get((namespace, name))
+        told = policy.metadata.labels if policy is not None else {}
+        return read_request(binding, told, self._members.values(), self.queues, self._tenants)
+
+    def view(self, name: Key, empty_since_s: float | None, labelled_s: float | None) -> View:
+        """One workload as it stands."""
+        work = self.open.get(name)
+        at = self.names.get(name)
+        binding = self.bindings.get(at) if at is not None else None
+        ended = self.ended.get(name)
+        read = self.read(binding) if binding is not None and ended is None else None
+        return View(binding, read, work, ended, self.pods(work), empty_since_s, labelled_s)
+
+    def pods(self, work: Workload | None) -> list[Seen]:
+        """Where the pods of its attempt are, as nodes report them."""
+        if work is None or work.state not in LIVE:
+            return []
+        return [
+            Seen(node, use)
+            for (cluster, node), uses in sorted(self._pods.get(work.key, {}).items())
+            for use in sorted(uses, key=lambda use: use.pod)
+            if cluster == work.cluster and use.attempt == work.attempt
+        ]
+
+    def is_empty(self, name: Key) -> bool:
+        """Whether nothing of its attempt is left, with Karmada or on any node."""
+        work, at = self.open.get(name), self.names.get(name)
+        binding = self.bindings.get(at) if at is not None else None
+        if work is None or self.pods(work):
+            return False
+        return binding is None or not (binding.where or binding.items)
+
+
+def _put(into: dict, at: object, thing: object, gone: bool) -> None:  # type: ignore[type-arg]
+    if gone:
+        into.pop(at, None)
+    else:
+        into[at] = thing

@@ -1,0 +1,193 @@
+"""`berth serve karmada`: bindings of a Karmada control plane wait their turn, and go where we say.
+
+::
+
+    berth serve karmada --kubeconfig F --context karmada-apiserver
+
+Ours are those whose policy says ``schedulerName: berthmaster``. Rights:
+deploy/kubernetes/karmada/rbac.yaml, on the Karmada API server. One replica holds the lease and
+acts; the others mirror the same. While the bus is away nothing changes: what is held stays held,
+and what was let go runs on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.decider_input import DeciderInput
+from berthmaster.bus.errors import BusError
+from berthmaster.bus.facts import FactMirror
+from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.grouped import grouped
+from berthmaster.bus.joining import joined
+from berthmaster.bus.lease import Lease
+from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS
+from berthmaster.controller.identity import PART, identify
+from berthmaster.controller.kube_events import instance_of
+from berthmaster.controller.loop import Controller
+from berthmaster.controller.watch import Watched
+from berthmaster.karmada.core import KarmadaCore
+from berthmaster.karmada.instructions import Write
+from berthmaster.karmada.objects import KarmadaCluster, Policy, ResourceBinding
+from berthmaster.karmada.writer import KarmadaWriter
+from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.joining import ClusterSettings, reached
+from berthmaster.kubernetes.objects import Object
+from berthmaster.kubernetes.resources import (
+    CLUSTER_PROPAGATION_POLICIES,
+    KARMADA_CLUSTERS,
+    PROPAGATION_POLICIES,
+    RESOURCE_BINDINGS,
+)
+from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
+from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
+from berthmaster.runtime.service import Context, Service
+from berthmaster.runtime.settings import setting
+
+NAME: Final = "karmada"
+RIGHTS: Final = "deploy/kubernetes/karmada/rbac.yaml"
+ABSENT_S: Final = 5.0
+WATCHED: Final = (
+    Watched(RESOURCE_BINDINGS, ResourceBinding),
+    Watched(KARMADA_CLUSTERS, KarmadaCluster),
+    Watched(PROPAGATION_POLICIES, Policy),
+    Watched(CLUSTER_PROPAGATION_POLICIES, Policy),
+)
+
+
+def _pairs(parts: tuple[str, ...]) -> str:
+    good = all(0 < part.find("=") < len(part) - 1 for part in parts)
+    return "" if good else "NAMESPACE=TENANT, several with commas between them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KarmadaSettings(ClusterSettings):
+    """Settings of the service beside a Karmada control plane."""
+
+    tenant_of_namespace: tuple[str, ...] = setting(
+        (), check=_pairs, help="whose a namespace is, NAMESPACE=TENANT; others are their own tenant"
+    )
+    memory_dir: str = setting("", help=MEMORY_HELP)
+
+    @property
+    def tenants(self) -> dict[str, str]:
+        """Namespace -> tenant."""
+        pairs = (part.partition("=") for part in self.tenant_of_namespace)
+        return {namespace: tenant for namespace, _, tenant in pairs}
+
+
+class KarmadaController(Controller[Write]):
+    """One replica."""
+
+    def __init__(self, ctx: Context[KarmadaSettings], client: Client, conn: Connection) -> None:
+        self.core = core = KarmadaCore(instance_of(NAME), ctx.settings.tenants)
+        writer = KarmadaWriter(client)
+        super().__init__(ctx, client, core, writer, name=NAME)
+        writer.now = conn.now  # type: ignore[method-assign]
+        self.watches(WATCHED, absent_s=ABSENT_S)
+        self._conn = conn
+        self._caught_up = {"log": False, "fleet": False, "control": False}
+        self._log_read = asyncio.Event()
+        self._input = DeciderInput(ctx, core, self.wake)
+        self._guard = LogGuard(
+            ctx, conn, NAME, folder=ctx.settings.memory_dir, told=lambda _: self.wake()
+        )
+        self._submitted = ctx.metrics.counter("submitted", "Bindings made known on the bus")
+        self._open = ctx.metrics.gauge("workloads", "Open workloads of this control plane")
+        self._troubled = ctx.metrics.gauge("troubled", "Bindings that a write failed for last")
+
+    async def run(self) -> None:
+        """Until the context says stop."""
+        ctx, conn, heard = self.ctx, self._conn, self._input
+        for part in (PART, *self._caught_up):
+            ctx.health.ready(part, False, "catching up")
+        heard.conn, heard.flaws = conn, self._guard.flaws
+        if not await self._guard.begin():
+            return
+        self._guard.follows(1)
+        ctx.spawn(
+            identify(self.client, self.core.know, ctx.health, rights=RIGHTS),
+            name="identity of the control plane",
+        )
+        log = Follower(conn, WORKLOADS, [subjects.ALL_WORKLOADS], start=1)
+        fleet = FactMirror(
+            conn, NAME, [subjects.ALL_FLEET], on_fact=heard.on_fact, on_gone=self._on_gone
+        )
+        control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
+        ctx.spawn(log.run(self._on_recorded, caught_up=self._ready("log")), name="the log")
+        ctx.spawn(self._guard.run(self._log_read), name="guard the log")
+        ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
+        ctx.spawn(control.run(heard.on_control, caught_up=self._ready("control")), name="control")
+        self.start()
+        self.lead_by(Lease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
+        await self.finish()
+        await heard.close()
+
+    def _on_gone(self, subject: str) -> None:
+        if (node := subjects.parse_node(subject)) is not None:
+            self.core.on_node_gone(*node)
+
+    def _on_recorded(self, recorded: Recorded) -> None:
+        self._guard.saw(recorded)
+        self._input.on_recorded(recorded)
+
+    def _ready(self, part: str) -> Callable[[], None]:
+        def caught_up() -> None:
+            self._caught_up[part] = True
+            if part == "log":
+                self._log_read.set()
+            self.ctx.health.ready(part, True)
+            self.wake()
+
+        return caught_up
+
+    def on_object(self, one: Watched, thing: Object, gone: bool) -> None:
+        self.core.on_object(thing, gone=gone)
+
+    def now(self) -> float:
+        return self._conn.now()
+
+    def may_act(self) -> bool:
+        whole = self._guard.sound and self._guard.read and all(self._caught_up.values())
+        return super().may_act() and whole and bool(self.core.know.id)
+
+    async def act(self) -> None:
+        await super().act()
+        appends, self.core.appends = self.core.appends, []
+        for append in appends:
+            self.ctx.spawn(self._append(append), name="append")
+
+    async def _append(self, append: Append) -> None:
+        outcome: Outcome
+        try:
+            outcome = await grouped(self._conn).append(append.event)
+        except BusError as error:
+            outcome = Unknown(str(error))
+        if isinstance(outcome, Stored):
+            self._submitted.inc(append.event.after == 0)
+        else:
+            self.ctx.log.info("not appended", ref=append.ref, outcome=str(outcome))
+        self.core.on_appended(append.ref, outcome, self.now())
+        self.wake()
+
+    def about(self, write: Write) -> str:
+        meta = write.binding.metadata
+        return f"{meta.namespace}/{meta.name}"
+
+    def show(self) -> None:
+        self.ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+        self._open.set(len(self.core.know.open))
+        self._troubled.set(len(self.core.trouble))
+
+
+async def main(ctx: Context[Any]) -> None:
+    """Join the bus and the control plane, and act while the lease is ours."""
+    async with reached(ctx, NAME) as client, joined(ctx, WORKLOADS, FLEET, CONTROL) as conn:
+        if conn is not None:
+            await KarmadaController(ctx, client, conn).run()
+
+
+SERVICE = Service(NAME, KarmadaSettings, main)
