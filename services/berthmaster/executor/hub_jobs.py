@@ -7,7 +7,8 @@ this cluster. Pods of a Job that we made on the hub are known by its name. Rules
 - The door is asked about pods that nobody has told of yet, all of them together, ever more seldom:
   pods of a Kueue that is this cluster's own stay nobody's.
 - A workload whose pods have all gone is forgotten: what comes after them is another attempt.
-- Pods keep their numbers while any of them is there, those that have gone count on.
+- Each pod has a place, and so a number, that it keeps when it has gone, while any of them is there;
+  one that its controller makes in its stead takes it over.
 - The executor's own pods have its label, and are none of these.
 """
 
@@ -60,13 +61,21 @@ class _Name(NamedTuple):
     job: str = ""  # then it is that of a Job
 
 
+class _Place(NamedTuple):
+    """Of a pod among those of its workload."""
+
+    pod_set: str
+    numbers: tuple[int, ...]
+    name: str = ""  # of the first pod there, where its controller gives no numbers
+
+
 class _Group:
     """Pods of one name."""
 
     def __init__(self, job: str) -> None:
         self.job = job
         self.pods: dict[str, PodObject] = {}
-        self.ever: dict[str, PodObject] = {}  # those that have gone too
+        self.places: dict[_Place, PodObject] = {}  # the newest of each, those that have gone too
         self.work: HubWork | None = None  # None: nobody has said
         self.pause_s = FIRST_PAUSE_S
         self.due_s = 0.0
@@ -76,6 +85,31 @@ class _Group:
         """Which one they are, if that is known."""
         work = self.work
         return Attempt(work.tenant, work.id, work.attempt) if work is not None else None
+
+    def put(self, pod: PodObject) -> None:
+        """It is there."""
+        name = pod.metadata.name
+        self.pods[name] = pod
+        place = self._place_of(pod)
+        there = self.places.get(place)
+        named = there.metadata.name if there is not None else name
+        if there is None or named == name or named not in self.pods or _is_before(there, pod):
+            self.places[place] = pod
+
+    def _place_of(self, pod: PodObject) -> _Place:
+        meta = pod.metadata
+        of = meta.labels.get(POD_SET_LABEL, "")
+        numbers = tuple(_number(meta.labels, meta.annotations, key) for key in NUMBERS)
+        if any(number >= 0 for number in numbers):
+            return _Place(of, numbers)
+        left = None
+        for place, there in self.places.items():
+            if place[:2] == (of, numbers):
+                if there.metadata.name == meta.name:
+                    return place
+                if there.metadata.name not in self.pods:
+                    left = left or place
+        return left or _Place(of, numbers, meta.name)
 
 
 OnPods = Callable[[Attempt, Sequence[PodObject], PodObject | None], None]
@@ -132,6 +166,11 @@ class HubJobs:
         group = self._attempts.get(attempt)
         return _ordered(group) if group is not None else ()
 
+    def find(self, attempt: Attempt, name: str) -> PodObject | None:
+        """One of its pods that are there, also one in whose stead there is another by now."""
+        group = self._attempts.get(attempt)
+        return group.pods.get(name) if group is not None else None
+
     def number_of(self, attempt: Attempt, pod: PodObject) -> int:
         """Which of its attempt's pods it is."""
         names = [each.metadata.name for each in self.pods_of(attempt)]
@@ -171,7 +210,7 @@ class HubJobs:
             return
         if group is None:
             group = self._groups[name] = _Group(_job_of(pod))
-        group.pods[pod.metadata.name] = group.ever[pod.metadata.name] = pod
+        group.put(pod)
         if (attempt := group.attempt) is not None:
             self._on_pods(attempt, tuple(group.pods.values()), pod)
 
@@ -241,20 +280,26 @@ def _job_of(pod: PodObject) -> str:
 
 def _ordered(group: _Group) -> tuple[PodObject, ...]:
     names = group.work.pod_sets if group.work is not None else ()
-    places = {name: place for place, name in enumerate(names)}
+    turns = {name: turn for turn, name in enumerate(names)}
 
-    def order(pod: PodObject) -> tuple[bool, int, tuple[int, ...], str]:
-        meta = pod.metadata
-        of = meta.labels.get(POD_SET_LABEL, "")
-        numbers = tuple(_number(meta.labels, meta.annotations, key) for key in NUMBERS)
-        return of in INITIALIZERS, places.get(of, len(places)), numbers, meta.name
+    def order(place: _Place) -> tuple[bool, int, _Place]:
+        of = place.pod_set
+        return of in INITIALIZERS, turns.get(of, len(turns)), place
 
-    return tuple(sorted(group.ever.values(), key=order))
+    return tuple(group.places[place] for place in sorted(group.places, key=order))
+
+
+def _is_before(pod: PodObject, other: PodObject) -> bool:
+    """Whether the other was made in its stead. Such times have one form, in order as texts; of two
+    of one second the one that is over was first."""
+    made, then = (one.metadata.creation_timestamp or "" for one in (pod, other))
+    return (made, not pod.over) < (then, not other.over)
 
 
 def _number(of_labels: Mapping[str, str], annotations: Mapping[str, str], key: str) -> int:
+    """-1 = it has none."""
     told = of_labels.get(key) or annotations.get(key) or ""
-    return int(told) if told.isascii() and told.isdecimal() and len(told) < 9 else 0
+    return int(told) if told.isascii() and told.isdecimal() and len(told) < 9 else -1
 
 
 def _parts(names: Sequence[_Name]) -> Iterable[Sequence[_Name]]:

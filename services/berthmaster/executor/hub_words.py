@@ -128,17 +128,18 @@ class HubWords:
 
     def _on_end(self, attempt: Attempt, pod: PodObject) -> None:
         heard = self._heard.setdefault(attempt, _Heard(began_s=self._door.now()))
-        if pod.leaving and not heard.leaving:
+        number = self._jobs.number_of(attempt, pod)
+        if pod.leaving and number == 0 and not heard.leaving:
             heard.leaving = True
             self._progress.follow(attempt)
-        number = self._jobs.number_of(attempt, pod)
         seen = pod.metadata.name, pod.over
         if number >= MAX_LOG_ENDS or seen in heard.kept or len(self._keeping) >= MAX_KEEPING:
             return
         heard.kept.add(seen)
-        task = self._loop.create_task(
-            self._desk.keep_end(attempt, number), name=f"end of the log of {attempt.id}"
+        ends = self._desk.keep_end(
+            attempt, pod.metadata.name, number, len(self._jobs.pods_of(attempt))
         )
+        task = self._loop.create_task(ends, name=f"end of the log of {attempt.id}")
         self._keeping.add(task)
         task.add_done_callback(self._keeping.discard)
 

@@ -293,27 +293,25 @@ class LogDesk:
                 pods = await self._source.pods(attempt)
                 await asyncio.gather(
                     *(
-                        self._keep_end(attempt, pods, at)
-                        for at in range(min(MAX_LOG_ENDS, len(pods)))
+                        self._keep_end(attempt, pod, at, len(pods))
+                        for at, pod in enumerate(pods[:MAX_LOG_ENDS])
                     ),
                     return_exceptions=True,
                 )
         except (NoLog, TimeoutError):
             pass
 
-    async def keep_end(self, attempt: Attempt, at: int) -> None:
-        """The same of one of its pods."""
+    async def keep_end(self, attempt: Attempt, pod: str, at: int, pods: int) -> None:
+        """The same of one of its pods, which is number ``at`` of so many."""
         try:
             async with asyncio.timeout(END_LIMIT_S):
-                pods = await self._source.pods(attempt)
-                if at < len(pods):
-                    await self._keep_end(attempt, pods, at)
+                await self._keep_end(attempt, pod, at, pods)
         except (NoLog, BusError, TimeoutError):
             pass
 
-    async def _keep_end(self, attempt: Attempt, pods: Sequence[str], at: int) -> None:
+    async def _keep_end(self, attempt: Attempt, pod: str, at: int, pods: int) -> None:
         stream = await self._source.open(
-            attempt, pods[at], since_s=None, tail=END_BYTES // 16, follow=False
+            attempt, pod, since_s=None, tail=END_BYTES // 16, follow=False
         )
         lines, kept, size = Lines(), [], 0
         try:
@@ -339,7 +337,7 @@ class LogDesk:
             id=attempt.id,
             attempt=attempt.number,
             pod=at,
-            pods=len(pods),
+            pods=pods,
             data=b"".join(reversed(end)),
             cut=len(end) < len(kept),
         )

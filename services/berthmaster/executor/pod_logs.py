@@ -40,8 +40,10 @@ class PodLogs:
         follow: bool,
     ) -> LogStream:
         """Raises NoLog."""
-        pods = self._pods_of(attempt)
-        found = next((p for p in pods if p.metadata.name == pod), None)
+        found = self._hub_jobs.find(attempt, pod)
+        if self._runtime.holds(attempt):
+            pods = self._runtime.pods_of(attempt)
+            found = next((p for p in pods if p.metadata.name == pod), None)
         if found is None:
             raise NoLog(f"pod {pod} is gone")
         since = ""

@@ -212,6 +212,41 @@ def test_pods_are_known_by_kueues_word_on_them_whatever_made_them_and_keep_their
     bench(story, wl=work(7, 2, "head", "workers"))
 
 
+def test_a_pod_that_is_made_in_anothers_stead_takes_over_its_number() -> None:
+    async def story(there: Bench) -> None:
+        # A Job tries an index again: the pod that failed stays, and the newer one is what counts.
+        there.api.logs = {"z-0": b"2026-11-25T10:00:00Z z-0\n"}
+        for name, index in (("z-0", 0), ("b-1", 1)):
+            made = pod(name, "wl", index=index)
+            made["metadata"]["creationTimestamp"] = "2026-11-25T10:00:00Z"
+            await there.api.put("pods", made)
+        await until(lambda: there.jobs.work_of(TRAIN))
+        await there.api.change("pods", "z-0", status={"phase": "Failed"})
+        again = pod("c-0", "wl", index=0)
+        again["metadata"]["creationTimestamp"] = "2026-11-25T10:00:09Z"
+        await there.api.put("pods", again)
+        await until(lambda: "c-0" in [one.metadata.name for one in there.jobs.pods_of(TRAIN)])
+        assert await there.names() == ["c-0", "b-1"]
+        await there.api.change("pods", "z-0", metadata={"finalizers": []})
+        await until(lambda: there.door.ends)
+        assert there.door.ends == [(2, 0, b"2026-11-25T10:00:00Z z-0\n")]
+        # A RayCluster's pods have no numbers: a new one takes the place of one that has gone.
+        ray = {"owner": ("RayCluster", "r")}
+        for name in ("x-head", "w-1", "w-2"):
+            of = "head" if name == "x-head" else "workers"
+            await there.api.put("pods", pod(name, "ray", of, **ray))  # type: ignore[arg-type]
+        rays = TRAIN._replace(id="ray")
+        await until(lambda: len(there.jobs.pods_of(rays)) == 3)
+        await there.api.remove("pods", "w-1")
+        await there.api.put("pods", pod("z-3", "ray", "workers", **ray))  # type: ignore[arg-type]
+        await until(lambda: "z-3" in [one.metadata.name for one in there.jobs.pods_of(rays)])
+        assert await there.names(rays) == ["x-head", "z-3", "w-2"]
+        assert await there.names() == ["c-0", "b-1"]
+
+    of_ray = msgspec.structs.replace(work(7, 2, "head", "workers"), id="ray")
+    bench(story, wl=work(), ray=of_ray)
+
+
 def test_without_kueues_word_a_job_is_known_by_its_name_and_a_door_that_is_away_is_asked() -> None:
     async def story(there: Bench) -> None:
         there.door.is_away = True
