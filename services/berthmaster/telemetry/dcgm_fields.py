@@ -9,10 +9,11 @@ from here say who was given a GPU and carry no processes. Pure.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from berthmaster.accelerators import mig
 from berthmaster.messages.telemetry import GpuHolder, GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.pod_resources import merged
@@ -204,6 +205,9 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         throttle_reasons=reasons,
     )
     health, why = verdict(signs, now_s)
+    slices = tuple(
+        _mig(device.uuid, number, instance) for number, instance in sorted(device.instances.items())
+    )
     return GpuReading(
         index=index,
         uuid=device.uuid,
@@ -212,7 +216,7 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         health_reason=why,
         memory_total_mib=_total_mib(values),
         memory_used_mib=_whole(values.get(FB_USED)),
-        utilization_percent=_utilization(values),
+        utilization_percent=_utilization(values, slices),
         memory_bandwidth_percent=percent(values.get(MEM_COPY_UTIL, math.nan)),
         power_w=values.get(POWER_USAGE),
         power_limit_w=values.get(ENFORCED_LIMIT, values.get(POWER_LIMIT)),
@@ -223,10 +227,7 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         ecc_corrected=_whole(values.get(ECC_CORRECTED)),
         ecc_uncorrected=_whole(values.get(ECC_UNCORRECTED)),
         xid=xid,
-        mig=tuple(
-            _mig(device.uuid, number, instance)
-            for number, instance in sorted(device.instances.items())
-        ),
+        mig=slices,
         holders=merged(
             GpuHolder(
                 namespace=namespace,
@@ -263,11 +264,28 @@ def _total_mib(values: Mapping[str, float]) -> int | None:
     return None
 
 
-def _utilization(values: Mapping[str, float]) -> float | None:
-    """Of a GPU: as its driver counts, else as its profiling counters do."""
+def _utilization(values: Mapping[str, float], slices: Sequence[MigInstance]) -> float | None:
+    """Of a GPU: as its driver counts, else as its profiling counters do, else as its slices come to
+    that a MIG mode cuts it into, since in it the driver does not count."""
     if GPU_UTIL in values:
         return percent(values[GPU_UTIL])
-    return _of_instance(values)
+    whole = _of_instance(values)
+    return whole if whole is not None else _of_slices(slices)
+
+
+def _of_slices(slices: Sequence[MigInstance]) -> float | None:
+    """What the use of all slices comes to, each by its part of the GPU; what is cut into none is
+    idle. One that was not measured leaves the whole unknown.
+
+    For example, 3g at 80 % and 1g at 30 % are 3/7 * 80 + 1/7 * 30 = 38.6 % of the GPU.
+    """
+    busy = 0.0
+    for one in slices:
+        profile = mig.profile(one.profile)
+        if one.utilization_percent is None or profile is None:
+            return None
+        busy += one.utilization_percent * profile.slices / mig.SLICES
+    return percent(round(busy, 1)) if slices else None
 
 
 def _of_instance(values: Mapping[str, float]) -> float | None:

@@ -213,6 +213,32 @@ def test_mig_instances_are_listed_below_their_gpu() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("slices", "busy"),
+    [
+        ((("3g.20gb", 0.8), ("1g.5gb", 0.3)), 38.6),  # 3/7 of 80 and 1/7 of 30
+        ((("7g.40gb", 0.5),), 50.0),
+        ((("3g.20gb", 0.0), ("1g.5gb+me", 0.0)), 0.0),
+        ((("1g.5gb", 1.0),) * 7, 100.0),
+        ((("3g.20gb", 0.8), ("1g.5gb", None)), None),  # unknown is not idle
+        ((("3g.20gb", 0.8), ("odd", 0.3)), None),
+        ((("7g.40gb", 1.0), ("1g.5gb", 1.0)), None),  # more than there is
+    ],
+)
+def test_a_gpu_in_mig_mode_is_used_as_its_slices_are(
+    slices: tuple[tuple[str, float | None], ...], busy: float | None
+) -> None:
+    rows = [
+        (
+            labels(GPU_I_PROFILE=profile, GPU_I_ID=str(number)),
+            {"DCGM_FI_DEV_FB_USED": 7}
+            | ({} if part is None else {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": part}),
+        )
+        for number, (profile, part) in enumerate(slices, 1)
+    ]
+    assert only(page(*rows)).utilization_percent == busy
+
+
 def test_what_a_parser_remembers_does_not_change_what_it_reads() -> None:
     parser = Parser()
     hot = page((labels(modelName='A "B" {C} 5'), A100 | {"DCGM_FI_DEV_GPU_TEMP": 90}))
