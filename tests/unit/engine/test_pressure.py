@@ -146,7 +146,7 @@ def costs(fleet: Fleet, mix: Mix, need: PodSet) -> list[float]:
 
 def test_the_fewer_blocks_are_left_the_dearer_they_are_and_a_pod_pays_for_what_it_breaks() -> None:
     fleet = fleet_of(*((f"n{at}", 8, "G2") for at in range(4)), ("single", 1, "G2"))
-    mix = learned((pod_set(gpus=8), 40))
+    mix = learned((pod_set(gpus=1), 40))
     assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=4000),)
     fleet.charge([takes("n0", (3,))], +1)
     assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=5333),)
@@ -157,6 +157,17 @@ def test_the_fewer_blocks_are_left_the_dearer_they_are_and_a_pod_pays_for_what_i
     assert costs(fleet, mix, pod_set(gpus=8)) == [0.0] * 4  # it takes a block, and breaks none
     fleet.charge([takes(f"n{at}", (3,)) for at in range(4)], +1)
     assert priced(fleet, mix).whole == (WholeBlock(gpus=8, price_milli=16_000),)  # the next
+
+
+def test_blocks_are_dearer_the_more_of_the_demand_takes_so_many_or_more() -> None:
+    # The example of pressure.py: 40 of 100 GPUs are asked for by eight, 24 by four.
+    fleet = fleet_of(*((f"n{at}", 8, "G2") for at in range(4)))
+    mix = learned((pod_set(gpus=8), 5), (pod_set(gpus=4), 6), (pod_set(gpus=1), 36))
+    four, eight = (block.price_milli for block in priced(fleet, mix).whole)
+    assert eight == 15_200  # 4000 x (1 + 7 x 0.4)
+    assert four == 5_480  # 1000 x (1 + 7 x 0.64)
+    parts = learned((pod_set(gpus=1, gpu_milli=500), 40))
+    assert [block.price_milli for block in priced(fleet, parts).whole] == [4000]
 
 
 def test_what_is_nearly_a_block_is_left_alone_before_what_is_far_from_one() -> None:
@@ -174,13 +185,13 @@ def test_blocks_of_the_sizes_that_pods_take_stay_together_before_they_are_all_th
     taken = [takes("five", (0, 1, 2)), takes("four", (0, 1, 2, 3)), takes("three", (0, 1, 2, 3, 4))]
     fleet.charge(taken, +1)
     mix = learned((pod_set(gpus=1), 20), (pod_set(gpus=4), 20))
-    prices = (WholeBlock(gpus=4, price_milli=4000), WholeBlock(gpus=8, price_milli=16_000))
-    assert priced(fleet, mix).whole == prices
-    assert costs(fleet, mix, pod_set(gpus=1)) == [0.7188, 3.6992, 0.625]
-    assert costs(fleet, mix, pod_set(gpus=2)) == [4.2812, 4.1875, 0.625]
+    prices = (WholeBlock(gpus=4, price_milli=26_400), WholeBlock(gpus=8, price_milli=16_000))
+    assert priced(fleet, mix).whole == prices  # 80 of 100 GPUs are asked for by four
+    assert costs(fleet, mix, pod_set(gpus=1)) == [0.7188, 22.5117, 3.425]
+    assert costs(fleet, mix, pod_set(gpus=2)) == [22.4813, 25.1875, 3.425]
     closed = node("c", "four", gpus=8, cpu_milli=96_000, model="G2", schedulable=False)
     fleet.put_node(closed)
-    assert priced(fleet, mix).whole[0] == WholeBlock(gpus=4, price_milli=8000)  # one less
+    assert priced(fleet, mix).whole[0] == WholeBlock(gpus=4, price_milli=52_800)  # one less
     larger = learned((pod_set(gpus=16), 40))  # of which no node has one
     assert [block.gpus for block in priced(fleet, larger).whole] == [8]
 

@@ -17,7 +17,10 @@ higher the fewer such blocks are left in the fleet. There are blocks of each num
 sample take, and of each number that nodes have, so that on a small fleet that is nearly idle small
 pods stand together, and the one that wants a whole node finds one, seen before or not. Of a node
 with e GPUs wholly free the blocks of k are worth floor(e / k) prices: a pod of one GPU goes to a
-node with five of them rather than to one with four while blocks of two and four are scarce. What is
+node with five of them rather than to one with four while blocks of two and four are scarce. Where
+much of what comes takes as many GPUs on one node or more, they are dearer by that: a node that is
+broken up is missed the sooner. **An example.** Two fifths of the GPUs asked for are asked for by
+eight: blocks of eight are 1 + 7 x 0.4 = 3.8 times as dear as where nobody asks for so many. What is
 left over may yet become a block when others leave, and the more of one it is the sooner: r of k are
 worth half a price x (r / k)^4, so that a node with seven of eight free is left alone before others.
 
@@ -34,10 +37,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sampled, Wants, accepting
+from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sample, Sampled, Wants, accepting
 from berthmaster.messages.placement import PressedPool, Pressure, WholeBlock
 
 FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself
@@ -45,6 +48,7 @@ A_DENSITY: Final = 0.6  # price for each time the usual density beyond that
 DENSEST: Final = 5.0  # beyond which it is no dearer
 WASTED: Final = 0.02  # of a pool's GPUs: fragments that nobody will fill
 LAST_BLOCK: Final = 2.0  # price of a block, by its GPUs, if it is the last one
+MISSED: Final = 7.0  # times the share of GPUs that are asked for by so many or more: dearer by that
 NEARLY_A_BLOCK: Final = 0.5  # of its price, times the fourth power of how much of it is there
 SMALLEST_BLOCK: Final = 2  # GPUs
 LARGEST_BLOCK: Final = 64  # beyond which GPUs of a node count as no more
@@ -123,6 +127,7 @@ class Pools:
         largest = max(laid.sizes, default=0)
         sizes = laid.sizes | {kind.gpus for kind, _ in sampled.sample}
         self.blocks = sorted(size for size in sizes if SMALLEST_BLOCK <= size <= largest)
+        self.missed = [1.0 + MISSED * _share_of(sampled.sample, size) for size in self.blocks]
 
     def prices(self, room: NDArray[np.float64]) -> list[float]:
         """Of each pool. ``room``: [N], GPUs that are of use."""
@@ -237,10 +242,23 @@ def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressu
     pressed = [PressedPool(wanted_by=by, price_milli=milli) for by, milli in prices if milli and by]
     blocks = [
         WholeBlock(gpus=gpus, price_milli=milli)
-        for gpus, left in zip(pools.blocks, pools.free_blocks(fleet), strict=True)
-        if (milli := int(1000 * LAST_BLOCK * gpus / max(left, 1) + 0.5))
+        for gpus, missed, left in zip(
+            pools.blocks, pools.missed, pools.free_blocks(fleet), strict=True
+        )
+        if (milli := int(1000 * LAST_BLOCK * missed * gpus / max(left, 1) + 0.5))
     ]
     return Pressure(pods=pools.sampled.pods, pools=tuple(pressed), whole=tuple(blocks))
+
+
+def _share_of(sample: Sample, size: int) -> float:
+    """Of the GPUs that a sample asks for, those that are whole and so many or more of one node."""
+    asked = sum(count * kind.gpus * kind.gpu_milli for kind, count in sample)
+    large = sum(
+        count * kind.gpus * kind.gpu_milli
+        for kind, count in sample
+        if kind.gpus >= size and kind.gpu_milli >= WHOLE
+    )
+    return large / asked if asked else 0.0
 
 
 def _milli(price: float) -> int:
