@@ -142,7 +142,7 @@ ROWS: Final = (
         {"pieces": {"habana.ai/gaudi": 2}},
     ),
 )
-# Had by claims, which tests of their own have: test_executor_dra.py.
+# Had by claims, which tests of their own have: test_executor_dra.py, test_claims_worker.py.
 ELSEWHERE: Final = {How.CLASS}
 
 
