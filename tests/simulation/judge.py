@@ -222,8 +222,12 @@ class Judge:
             self.orphans = {one for one in self.orphans if key(one.tenant, one.id) != name}
             return
         is_of_it = standing.state in HELD and getattr(event, "attempt", 0) == standing.attempt
-        # Who has not read of the claim that is lost withdraws by what the log has left.
-        is_of_it |= isinstance(event, Withdrawn) and standing.state is State.PLACED
+        # Who has not read of the claim that is lost withdraws by what the log has left, and whoever
+        # is asked to cancel it does so at once.
+        is_unclaimed = isinstance(event, Withdrawn) or (
+            isinstance(event, Cancelled) and event.by.startswith("gateway")
+        )
+        is_of_it |= is_unclaimed and standing.state is State.PLACED
         if known is not None and not is_of_it:
             standing = known  # whoever says so has read what is lost
         self._on_counted(name, event, standing)
@@ -467,7 +471,9 @@ class Judge:
             of_divided = event.by.startswith("resolver") and (
                 request is None or request.divide is not None
             )
-            known = name in self.forgotten and of_divided
+            # Or it was claimed, and the log has lost that.
+            known = of_divided or self.claims.get(attempt) == event.by
+            known &= name in self.forgotten
             if not isinstance(event, Cancelled) and not known:
                 self.find("what is not claimed does not end by itself", str(event))
             return
