@@ -458,7 +458,8 @@ class Judge:
         name = key(event.tenant, event.id)
         request = self.workloads[name].request
         is_part = division_of(event.id) is not None
-        by_decider = is_part and standing.state is State.QUEUED and event.by.startswith("resolver")
+        waits = standing.state is State.QUEUED or name in self.forgotten  # perhaps once more
+        by_decider = is_part and waits and event.by.startswith("resolver")
         if isinstance(event, Cancelled) and name not in self.cancels and not by_decider:
             self.find("only people cancel", str(event))
         if standing.state is State.DIVIDED:  # the auditor looks at its parts
@@ -509,8 +510,10 @@ class Judge:
                 self.find("who makes room was told to", f"{event}; {work}")
             return
         reason = event.reason.rpartition("at last: ")[2]
-        if work.key in self.forgotten and reason in self.ordered.get(work.key, ()):
-            return  # the order is among what the log has lost
+        if work.key in self.forgotten and (
+            reason in self.ordered.get(work.key, ()) or work.key in self.cancels
+        ):
+            return  # the order, or the wish, is among what the log has lost
         if reason.startswith(_OF_THE_CLUSTER):
             return
         if reason == "deadline" and standing.over_at_s is not None:
