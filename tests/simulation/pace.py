@@ -38,7 +38,7 @@ class Pace(NamedTuple):
 
 
 FAST: Final = Pace()
-LONGER: Final = (30.0, 60.0, 120.0, 240.0)  # of slow worlds: jobs of minutes, hours and days
+LONGER: Final = (60.0, 120.0, 240.0, 480.0)  # of slow worlds: jobs of minutes, hours and days
 
 
 def fast(seed: int) -> Pace:
