@@ -51,3 +51,11 @@ def test_each_row_goes_where_nodes_have_it_and_what_is_not_counted_is_told(rig: 
             told = [hint for hint in reply.hints if hint.startswith("not understood: ")]
             assert bool(told) == (row.how not in RANKED), (name, reply.hints)
             assert all(any(asked in hint for asked in row.asks) for hint in told), told
+        # What a claim is of, a Workload does not say: it may go to any, and its owner is told.
+        rig.submit("claims", requests={"cpu": "1"}, claims={"gpu": "one-gpu"})
+        rig.until(lambda: rig.k.cluster_of("claims") in (ONE, TWO), "claims is in some worker")
+        hints = rig.bus.why(rig.name("claims")).hints
+        assert any(
+            hint.startswith("not understood: pod set main: resource claim one-gpu: ")
+            for hint in hints
+        ), hints

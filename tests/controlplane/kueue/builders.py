@@ -98,9 +98,10 @@ def job(
     exit_code: int = 0,
     on_hub: bool = True,
     labels: Mapping[str, str] | None = None,
+    claims: Mapping[str, str] | None = None,
 ) -> Obj:
     """A Job for a LocalQueue; on a hub MultiKueue manages it. Its pods run as kwok's annotations
-    say."""
+    say. ``claims``: their names in the pod, and of which ResourceClaimTemplates they are."""
     resources = dict(requests or {"cpu": "1"})
     container: Obj = {"name": "main", "image": "none", "resources": {"requests": resources}}
     # Extended resources must be limited to what is requested.
@@ -108,6 +109,12 @@ def job(
     if limits:
         container["resources"]["limits"] = limits
     annotations = {"berth.test/run-s": run_s, "berth.test/exit-code": str(exit_code)}
+    pod: Obj = {"restartPolicy": "Never", "containers": [container]}
+    if claims:
+        container["resources"]["claims"] = [{"name": each} for each in claims]
+        pod["resourceClaims"] = [
+            {"name": each, "resourceClaimTemplateName": of} for each, of in claims.items()
+        ]
     spec: Obj = {
         "suspend": True,
         "parallelism": pods,
@@ -115,7 +122,7 @@ def job(
         "backoffLimit": 0,
         "template": {
             "metadata": {"annotations": annotations},
-            "spec": {"restartPolicy": "Never", "containers": [container]},
+            "spec": pod,
         },
     }
     if on_hub:
