@@ -215,6 +215,10 @@ class Judge:
         if self.harmed and isinstance(event, Claimed) and message.sequence not in self.lies:
             # Whoever has read what the log has lost knows better than what is left says.
             self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
+        is_lost = event.by.startswith("resolver") and self.lost.get(getattr(event, "cluster", ""))
+        if is_lost and isinstance(event, Evicted) and "lost" in event.reason:
+            # A person says that its cluster is; also where the log has lost what this builds on.
+            self.doubtful.add(Attempt(event.tenant, event.id, event.attempt))
         if verdict is not Verdict.COUNTED:
             return
         if message.sequence in self.lies:  # behind what is lost an ending is believed
@@ -521,7 +525,8 @@ class Judge:
         by_itself = isinstance(event, Failed) or event.fault in OWN  # the latter is tried again
         if by_itself and group is not None and group.made.fails:
             return
-        if reason.startswith("not all pods ran") and standing.state is not State.RUNNING:
+        ran = standing.state is State.RUNNING and work.key not in self.forgotten
+        if reason.startswith("not all pods ran") and not ran:
             return  # its executor stood still, and heard of its own limit before it heard of them
         self.find("no job ends because of silence", f"{event}; {group}")
 

@@ -11,6 +11,8 @@ Rules of this file:
 - What the log knows outweighs the receipt: an ending, in log or archive; a later attempt; the end
   of this one; another content under the same id, which is another job.
 - Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
+  Of the same attempt, what runs outweighs a placement that nobody has claimed: a decider that began
+  just after the loss placed anew what it could not know of.
 - For a while after the acceptance only: whoever comes later finds his job placed anew, or
   forgotten.
 """
@@ -114,7 +116,8 @@ def judged(
     has_gap = Verdict.MISSED in verdicts
     if why := _known_better(receipt, work, story, verdicts, archived):
         return No(why)
-    if work.live and work.attempt == receipt.attempt and not has_gap:
+    is_here = work.live and work.attempt == receipt.attempt and work.cluster == receipt.cluster
+    if is_here and not has_gap:
         return Stands()
     numbers = numbers_of(receipt)
     if not has_gap and not any(losses.has(n, receipt, log, taken.__contains__) for n in numbers):
@@ -153,7 +156,11 @@ def _taken_by_itself(receipt: Receipt, story: Sequence[RecordedEvent]) -> set[in
     for one in story:
         event = one.event
         if one.sequence == receipt.sequence:
-            same = isinstance(event, Placed | Recovered) and event.attempt == receipt.attempt
+            same = (
+                isinstance(event, Placed | Recovered)
+                and event.attempt == receipt.attempt
+                and event.cluster == receipt.cluster
+            )
         elif one.sequence == receipt.submitted_sequence:
             same = isinstance(event, Submitted | Recovered)
         else:
@@ -192,6 +199,7 @@ def _known_better(
             continue
         if isinstance(one.event, Evicted | Withdrawn):
             return "the log says that this attempt is over"
-        if getattr(one.event, "cluster", "") != receipt.cluster:
+        is_promise = isinstance(one.event, Placed) and work.state is State.PLACED
+        if getattr(one.event, "cluster", "") != receipt.cluster and not is_promise:
             return "the log says that this attempt is another cluster's"
     return ""

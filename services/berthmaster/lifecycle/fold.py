@@ -398,8 +398,11 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
         case Admitted() | Running() if workload.held_back:
             return False
         case Recovered():
-            same = event.attempt == workload.attempt and event.cluster == workload.cluster
-            return event.attempt > workload.attempt or (same and workload.live)
+            # What runs outweighs a placement that nobody has claimed: whoever placed it anew had
+            # not read of what the log has lost.
+            here = event.cluster == workload.cluster or workload.state is State.PLACED
+            same = event.attempt == workload.attempt and here and workload.live
+            return event.attempt > workload.attempt or same
         case (
             Withdrawn()
             | Claimed()

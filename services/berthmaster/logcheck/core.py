@@ -113,6 +113,7 @@ class Single(NamedTuple):
 
 
 NOTHING: Final = Single(0, b"")
+ACCEPTING: Final = "whoever accepted it"
 
 
 class Reading:
@@ -354,14 +355,23 @@ def counted(
     accepted_at_s: float,
 ) -> list[tuple[StreamMark, LogMark]]:
     """The marks of a stream that are younger than what a person accepted of it, and by whoever
-    knew that."""
-    return [
+    knew that; and what was accepted: as far as the stream went then it must go ever since."""
+    marks = [
         (one, kept.mark)
         for kept in remembered
         if accepted is None or kept.at_s > accepted_at_s
         for one in kept.mark.streams
         if one.stream == stream and one.accepted_at_s in (UNKNOWN, accepted_at_s)
     ]
+    if accepted is not None:
+        one = StreamMark(
+            stream=stream,
+            created=accepted.created,
+            sequence=accepted.sequence,
+            accepted_at_s=accepted_at_s,
+        )
+        marks.append((one, LogMark(service=ACCEPTING, at_s=accepted_at_s, streams=(one,))))
+    return marks
 
 
 def own_memory(

@@ -33,7 +33,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from tests.support.builders import job
-from tests.support.lives import CLUSTER, DIGEST, ID, PODS, REQUEST, TENANT, fitting, new
+from tests.support.lives import CLUSTER, DIGEST, ID, PODS, REQUEST, TENANT, fitting, lived, new
 
 LOG = "made on Tuesday"
 ACCEPTED_S = 1000.0
@@ -236,6 +236,25 @@ def test_of_two_clusters_that_hold_a_job_the_later_attempt_is_right() -> None:
     # The same number in two clusters is no attempt of one life.
     twin = receipt(cluster="third", attempt=2)
     assert verdict(twin, story, cut_at(5)) == No(
+        "the log says that this attempt is another cluster's"
+    )
+
+
+def test_what_runs_outweighs_a_placement_that_nobody_has_claimed() -> None:
+    """A decider that began after the log had lost its end placed the same attempt elsewhere."""
+    running = receipt(cluster="other")
+    for lost, taken in ((cut_at(5), ()), (cut_at(100), (20,))):
+        found = verdict(running, life(Submitted, Placed), lost, taken=taken)
+        assert isinstance(found, BringBack)
+        assert (found.event.cluster, found.event.attempt, found.event.after) == ("other", 1, 20)
+        work = lived(Submitted, Placed)
+        assert offer(work, found.event, 60, 6.0) is Verdict.COUNTED
+        assert (work.state, work.cluster) == (State.CLAIMED, "other")
+        # Who has it placed claims it too late.
+        late = fitting(Claimed, lived(Submitted, Placed))
+        assert offer(work, late, 61, 6.1) is Verdict.VOID
+    claimed = life(Submitted, Placed, Claimed)
+    assert verdict(running, claimed, cut_at(5)) == No(
         "the log says that this attempt is another cluster's"
     )
 

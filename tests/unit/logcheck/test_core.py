@@ -80,14 +80,23 @@ def test_a_service_that_lives_remembers_itself_what_nobody_has_kept() -> None:
     assert "door saw it go up to 40" in str(damage)
     assert against(own, Seen("c1", 1, 41, 41)) == []
     # What a person has accepted since is another log.
-    marks = counted(
-        "WORKLOADS", [own], LogAccepted(stream="WORKLOADS", created="c2", sequence=4), 20.0
-    )
-    assert marks == []
+    assert against(own, Seen("c1", 1, 4, 4), accepted_at_s=28.0) == []
     # Who has read less than was there when it looked knows at least that.
     (own,) = own_memory("door", [was], read(range(1, 3)), "WORKLOADS", 27.0)
     assert own.mark.streams == (was,)
     assert own_memory("door", [], None, "WORKLOADS", 27.0) == []
+
+
+def test_what_was_accepted_must_be_there_ever_since() -> None:
+    accepted = LogAccepted(stream="WORKLOADS", created="c2", sequence=17)
+    marks = counted("WORKLOADS", [marked(read(range(1, 29)))], accepted, 20.0)
+    assert held_against("WORKLOADS", Seen("c2", 1, 17, 17), marks, accepted) == []
+    (damage,) = held_against("WORKLOADS", Seen("c2", 1, 12, 12), marks, accepted)
+    assert "whoever accepted it saw it go up to 17" in str(damage)
+    assert damage.missing == ((13, 17),)
+    # Of an older making: what is there now nobody has accepted.
+    (damage,) = held_against("WORKLOADS", Seen("c3", 1, 40, 40), marks, accepted)
+    assert "was made anew; the one before went up to 17" in str(damage)
 
 
 # One pass
