@@ -324,11 +324,15 @@ class Judge:
     def on_damage(self, lost: list[Message], known: set[Key]) -> None:
         """The log is what is left of it. ``known``: what was open, as somebody has kept it."""
         self.harmed = self.pending = True
-        self.lies -= {message.sequence for message in lost}
         names: set[Key] = set()
+        lied_of: set[Key] = set()
         for message in lost:
             if isinstance(message.body, WorkloadEvent):
-                names.add(key(message.body.tenant, message.body.id))
+                name = key(message.body.tenant, message.body.id)
+                names.add(name)
+                if message.sequence in self.lies:
+                    lied_of.add(name)
+        self.lies -= {message.sequence for message in lost}
         there = {message.sequence for message in self.log()}
         self.gone = set(range(1, max(there, default=0))) - there  # what was behind comes anew
         names |= {
@@ -341,7 +345,7 @@ class Judge:
                 self.remembered[name] = self.workloads[name]
         self.forgotten |= names
         open_ = {name for name, work in self.workloads.items() if not work.ended}
-        lied_of = {name for name in names if self.was_lied_of(name)}
+        lied_of |= {name for name in names if self.was_lied_of(name)}
         # Who ended meanwhile, and has lost that now, is known to nobody any more.
         self.known_lost = (self.known_lost & known) | ((names & open_ & known) - lied_of)
         attempts = {
