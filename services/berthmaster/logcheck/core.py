@@ -400,6 +400,11 @@ def held_against(
     if seen is None:
         last = max((mark.sequence for mark, _ in marks), default=0)
         return [Damage(stream=stream, what="is not there", missing=_up_to(1, last))]
+    # A stream that was restored and then got replicas is not of one making to all of its servers,
+    # so what was accepted says nothing of another making.
+    marks = [
+        (mark, by) for mark, by in marks if by.service != ACCEPTING or mark.created == seen.created
+    ]
     found = _against_marks(stream, seen, marks) if marks else []
     if seen.lost_bytes and accepted is None:
         what = f"could not be read whole: the server lost {seen.lost_bytes:,} bytes of its files"
