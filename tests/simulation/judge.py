@@ -244,6 +244,7 @@ class Judge:
                 attempt = Attempt(event.tenant, event.id, event.attempt)
                 self.claims[attempt] = event.by
                 self.orphans.discard(attempt)  # placed anew where it is
+                self.lost_attempts.discard(attempt)
             case Recovered():
                 attempt = Attempt(event.tenant, event.id, event.attempt)
                 self.claims[attempt] = event.executor
