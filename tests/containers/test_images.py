@@ -80,6 +80,7 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "executor": [],
         "figures": [],
         "multikueue": ["numpy"],
+        "karmada": [],
         "ocm": [],
         "admission": [],
         "credentials": [],
