@@ -44,7 +44,7 @@ def definitions() -> list[Any]:
         return [
             one for each in files for file in sorted(each.glob("*.yaml")) for one in documents(file)
         ]
-    return frameworks.definitions(["karmada"])
+    return frameworks.definitions_of(frameworks.KARMADA)
 
 
 def define(planes: Planes) -> None:

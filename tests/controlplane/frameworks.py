@@ -42,18 +42,6 @@ SOURCES: Final[dict[str, Source]] = {  # by Kueue's name of the integration
     "kubeflow.org/mpijob": Source(
         "github.com/kubeflow/mpi-operator@v0.8.2", ("manifests/base/kubeflow.org_mpijobs.yaml",)
     ),
-    "karmada": Source(  # no framework of Kueue's: its own control plane
-        "github.com/karmada-io/karmada@v1.18.2",
-        tuple(
-            f"charts/karmada/_crds/bases/{each}.yaml"
-            for each in (
-                "work/work.karmada.io_resourcebindings",
-                "policy/policy.karmada.io_propagationpolicies",
-                "policy/policy.karmada.io_clusterpropagationpolicies",
-                "policy/policy.karmada.io_overridepolicies",
-            )
-        ),
-    ),
     "trainer.kubeflow.org/trainjob": Source(
         _TRAINER,
         tuple(
@@ -64,14 +52,29 @@ SOURCES: Final[dict[str, Source]] = {  # by Kueue's name of the integration
 }
 
 
+KARMADA: Final = Source(  # no framework of Kueue's: its own control plane
+    "github.com/karmada-io/karmada@v1.18.2",
+    tuple(
+        f"charts/karmada/_crds/bases/{each}.yaml"
+        for each in (
+            "work/work.karmada.io_resourcebindings",
+            "policy/policy.karmada.io_propagationpolicies",
+            "policy/policy.karmada.io_clusterpropagationpolicies",
+            "policy/policy.karmada.io_overridepolicies",
+        )
+    ),
+)
+
+
 def definitions(names: Iterable[str]) -> list[Object]:
     """Those of some frameworks. Raises Unavailable."""
-    return [
-        document
-        for name in names
-        for file in SOURCES[name].files
-        for document in documents(_module(SOURCES[name].module) / file)
-    ]
+    return [document for name in names for document in definitions_of(SOURCES[name])]
+
+
+def definitions_of(source: Source) -> list[Object]:
+    """Raises Unavailable."""
+    folder = _module(source.module)
+    return [document for file in source.files for document in documents(folder / file)]
 
 
 def _module(module: str) -> Path:
