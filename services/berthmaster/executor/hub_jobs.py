@@ -125,7 +125,6 @@ class HubJobs:
         self._attempts: dict[Attempt, _Group] = {}
         self._on_pods: OnPods = lambda attempt, pods, changed: None
         self._loop = asyncio.get_running_loop()
-        self.asked = 0  # questions to the door, for tests
         self._mirrors = [
             Reflector(
                 client,
@@ -235,7 +234,6 @@ class HubJobs:
                 for name in names
             )
             request = HubWorkRequest(asked=tuple(asked))
-            self.asked += 1
             try:
                 reply = HUB_WORK_REPLIES.decode(await self._door.ask("hub_work", request))
             except (BusError, *UNREADABLE):

@@ -105,14 +105,15 @@ class Single(NamedTuple):
     """One message that was read."""
 
     number: int
-    digest: bytes
+    subject: str
+    data: bytes
 
     def is_other(self, subject: str, data: bytes) -> bool:
         """Whether what stands under its number now is not what was read there."""
-        return self.digest != digest_of(subject, data)
+        return (self.subject, self.data) != (subject, data)
 
 
-NOTHING: Final = Single(0, b"")
+NOTHING: Final = Single(0, "", b"")
 ACCEPTING: Final = "whoever accepted it"
 
 
@@ -148,7 +149,7 @@ class Reading:
             self._complete = True
             self._running = hashlib.blake2b(digest_size=8)
         self.last = sequence
-        self.newest = Single(sequence, digest_of(subject, data))
+        self.newest = Single(sequence, subject, data)
         if is_decision(subject):
             try:
                 self.links.append(LINK.decode(data))
@@ -508,11 +509,6 @@ def read_through(
         )
         found.append(Damage(stream=stream, what=what))
     return found
-
-
-def digest_of(subject: str, data: bytes) -> bytes:
-    """Of one message."""
-    return hashlib.blake2b(b"%s %s" % (subject.encode(), data), digest_size=8).digest()
 
 
 def changed_at(stream: str, number: int) -> Damage:

@@ -154,13 +154,8 @@ class Usage:
             return
         trends, cell, tenant = self.trends, work.cell, work.tenant
         match event:
-            case Divided():
-                first = life.placed_ms is None
-                trends.placed(at_s, cell, tenant, at_s - work.submitted_at_s if first else None)
-            case Placed() if life.is_part:
-                trends.placed(at_s, cell, tenant, None)  # its job has waited
-            case Placed():
-                first = life.placed_ms is None
+            case Divided() | Placed():
+                first = life.placed_ms is None and not life.is_part  # of a part its job has waited
                 trends.placed(at_s, cell, tenant, at_s - work.submitted_at_s if first else None)
             case Running() if work.running_at_s == at_s:
                 trends.running(at_s, cell, tenant, at_s - placed_at_s)
