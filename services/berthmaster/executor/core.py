@@ -49,7 +49,8 @@ from berthmaster.executor.events import ClusterReached, Event, HintSeen, Listed,
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, max_run_ends_s, order_of
-from berthmaster.executor.log_events import MAX_REASON_CHARS, LogEvents
+from berthmaster.executor.log_events import LogEvents
+from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS
 from berthmaster.lifecycle.fold import Key, Workload, key, progress_every_s
 from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.instructions import (

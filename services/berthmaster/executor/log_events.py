@@ -1,11 +1,12 @@
 """What an executor says in the log, and in which words an attempt ends."""
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from berthmaster.executor.job import FinalResult, How, Job
 from berthmaster.executor.limits import max_run_ends_s
+from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS
 from berthmaster.lifecycle.faults import SAME_WAY, backoff_s, is_tried_again, repeats_after
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.messages.workload import (
@@ -23,8 +24,6 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-
-MAX_REASON_CHARS: Final = 500
 
 
 class LogEvents(NamedTuple):

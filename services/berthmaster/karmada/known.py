@@ -9,7 +9,7 @@ from berthmaster.karmada.requests import Read, is_ours, name_of, read_request
 from berthmaster.karmada.steps import Seen, View
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
-from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.lifecycle.states import LIVE, STATE_OF, State
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, PodUse
 from berthmaster.messages.workload import Cancelled, Failed, Submitted, Succeeded, WorkloadEvent
@@ -66,8 +66,7 @@ class Known:
         return verdict
 
     def _remember_ending(self, name: Key, event: Succeeded | Failed | Cancelled) -> None:
-        states = {Succeeded: State.SUCCEEDED, Failed: State.FAILED, Cancelled: State.CANCELLED}
-        self.ended[name] = states[type(event)]
+        self.ended[name] = STATE_OF[type(event)]
         if len(self.ended) > MAX_ENDED:
             self.ended.popitem(last=False)
 

@@ -1,28 +1,16 @@
 """What is said in the log: each step that is an event, in its words. Pure."""
 
-from typing import Any
-
 from berthmaster.karmada.requests import origin_of
 from berthmaster.karmada.steps import Claim, End, Evict, Run, View
+from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS, ended, head_of
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.messages.workload import (
-    Cancelled,
     Claimed,
     Evicted,
-    Failed,
     Running,
     Submitted,
-    Succeeded,
     WorkloadEvent,
 )
-
-MAX_REASON_CHARS = 500
-_ENDINGS: dict[State, type[Succeeded] | type[Failed] | type[Cancelled]] = {
-    State.SUCCEEDED: Succeeded,
-    State.FAILED: Failed,
-    State.CANCELLED: Cancelled,
-}
 
 
 def submitted(view: View, tenant: str, hub: str, by: str, now_s: float) -> Submitted:
@@ -49,15 +37,7 @@ def event_of(
     """The event that a step is."""
     work = view.work
     assert work is not None
-    head: dict[str, Any] = {
-        "tenant": work.tenant,
-        "id": work.id,
-        "after": work.sequence,
-        "at_s": now_s,
-        "by": by,
-        "cluster": work.cluster,
-        "attempt": work.attempt,
-    }
+    head = head_of(work, by, now_s)
     match step:
         case Claim():
             return Claimed(**head, executor=executor)
@@ -66,7 +46,4 @@ def event_of(
         case Evict():
             return Evicted(**head, reason=step.reason[:MAX_REASON_CHARS])
         case End():
-            if work.state not in LIVE:
-                head["cluster"] = ""  # it waits, so no cluster's attempt ends
-            head |= {"digest": work.digest, "submitted_at_s": work.submitted_at_s}
-            return _ENDINGS[step.state](**head, reason=step.reason[:MAX_REASON_CHARS])
+            return ended(work, step.state, step.reason, by, now_s)

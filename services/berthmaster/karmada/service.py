@@ -28,13 +28,14 @@ from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS
 from berthmaster.controller.identity import PART, identify
 from berthmaster.controller.kube_events import instance_of
 from berthmaster.controller.loop import Controller
+from berthmaster.controller.tenants import TenantSettings
 from berthmaster.controller.watch import Watched
 from berthmaster.karmada.core import KarmadaCore
 from berthmaster.karmada.instructions import Write
 from berthmaster.karmada.objects import KarmadaCluster, Policy, ResourceBinding
 from berthmaster.karmada.writer import KarmadaWriter
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.joining import ClusterSettings, reached
+from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import (
     CLUSTER_PROPAGATION_POLICIES,
@@ -58,25 +59,11 @@ WATCHED: Final = (
 )
 
 
-def _pairs(parts: tuple[str, ...]) -> str:
-    good = all(0 < part.find("=") < len(part) - 1 for part in parts)
-    return "" if good else "NAMESPACE=TENANT, several with commas between them"
-
-
 @dataclass(frozen=True, kw_only=True)
-class KarmadaSettings(ClusterSettings):
+class KarmadaSettings(TenantSettings):
     """Settings of the service beside a Karmada control plane."""
 
-    tenant_of_namespace: tuple[str, ...] = setting(
-        (), check=_pairs, help="whose a namespace is, NAMESPACE=TENANT; others are their own tenant"
-    )
     memory_dir: str = setting("", help=MEMORY_HELP)
-
-    @property
-    def tenants(self) -> dict[str, str]:
-        """Namespace -> tenant."""
-        pairs = (part.partition("=") for part in self.tenant_of_namespace)
-        return {namespace: tenant for namespace, _, tenant in pairs}
 
 
 class KarmadaController(Controller[Write]):

@@ -33,7 +33,7 @@ import msgspec
 
 from berthmaster.lifecycle.faults import OWN, backoff_s, repeats_after
 from berthmaster.lifecycle.sizes import is_elastic, together, with_bound, without
-from berthmaster.lifecycle.states import ENDED, LIVE, NoSuchTransition, State, after
+from berthmaster.lifecycle.states import ENDED, LIVE, STATE_OF, NoSuchTransition, State, after
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
@@ -436,16 +436,9 @@ def _raise_tombstone(
     workload.cluster = event.cluster
     workload.submitted_at_s = event.submitted_at_s
     workload.digest = event.digest
-    workload.state = _ENDING_STATE[type(event)]
+    workload.state = STATE_OF[type(event)]
     workload.sequence = sequence
     workload.changed_at_s = stored_at_s
-
-
-_ENDING_STATE: dict[type, State] = {
-    Succeeded: State.SUCCEEDED,
-    Failed: State.FAILED,
-    Cancelled: State.CANCELLED,
-}
 
 
 def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:

@@ -28,6 +28,7 @@ that an event names must be those of the open attempt, and ``after`` must be the
 previous sequence.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -80,6 +81,14 @@ ENDED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 HELD: Final = frozenset({State.CLAIMED, State.ADMITTED, State.RUNNING})  # by an executor
 BEGUN: Final = HELD | {State.DIVIDED}  # only a wish, or a decision, ends what it has
 LIVE: Final = HELD | {State.PLACED}  # its placement takes room
+
+Ending = Succeeded | Failed | Cancelled
+ENDING_OF: Final[Mapping[State, type[Ending]]] = MappingProxyType(
+    {State.SUCCEEDED: Succeeded, State.FAILED: Failed, State.CANCELLED: Cancelled}
+)
+STATE_OF: Final[Mapping[type[Ending], State]] = MappingProxyType(
+    {kind: state for state, kind in ENDING_OF.items()}
+)
 
 _HELD_ROW: Final[dict[type[WorkloadEvent], State]] = {
     Evicted: State.QUEUED,

@@ -35,10 +35,11 @@ from berthmaster.controller.answer import Answer
 from berthmaster.controller.identity import PART, identify
 from berthmaster.controller.kube_events import instance_of
 from berthmaster.controller.loop import Controller
+from berthmaster.controller.tenants import TenantSettings
 from berthmaster.controller.watch import Watched
 from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.joining import ClusterSettings, reached
+from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.objects import Object
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
 from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
@@ -62,13 +63,8 @@ MAX_BURIALS: Final = 256
 RIGHTS: Final = "deploy/kubernetes/hub/multikueue-rbac.yaml"
 
 
-def _pairs(parts: tuple[str, ...]) -> str:
-    good = all(0 < part.find("=") < len(part) - 1 for part in parts)
-    return "" if good else "NAMESPACE=TENANT, several with commas between them"
-
-
 @dataclass(frozen=True, kw_only=True)
-class MultiKueueSettings(ClusterSettings):
+class MultiKueueSettings(TenantSettings):
     """Settings of the reconciler on a hub."""
 
     mode: Mode = setting(
@@ -78,9 +74,6 @@ class MultiKueueSettings(ClusterSettings):
     )
     namespace: str = setting(
         "", help="where ConfigMaps of our own checks are; empty = the pod's, or the context's"
-    )
-    tenant_of_namespace: tuple[str, ...] = setting(
-        (), check=_pairs, help="whose a namespace is, NAMESPACE=TENANT; others are their own tenant"
     )
     patience_s: float = setting(
         30.0,
@@ -170,12 +163,6 @@ class MultiKueueSettings(ClusterSettings):
             profile=self.profile,
             weights=",".join(self.weights),
         )
-
-    @property
-    def tenants(self) -> dict[str, str]:
-        """Namespace -> tenant."""
-        pairs = (part.partition("=") for part in self.tenant_of_namespace)
-        return {namespace: tenant for namespace, _, tenant in pairs}
 
 
 class HubController(Controller[Write]):

@@ -1,31 +1,19 @@
 """What the reconciler says in the log: each step that is an event, in its words."""
 
-from typing import Any
-
+from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS, ended, head_of
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Admitted,
-    Cancelled,
     Claimed,
     Evicted,
-    Failed,
     Running,
     Submitted,
-    Succeeded,
     WorkloadEvent,
 )
 from berthmaster.multikueue.deciding.steps import Admit, Claim, End, Evict, Run
 from berthmaster.multikueue.known.requests import origin_of, read_request
 from berthmaster.multikueue.known.workload_view import WorkloadView
-
-MAX_REASON_CHARS = 500
-_ENDINGS: dict[State, type[Succeeded] | type[Failed] | type[Cancelled]] = {
-    State.SUCCEEDED: Succeeded,
-    State.FAILED: Failed,
-    State.CANCELLED: Cancelled,
-}
 
 
 def submitted(view: WorkloadView, hub_id: str, by: str, now_s: float) -> Submitted:
@@ -55,15 +43,7 @@ def event_of(
     """The event that a step is."""
     bus = view.bus
     assert bus is not None
-    head: dict[str, Any] = {
-        "tenant": bus.tenant,
-        "id": bus.id,
-        "after": bus.sequence,
-        "at_s": now_s,
-        "by": by,
-        "cluster": bus.cluster,
-        "attempt": bus.attempt,
-    }
+    head = head_of(bus, by, now_s)
     match step:
         case Claim():
             return Claimed(**head, executor=by)
@@ -74,7 +54,4 @@ def event_of(
         case Run():
             return Running(**head, pods=())
         case End():
-            last: dict[str, Any] = {"digest": bus.digest, "submitted_at_s": bus.submitted_at_s}
-            if not bus.live:
-                head["cluster"] = ""  # it waits, so no cluster's attempt ends
-            return _ENDINGS[step.state](**head, **last, reason=step.reason[:MAX_REASON_CHARS])
+            return ended(bus, step.state, step.reason, by, now_s)

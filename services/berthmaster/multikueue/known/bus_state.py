@@ -16,7 +16,7 @@ from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
 from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
-from berthmaster.lifecycle.states import LIVE, State
+from berthmaster.lifecycle.states import LIVE, STATE_OF, State
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -122,8 +122,7 @@ class BusState:
         return verdict
 
     def _remember_ending(self, name: Key, event: Succeeded | Failed | Cancelled) -> None:
-        states = {Succeeded: State.SUCCEEDED, Failed: State.FAILED, Cancelled: State.CANCELLED}
-        self.ended[name] = states[type(event)]
+        self.ended[name] = STATE_OF[type(event)]
         if len(self.ended) > MAX_ENDED:
             self.ended.popitem(last=False)
 
