@@ -49,10 +49,11 @@ from berthmaster.archivist.instructions import (
     WriteStory,
 )
 from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.lifecycle.states import Ending
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
 from berthmaster.messages.records import ArchivedStory
-from berthmaster.messages.workload import Cancelled, Failed, Submitted, Succeeded
+from berthmaster.messages.workload import Submitted
 
 T = TypeVar("T", bound=Told)
 LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now and then
@@ -214,7 +215,7 @@ def _story(rules: ArchiveRules, copies: Copies, seen: EndingSeen) -> Task:
 def stays(story: Sequence[RecordedEvent]) -> bool:
     """Whether nothing of this story is removed: it has two beginnings, or two endings."""
     begins = sum(isinstance(recorded.event, Submitted) for recorded in story)
-    ends = sum(isinstance(recorded.event, Succeeded | Failed | Cancelled) for recorded in story)
+    ends = sum(isinstance(recorded.event, Ending) for recorded in story)
     return begins > 1 or ends > 1
 
 

@@ -1,20 +1,18 @@
 """What is known of Karmada's objects, of the log and of nodes: each as it was told last. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from berthmaster.karmada.objects import KarmadaCluster, Policy, ResourceBinding
 from berthmaster.karmada.requests import Read, is_ours, name_of, read_request
 from berthmaster.karmada.steps import Seen, View
 from berthmaster.kubernetes.objects import Object, key_of
+from berthmaster.lifecycle.endings import Endings
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
-from berthmaster.lifecycle.states import LIVE, STATE_OF, State
+from berthmaster.lifecycle.states import LIVE, Ending
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, PodUse
-from berthmaster.messages.workload import Cancelled, Failed, Submitted, Succeeded, WorkloadEvent
+from berthmaster.messages.workload import Submitted, WorkloadEvent
 
-MAX_ENDED: Final = 100_000
 ObjectKey = tuple[str, str]
 _Node = tuple[str, str]  # cluster, node
 
@@ -26,7 +24,7 @@ class Known:
         self.id = ""  # of the Karmada control plane; "" = not known yet
         self.sequence = 0
         self.open: dict[Key, Workload] = {}
-        self.ended: OrderedDict[Key, State] = OrderedDict()
+        self.ended = Endings()
         self.frozen: dict[Key, str] = {}
         self.bindings: dict[ObjectKey, ResourceBinding] = {}
         self.names: dict[Key, ObjectKey] = {}
@@ -47,8 +45,8 @@ class Known:
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
         if workload is None:
-            if isinstance(event, Succeeded | Failed | Cancelled):
-                self._remember_ending(name, event)  # a tombstone too keeps its id used
+            if isinstance(event, Ending):
+                self.ended.remember(event)  # a tombstone too keeps its id used
             if not self._begins(event) or name in self.frozen:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
@@ -57,18 +55,13 @@ class Known:
             self.sequence = min(self.sequence, sequence - 1)
         if verdict is not Verdict.COUNTED:
             return verdict
-        if isinstance(event, Succeeded | Failed | Cancelled):
+        if isinstance(event, Ending):
             self.open.pop(name, None)
             self.frozen.pop(name, None)
-            self._remember_ending(name, event)
+            self.ended.remember(event)
         else:
             self.open[name] = workload
         return verdict
-
-    def _remember_ending(self, name: Key, event: Succeeded | Failed | Cancelled) -> None:
-        self.ended[name] = STATE_OF[type(event)]
-        if len(self.ended) > MAX_ENDED:
-            self.ended.popitem(last=False)
 
     def _begins(self, event: WorkloadEvent) -> bool:
         """Whether it is the first of a binding's. Of which control plane is told by its origin."""

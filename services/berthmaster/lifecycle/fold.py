@@ -33,7 +33,15 @@ import msgspec
 
 from berthmaster.lifecycle.faults import OWN, backoff_s, repeats_after
 from berthmaster.lifecycle.sizes import is_elastic, together, with_bound, without
-from berthmaster.lifecycle.states import ENDED, LIVE, STATE_OF, NoSuchTransition, State, after
+from berthmaster.lifecycle.states import (
+    ENDED,
+    LIVE,
+    STATE_OF,
+    Ending,
+    NoSuchTransition,
+    State,
+    after,
+)
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
@@ -428,9 +436,7 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
             return event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
 
 
-def _raise_tombstone(
-    workload: Workload, event: Succeeded | Failed | Cancelled, sequence: int, stored_at_s: float
-) -> None:
+def _raise_tombstone(workload: Workload, event: Ending, sequence: int, stored_at_s: float) -> None:
     _apply(workload, event, sequence, stored_at_s)
     workload.attempt = event.attempt
     workload.cluster = event.cluster

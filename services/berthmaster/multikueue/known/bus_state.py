@@ -15,8 +15,9 @@ from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
 from berthmaster.lifecycle.chain import Chain
+from berthmaster.lifecycle.endings import Endings
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
-from berthmaster.lifecycle.states import LIVE, STATE_OF, State
+from berthmaster.lifecycle.states import LIVE, Ending
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -29,12 +30,9 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import HUB_CELL, Decision, Pressure
 from berthmaster.messages.workload import (
-    Cancelled,
     EvictionRequested,
-    Failed,
     Placed,
     Submitted,
-    Succeeded,
     WorkloadEvent,
 )
 from berthmaster.multikueue.known.attention import Attention
@@ -43,7 +41,6 @@ from berthmaster.multikueue.known.on_the_way import OnTheWay
 from berthmaster.multikueue.settings import HubPolicy
 
 MAX_GONE: Final = 10_000  # copies that were told to be gone: what is stuck is looked at soon
-MAX_ENDED: Final = 100_000  # endings remembered; of older ones the log is asked
 
 
 class HubChain(Chain):
@@ -63,7 +60,7 @@ class BusState:
         self.heard_at_s = 0.0  # the newest fact, by the time when it was stored
         self.open: dict[Key, Workload] = {}
         self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
-        self.ended: OrderedDict[Key, State] = OrderedDict()
+        self.ended = Endings()
         self.frozen: dict[Key, str] = {}
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
@@ -95,8 +92,8 @@ class BusState:
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
         if workload is None:
-            if isinstance(event, Succeeded | Failed | Cancelled):
-                self._remember_ending(name, event)
+            if isinstance(event, Ending):
+                self.ended.remember(event)
             if not isinstance(event, Submitted) or event.cell != HUB_CELL or name in self.frozen:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
@@ -110,21 +107,16 @@ class BusState:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
         self.attention.learn(event, stored_at_s)
-        if isinstance(event, Succeeded | Failed | Cancelled):
+        if isinstance(event, Ending):
             self.open.pop(name, None)
             self._goes_for.pop(name, None)
             self._homes.pop(name, None)
             self.frozen.pop(name, None)
-            self._remember_ending(name, event)
+            self.ended.remember(event)
         else:
             self.open[name] = workload
         self._follow(workload, event)
         return verdict
-
-    def _remember_ending(self, name: Key, event: Succeeded | Failed | Cancelled) -> None:
-        self.ended[name] = STATE_OF[type(event)]
-        if len(self.ended) > MAX_ENDED:
-            self.ended.popitem(last=False)
 
     def _follow(self, workload: Workload, event: WorkloadEvent) -> None:
         name = workload.key

@@ -27,7 +27,7 @@ from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, age_s, key, offer
-from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.states import HELD, Ending, State
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.messages.placement import (
@@ -41,8 +41,6 @@ from berthmaster.messages.placement import (
 )
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import (
-    Cancelled,
-    Failed,
     JobRequest,
     PodSet,
     Progressed,
@@ -301,7 +299,7 @@ class Knowledge:
             if event.cell == self.cell:
                 return True
             self.elsewhere.add(name)
-        elif isinstance(event, Succeeded | Failed | Cancelled):
+        elif isinstance(event, Ending):
             self.elsewhere.discard(name)
         return False
 
