@@ -52,6 +52,8 @@ class Process:
         self.up = False
         self.paused = False
         self.cut = False  # no way to the bus
+        self.heals = 0  # how often there was one again
+        self.on_heal: Work = lambda: None
         self.clock_error_s = 0.0
         self.fuse: tuple[int, Work] | None = None  # after so many pieces of work, this befalls it
         self.trap: Work | None = None  # befalls it just before its next fateful step
@@ -95,7 +97,11 @@ class Process:
 
     def heal(self) -> None:
         """The way to the bus is open again."""
-        self.cut = False
+        if self.cut:
+            self.cut = False
+            self.heals += 1
+            if self.up:
+                self.on_heal()
         waiting, self._on_heal = self._on_heal, []
         for life, work in waiting:
             if life == self.life:

@@ -101,7 +101,7 @@ class Damaged(Peopled):
     def _reconnected(self, process: Process) -> None:
         life, created = process.life, self.bus.created
         if isinstance(process, READERS) and process.up:
-            process.watch.looks_often()
+            process.watch.looks_at_once()
 
         def look(*, last: bool) -> None:
             if process.life != life or not isinstance(process, READERS) or not process.log:

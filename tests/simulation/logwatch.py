@@ -58,6 +58,7 @@ class LogWatch:
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._accepted_at_s = 0.0  # as of the last look
         self._looked_at_making = 0
+        self._looked_through = (0, 0)
         self._begun_at = (0, 0, 0.0)  # as of which it was looked at last, before it began
         self._folded_as = ""
         self._folded_at_s = 0.0
@@ -73,21 +74,27 @@ class LogWatch:
             self._known = [one for kept in before.own() for one in kept.mark.streams]
             self._found, self._doubt = before._found, before._doubt
             self._accepted_at_s = before._accepted_at_s
+        process.on_heal = self.looks_at_once
 
     @property
     def sound(self) -> bool:
         """Whether anything may be decided on the log."""
         if not self._bus.watched:
             return True
-        return self._begun and not self._seen and not self._found and not self._has_changed
+        has_looked = self._looked_through == self._connection
+        return self._begun and has_looked and not (self._seen or self._found or self._has_changed)
 
     @property
     def in_order(self) -> bool:
         """Whether the last look found nothing either: else no snapshot takes that one's place."""
         if not self._bus.watched:
             return True
-        has_looked = self._looked_at_making == self._bus.makings
-        return self.sound and self._doubted_s is None and has_looked
+        return self.sound and self._doubted_s is None
+
+    @property
+    def _connection(self) -> tuple[int, int]:
+        """Which connection there is, as ``Connection.reconnects`` has it."""
+        return self._bus.makings, self._process.heals
 
     @property
     def certain(self) -> bool:
@@ -189,6 +196,8 @@ class LogWatch:
         if self._found:  # its own, and what others tell of it
             damage = []
         self._looked_at_making = bus.makings
+        if self._looked_through != self._connection:
+            self._looked_through, self._words = self._connection, "?"  # who waited for it is told
         now_s = bus.clock.now_s
         self._doubted_s = (self._doubted_s or now_s) if damage else None
         if self._doubted_s is None or now_s - self._doubted_s >= SETTLE_S:
@@ -257,6 +266,12 @@ class LogWatch:
     def _again(self) -> None:
         self._process.later(self._bus.pace.log_look_s, self._again)
         self._look_now()
+
+    def looks_at_once(self) -> None:
+        """There is a new connection."""
+        if self._bus.watched:
+            self._process.later(self._bus.delay_s(), self._look_now)
+            self.looks_often()
 
     def looks_often(self) -> None:
         """The server began anew, or the process, or somebody tells of damage or has accepted it:

@@ -28,7 +28,7 @@ from berthmaster.logcheck.archived import archived
 from berthmaster.logcheck.core import NOTHING, Damage, Doubt, Reading, Remembered, Single
 from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
 from berthmaster.messages.records import LogMark, StreamMark
-from berthmaster.runtime.periodic import stopped_within, unless_stopped
+from berthmaster.runtime.periodic import any_set_within, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
 
 LOOK_S: Final = 1.0
@@ -101,16 +101,16 @@ class LogGuard:
 
     @property
     def sound(self) -> bool:
-        """Whether anything may be decided on the log."""
-        return self._begun and not self._grave and not self._changed_at
+        """Whether anything may be decided on the log: not before a look through the connection
+        that there is now, since what was followed may have been accepted as lost meanwhile."""
+        has_looked = self._looked_through == self._conn.reconnects
+        return self._begun and has_looked and not self._grave and not self._changed_at
 
     @property
     def in_order(self) -> bool:
-        """Whether the last look found nothing either, through the connection that there is now.
-        While it is not, what is remembered of the log must not be replaced: it may be all that
-        tells what is lost."""
-        has_looked = self._looked_through == self._conn.reconnects
-        return self.sound and not self._doubts_log and has_looked
+        """Whether the last look found nothing either. While it is not, what is remembered of the
+        log must not be replaced: it may be all that tells what is lost."""
+        return self.sound and not self._doubts_log
 
     @property
     def certain(self) -> bool:
@@ -197,6 +197,8 @@ class LogGuard:
             nothing_since = self._followed_through != through
             last = self._reading.newest if nothing_since else self._last_before
             self._changed_at = await self._changed(now[WORKLOADS], last) or self._changed_at
+        if through != self._looked_through:
+            self._looked_through, self._words = through, "?"  # who waited for this look is told
         self._take(now)
         if self._doubted_s is None:
             self._known = {
@@ -209,7 +211,6 @@ class LogGuard:
                 for stream, each in now.items()
                 if each.seen is not None
             }
-        self._looked_through = through
         if self._seen and self._folder is not None:
             await marks.tell_again(self._conn, self._name, self._folder)
 
@@ -275,8 +276,14 @@ class LogGuard:
         judged = -1  # gaps that were seen as it was followed and read through; -1 = not yet
         archive_s = loop.time() + KEEP_ARCHIVE_S
         kept: tuple[StreamMark, ...] = ()
+        connected = asyncio.Event()
+        ends = self._conn.when_reconnected(connected.set)
         try:
-            while not await stopped_within(LOOK_S, self._ctx.stopping):
+            while True:
+                await any_set_within(LOOK_S, self._ctx.stopping, connected)
+                if self._ctx.stopping.is_set():
+                    break
+                connected.clear()
                 try:
                     await self._look()
                     mark = self._mark()
@@ -304,6 +311,7 @@ class LogGuard:
                             name="read it again",
                         )
         finally:
+            ends()
             if reading is not None:
                 reading.cancel()
 
@@ -326,10 +334,12 @@ class LogGuard:
         self._doubts_log = any(damage.stream != ARCHIVE for damage in seen)
         if self._doubted_s is None or loop.time() - self._doubted_s >= SETTLE_S:
             self._seen = seen
-        if self._begun and is_accepted:
-            raise StreamReplaced("what the log has lost was accepted: it is folded anew")
-        if self._begun and is_void:
-            raise StreamReplaced("messages of the log were declared void: it is folded anew")
+        if self._begun and (is_accepted or is_void):
+            self._begun = False  # nothing more is decided on what was folded
+            what = "messages of the log were declared void"
+            if is_accepted:
+                what = "what the log has lost was accepted"
+            raise StreamReplaced(f"{what}: it is folded anew")
         self._tell()
 
     def _tell(self) -> None:

@@ -47,6 +47,17 @@ async def set_within(limit_s: float, event: asyncio.Event) -> bool:
     return event.is_set()
 
 
+async def any_set_within(limit_s: float, *events: asyncio.Event) -> bool:
+    """Wait up to `limit_s` for the first of some events; whether one is set."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=max(0.0, limit_s), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return any(event.is_set() for event in events)
+
+
 async def unless_stopped(work: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
     """The result of what may take for ever; None, and the work cancelled, if told to stop first."""
     task = asyncio.ensure_future(work)
