@@ -386,6 +386,30 @@ async def test_a_log_that_is_as_long_again_before_anybody_looks_is_noticed_by_wh
 
 
 @in_loop
+async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_looked_at(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await at_work(server.url)
+    monkeypatch.setattr(guard, "LOOK_S", 60.0)  # it waits for no turn
+    ctx = Context(
+        "alone", CommonSettings(), log=Side().log, metrics=Metrics("alone"), health=Health()
+    )
+    async with client(server.url) as conn:
+        alone = guard.LogGuard(ctx, conn, "alone", waits_for_executors=False)
+        assert await alone.begin()
+        watching = asyncio.ensure_future(alone.run())
+        await asyncio.sleep(0)
+        assert alone.sound
+        sound: list[bool] = []
+        conn.when_reconnected(lambda: sound.append(alone.sound))
+        server.kill()
+        server.start()
+        await until(lambda: sound == [False] and alone.sound, 20.0)
+        ctx.stopping.set()
+        await asyncio.wait_for(watching, 2.0)
+
+
+@in_loop
 async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_void(
     server: Server,
 ) -> None:
