@@ -181,6 +181,40 @@ async def test_three_servers_are_made_from_the_backup_of_one_and_a_damaged_one_h
             assert await patiently(lambda: examine(conn)) == []
 
 
+@in_loop
+async def test_another_leader_of_restored_streams_does_not_halt_what_is_decided(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)  # no executor is waited for here
+    monkeypatch.setattr(guard, "SETTLE_S", 0.3)
+    monkeypatch.setattr(guard, "LOOK_S", 0.2)
+    folder = tmp_path / "backup"
+    async with client(server.url) as conn:
+        for number in range(3):
+            await Fleet(conn).submit(job(f"job-{number}"))
+        await take(conn, folder)
+    with ServerCluster(tmp_path / "three", config=ServerConfig(sync="default")) as three:
+        async with connected(three.url, replicas=3) as conn:
+            await restore(conn, folder)
+            makings = {(await stream_info(conn, WORKLOADS)).making}
+            async with side(three.url) as both:
+                await Fleet(conn).report(gpus=16)
+                await until(lambda: both.ready, 40)
+                for number, leading in enumerate(three.servers[:2]):
+                    await led_by(conn, leading.config.name)
+                    info = await patiently(lambda: stream_info(conn, WORKLOADS))
+                    makings.add(info.making)
+                    await asyncio.sleep(1.0)  # each looks several times
+                    assert b"a log is damaged" not in both.said.getvalue()
+                    async with asyncio.timeout(30):
+                        while not isinstance(await submit(conn, f"after-{number}"), SubmitReply):
+                            await asyncio.sleep(0.2)
+                    await Fleet(conn).report(gpus=16)
+                    assert await Fleet(conn).placed(f"after-{number}") is not None
+            assert len(makings) == 1
+            assert await patiently(lambda: examine(conn)) == []
+
+
 async def led_by(conn: Connection, name: str) -> None:
     """Until this server leads the log, so that it is what is read."""
     where = {"placement": {"preferred": name}}

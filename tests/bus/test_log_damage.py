@@ -215,7 +215,7 @@ async def accept(conn: Connection) -> OperatorReply:
     gaps = core.together(gap for each in damage for gap in each.missing)
     request = AcceptLogRequest(
         stream=WORKLOADS,
-        created=looked.seen.created,
+        created=looked.seen.making,
         sequence=last,
         missing=core.accepting(gaps, last),
         reason="a test",
@@ -431,7 +431,7 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         assert isinstance(refused, Refusal)
         seen = await seen_of(conn, WORKLOADS)
         assert seen is not None
-        request = VoidRequest(created=seen.created, sequences=(torn,), reason="a test")
+        request = VoidRequest(created=seen.making, sequences=(torn,), reason="a test")
         reply = await conn.request(subjects.operator("void"), encode(request), timeout_s=5)
         declared = API_REPLIES.decode(reply.data)
         assert isinstance(declared, OperatorReply), declared

@@ -168,7 +168,7 @@ async def accept_what_is_known(conn: Connection) -> list[str]:
         last = looked.seen.last
         request = AcceptLogRequest(
             stream=stream,  # type: ignore[arg-type]  # one of those
-            created=looked.seen.created,
+            created=looked.seen.making,
             sequence=last,
             missing=core.accepting(core.together(g for each in damage for g in each.missing), last),
             reason="a test",

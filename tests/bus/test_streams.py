@@ -15,6 +15,7 @@ from berthmaster.bus.streams import (
     FLEET,
     FLEET_LOG,
     GIB,
+    MAKING,
     WORKLOADS,
     ensure_streams,
     stream_configs,
@@ -56,6 +57,28 @@ async def test_making_them_again_changes_nothing_and_asks_for_no_change(
         await ensure_streams(conn)
         assert all(subject.startswith("STREAM.INFO.") for subject in asked)
         assert await configs(conn) == before
+
+
+@story
+async def test_a_stream_without_an_id_gets_as_its_id_what_everybody_remembers_of_it(
+    server: Server,
+) -> None:
+    async with connected(server.url) as conn:
+        (config,) = (each for each in stream_configs() if each["name"] == WORKLOADS)
+        await conn.api(f"STREAM.CREATE.{WORKLOADS}", config | {"metadata": {"of": "others"}})
+        before = await stream_info(conn, WORKLOADS)
+        await ensure_streams(conn)
+        after = await stream_info(conn, WORKLOADS)
+        assert after.making == before.making == before.created
+        assert after.config.metadata is not None
+        assert after.config.metadata["of"] == "others"
+        assert after.config.metadata[MAKING] == before.created
+
+        # What it says counts from then on, and a change of limits keeps it.
+        restored = config | {"metadata": {MAKING: "of a restore"}}
+        await conn.api(f"STREAM.UPDATE.{WORKLOADS}", restored)
+        await ensure_streams(conn, workloads_max_bytes=GIB)
+        assert (await stream_info(conn, WORKLOADS)).making == "of a restore"
 
 
 @story

@@ -660,7 +660,7 @@ async def test_while_the_log_is_damaged_no_webhook_is_told_and_then_all_that_wai
             assert await hook.until(1) == ["before"]
             log = await stream_info(conn, WORKLOADS)
             last = log.state.last_seq + 50
-            mark = StreamMark(stream=WORKLOADS, created=log.created, sequence=last)
+            mark = StreamMark(stream=WORKLOADS, created=log.making, sequence=last)
             known = LogMark(service="resolver", at_s=conn.now(), streams=(mark,))
             await conn.store(subjects.log_mark("resolver"), encode(known), timeout_s=5)
             await asyncio.sleep(2 * guard.LOOK_S)

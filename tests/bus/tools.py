@@ -101,7 +101,7 @@ async def accept_log(conn: Connection) -> None:
     gaps = core.together(gap for each in damage for gap in each.missing)
     fact = LogAccepted(
         stream=WORKLOADS,
-        created=looked.seen.created,
+        created=looked.seen.making,
         sequence=looked.seen.last,
         missing=core.accepting(gaps, looked.seen.last),
         reason="a test",
@@ -113,7 +113,7 @@ async def declare_void(conn: Connection, *sequences: int) -> None:
     """A person says that messages count for nothing, as the gateway stores it."""
     seen = await seen_of(conn, WORKLOADS)
     assert seen is not None
-    fact = MessagesVoid(stream=WORKLOADS, created=seen.created, sequences=sequences)
+    fact = MessagesVoid(stream=WORKLOADS, created=seen.making, sequences=sequences)
     await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=5)
 
 

@@ -23,7 +23,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, MAKING, WORKLOADS, new_making
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import LINK, Archived, Numbers
 from berthmaster.logcheck.examine import WATCHED, Looked, look, read_through
@@ -115,7 +115,8 @@ async def restore(conn: Connection, folder: Path) -> list[Restored]:
         live = there[name]
         if live is not None:
             await conn.api(f"STREAM.DELETE.{name}")
-        config = live if live is not None else kept.config
+        config = dict(live if live is not None else kept.config)
+        config["metadata"] = {**(config.get("metadata") or {}), MAKING: new_making()}
         await _make(conn, folder, manifest, name, config, expected[name])
         done.append(await _proved(conn, name, kept, expected[name]))
     for looked in (await look(conn)).values():
@@ -317,7 +318,7 @@ async def _accept(conn: Connection, looked: Looked) -> None:
     gaps = core.together([*before, *(gap for each in damage for gap in each.missing)])
     fact = LogAccepted(
         stream=looked.stream,
-        created=looked.seen.created,
+        created=looked.seen.making,
         sequence=looked.seen.last,
         missing=core.told(gaps),
         reason="restored from a backup",

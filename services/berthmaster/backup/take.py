@@ -17,7 +17,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, WORKLOADS, making_of
 from berthmaster.logcheck.core import Numbers
 from berthmaster.logcheck.examine import look
 
@@ -43,6 +43,11 @@ class _Info(msgspec.Struct):
     config: dict[str, Any]
     state: _State
 
+    @property
+    def making(self) -> str:
+        """Which making of the stream it is."""
+        return making_of(self.created, self.config.get("metadata"))
+
 
 class Added(msgspec.Struct, kw_only=True):
     """What one run did for one stream."""
@@ -67,7 +72,7 @@ async def take(conn: Connection, folder: Path) -> list[Added]:
         if looked.damage:
             raise NotTheSame(f"{looked.damage[0]}; {folder} stays as it is")
         kept = manifest.streams.get(stream)
-        if kept and looked.seen and looked.seen.created != kept.created:
+        if kept and looked.seen and looked.seen.making != kept.created:
             raise NotTheSame(f"{stream} was made anew since; take its backup in another folder")
     manifest.taken_at_s = conn.now()
     stale: list[str] = []
@@ -82,7 +87,7 @@ async def _take_stream(
 ) -> Added:
     raw = await conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True}, timeout_s=60.0)
     info = _INFO.decode(raw)
-    kept = manifest.streams.setdefault(stream, KeptStream(created=info.created, config=info.config))
+    kept = manifest.streams.setdefault(stream, KeptStream(created=info.making, config=info.config))
     if info.state.last_seq < kept.last:
         raise NotTheSame(f"{stream} ends at {info.state.last_seq}, its backup at {kept.last}")
     writer = _Writer(folder, stream, kept, info.state.last_seq)

@@ -102,7 +102,7 @@ class Follower:
         self._filters = [] if _WHOLE.get(stream) == set(filters) else list(filters)
         self._start = start
         self._relist_s = relist_s
-        self.created = ""  # which incarnation of the stream
+        self.making = ""  # of the stream
         self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S  # that is not tolerated
         self._answer_s = ANSWER_S  # within which the next request must be answered
         self.sequence = 0 if isinstance(start, str) else start - 1  # last handled
@@ -168,12 +168,12 @@ class Follower:
         deadline = loop.time() + REPLACED_AFTER_S
         while True:
             info = await stream_info(self._conn, self._stream, timeout_s=self._answer_s)
-            remade = bool(self.created) and info.created != self.created
-            behind = bool(self.created) and info.state.last_seq < self.sequence
+            remade = bool(self.making) and info.making != self.making
+            behind = bool(self.making) and info.state.last_seq < self.sequence
             if not behind or remade or loop.time() >= deadline:
                 break
             await asyncio.sleep(0.1)
-        self.created = info.created
+        self.making = info.making
         if not (remade or behind):
             return False
         if not isinstance(self._start, str):

@@ -5,12 +5,19 @@ values; FLEET_LOG mirrors it, same sequences, for some days, so that a decision 
 what its decider saw. A change that a live stream cannot take (its storage, say) is an error here,
 never a silent difference.
 
+Which making of a stream it is, an id in its metadata tells, which whoever makes it draws. The time
+at which it was made does not: of a restored stream each server tells another one. A stream that has
+no id, made by somebody else or by an earlier version, gets that time as its id, as its leader tells
+it now: so that it stays the same for all who remember it.
+
 Each has a limit. Where the newest counts, the oldest goes there: of FLEET that is history first,
 since what is true is told again every hour. Where what was said must stay, the new is refused, and
 its writer hears of it.
 """
 
 import asyncio
+import secrets
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -41,22 +48,27 @@ __all__ = [
     "GIB",
     "LEASES",
     "LOG_ENDS",
+    "MAKING",
     "SNAPSHOTS",
     "WORKLOADS",
     "Storage",
     "StreamInfo",
     "StreamState",
     "ensure_streams",
+    "making_of",
+    "new_making",
     "stream_configs",
     "stream_info",
 ]
 
 GIB: Final = 1024**3
+MAKING: Final = "berth.making"  # in a stream's metadata
 _KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9
 _NOT_FOUND: Final = 10059
 _NAME_IN_USE: Final = 10058
-_NOT_YET: Final = frozenset({10004, 10008, 10009, 10118})  # a cluster that is still finding itself
+# A cluster that is still finding itself, or is making a stream that somebody else has asked for.
+_NOT_YET: Final = frozenset({10004, 10008, 10009, _NOT_FOUND, 10118})
 ENSURE_TIMEOUT_S: Final = 30.0
 CONTROL_A_SUBJECT: Final = 4096  # the newest settings of one thing
 _CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of us answer only one
@@ -192,6 +204,18 @@ class StreamState(msgspec.Struct):
 
 class _Config(msgspec.Struct):
     max_bytes: int = -1
+    metadata: dict[str, str] | None = None
+
+
+def new_making() -> str:
+    """An id for a stream that is made now."""
+    return secrets.token_hex(12)
+
+
+def making_of(created: str, metadata: Mapping[str, str] | None) -> str:
+    """Which making of a stream that is. Of one that has no id yet it is the time at which it
+    was made, which becomes its id: whoever remembers it need not learn another one then."""
+    return (metadata or {}).get(MAKING, created)
 
 
 class StreamInfo(msgspec.Struct):
@@ -200,6 +224,11 @@ class StreamInfo(msgspec.Struct):
     created: str
     state: StreamState
     config: _Config
+
+    @property
+    def making(self) -> str:
+        """Which making of the stream it is."""
+        return making_of(self.created, self.config.metadata)
 
 
 _INFO: Final = msgspec.json.Decoder(StreamInfo)
@@ -256,17 +285,20 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
         if error.code != _NOT_FOUND:
             raise
         try:
-            await conn.api(
-                f"STREAM.CREATE.{name}", config | await _start(conn, name), timeout_s=_CHANGE_TRY_S
-            )
+            made = config | {"metadata": {MAKING: new_making()}} | await _start(conn, name)
+            await conn.api(f"STREAM.CREATE.{name}", made, timeout_s=_CHANGE_TRY_S)
             return
         except ApiError as second:
             if second.code != _NAME_IN_USE:  # somebody else was quicker, with other limits
                 raise
             raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
-    live = msgspec.json.decode(raw)["config"]
-    if any(not _same(wanted, live.get(key)) for key, wanted in config.items()):
-        await conn.api(f"STREAM.UPDATE.{name}", {**live, **config}, timeout_s=_CHANGE_TRY_S)
+    info = msgspec.json.decode(raw)
+    live = info["config"]
+    metadata = live.get("metadata")
+    known = dict(metadata or {}) | {MAKING: making_of(info["created"], metadata)}
+    wanted = {**config, "metadata": known}
+    if any(not _same(value, live.get(key)) for key, value in wanted.items()):
+        await conn.api(f"STREAM.UPDATE.{name}", {**live, **wanted}, timeout_s=_CHANGE_TRY_S)
 
 
 async def _start(conn: Connection, name: str) -> dict[str, int]:

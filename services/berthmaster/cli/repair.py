@@ -55,7 +55,7 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
         gaps = core.together([*before, *(gap for each in damage for gap in each.missing)])
         request = AcceptLogRequest(
             stream=stream,  # type: ignore[arg-type]  # click has checked it
-            created=looked.seen.created,
+            created=looked.seen.making,
             sequence=last,
             missing=core.accepting(gaps, last),
             reason=reason,
@@ -121,7 +121,7 @@ async def void(session: Session, sequences: tuple[int, ...], reason: str, yes: b
             raise BerthError("there is no WORKLOADS")
         known = before.sequences if before is not None else ()
         request = VoidRequest(
-            created=seen.created, sequences=tuple(sorted({*known, *sequences})), reason=reason
+            created=seen.making, sequences=tuple(sorted({*known, *sequences})), reason=reason
         )
         reply = await berth.void(request)
     told = ", ".join(str(one) for one in sorted(set(sequences)))

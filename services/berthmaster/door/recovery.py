@@ -47,7 +47,7 @@ class Losses(NamedTuple):
 
     def of(self, log: str) -> tuple[Loss, ...]:
         """Those of one making of the log."""
-        return tuple(loss for loss in self.each if loss.created == log)
+        return tuple(loss for loss in self.each if loss.making == log)
 
     def has(self, number: int, receipt: Receipt, log: str, is_taken: Callable[[int], bool]) -> bool:
         """Whether what stood under this number when the receipt was signed is lost now.

@@ -240,8 +240,8 @@ class Shell:
         caught_up = asyncio.Event()
 
         def ready() -> None:
-            core.log_name = follower.created + guard.accepted_id
-            core.receipts.log = follower.created
+            core.log_name = follower.making + guard.accepted_id
+            core.receipts.log = follower.making
             core.log.caught_up()
             caught_up.set()
             self._is_ready("log")
@@ -333,7 +333,7 @@ class Shell:
                 self._fact_polls.stir(*news)
 
         def listed() -> None:
-            self._core.fleet_name = follower.created
+            self._core.fleet_name = follower.making
             self._core.fleet.end_listing()
             self._is_ready("fleet")
 

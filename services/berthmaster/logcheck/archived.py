@@ -47,18 +47,18 @@ _STORY: Final = msgspec.json.Decoder(_Story)
 
 
 async def archived(
-    conn: Connection, created: str, *, may_keep: bool = False
+    conn: Connection, making: str, *, may_keep: bool = False
 ) -> tuple[Archived, int]:
     """Read what the archive has that is not known yet; and below which number it has forgotten.
     Raises BusError, TimeoutError."""
-    kept = await _load(conn, created)
+    kept = await _load(conn, making)
     found = Archived(
         _open(kept.numbers), {c: _open(r) for c, r in kept.decisions.items()}, kept.links
     )
     seen = await seen_of(conn, ARCHIVE)
     if seen is None:
         return found, kept.first_known
-    start = kept.archive_sequence + 1 if kept.archive_created == seen.created else 1
+    start = kept.archive_sequence + 1 if kept.archive_created == seen.making else 1
     forgot = seen.first > start and seen.messages > 0
     first_known = kept.first_known
 
@@ -81,8 +81,8 @@ async def archived(
     found.settle()
     if may_keep and seen.last >= start:
         now = _Kept(
-            created,
-            seen.created,
+            making,
+            seen.making,
             seen.last,
             first_known,
             _closed(found.numbers),
@@ -101,8 +101,8 @@ def _open(raw: bytes) -> bytes:
     return zlib.decompress(raw) if raw else b""
 
 
-async def _load(conn: Connection, created: str) -> _Kept:
-    nothing = _Kept(created, "", 0, 0, b"", {}, [])
+async def _load(conn: Connection, making: str) -> _Kept:
+    nothing = _Kept(making, "", 0, 0, b"", {}, [])
     raw = await load(conn, NAME)
     if raw is None:
         return nothing
@@ -110,4 +110,4 @@ async def _load(conn: Connection, created: str) -> _Kept:
         kept = _KEPT.decode(raw)
     except msgspec.DecodeError:
         return nothing
-    return kept if kept.created == created else nothing
+    return kept if kept.created == making else nothing

@@ -38,7 +38,7 @@ Gap = tuple[int, int]  # the first and the last number of what is missing
 class Loss(NamedTuple):
     """What a person accepted once."""
 
-    created: str  # the making of the log
+    making: str  # of the log
     at_s: float  # when, by the server's clock
     last: int  # the log's last number then: what had been beyond is lost, and its numbers come anew
     missing: tuple[Gap, ...] = ()  # below it
@@ -76,7 +76,7 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(NamedTuple):
     """What the server says of a stream."""
 
-    created: str
+    making: str
     first: int
     last: int
     messages: int
@@ -401,11 +401,6 @@ def held_against(
     if seen is None:
         last = max((mark.sequence for mark, _ in marks), default=0)
         return [Damage(stream=stream, what="is not there", missing=_up_to(1, last))]
-    # A stream that was restored and then got replicas is not of one making to all of its servers,
-    # so what was accepted says nothing of another making.
-    marks = [
-        (mark, by) for mark, by in marks if by.service != ACCEPTING or mark.created == seen.created
-    ]
     found = _against_marks(stream, seen, marks) if marks else []
     if seen.lost_bytes and accepted is None:
         what = f"could not be read whole: the server lost {seen.lost_bytes:,} bytes of its files"
@@ -418,7 +413,7 @@ def _against_marks(
 ) -> list[Damage]:
     found: list[Damage] = []
     farthest, by = max(marks, key=lambda pair: pair[0].sequence)
-    if others := [mark for mark, _ in marks if mark.created != seen.created]:
+    if others := [mark for mark, _ in marks if mark.created != seen.making]:
         last = max(mark.sequence for mark in others)
         what = f"was made anew; the one before went up to {last}"
         found.append(Damage(stream=stream, what=what, missing=_up_to(seen.last + 1, last)))
@@ -454,7 +449,7 @@ class Doubt(NamedTuple):
     def also(self, seen: Seen, marks: Sequence[tuple[StreamMark, LogMark]]) -> "Doubt":
         """With what one more look has shown."""
         digests = {number: set(known) for number, known in self.digests.items()}
-        for number, known in known_digests(seen.created, marks).items():
+        for number, known in known_digests(seen.making, marks).items():
             digests.setdefault(number, set()).update(known)
         last = max((mark.sequence for mark, _ in marks), default=0)
         return Doubt(min(self.end, seen.last), max(self.farthest, last), digests)
@@ -478,7 +473,7 @@ def first_doubt(seen: Seen, marks: Sequence[tuple[StreamMark, LogMark]]) -> Doub
 def is_short(seen: Seen | None, marks: Sequence[tuple[StreamMark, LogMark]]) -> bool:
     """Whether a mark of this very stream says that it went further."""
     return seen is not None and any(
-        mark.created == seen.created and mark.sequence > seen.last for mark, _ in marks
+        mark.created == seen.making and mark.sequence > seen.last for mark, _ in marks
     )
 
 
@@ -517,11 +512,11 @@ def changed_at(stream: str, number: int) -> Damage:
     return Damage(stream=stream, what=what)
 
 
-def known_digests(created: str, marks: Iterable[tuple[StreamMark, LogMark]]) -> dict[int, set[str]]:
+def known_digests(making: str, marks: Iterable[tuple[StreamMark, LogMark]]) -> dict[int, set[str]]:
     """What a pass over the stream is to be compared with."""
     known: dict[int, set[str]] = {}
     for mark, _ in marks:
-        if mark.created == created:
+        if mark.created == making:
             for number, digest in mark.digests.items():
                 known.setdefault(number, set()).add(digest)
     return known

@@ -67,9 +67,9 @@ class Looked(NamedTuple):
 
     def reading(self, start: int = 1) -> Reading:
         """To be told of its messages from this number on."""
-        created = self.seen.created if self.seen is not None else ""
+        making = self.seen.making if self.seen is not None else ""
         accepted = core.heard(self.accepted.missing) if self.accepted is not None else ()
-        return Reading(start, core.known_digests(created, self.marks), accepted)
+        return Reading(start, core.known_digests(making, self.marks), accepted)
 
 
 async def look(
@@ -159,7 +159,7 @@ async def judged(
     gaps: list[Gap] = core.apart(reading.gaps, known)
     first_known = 0
     if gaps and looked.stream == WORKLOADS:
-        found, first_known = await archived(conn, looked.seen.created, may_keep=may_keep)
+        found, first_known = await archived(conn, looked.seen.making, may_keep=may_keep)
         found.settle(reading.links)
         gaps = found.numbers.without(gaps)
     return core.read_through(looked.stream, reading, gaps, first_known)

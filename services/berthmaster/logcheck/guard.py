@@ -204,7 +204,7 @@ class LogGuard:
             self._known = {
                 stream: StreamMark(
                     stream=stream,
-                    created=each.seen.created,
+                    created=each.seen.making,
                     sequence=each.seen.last,
                     accepted_at_s=each.accepted_at_s,
                 )
@@ -293,7 +293,7 @@ class LogGuard:
                     if self._keeps_archive and loop.time() >= archive_s:
                         archive_s = loop.time() + KEEP_ARCHIVE_S
                         if log := self._looked[WORKLOADS].seen:
-                            await archived(self._conn, log.created, may_keep=True)
+                            await archived(self._conn, log.making, may_keep=True)
                 except StreamReplaced:
                     raise
                 except (BusError, OSError, TimeoutError) as error:
@@ -386,7 +386,7 @@ class LogGuard:
             streams.append(
                 StreamMark(
                     stream=stream,
-                    created=seen.created,
+                    created=seen.making,
                     sequence=max(seen.last, followed.last if followed is not None else 0),
                     digests=followed.digests() if followed is not None else {},
                     damage=mine.what if mine is not None else "",

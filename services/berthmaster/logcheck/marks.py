@@ -45,7 +45,7 @@ async def seen_of(conn: Connection, stream: str) -> Seen | None:
         raise
     state = info.state
     lost = state.lost.bytes if state.lost is not None else 0
-    return Seen(info.created, state.first_seq, state.last_seq, state.messages, lost)
+    return Seen(info.making, state.first_seq, state.last_seq, state.messages, lost)
 
 
 async def remembered(conn: Connection, folder: Path | None = None) -> list[Remembered]:
@@ -144,7 +144,7 @@ async def declared_void(conn: Connection, stream: str) -> MessagesVoid | None:
     if not isinstance(fact, MessagesVoid):
         return None
     seen = await seen_of(conn, stream)
-    return fact if seen is not None and fact.created == seen.created else None
+    return fact if seen is not None and fact.created == seen.making else None
 
 
 async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None, float]:

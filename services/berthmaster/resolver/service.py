@@ -403,8 +403,8 @@ class Shell:
     async def _restore(self) -> None:
         try:
             raw = await load_snapshot(self._conn, self._snapshot_name)
-            created = (await stream_info(self._conn, WORKLOADS)).created
-            self._stream = (created + self._guard.accepted_id).encode()
+            making = (await stream_info(self._conn, WORKLOADS)).making
+            self._stream = (making + self._guard.accepted_id).encode()
             if raw is None:
                 return
             stream, _, body = raw.partition(b"\n")

@@ -71,7 +71,7 @@ class Filling:
         self._store = store
         self._figures = figures
         self._samples: deque[Sample] = deque()
-        self._created: dict[str, str] = {}
+        self._making: dict[str, str] = {}
         self._caught_up = {WORKLOADS: False, ARCHIVE: False}
         self._newest_s = 0.0
         self._letters: deque[tuple[str, Recorded, str]] = deque(maxlen=MAX_LETTERS)
@@ -180,16 +180,16 @@ class Filling:
         for name, stream in ((writing.LOG, WORKLOADS), (writing.ARCHIVE, ARCHIVE)):
             info = await stream_info(self._conn, stream)
             accepted = self._guard.accepted_id if stream == WORKLOADS else ""
-            self._created[stream] = info.created + accepted
+            self._making[stream] = info.making + accepted
             cursor = cursors.get(name, Cursor())
             same = (
-                cursor.created == self._created[stream] and cursor.sequence <= info.state.last_seq
+                cursor.created == self._making[stream] and cursor.sequence <= info.state.last_seq
             )
             if cursor.created and not same:
                 self._ctx.log.warning("another stream than was read before", stream=stream)
             found[name] = cursor.sequence if same else 0
         seen = cursors.get(writing.SEEN, Cursor())
-        is_same = seen.created == self._created[WORKLOADS] and found[writing.LOG]
+        is_same = seen.created == self._making[WORKLOADS] and found[writing.LOG]
         self._seen_before = seen.sequence if is_same else 0
         self.opened = True
         self._figures.failing.set(0)
@@ -248,7 +248,7 @@ class Filling:
             self._uses += core.take_uses(now_s)
         jobs, progress = core.take()
         samples = [self._samples[at] for at in range(min(len(self._samples), SAMPLES_AT_ONCE))]
-        log, archive = self._created[WORKLOADS], self._created[ARCHIVE]
+        log, archive = self._making[WORKLOADS], self._making[ARCHIVE]
         batch = Batch(
             jobs=jobs,
             uses=self._uses,
