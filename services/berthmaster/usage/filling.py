@@ -182,9 +182,7 @@ class Filling:
             accepted = self._guard.accepted_id if stream == WORKLOADS else ""
             self._making[stream] = info.making + accepted
             cursor = cursors.get(name, Cursor())
-            same = (
-                cursor.created == self._making[stream] and cursor.sequence <= info.state.last_seq
-            )
+            same = cursor.created == self._making[stream] and cursor.sequence <= info.state.last_seq
             if cursor.created and not same:
                 self._ctx.log.warning("another stream than was read before", stream=stream)
             found[name] = cursor.sequence if same else 0
