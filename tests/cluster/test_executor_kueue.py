@@ -140,6 +140,7 @@ async def test_what_kueue_preempts_is_given_back_and_runs_when_there_is_room_for
         await until_running(berlin)
         await place_again(berlin, request, 3)
         await until_running(berlin, "train")
+        await until_told(berlin, "Claimed", "Admitted")  # its pods may run before that is told
         await berlin.cancel("train")
         await until_told(berlin, "Admitted", "CancelRequested", "Cancelled")
         assert jobs_made(berlin, mark) == 3  # one an attempt
@@ -165,6 +166,7 @@ async def test_what_kueue_evicts_is_given_back_and_does_not_come_back_by_itself(
 
         await place_again(berlin, request, 2)
         await until_running(berlin, "train")
+        await until_told(berlin, "Claimed", "Admitted")
         await berlin.cancel("train")
         await until_told(berlin, "Claimed", "Admitted", "CancelRequested", "Cancelled")
         assert jobs_made(berlin, mark) == 2
