@@ -11,7 +11,7 @@ from berthmaster.lifecycle.fold import Key, Workload, key, offer
 from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact, NodeReport
-from berthmaster.messages.placement import Decision
+from berthmaster.messages.placement import Decision, PodBinding
 from berthmaster.messages.workload import (
     Cancelled,
     Claimed,
@@ -20,6 +20,7 @@ from berthmaster.messages.workload import (
     JobRequest,
     Placed,
     Reprioritized,
+    Resized,
     Running,
     Submitted,
     Succeeded,
@@ -169,6 +170,11 @@ class World:
         """Its pods run where they were placed."""
         pods = self.workloads[name].pods
         self.append(Running(**self._attempt(name), pods=pods))  # type: ignore[arg-type]
+
+    def resized(self, name: Key, pods: tuple[PodBinding, ...] | None = None) -> None:
+        """It has these pods now; unless told, those that were asked for last."""
+        told = self.workloads[name].resizing if pods is None else pods
+        self.append(Resized(**self._attempt(name), pods=told))  # type: ignore[arg-type]
 
     def evict(self, name: Key, reason: str = "node died") -> None:
         """The executor gives the attempt back."""

@@ -333,6 +333,45 @@ def test_whatever_happens_every_decision_by_guesses_can_be_repeated(seed: int) -
     all_repeat(world)
 
 
+def stand_where_they_belong(world: World) -> None:
+    """Whoever waits stands where what is known of it now puts it."""
+    know = world.resolver.know
+    order = know.derived.due_order
+    for line in know.derived.lines.lines():
+        for name, stands in line.members.items():
+            if name not in order.moved:
+                assert stands[2] == order.place(know.open[name]), name
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_is_stopped_waits_by_what_is_left_of_it_from_that_moment_on(seed: int) -> None:
+    """Else who goes first depends on whether anybody looked meanwhile, and no decision repeats."""
+    chance = random.Random(seed)
+    world = fleet(gpus=8)
+    names: list[Key] = []
+    for step in range(60):
+        request = lasting(chance.uniform(300.0, 30_000.0), f"job-{step}", gpus=1)
+        pods = msgspec.structs.replace(
+            request.pod_sets[0], min_count=1, max_count=chance.choice((1, 4)), count=1
+        )
+        saves = chance.choice((None, 5.0))
+        names.append(
+            world.submit(
+                msgspec.structs.replace(request, pod_sets=(pods,), checkpoint_every_s=saves)
+            )
+        )
+        world.now_s += chance.choice((1.0, 30.0, 300.0))
+        begin(world)
+        stand_where_they_belong(world)
+        live = [name for name in names if world.placed_on(name)]
+        for name in chance.sample(live, min(len(live), chance.choice((0, 1, 3)))):
+            if world.workloads[name].resizing:
+                world.resized(name)
+            world.evict(name)
+            stand_where_they_belong(world)
+    all_repeat(world)
+
+
 def test_whom_room_is_kept_for_begins_though_its_likes_have_come_to_stand_before_it() -> None:
     """Else nobody would: those before it leave its room alone, and it would never have a turn."""
     world = fleet(gpus=9, policy=msgspec.structs.replace(DUE, reservations=1))

@@ -9,7 +9,7 @@ from berthmaster.lifecycle.fold import Key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import JobRequest, Resized, Succeeded
+from berthmaster.messages.workload import JobRequest, Succeeded
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
@@ -49,9 +49,7 @@ def pods(world: World, name: Key) -> list[str]:
 def carry_out(world: World, name: Key, pods: tuple[PodBinding, ...] | None = None) -> None:
     """Its executor has brought it about."""
     world.pass_s(1.0)
-    head = world._attempt(name)
-    told = world.workloads[name].resizing if pods is None else pods
-    world.append(Resized(**head, pods=told))  # type: ignore[arg-type]
+    world.resized(name, pods)
 
 
 def orders(world: World) -> list[tuple[str, int, int, str, str]]:

@@ -82,9 +82,20 @@ class DueOrder:
         if self._guessed_s.pop(name, before_s) != expected_s:
             self._recount(name, request)
 
+    def changed(self, workload: Workload) -> None:
+        """What it will take may be less or more than before: what is saved, the number of its
+        pods. Before it stands in line again, for its place follows from that."""
+        name, request = workload.key, workload.request
+        if request is None:
+            return
+        saved, share = saved_s(workload), gpu_share(request)
+        if saved != self._saved_s.get(name, 0.0) or share != self._share.get(name, share):
+            self._settle_anew(name, request, saved)
+
     def follow(self, workload: Workload, *, waits: bool) -> None:
         """It waits, or it is live, or neither."""
         name = workload.key
+        self.changed(workload)
         was = self._live.pop(name, None)
         if was is not None:
             self._count(name, was, -1)
@@ -92,10 +103,6 @@ class DueOrder:
         if workload.ended or request is None:
             self._forget(name)
             return
-        saved = saved_s(workload)
-        if saved != self._saved_s.get(name, 0.0):
-            self._saved_s[name] = saved
-            self._service_ms.pop(name, None)
         if waits or workload.live:
             self._settle(name, request)
             if not waits:
@@ -119,15 +126,21 @@ class DueOrder:
             share = self._share[name] = gpu_share(request)
             self._service_ms[name] = service_ms(share, self.rest_s(name, request))
 
-    def _recount(self, name: Key, request: JobRequest) -> None:
-        """What it is expected to take is another than before."""
+    def _settle_anew(self, name: Key, request: JobRequest, saved: float) -> None:
+        """It counts for what it will take now."""
         live = self._live.get(name)
         if live is not None:
             self._count(name, live, -1)
         self._service_ms.pop(name, None)
+        if saved:
+            self._saved_s[name] = saved
         if live is not None:
             self._settle(name, request)
             self._count(name, live, +1)
+
+    def _recount(self, name: Key, request: JobRequest) -> None:
+        """What it is expected to take is another than before."""
+        self._settle_anew(name, request, self._saved_s.get(name, 0.0))
         self.moved[name] = None
 
     def _forget(self, name: Key) -> None:

@@ -172,6 +172,7 @@ class Derived(FleetDerived):
         if waits and workload.retry_at_s and not rested:  # refresh() says when that is over
             self.resting[name] = workload.retry_at_s
             waits = False
+        self.due_order.changed(workload)
         self._stand_in_line(workload, before, waits=waits)
         self.due_order.follow(workload, waits=name in self.lines)
         if state is State.PLACED and not frozen:
