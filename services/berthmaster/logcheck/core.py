@@ -413,8 +413,9 @@ def _against_marks(
 ) -> list[Damage]:
     found: list[Damage] = []
     farthest, by = max(marks, key=lambda pair: pair[0].sequence)
-    if others := [mark for mark, _ in marks if mark.created != seen.making]:
-        last = max(mark.sequence for mark in others)
+    if others := [mark.sequence for mark, _ in marks if mark.created != seen.making]:
+        # Who follows on tells of the new one as far as it had seen the one before.
+        last = max(*others, farthest.sequence if farthest.sequence > seen.last else 0)
         what = f"was made anew; the one before went up to {last}"
         found.append(Damage(stream=stream, what=what, missing=_up_to(seen.last + 1, last)))
     elif seen.last < farthest.sequence:

@@ -271,6 +271,13 @@ def test_a_log_that_was_made_anew_is_told_however_long_it_is() -> None:
     assert (short.missing, "was made anew" in short.what) == (((1, 9),), True)
     (long,) = against(kept, Seen("c2", 1, 50, 50))
     assert (long.missing, "was made anew" in long.what) == ((), True)
+    # Another, which follows on, tells of the new one how far it had seen the one before.
+    both = counted("WORKLOADS", [kept, marked(read(range(1, 13)), created="c2")], None, 0.0)
+    (farther,) = held_against("WORKLOADS", Seen("c2", 1, 5, 5), both, None)
+    assert farther.missing == ((6, 12),)
+    assert "the one before went up to 12" in farther.what
+    (grown,) = held_against("WORKLOADS", Seen("c2", 1, 12, 12), both, None)
+    assert "the one before went up to 9" in grown.what
     (gone,) = against(kept, None)
     assert gone == Damage(stream="WORKLOADS", what="is not there", missing=((1, 9),))
 
