@@ -58,6 +58,7 @@ class Worth(NamedTuple):
     dear: Dear  # which nodes are scarce
     known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
     listed: dict[int, list[float]]  # the same, for single GPUs
+    known_breaks: dict[int, NDArray[np.float64]]  # what ``breaks`` gave, by GPUs taken
 
     def same(self, other: "Worth") -> bool:
         """Whether nothing scores otherwise by the other."""
@@ -73,7 +74,8 @@ class Worth(NamedTuple):
             return True
         if suitable.offered is not None:
             return np.array_equal(self.hole, other.hole)
-        return np.array_equal(self.losses(pods.gpu_milli), other.losses(pods.gpu_milli))
+        mine, others = self.losses(pods.gpu_milli), other.losses(pods.gpu_milli)
+        return mine is others or np.array_equal(mine, others)
 
     def losses(self, milli: int) -> NDArray[np.float64]:
         """By free milli of a GPU, how its worth changes when a part of it is taken; NOT_HERE where
@@ -92,9 +94,12 @@ class Worth(NamedTuple):
         blocks = self.dear.blocks
         if blocks is None:
             return None
-        left = np.maximum(np.arange(len(blocks)) - taken, 0)
-        broken: NDArray[np.float64] = blocks[left] + blocks[min(taken, len(blocks) - 1)] - blocks
-        return broken
+        known = self.known_breaks.get(taken)
+        if known is None:
+            left = np.maximum(np.arange(len(blocks)) - taken, 0)
+            known = blocks[left] + blocks[min(taken, len(blocks) - 1)] - blocks
+            self.known_breaks[taken] = known
+        return known
 
     def loss(self, milli: int) -> list[float]:
         """``losses``, to look up one at a time."""
@@ -119,7 +124,7 @@ def worth_of(sample: Sample, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
     kappa = CPU_SHARE * _steady(WHOLE * cpu // gpus) if cpu else NEVER_SCARCE
     if gpus and WHOLE * all_cpu > SHORT_OF_CPU * fleet_cpu_a_gpu * gpus:
         kappa *= RICH_IN_CPU
-    return Worth(hole_values(hole_prices(shared)), kappa, NOTHING_DEAR, {}, {})
+    return Worth(hole_values(hole_prices(shared)), kappa, NOTHING_DEAR, {}, {}, {})
 
 
 def _steady(amount: int) -> int:
@@ -162,7 +167,7 @@ class Appraiser:
         plain = self.of(sampled, fleet_cpu_a_gpu)
         dear = self.gauge.dear(fleet, sampled, pressure)
         if self._priced.hole is not plain.hole or self._priced.dear is not dear:
-            self._priced = plain._replace(dear=dear, known_losses={}, listed={})
+            self._priced = plain._replace(dear=dear, known_breaks={})
         return self._priced
 
 
