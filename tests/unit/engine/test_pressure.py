@@ -11,6 +11,7 @@ from berthmaster.engine.scoring.pressure import (
     MOVES_MILLI,
     NO_PRESSURE,
     NOTHING_DEAR,
+    Dear,
     Gauge,
     Laid,
     Pools,
@@ -61,7 +62,7 @@ def test_who_could_go_elsewhere_leaves_a_scarce_model_until_that_costs_more_than
     assert len(t4.wanted_by) == 2
     assert t4.price_milli == 1140
     # One GPU of T4 is as dear to those who name it as to all others: they have no choice.
-    dear = Gauge().dear(fleet, mix.newest, made)._replace(blocks=None)
+    dear = Dear(Gauge().dear(fleet, mix.newest, made).factor, None)
     worth = PLAIN._replace(dear=dear)
     for need, first in ((ANY, "g0"), (T4, "t0")):
         scores = score_all(fleet, need, suitable_nodes(fleet, need), worth)

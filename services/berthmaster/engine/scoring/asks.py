@@ -31,7 +31,7 @@ def ask_of(pods: PodSet, suitable: Suitable, worth: Worth) -> "cards.Ask | None"
         gpus=suitable.gpus,
         losses=worth.losses(pods.gpu_milli) if fraction else None,
         dear=worth.dear.factor,
-        breaks=worth.breaks(pods.gpus) if pods.gpus else None,
+        breaks=worth.dear.breaks(pods.gpus) if pods.gpus else None,
         cpu_milli=pods.cpu_milli,
         memory_mib=pods.memory_mib,
         gpu_count=pods.gpus,

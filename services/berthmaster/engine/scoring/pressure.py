@@ -32,7 +32,7 @@ Rules of this file:
 - Only what can be told counts: thousandths, and the same for all nodes of a pool.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +64,30 @@ _GPUS: Final = np.arange(LARGEST_BLOCK + 1)  # wholly free on a node
 NO_PRESSURE: Final = Pressure()
 
 
-class Dear(NamedTuple):
+class Dear:
     """What pressure comes to, node by node."""
 
-    factor: NDArray[np.float64] | None  # [N], times which its GPUs count; None = once everywhere
-    blocks: NDArray[np.float64] | None  # [65], of a node by its wholly free GPUs; None = nothing
+    def __init__(
+        self, factor: NDArray[np.float64] | None, blocks: NDArray[np.float64] | None
+    ) -> None:
+        """``factor``: [N], times which a node's GPUs count; None = once everywhere. ``blocks``:
+        [65], of a node by its wholly free GPUs; None = nothing."""
+        self.factor = factor
+        self.blocks = blocks
+        self._breaks: dict[int, NDArray[np.float64]] = {}
+
+    def breaks(self, taken: int) -> NDArray[np.float64] | None:
+        """By wholly free GPUs of a node, what changes when so many are taken by the blocks that
+        this breaks, beside the one that it takes; None = nothing anywhere."""
+        blocks = self.blocks
+        if blocks is None:
+            return None
+        known = self._breaks.get(taken)
+        if known is None:
+            left = np.maximum(np.arange(len(blocks)) - taken, 0)
+            known = blocks[left] + blocks[min(taken, len(blocks) - 1)] - blocks
+            self._breaks[taken] = known
+        return known
 
 
 NOTHING_DEAR: Final = Dear(None, None)

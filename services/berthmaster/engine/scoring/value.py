@@ -58,7 +58,6 @@ class Worth(NamedTuple):
     dear: Dear  # which nodes are scarce
     known_losses: dict[int, NDArray[np.float64]]  # what ``losses`` gave, by milli taken
     listed: dict[int, list[float]]  # the same, for single GPUs
-    known_breaks: dict[int, NDArray[np.float64]]  # what ``breaks`` gave, by GPUs taken
 
     def same(self, other: "Worth") -> bool:
         """Whether nothing scores otherwise by the other."""
@@ -88,19 +87,6 @@ class Worth(NamedTuple):
             self.known_losses[milli] = known
         return known
 
-    def breaks(self, taken: int) -> NDArray[np.float64] | None:
-        """By wholly free GPUs of a node, what changes when so many are taken by the blocks that
-        this breaks, beside the one that it takes; None = nothing anywhere."""
-        blocks = self.dear.blocks
-        if blocks is None:
-            return None
-        known = self.known_breaks.get(taken)
-        if known is None:
-            left = np.maximum(np.arange(len(blocks)) - taken, 0)
-            known = blocks[left] + blocks[min(taken, len(blocks) - 1)] - blocks
-            self.known_breaks[taken] = known
-        return known
-
     def loss(self, milli: int) -> list[float]:
         """``losses``, to look up one at a time."""
         known = self.listed.get(milli)
@@ -124,7 +110,7 @@ def worth_of(sample: Sample, fleet_cpu_a_gpu: float = ENDLESS) -> Worth:
     kappa = CPU_SHARE * _steady(WHOLE * cpu // gpus) if cpu else NEVER_SCARCE
     if gpus and WHOLE * all_cpu > SHORT_OF_CPU * fleet_cpu_a_gpu * gpus:
         kappa *= RICH_IN_CPU
-    return Worth(hole_values(hole_prices(shared)), kappa, NOTHING_DEAR, {}, {}, {})
+    return Worth(hole_values(hole_prices(shared)), kappa, NOTHING_DEAR, {}, {})
 
 
 def _steady(amount: int) -> int:
@@ -167,7 +153,7 @@ class Appraiser:
         plain = self.of(sampled, fleet_cpu_a_gpu)
         dear = self.gauge.dear(fleet, sampled, pressure)
         if self._priced.hole is not plain.hole or self._priced.dear is not dear:
-            self._priced = plain._replace(dear=dear, known_breaks={})
+            self._priced = plain._replace(dear=dear)
         return self._priced
 
 
@@ -257,7 +243,7 @@ def _broken(fleet: Fleet, taken: int, worth: Worth, at: At) -> NDArray[np.float6
     slope, offset = together(taken)
     whole = fleet.arrays.whole[at]
     lost: NDArray[np.float64] = (whole * slope + offset) * fleet.arrays.a_gpu[at]
-    breaks = worth.breaks(taken)
+    breaks = worth.dear.breaks(taken)
     if breaks is not None:
         lost += breaks.take(whole, mode="clip")
     return lost
