@@ -68,6 +68,7 @@ class Scene(msgspec.Struct, kw_only=True):
     pods: dict[str, PodObject] = {}  # by their own names
     group: GroupObject | None = None  # of Volcano's, where it starts them
     elastic: bool = False  # the number of its pods may change while it runs
+    resizable: bool = False  # and the cluster's own queueing lets it
     queued: bool = False  # its object is one that the cluster's own queueing starts
     by_volcano: bool = False  # its object is a Job of Volcano's, which queues it itself
     stopped: str | None = None  # why we stopped it, once the server has heard so
@@ -142,7 +143,7 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     if scene.queued:
         if job.spec.suspend:
             return AttemptStatus([PodsQueued(attempt)])
-        events.append(PodsAdmitted(attempt))
+        events.append(PodsAdmitted(attempt, scene.resizable))
     elif job.suspended:
         return AttemptStatus([PodsRefused(attempt, "somebody suspended its job object")])
     elif scene.by_volcano:
@@ -394,6 +395,8 @@ def _stuck(pod: PodObject) -> tuple[str, bool]:
 
 
 def _unscheduled(pod: PodObject) -> str:
+    if pod.spec.waits_for_kueue:
+        return f"pod {_name(pod)}: Kueue has not let in so many"
     found = condition(pod.status.conditions or (), "PodScheduled")
     if found is None or found.status != "False":
         return ""

@@ -88,6 +88,7 @@ class Held(msgspec.Struct, kw_only=True):
         scene.by_volcano = kind is VOLCANO_JOBS
         scene.wanted = wanted(told.get(PODS, "")) or scene.wanted
         scene.elastic = SIZES in told
+        scene.resizable = scene.queued and job.is_elastic_to_kueue
         if scene.elastic and scene.queued and job.spec.parallelism and len(scene.wanted) == 1:
             scene.wanted = dict.fromkeys(scene.wanted, job.spec.parallelism)  # what it was let in
         scene.expires_s = number(told.get(EXPIRES, "")) or scene.expires_s

@@ -96,6 +96,7 @@ class PodsAdmitted(NamedTuple):
     """The cluster's own queueing let it in. Clusters without such never say it."""
 
     attempt: Attempt
+    resizable: bool = False  # it lets the number of its pods change while they run
 
 
 class PodsWaiting(NamedTuple):

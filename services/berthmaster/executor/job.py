@@ -100,6 +100,7 @@ class Job(msgspec.Struct, kw_only=True):
     part_running: tuple[PodBinding, ...] = ()  # those that run while others do not
     queued: bool = False  # in the cluster's own queue
     admitted: bool = False  # out of it
+    resizable: bool = False  # and it lets the number of its pods change
     waits_for: str = ""  # what the cluster says of pods that do not run
     bound: int = 0  # pods that have a node while others have none
     bound_since_s: float = 0.0  # so many
@@ -184,8 +185,9 @@ class Job(msgspec.Struct, kw_only=True):
             case PodsQueued():
                 begins, self.queued = not self.queued, True
                 return begins
-            case PodsAdmitted():
+            case PodsAdmitted(_, resizable):
                 begins, self.queued, self.admitted = not self.admitted, False, True
+                self.resizable = resizable
                 return begins
             case PodsWaiting(_, reason, _, running):
                 self.waits_for = reason

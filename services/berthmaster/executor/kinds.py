@@ -10,6 +10,31 @@ from typing import Final
 import msgspec
 
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition
+from berthmaster.kueue.names import ELASTIC_GATE, ELASTIC_JOB
+
+
+class Gate(Struct, frozen=True):
+    """What holds a pod back from the scheduler."""
+
+    name: str = ""
+
+
+class PodSpec(Struct, frozen=True):
+    """Where the scheduler has put it, and what holds it back."""
+
+    node_name: str = ""
+    scheduling_gates: tuple[Gate, ...] | None = ()
+
+    @property
+    def waits_for_kueue(self) -> bool:
+        """Whether it may not start before Kueue lets so many pods of its Job in."""
+        return any(gate.name == ELASTIC_GATE for gate in self.scheduling_gates or ())
+
+
+class JobTemplate(Struct, frozen=True):
+    """Of a Job's pods."""
+
+    spec: PodSpec = PodSpec()
 
 
 class JobSpec(Struct, frozen=True):
@@ -18,6 +43,7 @@ class JobSpec(Struct, frozen=True):
     suspend: bool | None = None
     parallelism: int | None = None  # of a Job
     completions: int | None = None
+    template: JobTemplate = JobTemplate()  # of a Job
 
 
 class VolcanoState(Struct, frozen=True):
@@ -63,6 +89,13 @@ class JobObject(Object, frozen=True):
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
+
+    @property
+    def is_elastic_to_kueue(self) -> bool:
+        """Whether Kueue lets its number of pods change while they run: it is asked to, and has put
+        its gate before them, which one does not that is too old or has that switched off."""
+        asked = self.metadata.annotations.get(ELASTIC_JOB) == "true"
+        return asked and self.spec.template.spec.waits_for_kueue
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
@@ -173,12 +206,6 @@ class ContainerStatus(Struct, frozen=True):
     name: str = ""
     state: ContainerState = ContainerState()
     allocated_resources_status: tuple[DevicesHealth, ...] | None = ()
-
-
-class PodSpec(Struct, frozen=True):
-    """Where the scheduler has put it."""
-
-    node_name: str = ""
 
 
 class PodStatus(Struct, frozen=True):

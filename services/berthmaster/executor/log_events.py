@@ -38,7 +38,7 @@ class LogEvents(NamedTuple):
 
     def admitted(self, job: Job, now_s: float) -> Admitted:
         """Its cluster's own queueing let it in."""
-        return Admitted(**self._head(job, now_s))
+        return Admitted(**self._head(job, now_s), resizable=job.resizable)
 
     def running(self, job: Job, now_s: float) -> Running:
         """Where its pods really are."""

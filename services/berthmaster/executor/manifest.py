@@ -46,7 +46,12 @@ from berthmaster.kubernetes import labels, rendezvous
 from berthmaster.kubernetes.pods import OPENS_GPUS, Document, pod_spec
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
 from berthmaster.kubernetes.templates import apply as templates_apply
-from berthmaster.kueue.names import EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
+from berthmaster.kueue.names import (
+    ELASTIC_JOB,
+    EQUAL_COMPLETIONS,
+    MIN_PARALLELISM,
+    QUEUE_LABEL,
+)
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import JobRequest, Part, PodSet
@@ -119,9 +124,12 @@ def document(
     offers: Offers,
     style: Style,
     existing: Mapping[str, Existing] = {},
+    *,
+    resizable: bool = True,
 ) -> Document:
     """The whole object. ``left_s``: seconds that its pods may run; ``existing``: what the claims
-    are that the request names. Raises Unmakeable."""
+    are that the request names; ``resizable``: whether the cluster's Kueue, where it starts them,
+    lets the number of pods change. Raises Unmakeable."""
     request, target = order.request, order.target
     if not request.run.image:
         raise Unmakeable("run.image is missing: a real cluster needs an image to run")
@@ -162,8 +170,8 @@ def document(
     told[PODS] = counts_text({pods.name: pods.count for pods in request.pod_sets})
     if is_elastic(request):
         told[SIZES] = " ".join(f"{p.name}:{least(p)}-{most(p)}" for p in request.pod_sets)
-        if target.via == "worker" and kind is JOBS:
-            told |= _partly_admitted(request.pod_sets[0])
+        if kueue_may_resize(order, kind):
+            told |= {ELASTIC_JOB: "true"} if resizable else _partly_admitted(request.pod_sets[0])
     if order.stop_after_s is not None and order.asked_at_s is not None:
         told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
     if peers.service:
@@ -183,13 +191,19 @@ def document(
     }
 
 
+def kueue_may_resize(order: CreatePods, kind: Resource) -> bool:
+    """Whether it is of those whose number of pods Kueue may let change, if it is one that does."""
+    return order.target.via == "worker" and kind is JOBS and is_elastic(order.request)
+
+
 def counts_text(counts: Mapping[str, int]) -> str:
     """As the annotation has them."""
     return " ".join(f"{name}:{count}" for name, count in counts.items())
 
 
 def _partly_admitted(pods: PodSet) -> dict[str, str]:
-    """Kueue may let it in with fewer pods where its quota does not do for all."""
+    """Kueue may let it in with fewer pods where its quota does not do for all. It has no Job of
+    which it would also let the number change (its elastic jobs)."""
     if least(pods) >= pods.count:
         return {}
     return {MIN_PARALLELISM: str(least(pods)), EQUAL_COMPLETIONS: "true"}

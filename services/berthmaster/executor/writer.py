@@ -35,6 +35,7 @@ from berthmaster.executor.manifest import (
     counts_text,
     document,
     kind_of,
+    kueue_may_resize,
     object_name,
 )
 from berthmaster.executor.offers import Offers
@@ -143,6 +144,9 @@ class JobWriter:
         except Unmakeable as error:
             raise RefusedToMake(str(error)) from error
         path = held.kind.path(namespace=held.namespace)
+        if kueue_may_resize(order, held.kind) and not await self._lets_resize(path, body):
+            left_s = self._left_s(order)
+            body = document(order, left_s, self._offers, self.style, existing, resizable=False)
         doubtful, held.unsure = held.unsure, True
         try:
             job = await self._client.create(path, body, JobObject, field_manager=FIELD_MANAGER)
@@ -160,6 +164,22 @@ class JobWriter:
         self.made += 1
         self._denials.allowed(path)
         held.see(held.kind, job)
+
+    async def _lets_resize(self, path: str, body: Document) -> bool:
+        """Whether the Kueue of the cluster lets the number of this Job's pods change while they
+        run: it puts its gate before them then. A Kueue that is too old for that or has it switched
+        off would leave the Job as it is and, once it runs, end it at the first change. Nothing else
+        that we may read says which of them it is. Raises KubernetesError."""
+        manager = FIELD_MANAGER
+        try:
+            made = await self._client.create(
+                path, body, JobObject, field_manager=manager, dry_run=True
+            )
+        except ApiError as error:
+            if not _final(error) and not isinstance(error, AlreadyExists):
+                raise
+            return False  # making it in earnest tells what is wrong, or that it is there
+        return made.is_elastic_to_kueue
 
     async def _existing(self, order: CreatePods) -> dict[str, Existing]:
         """What the claims are that the request names. One that is not there would keep its pods

@@ -214,14 +214,16 @@ class Client:
         kind: type[T],
         *,
         field_manager: str = "",
+        dry_run: bool = False,
         timeout_s: float | None = None,
     ) -> T:
-        """Make an object in the collection at ``path``. Raises AlreadyExists, KubernetesError."""
+        """Make an object in the collection at ``path``. ``dry_run``: only say what it would be, as
+        all who have a say in it would have it. Raises AlreadyExists, KubernetesError."""
         answer = await self._call(
             "create",
             "POST",
             path,
-            params=_manager(field_manager),
+            params=(_manager(field_manager) or {}) | ({"dryRun": "All"} if dry_run else {}),
             body=body,
             timeout_s=timeout_s,
         )

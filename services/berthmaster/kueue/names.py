@@ -7,6 +7,10 @@ GROUP: Final = "kueue.x-k8s.io"
 QUEUE_LABEL: Final = f"{GROUP}/queue-name"  # on a job: its LocalQueue
 MIN_PARALLELISM: Final = f"{GROUP}/job-min-parallelism"  # annotation of a Job: as few may start
 EQUAL_COMPLETIONS: Final = f"{GROUP}/job-completions-equal-parallelism"  # and are all then
+# Annotation of a Job whose number of pods may change ("true"), and the gate that Kueue then has its
+# pods wait behind until it has quota for so many.
+ELASTIC_JOB: Final = f"{GROUP}/elastic-job"
+ELASTIC_GATE: Final = ELASTIC_JOB
 POD_SET_LABEL: Final = f"{GROUP}/podset"  # on the pods of what Kueue has started
 WORKLOAD_ANNOTATION: Final = f"{GROUP}/workload"  # on them: of which Workload they are
 ORIGIN_LABEL: Final = f"{GROUP}/multikueue-origin"  # on the copies that MultiKueue makes

@@ -139,6 +139,8 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs; all that hold room
     resizing: tuple[PodBinding, ...] = ()  # those that it shall have; () = what it has
     resized_at_s: float = 0.0  # server's time of the last change of their number
+    resizable: bool = False  # the open attempt's queue there lets their number change
+    coming: int = 0  # of ``resizing``, those that it did not have
     target: Target = Target()  # of the open or last attempt
     decision: int = 0
     placed_at_s: float = 0.0  # server's time
@@ -467,9 +469,10 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             _has(workload, together(_as_placed(event.pods, workload.pods), workload.resizing))
         case ResizeRequested():
             workload.resizing = _as_placed(event.pods, workload.pods)
+            workload.coming = len(without(workload.resizing, workload.pods))
             _has(workload, together(workload.pods, workload.resizing))
         case Resized():
-            workload.resizing = ()
+            workload.resizing, workload.coming = (), 0
             workload.resized_at_s = stored_at_s
             _has(workload, _as_placed(event.pods, workload.pods))
         case Evicted():
@@ -479,6 +482,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.reason = event.reason
         case Succeeded() | Failed() | Cancelled():
             workload.resizing = workload.parts = ()
+            workload.coming = 0
             workload.reason = event.reason
         case (
             Released()
@@ -495,7 +499,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case Checkpointed() | Progressed():
             _hear(workload, event, stored_at_s)
         case Admitted():
-            pass
+            workload.resizable = event.resizable
 
 
 def _hear(workload: Workload, event: Checkpointed | Progressed, stored_at_s: float) -> None:
@@ -614,7 +618,7 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
     workload.progress, workload.progress_at_s = None, 0.0
     workload.executor = workload.leaving = workload.leads_to = ""
-    workload.committed = False
+    workload.committed = workload.resizable = False
     workload.wish = None
     _has(workload, event.pods if isinstance(event, Placed) else ())
 
@@ -643,6 +647,7 @@ def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s:
     workload.leaving = workload.leads_to = ""
     workload.wish = None
     workload.wished, workload.resizing, workload.parts = None, (), ()
+    workload.resizable, workload.coming = False, 0
     workload.committed = event.request.part is not None  # who reports it has its pods
     _has(workload, event.pods)
 
@@ -673,6 +678,7 @@ def _has(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
 def _wait_again(workload: Workload) -> None:
     """It wishes again for what it asked for."""
     workload.resizing = workload.parts = ()
+    workload.coming = 0
     workload.wish = None
     if workload.wished is not None:
         workload.request, workload.wished = workload.wished, None

@@ -473,6 +473,7 @@ class Admitted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="worklo
 
     cluster: str
     attempt: int
+    resizable: bool = False  # it lets the number of pods change while they run
 
 
 class Running(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.running.v1"):

@@ -27,6 +27,7 @@ class Options:
     worker_lost_timeout_s: float = 900.0
     collect_s: float = 60.0
     batch_s: float = 1.0  # stand-in only
+    elastic_jobs: bool = True  # it knows Jobs whose number of pods changes; the stand-in never
     frameworks: tuple[str, ...] = ("batch/job",)  # what it manages; the stand-in only Jobs
     # Resource -> DeviceClasses whose claimed devices count as it; the stand-in counts no claims.
     device_classes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)

@@ -78,6 +78,7 @@ def manager(plane: Plane, role: str, options: Mapping[str, object], program: Pat
     file.write_text(configuration(options, (webhook_port, health_port), certificates))
     gates = {
         "VisibilityOnDemand": False,
+        "ElasticJobsViaWorkloadSlices": bool(options["elastic_jobs"]),
         "WorkloadRequestUseMergePatch": bool(options["merge_patch_gate"]),
     }
     argv = [

@@ -112,9 +112,14 @@ class Kueue:
         with ThreadPoolExecutor(len(self.planes.workers) + 1) as threads:
             list(threads.map(lambda plane: patiently(lambda: self._clean(plane)), self.planes))
 
+    def _policies(self) -> list[Obj]:
+        found = documents(HERE / "policies.yaml")
+        knows = self.options.elastic_jobs and is_real()
+        return found + (documents(HERE / "elastic.yaml") if knows else [])
+
     def _prepare(self, plane: Plane) -> None:
         hub = plane.role == "hub"
-        for document in documents(HERE / "policies.yaml"):
+        for document in self._policies():
             plane.api.apply(document)
         if hub and self.options.policy:
             self.apply_policy()
@@ -159,7 +164,7 @@ class Kueue:
         if plane.role == "hub":
             remove_all(api, f"{API}/multikueueclusters", "")
             self.remove_policy()
-        for document in documents(HERE / "policies.yaml"):
+        for document in self._policies():
             with contextlib.suppress(ApiError):  # not there yet, when starting failed
                 api.delete(api.path_of(document))
 
