@@ -5,13 +5,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Admitted, Evicted, Resized, Running
+from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Resized
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.controlplane.kueue import builders
@@ -24,21 +24,22 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
 ]
-GPUS = 4  # what the worker's queue grants; its node has twice as many
+GPUS: Final = 4  # what the worker's queue grants; its node has twice as many
+ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
+PARTIAL: Final = "kueue.x-k8s.io/job-min-parallelism"
+NOT_LET_IN: Final = "not all pods ran within {} s: pod main-{}: Kueue has not let in so many"
 
 
 @asynccontextmanager
 async def queued(
     planes: Planes, namespace: str, folder: Path, *flags: str, **options: Any
 ) -> AsyncIterator[tuple[Site, Kueue]]:
-    """An executor in a worker whose Kueue grants four GPUs."""
+    """An executor in a worker whose Kueue grants four GPUs, to the more important first."""
     worker = planes.workers[0]
     make_nodes(worker, [gpu_node("n1", gpus=2 * GPUS)])
     quota = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": str(GPUS)}}
-    made = Options(**options)
-    async with kueue(
-        planes, namespace, worker_quotas={worker.name: quota}, options=made
-    ) as k:
+    quotas = {worker.name: quota}
+    async with kueue(planes, namespace, worker_quotas=quotas, options=Options(**options)) as k:
         preempt = {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}}
         worker.api.merge(f"{API}/clusterqueues/{k.cluster_queue}", preempt)
         async with site(worker, namespace, folder, *flags) as berlin:
@@ -46,8 +47,30 @@ async def queued(
             yield berlin, k
 
 
-def pods(*numbers: int) -> tuple[PodBinding, ...]:
-    return tuple(PodBinding(pod=f"main-{n}", node="n1") for n in numbers)
+def elastic(count: int) -> JobRequest:
+    return job(count=count, gpus=1, run_s="forever", min_count=1, max_count=8)
+
+
+def pods(count: int) -> tuple[PodBinding, ...]:
+    return tuple(PodBinding(pod=f"main-{n}", node="n1") for n in range(count))
+
+
+async def begin(berlin: Site, count: int) -> bool:
+    """It runs; whether its number may change."""
+    await berlin.place(elastic(count), "n1", target=berlin.target)
+    admitted = await berlin.until("train", "Admitted")
+    await berlin.until("train", "Running")
+    assert isinstance(admitted, Admitted)
+    return admitted.resizable
+
+
+async def resized(berlin: Site, times: int) -> tuple[int, str]:
+    """How many pods it has after so many changes, and why not as many as were ordered."""
+    told = await berlin.until("train", "Resized", times=times)
+    assert isinstance(told, Resized)
+    names = [each.pod for each in told.pods]
+    assert names == [f"main-{n}" for n in range(len(names))]
+    return len(names), told.reason
 
 
 def used(berlin: Site, k: Kueue) -> int:
@@ -57,64 +80,123 @@ def used(berlin: Site, k: Kueue) -> int:
     return next(int(r["total"]) for r in flavor["resources"] if r["name"] == "nvidia.com/gpu")
 
 
-def slices(berlin: Site) -> list[tuple[int, str]]:
+def slices(berlin: Site) -> list[tuple[int, bool]]:
     """Workloads that are not over: pods, and whether they have quota."""
     found = []
     for each in berlin.plane.api.items(f"{API}/namespaces/{berlin.namespace}/workloads"):
         told = {c["type"]: c["status"] for c in each.get("status", {}).get("conditions", ())}
         if told.get("Finished") != "True":
-            found.append((each["spec"]["podSets"][0]["count"], told.get("QuotaReserved", "")))
+            count: int = each["spec"]["podSets"][0]["count"]
+            found.append((count, told.get("QuotaReserved") == "True"))
     return sorted(found)
 
 
-async def resized(berlin: Site, times: int) -> Resized:
-    told = await berlin.until("train", "Resized", times=times)
-    assert isinstance(told, Resized)
-    return told
+def uids(berlin: Site) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in berlin.pods()}
+
+
+async def until(ask: Any, *args: Any, is_: Any) -> None:
+    async def so() -> bool:
+        return bool(await asyncio.to_thread(ask, *args) == is_)
+
+    try:
+        await eventually(so, LIMIT_S)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {ask(*args)}, not {is_}") from error
+
+
+def running(berlin: Site) -> list[str]:
+    """Whose pods run."""
+    return sorted(
+        pod["metadata"]["labels"].get("berthmaster.io/workload", "theirs")
+        for pod in berlin.pods()
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+    )
+
+
+def theirs(berlin: Site, k: Kueue, gpus: int, **labels: str) -> None:
+    """A Job that somebody makes with kubectl."""
+    body = builders.job(
+        berlin.namespace,
+        "theirs",
+        k.queue,
+        requests={"cpu": "1", "nvidia.com/gpu": str(gpus)},
+        on_hub=False,
+        labels=labels,
+    )
+    berlin.plane.api.create(f"/apis/batch/v1/namespaces/{berlin.namespace}/jobs", body)
 
 
 @story
-async def test_it_grows_and_shrinks_and_no_pod_is_counted_twice(
+async def test_it_grows_shrinks_for_another_and_lets_go_of_what_is_not_let_in(
     planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
-    async with queued(planes, namespace, tmp_path, "--start-limit-s", "6") as (berlin, k):
-        api = berlin.plane.api
-        request = job(count=2, gpus=1, run_s="forever", min_count=1, max_count=8)
-        await berlin.place(request, "n1", target=berlin.target)
-        running = await berlin.until("train", "Running")
-        assert isinstance(running, Running)
-        admitted = await berlin.until("train", "Admitted")
-        assert isinstance(admitted, Admitted) and admitted.resizable
-        first = {pod["metadata"]["uid"] for pod in berlin.pods()}
+    async with queued(planes, namespace, tmp_path, "--start-limit-s", "5") as (berlin, k):
+        assert await begin(berlin, 2)
+        [made] = berlin.objects()
+        told = made["metadata"]["annotations"]
+        assert (told[ELASTIC], PARTIAL in told) == ("true", False)
+        first = uids(berlin)
 
-        await berlin.resize("train", pods(0, 1, 2, 3))
-        grown = await resized(berlin, 1)
-        assert ([each.pod for each in grown.pods], grown.reason) == (
-            ["main-0", "main-1", "main-2", "main-3"],
-            "",
-        )
-        assert first <= {pod["metadata"]["uid"] for pod in berlin.pods()}
-        print(slices(berlin), used(berlin, k))
-        await berlin.resize("train", pods(0))
-        shrunk = await resized(berlin, 2)
-        print(slices(berlin), used(berlin, k))
-        other = builders.job(
-            namespace, "other", k.queue, requests={"cpu": "1", "nvidia.com/gpu": "3"}, on_hub=False
-        )
-        api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", other)
+        # Four, while its executor is killed. The first slice gives way to the second, and no pod
+        # of it is touched.
+        await berlin.resize("train", pods(4))
+        berlin.restart()
+        assert await resized(berlin, 1) == (4, "")
+        assert (slices(berlin), first <= uids(berlin)) == ([(4, True)], True)
+        await until(used, berlin, k, is_=4)
 
-        async def both() -> bool:
-            found = await asyncio.to_thread(berlin.pods)
-            return sum(p["status"].get("phase") == "Running" for p in found) == 2
+        # One, killed again: three are free for another, and nobody was ended for it.
+        berlin.proxy.delay_s = 30.0
+        await berlin.resize("train", pods(1))
+        await asyncio.sleep(1.0)
+        berlin.kill()
+        berlin.proxy.delay_s = 0.0
+        assert berlin.objects()[0]["spec"]["parallelism"] == 4
+        berlin.start()
+        assert await resized(berlin, 2) == (1, "")
+        theirs(berlin, k, 3)
+        await until(running, berlin, is_=["theirs", "train"])
+        await until(used, berlin, k, is_=4)
 
-        await eventually(both, LIMIT_S)
-        print(slices(berlin), used(berlin, k))
-        await berlin.resize("train", pods(0, 1, 2))
-        await asyncio.sleep(2)
-        print(slices(berlin), used(berlin, k))
-        told = await resized(berlin, 3)
-        print(told.pods, told.reason, slices(berlin), used(berlin, k))
-        await asyncio.sleep(3)
-        print(slices(berlin), used(berlin, k))
+        # Three, for which there is no quota: it stays as it was, and gives back what it was to get.
+        await berlin.resize("train", pods(3))
+        await until(slices, berlin, is_=[(1, True), (1, True), (3, False)])
+        assert await resized(berlin, 3) == (1, NOT_LET_IN.format(5, 1))
+        await until(slices, berlin, is_=[(1, True), (1, True)])
+        assert (running(berlin), used(berlin, k)) == (["theirs", "train"], 4)
+        await berlin.cancel("train")
+        await berlin.until("train", "Cancelled")
+
+
+@story
+async def test_what_kueue_takes_back_while_it_grows_is_given_back_whole(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    async with queued(planes, namespace, tmp_path) as (berlin, k):
+        berlin.plane.api.apply(builders.priority_class("urgent", 1000))
+        assert await begin(berlin, 2)
+        await berlin.resize("train", pods(6))  # more than is granted
+        await until(slices, berlin, is_=[(2, True), (6, False)])
+        theirs(berlin, k, 4, **{"kueue.x-k8s.io/priority-class": "urgent"})
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason == BACK_IN_QUEUE
+        await until(running, berlin, is_=["theirs"])
+        await until(slices, berlin, is_=[(1, True)])
+
+
+@story
+async def test_a_kueue_that_has_no_elastic_jobs_lets_it_start_with_fewer(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    async with queued(planes, namespace, tmp_path, elastic_jobs=False) as (berlin, k):
+        theirs(berlin, k, 3)
+        await until(running, berlin, is_=["theirs"])
+        assert not await begin(berlin, 2)
+        [ours] = [one for one in berlin.objects() if one["metadata"]["name"] != "theirs"]
+        told = ours["metadata"]["annotations"]
+        assert (ELASTIC in told, told[PARTIAL]) == (False, "1")
+        assert (ours["spec"]["parallelism"], slices(berlin)[0]) == (1, (1, True))
         await berlin.cancel("train")
         await berlin.until("train", "Cancelled")

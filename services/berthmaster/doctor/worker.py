@@ -54,9 +54,10 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
         yield Finding(
             level="ok",
             where=worker.name,
-            what="jobs with min_count start with fewer pods where Kueue's quota is short (partial "
-            "admission) and keep their size from then on: in Kueue no Job has both that and a "
-            "number that changes (elastic jobs)",
+            what="jobs of one pod set with min_count or max_count shrink and grow where this Kueue "
+            "has elastic jobs (from 0.18 on, unless ElasticJobsViaWorkloadSlices is off), which is "
+            "asked with each; else they start with fewer pods where quota is short (partial "
+            "admission) and keep that number",
         )
     ray = ray_words((RAY_JOB,) if worker.ray_jobs else ())
     yield Finding(level="ok", where=worker.name, what=f"the runtime ray makes {ray}")

@@ -141,6 +141,8 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     resized_at_s: float = 0.0  # server's time of the last change of their number
     resizable: bool = False  # the open attempt's queue there lets their number change
     coming: int = 0  # of ``resizing``, those that it did not have
+    kept_size: str = ""  # why it has not the pods that it was to have last; "" = it has
+    kept_sizes: int = 0  # so many times in a row
     target: Target = Target()  # of the open or last attempt
     decision: int = 0
     placed_at_s: float = 0.0  # server's time
@@ -474,6 +476,8 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
         case Resized():
             workload.resizing, workload.coming = (), 0
             workload.resized_at_s = stored_at_s
+            workload.kept_size = event.reason
+            workload.kept_sizes = workload.kept_sizes + 1 if event.reason else 0
             _has(workload, _as_placed(event.pods, workload.pods))
         case Evicted():
             _give_back(workload, event, stored_at_s)
@@ -617,6 +621,7 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.placed_at_s = stored_at_s
     workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
     workload.progress, workload.progress_at_s = None, 0.0
+    workload.kept_size, workload.kept_sizes = "", 0
     workload.executor = workload.leaving = workload.leads_to = ""
     workload.committed = workload.resizable = False
     workload.wish = None
@@ -648,6 +653,7 @@ def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s:
     workload.wish = None
     workload.wished, workload.resizing, workload.parts = None, (), ()
     workload.resizable, workload.coming = False, 0
+    workload.kept_size, workload.kept_sizes = "", 0
     workload.committed = event.request.part is not None  # who reports it has its pods
     _has(workload, event.pods)
 

@@ -72,6 +72,13 @@ def with_bound(request: JobRequest, pods: Sequence[PodBinding]) -> JobRequest:
     return sized(request, counts_of(pods)) if is_elastic(request) else request
 
 
+def with_coming(request: JobRequest, count: int) -> JobRequest:
+    """Of a request of one pod set, so many of its pods alone."""
+    [pods] = request.pod_sets
+    more = msgspec.structs.replace(pods, count=count, min_count=None, max_count=None)
+    return msgspec.structs.replace(request, pod_sets=(more,))
+
+
 def without(held: Sequence[PodBinding], kept: Sequence[PodBinding]) -> tuple[PodBinding, ...]:
     """Those of the held that are not kept."""
     names = {each.pod for each in kept}

@@ -123,6 +123,8 @@ def _waits_for_jobs(know: Knowledge, workload: Workload) -> str:
 
 
 KEEPS_SIZE: Final = "; the worker's Kueue governs it: with as many pods as it lets in it goes on"
+# The same of one whose number would change where that Kueue lets it.
+NO_ELASTIC_JOBS: Final = f"{KEEPS_SIZE}, as it has no elastic jobs (from 0.18 on, unless off)"
 
 
 def _why_there(
@@ -146,9 +148,11 @@ def _why_there(
         wished = sum(pods.count for pods in workload.wished.pod_sets)
         where += f"; with {len(workload.pods)} pods, {wished} are wished for"
     if (asked := workload.wished or workload.request) is not None and is_elastic(asked):
-        where += KEEPS_SIZE if workload.target.via == "worker" else ""
+        where += _keeps_size(workload, asked)
     if workload.resizing:
         where += f"; it is to have {len(workload.resizing)}"
+    elif workload.kept_size:
+        where += f"; it was to have more, and goes on with what it has: {workload.kept_size}"
     if workload.held_back:
         where += "; it starts when all parts of its job are claimed"
     if workload.cancel_requested:
@@ -171,6 +175,14 @@ def _why_there(
         decided_at_s=decision.now_s if decision is not None else 0.0,
         filtered=_left_out(choice, workload) if choice is not None else {},
     )
+
+
+def _keeps_size(workload: Workload, asked: JobRequest) -> str:
+    """Why its number of pods stays, where the worker's Kueue has let it in and does not let it."""
+    let_in = workload.state in (State.ADMITTED, State.RUNNING)
+    if workload.target.via != "worker" or workload.resizable or not let_in:
+        return ""
+    return NO_ELASTIC_JOBS if len(asked.pod_sets) == 1 else KEEPS_SIZE
 
 
 def _made_as(know: Knowledge, workload: Workload) -> str:

@@ -9,6 +9,9 @@ from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist, bind, filter_and_rank
+from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.sizes import with_coming
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.gate import WorkerGate
@@ -28,6 +31,8 @@ class Cycle:
         self.snapshot = know.snapshot(policy, now_s, renew=renew)
         # Of the draft that is being made: what the clusters' own queues do not know of yet.
         self.drafted: dict[str, list[tuple[Target, JobRequest]]] = {}
+        # While it is tried what would fit without them: pods that would leave those queues.
+        self.freed: dict[str, list[tuple[Target, JobRequest]]] = {}
 
     def shortlist(self, request: JobRequest, shape: bytes | None = None) -> Shortlist:
         """All clusters for a request, filtered and ranked. ``shape``: its own, if it is known."""
@@ -35,7 +40,7 @@ class Cycle:
         setting = know.queues.get(request.queue)
         gate: Gate | None = None
         if setting is not None and setting.via != "direct":
-            gate = WorkerGate(know.view, request, setting, self._pending)
+            gate = WorkerGate(know.view, request, setting, self._pending, self.freed)
         shape = shape_of(request) if shape is None else shape
         return filter_and_rank(know.view, self.snapshot, request, shape, gate)
 
@@ -53,8 +58,18 @@ class Cycle:
         return found[1] if found is not None else None
 
     def _pending(self, cluster: str) -> list[tuple[Target, JobRequest]]:
-        """Placements of ours that a cluster's own queue has not let in."""
+        """What of ours a cluster's own queue has not let in: placements, and pods by which those
+        grow that it has let in. Of these it may have let in some a moment ago: until their executor
+        tells that they run they may count twice, which keeps others out and promises nothing."""
         know = self.know
         waiting = (know.open[key] for key in know.derived.unadmitted.get(cluster, ()))
-        pending = [(w.target, w.request) for w in waiting if w.request is not None]
+        pending = [(w.target, request) for w in waiting if (request := _asks_for(w)) is not None]
         return [*pending, *self.drafted.get(cluster, ())]
+
+
+def _asks_for(workload: Workload) -> JobRequest | None:
+    """What its cluster's queue has not let in of it."""
+    request = workload.request
+    if request is None or workload.state is not State.RUNNING:
+        return request
+    return with_coming(request, workload.coming)

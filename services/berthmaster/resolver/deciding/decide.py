@@ -368,7 +368,7 @@ def _record(
     cluster = chosen.cluster
     target = target_of(workload, know.queues.get(request.queue), cluster)
     if target.via == "worker":
-        cycle.drafted.setdefault(cluster, []).append((target, request))
+        cycle.drafted.setdefault(cluster, []).append((target, with_bound(request, bound.bindings)))
     draft.choices.append(
         Choice(
             tenant=workload.tenant,

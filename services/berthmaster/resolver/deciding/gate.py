@@ -5,7 +5,7 @@ It does not know yet of placements of ours that it has not let in, those of the 
 made among them, so they are charged here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.view import FleetView
@@ -23,9 +23,16 @@ class WorkerGate(Gate):
     """What the clusters' own queues say of a request."""
 
     def __init__(
-        self, view: FleetView, request: JobRequest, setting: QueueSetting, pending: Pending
+        self,
+        view: FleetView,
+        request: JobRequest,
+        setting: QueueSetting,
+        pending: Pending,
+        freed: Mapping[str, Sequence[tuple[Target, JobRequest]]],
     ) -> None:
+        """``freed``: by cluster, what is taken to have left its queues."""
         self._view = view
+        self._freed = freed
         self._request = request
         self._setting = setting
         self._pending = pending
@@ -43,7 +50,9 @@ class WorkerGate(Gate):
         if said is None:
             known, target = self._view.clusters.peek(cluster), target_in(self._setting, cluster)
             pending, devices = self._pending(cluster), self._devices(cluster)
-            said = self._said[cluster] = asked(known, target, self._request, pending, devices)
+            freed = self._freed.get(cluster, ())
+            said = asked(known, target, self._request, pending, devices, freed)
+            self._said[cluster] = said
         return said
 
     def _devices(self, cluster: str) -> Devices:

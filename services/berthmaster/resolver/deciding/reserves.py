@@ -407,7 +407,7 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
         if line is None or waiting >= policy.reservations:
             continue
         setting = know.queues.get(line.queue)
-        if setting is not None and setting.via != "direct":
+        if setting is not None and setting.via != "direct" and not reservation.owed:
             continue
         if right_of(know, line).refusal or reservation.cluster in closed:
             continue

@@ -12,12 +12,17 @@ Rules of this file:
   within its queue's limits, in a cluster that nobody who waits could use and may, and only when
   nothing has begun there and its own number has not changed for ``grow_after_s``. First to what
   was wished for, then to the most that its request names.
-- Whose pods are to stand to each other in some way shrinks and does not grow, and what a cluster's
-  Kueue governs does neither.
+- New pods that did not come are tried again ever later, since room is kept for them meanwhile.
+- Whose pods are to stand to each other in some way shrinks and does not grow.
+- What a cluster's Kueue governs changes only if that Kueue lets it. It shrinks by right for those
+  that Kueue governs too, and so frees quota; anybody gets what is lent. It grows into quota for
+  which nobody waits there, ours or not: whether it is let in is Kueue's to say. Nobody else is kept
+  from quota that was freed, so the room on nodes is kept for a while only.
 - One change of an attempt at a time: until its executor has told what stands, no other is decided.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -38,6 +43,7 @@ from berthmaster.engine.queueing.making_room import (
 from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, owed_room
 from berthmaster.fleetview.filters import BUSY
+from berthmaster.kueue.quota import NO_QUOTA
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import (
     at_step,
@@ -49,14 +55,19 @@ from berthmaster.lifecycle.sizes import (
     sized,
     steps,
     together,
+    with_coming,
     without,
 )
-from berthmaster.messages.placement import PodBinding, Reservation, ResizeOrder
+from berthmaster.messages.placement import PodBinding, Reservation, ResizeOrder, Via
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.turns import Turn, right_of
+from berthmaster.resolver.deciding.worker_queue import others_wait
 from berthmaster.resolver.known.elastic import may_resize
 
+MOST_DOUBLINGS: Final = 6  # of the time until it is tried again to have more pods
+KEPT_S: Final = 60.0  # room that quota which is about to be free may not do for, beside ``grace_s``
+USUAL_GRACE_S: Final = 30.0  # a cluster's own
 MOST_SHRUNK: Final = 64  # attempts, for one job
 MOST_LOOKS: Final = 8  # in one draft: a look takes milliseconds
 MOST_GROWN: Final = 16  # attempts, in one draft
@@ -113,7 +124,8 @@ class Shrinker:
         setting = know.queues.get(turn.line.queue)
         if not clusters or self._looks >= MOST_LOOKS:
             return None
-        if setting is not None and setting.via != "direct":
+        via: Via = setting.via if setting is not None else "direct"
+        if via == "hub":
             return None
         self._looks += 1
         workload = know.open[turn.key]
@@ -125,21 +137,24 @@ class Shrinker:
         filtered = self._cycle.shortlist(asked, shape).filtered
         best: _Found | None = None
         for cluster in clusters:
-            if filtered.get(cluster, BUSY) != BUSY:
+            if not _is_full(filtered.get(cluster, BUSY), via):
                 continue
-            found = self._in_cluster(cluster, mover, asked, shape)
+            found = self._in_cluster(cluster, mover, via, asked, shape)
             if found is not None and (
                 best is None or (found.cost, cluster) < (best.cost, best.cluster)
             ):
                 best = found
-        return self._told(workload, best) if best is not None else None
+        return self._told(workload, best, via) if best is not None else None
 
     def _in_cluster(
-        self, cluster: str, mover: Mover, asked: JobRequest, shape: bytes
+        self, cluster: str, mover: Mover, via: Via, asked: JobRequest, shape: bytes
     ) -> _Found | None:
-        losers = self._losers(cluster, mover)[:MOST_SHRUNK]
+        losers = self._losers(cluster, mover, via)[:MOST_SHRUNK]
         if not losers:
             return None
+        if via == "worker":  # the queues of others are not asked
+            asked = msgspec.structs.replace(asked, clusters=(cluster,))
+            shape = shape_of(asked)
         sizes = [len(loser.sizes) - 1 for loser in losers]  # as few pods as each may have
         with Overlay(self._know.fleet) as overlay:
 
@@ -148,7 +163,9 @@ class Shrinker:
                     overlay.give_back(at)
                     if size:
                         overlay.free(at, self._freed(losers[at], size))
-                return self._cycle.bind_in(asked, shape, cluster)
+                left = zip(losers, chosen, strict=True)
+                with self._without_quota(cluster, [pair for pair in left if pair[1]]):
+                    return self._cycle.bind_in(asked, shape, cluster)
 
             number = _fewest(len(losers), lambda n: fits(_first(sizes, n)) is not None)
             if number is None:
@@ -171,7 +188,23 @@ class Shrinker:
         kept = tuple((loser, loser.sizes[size]) for loser, size in taken)
         return _Found(cost, kept, bound, cluster)
 
-    def _losers(self, cluster: str, mover: Mover) -> list[_Loser]:
+    @contextmanager
+    def _without_quota(self, cluster: str, left: Iterable[tuple[_Loser, int]]) -> Iterator[None]:
+        """While it is looked, what these pods have of the quota of the cluster's own queues is
+        free."""
+        gone = []
+        for loser, size in left:
+            workload = self._know.open[loser.key]
+            if workload.target.via == "worker" and workload.request is not None:
+                fewer = len(loser.sizes[0]) - len(loser.sizes[size])
+                gone.append((workload.target, with_coming(workload.request, fewer)))
+        self._cycle.freed[cluster] = gone
+        try:
+            yield
+        finally:
+            del self._cycle.freed[cluster]
+
+    def _losers(self, cluster: str, mover: Mover, via: Via) -> list[_Loser]:
         """Those that may shrink, the cheapest first; together they take no queue below what it
         keeps."""
         know, policy = self._know, self._cycle.policy
@@ -184,18 +217,26 @@ class Shrinker:
             candidates.append((cost, -workload.submitted_sequence, name))
         accounts, found = self._accounts(), []
         for cost, before, name in sorted(candidates):
-            loser = self._loser(cost, before, know.open[name], mover, accounts)
+            loser = self._loser(cost, before, know.open[name], mover, via, accounts)
             if loser is not None:
                 found.append(loser)
         return found
 
     def _loser(
-        self, cost: float, before: int, workload: Workload, mover: Mover, accounts: Accounts
+        self,
+        cost: float,
+        before: int,
+        workload: Workload,
+        mover: Mover,
+        via: Via,
+        accounts: Accounts,
     ) -> _Loser | None:
         know, request = self._know, workload.request
         assert request is not None  # or it were not elastic
         path = know.derived.path(request.queue)
-        by = right_over(mover, path, workload.priority)
+        # Between what we govern and what Kueue does nobody has a right, but to what is lent.
+        alike = workload.target.via == via
+        by = right_over(mover, path, workload.priority) if alike else None
         name: _Right = ""
         low, floors = _wished(workload), floors_beside(mover, path)
         if by is not None and request.preemptible:
@@ -230,11 +271,13 @@ class Shrinker:
         pairs = zip(loser.sizes[0], held, strict=False)
         return [holding for each, holding in pairs if each.pod in names]
 
-    def _told(self, mover: Workload, found: _Found) -> Shrinking:
+    def _told(self, mover: Workload, found: _Found, via: Via) -> Shrinking:
         know = self._know
-        resizes = []
+        resizes, longest_s = [], 0.0
         for loser, kept in found.kept:
             workload = know.open[loser.key]
+            grace_s = workload.request.grace_s if workload.request is not None else None
+            longest_s = max(longest_s, USUAL_GRACE_S if grace_s is None else grace_s)
             order = _order(workload, len(kept))
             order = msgspec.structs.replace(
                 order,
@@ -245,6 +288,9 @@ class Shrinker:
             )
             resizes.append(Resize(order, kept))
         room = owed_room(mover.tenant, mover.id, found.cluster, found.bound.holdings)
+        if via == "worker":
+            until_s = self._cycle.now_s + longest_s + KEPT_S
+            room = msgspec.structs.replace(room, expected_at_s=until_s)
         return Shrinking(tuple(resizes), room)
 
 
@@ -263,14 +309,17 @@ def grown(cycle: Cycle) -> Iterator[tuple[Resize, tuple[Holding, ...]]]:
                 share = know.derived.share(_queue(workload))
                 order = not below, -share.priority, -workload.priority
                 due.append((*order, workload.submitted_sequence, name))
-    wanted: dict[str, bool] = {}
+    wanted: dict[tuple[str, Via], bool] = {}
     told = 0
     for *_, name in sorted(due):
         workload = know.open[name]
-        cluster = workload.cluster
-        if cluster not in wanted:
-            wanted[cluster] = _is_quiet(cycle, cluster) and not _is_wanted(cycle, cluster)
-        if not wanted[cluster]:
+        cluster, via = workload.cluster, workload.target.via
+        if (cluster, via) not in wanted:
+            is_free = _is_quiet(cycle, cluster) and not _is_wanted(cycle, cluster, via)
+            wanted[cluster, via] = is_free
+        if not wanted[cluster, via]:
+            continue
+        if via == "worker" and others_wait(know.clusters.peek(cluster), workload.target):
             continue
         found = _more(cycle, workload)
         if found is not None:
@@ -294,7 +343,9 @@ def grows_at_s(workload: Workload, grow_after_s: float) -> float:
         return float("inf")
     if all(pods.count >= most(pods) for pods in request.pod_sets):
         return float("inf")
-    return max(workload.running_at_s, workload.resized_at_s) + grow_after_s
+    doubled: int = 2 ** min(workload.kept_sizes, MOST_DOUBLINGS)
+    rest_s = grow_after_s * doubled
+    return max(workload.running_at_s + grow_after_s, workload.resized_at_s + rest_s)
 
 
 def _is_quiet(cycle: Cycle, cluster: str) -> bool:
@@ -304,14 +355,22 @@ def _is_quiet(cycle: Cycle, cluster: str) -> bool:
     return not any(know.open[name].placed_at_s > since_s for name in held)
 
 
-def _is_wanted(cycle: Cycle, cluster: str) -> bool:
-    """Whether somebody waits who may run and could there, were there room."""
+def _is_full(why: str, via: Via) -> bool:
+    """Whether more room is all that a request lacks in a cluster, by why it is out there. ``via``:
+    of the request or of who would take what it waits for; quota of the cluster's own is a matter
+    of those alone that go by way of it."""
+    return why == BUSY or (via == "worker" and why.startswith(NO_QUOTA))
+
+
+def _is_wanted(cycle: Cycle, cluster: str, via: Via) -> bool:
+    """Whether somebody waits who may run and could there, were there room. ``via``: of who would
+    take it."""
     know = cycle.know
     for line in know.derived.lines.lines():
         if right_of(know, line).refusal:
             continue
         filtered = cycle.shortlist(line.request, line.id[1]).filtered
-        if filtered.get(cluster, BUSY) == BUSY:
+        if _is_full(filtered.get(cluster, BUSY), via):
             return True
     return False
 
@@ -326,6 +385,8 @@ def _more(cycle: Cycle, workload: Workload) -> tuple[Resize, tuple[Holding, ...]
         high = {pods: max(count, has.get(pods, count)) for pods, count in wished.items()}
     low = {pods.name: has.get(pods.name, pods.count) for pods in request.pod_sets}
     of = steps(request, low, high)
+    if workload.target.via == "worker":  # the queues of other clusters are not asked
+        request = msgspec.structs.replace(request, clusters=(workload.cluster,))
 
     def bound(step: int) -> Bound | None:
         more = _new_pods(request, low, at_step(low, high, step, of))

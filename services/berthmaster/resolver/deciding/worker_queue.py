@@ -6,14 +6,15 @@ kueue/quota.py's to work out; placements of ours that it has not let in yet are 
 report does not know them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.kueue.asks import Devices, asks_of
-from berthmaster.kueue.quota import Quotas, closed, queue_of
+from berthmaster.kueue.quota import Quotas, closed, counted, queue_of, without
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
+from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
 
@@ -64,21 +65,29 @@ class Said(NamedTuple):
 
 
 def asked(
-    cluster: Cluster, target: Target, request: JobRequest, pending: Pending, devices: Devices
+    cluster: Cluster,
+    target: Target,
+    request: JobRequest,
+    pending: Pending,
+    devices: Devices,
+    freed: Pending = (),
 ) -> Said:
     """``pending``: placements of ours there that it has not let in yet; ``devices``: how its nodes'
-    GPUs are asked for. The report may know some of those that wait, so the larger number counts."""
+    GPUs are asked for; ``freed``: what is taken to have gone that its report counts. The report may
+    know some of those that wait, so the larger number counts."""
     if target.via != "worker":
         return Said()
     if request.deadline_s is not None:
         return Said(NO_DEADLINE)
-    reports = cluster.queues.values()
+    reports: Collection[QueueReport] = cluster.queues.values()
     found = queue_of(reports, target.namespace, target.local_queue)
     if found is None:
         return Said(f"{NO_QUEUE} {target.namespace}/{target.local_queue}")
     if problem := closed(*found):
         return Said(problem)
     report, _ = found
+    if freed:
+        reports = _less(cluster, freed, devices)
     quotas, ours = Quotas(reports, cluster.counted_as), 0
     for other, coming in pending:
         leads_to = queue_of(reports, other.namespace, other.local_queue)
@@ -90,3 +99,33 @@ def asked(
     if not answer.now:
         return Said(answer.never or answer.lacks)
     return Said("", InLine(max(report.pending, ours), report.admitted, answer.borrows))
+
+
+def _less(cluster: Cluster, freed: Pending, devices: Devices) -> list[QueueReport]:
+    """Its queues without what is taken to have gone."""
+    left = dict(cluster.queues)
+    for target, request in freed:
+        found = queue_of(left.values(), target.namespace, target.local_queue)
+        if found is not None:
+            asks = counted(asks_of(request, devices), cluster.counted_as)
+            left[found[0].queue] = without(found[0], asks)
+    return list(left.values())
+
+
+def others_wait(cluster: Cluster, target: Target) -> bool:
+    """Whether anybody waits, of ours or not, for quota of the queue that a target leads to, or of
+    those that lend it theirs."""
+    found = queue_of(cluster.queues.values(), target.namespace, target.local_queue)
+    if found is None:
+        return False
+    root = _root(found[0])
+    return any(each.pending and _root(each) == root for each in cluster.queues.values())
+
+
+def _root(report: QueueReport) -> str:
+    """The cohort above all that it is in; its own name if it is in none."""
+    above = {each.cohort: each.parent for each in report.cohorts}
+    name = report.cohort
+    for _ in above:  # reports of different moments may make a circle
+        name = above.get(name) or name
+    return f"cohort {name}" if name else report.queue

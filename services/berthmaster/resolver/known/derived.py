@@ -45,7 +45,8 @@ class Derived(FleetDerived):
         self._tree: QueueTree | None = None  # None: queues were set since it was made
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
-        self.unadmitted: dict[str, dict[Key, None]] = {}  # cluster -> not let in by its own queue
+        self.unadmitted: dict[str, dict[Key, None]] = {}
+        # cluster -> not let in by its own queue, or not with all pods that it is to have
         self.movable = Movable()
         self.elastic = Elastic()
         self.resizing: dict[Key, None] = {}  # told to have another number of pods, and have not yet
@@ -206,7 +207,8 @@ class Derived(FleetDerived):
                 self.growth += 1
 
     def _follow_admission(self, workload: Workload, attempt_cluster: str) -> None:
-        if workload.state in (State.PLACED, State.CLAIMED) and workload.target.via == "worker":
+        waits = workload.state in (State.PLACED, State.CLAIMED) or workload.coming
+        if waits and workload.live and workload.target.via == "worker":
             self.unadmitted.setdefault(workload.cluster, {})[workload.key] = None
         elif attempt_cluster in self.unadmitted:
             self.unadmitted[attempt_cluster].pop(workload.key, None)

@@ -9,14 +9,14 @@ from berthmaster.lifecycle.states import State
 
 
 def may_resize(workload: Workload) -> bool:
-    """Whether a decision may change it now: one that runs, that Kueue does not govern, that is on
-    no way out and has no other change before it."""
+    """Whether a decision may change it now: one that runs, that no Kueue governs or one that lets
+    it, that is on no way out and has no other change before it."""
     request = workload.request
     return (
         workload.state is State.RUNNING
         and request is not None
         and is_elastic(request)
-        and workload.target.via == "direct"
+        and (workload.target.via == "direct" or workload.resizable)
         and workload.origin is None
         and not (workload.cancel_requested or workload.leaving or workload.resizing)
     )
