@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Resized
+from berthmaster.messages.workload import Admitted, JobRequest, Resized
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.controlplane.kueue import builders
@@ -114,7 +113,7 @@ def running(berlin: Site) -> list[str]:
     )
 
 
-def theirs(berlin: Site, k: Kueue, gpus: int, **labels: str) -> None:
+def theirs(berlin: Site, k: Kueue, gpus: int) -> None:
     """A Job that somebody makes with kubectl."""
     body = builders.job(
         berlin.namespace,
@@ -122,7 +121,6 @@ def theirs(berlin: Site, k: Kueue, gpus: int, **labels: str) -> None:
         k.queue,
         requests={"cpu": "1", "nvidia.com/gpu": str(gpus)},
         on_hub=False,
-        labels=labels,
     )
     berlin.plane.api.create(f"/apis/batch/v1/namespaces/{berlin.namespace}/jobs", body)
 
@@ -167,23 +165,6 @@ async def test_it_grows_shrinks_for_another_and_lets_go_of_what_is_not_let_in(
         assert (running(berlin), used(berlin, k)) == (["theirs", "train"], 4)
         await berlin.cancel("train")
         await berlin.until("train", "Cancelled")
-
-
-@story
-async def test_what_kueue_takes_back_while_it_grows_is_given_back_whole(
-    planes: Planes, namespace: str, tmp_path: Path
-) -> None:
-    async with queued(planes, namespace, tmp_path) as (berlin, k):
-        berlin.plane.api.apply(builders.priority_class("urgent", 1000))
-        assert await begin(berlin, 2)
-        await berlin.resize("train", pods(6))  # more than is granted
-        await until(slices, berlin, is_=[(2, True), (6, False)])
-        theirs(berlin, k, 4, **{"kueue.x-k8s.io/priority-class": "urgent"})
-        evicted = await berlin.until("train", "Evicted")
-        assert isinstance(evicted, Evicted)
-        assert evicted.reason == BACK_IN_QUEUE
-        await until(running, berlin, is_=["theirs"])
-        await until(slices, berlin, is_=[(1, True)])
 
 
 @story
