@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 
+from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Admitted, JobRequest, Resized
+from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Resized
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.controlplane.kueue import builders
@@ -26,7 +27,7 @@ pytestmark = [
 GPUS: Final = 4  # what the worker's queue grants; its node has twice as many
 ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 PARTIAL: Final = "kueue.x-k8s.io/job-min-parallelism"
-NOT_LET_IN: Final = "not all pods ran within {} s: pod main-{}: Kueue has not let in so many"
+NOT_LET_IN: Final = "not all pods ran within {} s: pod main-{}: Kueue has not let in so many: "
 
 
 @asynccontextmanager
@@ -113,7 +114,7 @@ def running(berlin: Site) -> list[str]:
     )
 
 
-def theirs(berlin: Site, k: Kueue, gpus: int) -> None:
+def theirs(berlin: Site, k: Kueue, gpus: int, **labels: str) -> None:
     """A Job that somebody makes with kubectl."""
     body = builders.job(
         berlin.namespace,
@@ -121,6 +122,7 @@ def theirs(berlin: Site, k: Kueue, gpus: int) -> None:
         k.queue,
         requests={"cpu": "1", "nvidia.com/gpu": str(gpus)},
         on_hub=False,
+        labels=labels,
     )
     berlin.plane.api.create(f"/apis/batch/v1/namespaces/{berlin.namespace}/jobs", body)
 
@@ -160,11 +162,30 @@ async def test_it_grows_shrinks_for_another_and_lets_go_of_what_is_not_let_in(
         # Three, for which there is no quota: it stays as it was, and gives back what it was to get.
         await berlin.resize("train", pods(3))
         await until(slices, berlin, is_=[(1, True), (1, True), (3, False)])
-        assert await resized(berlin, 3) == (1, NOT_LET_IN.format(5, 1))
+        count, why = await resized(berlin, 3)
+        assert (count, why.startswith(NOT_LET_IN.format(5, 1))) == (1, True), why
+        assert "insufficient" in why
         await until(slices, berlin, is_=[(1, True), (1, True)])
         assert (running(berlin), used(berlin, k)) == (["theirs", "train"], 4)
         await berlin.cancel("train")
         await berlin.until("train", "Cancelled")
+
+
+@story
+async def test_what_kueue_takes_back_while_it_grows_is_given_back_whole(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    async with queued(planes, namespace, tmp_path) as (berlin, k):
+        berlin.plane.api.apply(builders.priority_class("urgent", 1000))
+        assert await begin(berlin, 2)
+        await berlin.resize("train", pods(6))  # more than is granted
+        await until(slices, berlin, is_=[(2, True), (6, False)])
+        theirs(berlin, k, 4, **{"kueue.x-k8s.io/priority-class": "urgent"})
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason == BACK_IN_QUEUE
+        await until(running, berlin, is_=["theirs"])
+        await until(slices, berlin, is_=[(1, True)])
 
 
 @story

@@ -33,12 +33,14 @@ from berthmaster.executor.kinds import APP_FAILED, GroupObject, JobObject, PodOb
 from berthmaster.joblogs.progress import heard_in
 from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
+from berthmaster.kueue.slices import Slices
 from berthmaster.lifecycle.sizes import index_of, set_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Fault, Isolation
 from berthmaster.requests.validation import uri_fault
 
 DEADLINE: Final = "deadline"
+NO_QUOTA: Final = "no quota"
 DELETED: Final = "its job object was deleted"
 PULL_S: Final = 30.0  # what an image or its settings have time to heal
 SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
@@ -69,6 +71,7 @@ class Scene(msgspec.Struct, kw_only=True):
     group: GroupObject | None = None  # of Volcano's, where it starts them
     elastic: bool = False  # the number of its pods may change while it runs
     resizable: bool = False  # and the cluster's own queueing lets it
+    slices: Slices | None = None  # how Kueue's Workloads of it stand; None = nobody has looked
     queued: bool = False  # its object is one that the cluster's own queueing starts
     by_volcano: bool = False  # its object is a Job of Volcano's, which queues it itself
     stopped: str | None = None  # why we stopped it, once the server has heard so
@@ -141,7 +144,7 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     attempt = scene.attempt
     events: list[PodEvent] = []
     if scene.queued:
-        if job.spec.suspend:
+        if job.spec.suspend or _has_lost_quota(scene, now_s):
             return AttemptStatus([PodsQueued(attempt)])
         events.append(PodsAdmitted(attempt, scene.resizable))
     elif job.suspended:
@@ -171,7 +174,7 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
             again_s = PULL_S
         else:
             scene.since_s.pop(_name(pod), None)
-        reason = reason or why or _unscheduled(pod)
+        reason = reason or why or _unscheduled(pod, scene)
     missing = sum(scene.wanted.values()) - len(scene.pods)
     reason = reason or _group_says(scene)
     if not reason and missing > 0:
@@ -394,9 +397,19 @@ def _stuck(pod: PodObject) -> tuple[str, bool]:
     return "", False
 
 
-def _unscheduled(pod: PodObject) -> str:
+def _has_lost_quota(scene: Scene, now_s: float) -> bool:
+    """Whether Kueue has taken it back and lets it run all the same (kueue/slices.py)."""
+    if scene.slices is None or scene.slices.have_quota:
+        scene.since_s.pop(NO_QUOTA, None)
+        return False
+    return scene.lasted_s(NO_QUOTA, now_s) >= SETTLE_S
+
+
+def _unscheduled(pod: PodObject, scene: Scene) -> str:
     if pod.spec.waits_for_kueue:
-        return f"pod {_name(pod)}: Kueue has not let in so many"
+        told = f"pod {_name(pod)}: Kueue has not let in so many"
+        words = scene.slices.words if scene.slices is not None else ""
+        return _cut(f"{told}: {words}" if words else told)
     found = condition(pod.status.conditions or (), "PodScheduled")
     if found is None or found.status != "False":
         return ""

@@ -36,6 +36,7 @@ from berthmaster.executor.cluster_protocol import (
     StopPods,
 )
 from berthmaster.executor.effects import AttemptEffects
+from berthmaster.executor.elastic_looks import ElasticLooks
 from berthmaster.executor.gangs import GROUP
 from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
 from berthmaster.executor.watch import JobMirrors
@@ -86,6 +87,7 @@ class ClusterRuntime:
         self._loop = asyncio.get_running_loop()
         writer.closed = self.closed
         self._effects = AttemptEffects(writer, say=self._say, judge=self._judge, log=log)
+        self._looks = ElasticLooks(writer, judge=self._judge, log=log)
         self._mirrors = JobMirrors(
             client,
             namespaces,
@@ -110,6 +112,7 @@ class ClusterRuntime:
                 if held.timer is not None:
                     held.timer.cancel()
             await self._effects.close(self._held.values())
+            await self._looks.close()
 
     @property
     def ready(self) -> bool:
@@ -332,6 +335,7 @@ class ClusterRuntime:
             return
         if not self._ready or not held.known:
             return
+        self._looks.follow(held)
         for event in self._news(held):
             if isinstance(event, PodsWaiting) and held.goal is Goal.STOP:
                 self._log.info("still there", attempt=held.text, why=event.reason)

@@ -61,9 +61,13 @@ from berthmaster.kubernetes.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     SERVICES,
+    WORKLOADS,
     Resource,
 )
 from berthmaster.kubernetes.resources import PODS as POD_OBJECTS
+from berthmaster.kueue.names import JOB_UID_LABEL
+from berthmaster.kueue.slices import Slices, slices_of
+from berthmaster.kueue.workloads import Workload
 from berthmaster.lifecycle.sizes import counts_of, is_set_elastic
 
 _IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
@@ -300,6 +304,16 @@ class JobWriter:
             held.see(held.kind, await self._client.get(held.path, JobObject))
         except NotFound:
             held.lose()
+
+    async def slices(self, held: Held) -> Slices | None:
+        """How Kueue's Workloads of it stand. Raises KubernetesError."""
+        found: list[Workload] = []
+        selector = f"{JOB_UID_LABEL}={held.uid}"
+        async for page in self._client.list_pages(
+            WORKLOADS, Workload, namespace=held.namespace, label_selector=selector
+        ):
+            found = [*([] if page.first else found), *page.items]
+        return slices_of(found)
 
     async def resize(self, held: Held, order: ResizePods) -> None:
         """Its object asks for so many pods afterwards. A Job lets go of those of the highest

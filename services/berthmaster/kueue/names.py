@@ -11,6 +11,7 @@ EQUAL_COMPLETIONS: Final = f"{GROUP}/job-completions-equal-parallelism"  # and a
 # pods wait behind until it has quota for so many.
 ELASTIC_JOB: Final = f"{GROUP}/elastic-job"
 ELASTIC_GATE: Final = ELASTIC_JOB
+JOB_UID_LABEL: Final = f"{GROUP}/job-uid"  # on the Workloads of a job
 POD_SET_LABEL: Final = f"{GROUP}/podset"  # on the pods of what Kueue has started
 WORKLOAD_ANNOTATION: Final = f"{GROUP}/workload"  # on them: of which Workload they are
 ORIGIN_LABEL: Final = f"{GROUP}/multikueue-origin"  # on the copies that MultiKueue makes

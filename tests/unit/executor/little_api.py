@@ -32,6 +32,8 @@ class LittleApi(Site):
         self.objects: dict[tuple[str, str, str], Json] = {}  # plural, namespace, name
         self.calls: list[tuple[str, str]] = []  # method, plural; no lists, no watches
         self.misfortune: Misfortune = lambda method, plural: None
+        self.mutate: Callable[[Json], Json] = lambda found: found  # of what is made, as webhooks do
+        self.dry_runs = 0
         self.job_sets = True
         self.logs: dict[str, bytes] = {}  # by pod
         self.closed: set[str] = set()  # namespaces in which nobody has any right
@@ -114,6 +116,11 @@ class LittleApi(Site):
         if fate == "hung":
             await asyncio.sleep(3600)
         body = json.loads(await request.text() or "{}")
+        if request.method == "POST":
+            body = self.mutate(body)
+        if "dryRun" in request.query:
+            self.dry_runs += 1
+            return web.json_response(body, status=201)
         code, answer = await self._do(request.method, plural, namespace, name, body)
         if fate == "lost":
             await asyncio.sleep(3600)

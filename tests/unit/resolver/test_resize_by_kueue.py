@@ -42,8 +42,8 @@ class Worker(World):
 
     def wait(self, name: str, sizes: Sizes, **fields: Any) -> Key:
         least, count, most = sizes
-        fields = {"queue": "gpu", "gpus": 1} | fields
-        return self.submit(job(name, count=count, min_count=least, max_count=most, **fields))
+        asked: dict[str, Any] = {"queue": "gpu", "gpus": 1} | fields
+        return self.submit(job(name, count=count, min_count=least, max_count=most, **asked))
 
     def let_in(self, name: Key, *, resizable: bool = True) -> None:
         """Claimed, let in, running; its Kueue's report knows of it."""

@@ -1,0 +1,123 @@
+"""A job whose number of pods changes, from `berth submit` to the quota of a worker's own Kueue: all
+services of both sides as their pods run them, with the rights of deploy/kubernetes alone."""
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from berthmaster.runtime.ports import free_ports
+from tests.cluster.deploying import bind_executor
+from tests.cluster.test_serve_sides import ONE, deployed, inside, pod
+from tests.controlplane.kueue.managers import is_real
+from tests.controlplane.kueue.setup import API, Kueue
+from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.planes import Planes
+from tests.pipeline.running import run_berth
+
+__all__ = ["inside"]
+pytestmark = [
+    pytest.mark.timeout(580),
+    pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
+]
+GPUS: Final = 6  # what the worker's queue grants; its node has more
+
+
+def test_it_starts_with_what_there_is_grows_when_room_comes_and_shrinks_for_another(
+    planes: Planes, namespace: str, tmp_path: Path, inside: tuple[str, ...]
+) -> None:
+    worker = planes[ONE]
+    make_nodes(worker, [gpu_node("a", gpus=GPUS + 2)])
+    data = tmp_path / "data"
+    [nats_port] = free_ports(1)
+    quota = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": str(GPUS)}}
+    with ExitStack() as owned:
+        owned.enter_context(deployed(planes.hub, "overlays/observe"))
+        owned.enter_context(deployed(worker, "agent"))
+        bind_executor(worker, namespace)
+        quotas = {ONE: quota}
+        k = owned.enter_context(Kueue(planes, namespace, clusters=[ONE], worker_quotas=quotas))
+        hub = owned.enter_context(
+            pod(
+                "hub",
+                planes.hub,
+                tmp_path / "hub",
+                inside,
+                BERTH_HUB_MODE="observe",
+                BERTH_HUB_DATA_DIR=str(data),
+                BERTH_HUB_NATS_PORT=str(nats_port),
+                BERTH_HUB_EXTERNAL="localhost",
+                BERTH_HUB_SYNC="default",
+                BERTH_RESOLVER_GROW_AFTER_S="3",
+            )
+        )
+        hub.wait_ready()
+
+        def berth(*argv: str, command: tuple[str, ...] = ()) -> str:
+            done = run_berth(*argv, "--data", str(data), *command, home=tmp_path)
+            assert done.returncode == 0, (argv, done.stderr)
+            return done.stdout
+
+        told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
+        secret = yaml.safe_load(told)["stringData"]
+        for name in ("agent.creds", "ca.crt"):
+            (tmp_path / name).write_text(secret[name])
+        agent = owned.enter_context(
+            pod(
+                "agent",
+                worker,
+                tmp_path / "agent",
+                inside,
+                BERTH_AGENT_CLUSTER=secret["cluster"],
+                BERTH_AGENT_NAMESPACES=secret["namespaces"],
+                BERTH_NATS_URL=secret["url"],
+                BERTH_NATS_CREDS_FILE=str(tmp_path / "agent.creds"),
+                BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
+            )
+        )
+        agent.wait_ready()
+        berth("queue", "set", k.queue, "--via", "worker", "--place", namespace)
+
+        def submit(name: str, *sizes: str) -> None:
+            asks = ("--queue", k.queue, "--gpus", "1", "--image", "busybox")
+            forever = ("--env", "BERTH_TEST_RUN_S=forever")
+            berth("submit", "--id", name, *asks, *forever, *sizes, command=("--", "train"))
+
+        def pods() -> list[Any]:
+            found = worker.api.items(f"/api/v1/namespaces/{namespace}/pods")
+            return [each for each in found if each["status"].get("phase") == "Running"]
+
+        def name_of(pod: Any) -> str:
+            return str(pod["metadata"]["labels"]["berthmaster.io/workload"])
+
+        def uids(name: str) -> set[str]:
+            return {each["metadata"]["uid"] for each in pods() if name_of(each) == name}
+
+        def used() -> int:
+            queue: Any = worker.api.get(f"{API}/clusterqueues/{k.cluster_queue}")
+            [flavor] = queue["status"]["flavorsReservation"]
+            return next(
+                int(one["total"]) for one in flavor["resources"] if one["name"] == "nvidia.com/gpu"
+            )
+
+        def until(what: str, **wanted: int) -> None:
+            def so() -> bool:
+                return Counter(map(name_of, pods())) == wanted and used() == sum(wanted.values())
+
+            hub.until(so, what)
+
+        submit("rigid", "--count", "4")
+        until("the first runs", rigid=4)
+        submit("elastic", "--count", "4", "--min-count", "1", "--max-count", "8")
+        until("it starts with what there is", rigid=4, elastic=2)
+        began_with = uids("elastic")
+        berth("cancel", "rigid")
+        until("it grows into all quota that there is", elastic=GPUS)
+        submit("urgent", "--count", "3", "--priority", "10")
+        until("it shrinks for another", elastic=3, urgent=3)
+        assert began_with <= uids("elastic")  # they ran on through all of it
+        assert "Kueue" not in berth("why", "elastic")
+        assert (agent.end(), hub.end()) == (0, 0)

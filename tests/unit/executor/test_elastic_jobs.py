@@ -1,0 +1,118 @@
+"""Jobs whose number of pods changes where a worker's Kueue starts them: how that Kueue is asked
+whether it lets it, over an API server in this process, and what is read off its Workloads."""
+
+from typing import Any
+
+import pytest
+
+from berthmaster.executor.cluster_protocol import PodsAdmitted, PodsQueued, PodsWaiting
+from berthmaster.messages.workload import PodSet
+from tests.bus.tools import story
+from tests.unit.executor.little_api import Json, LittleApi
+from tests.unit.executor.test_runtime import QUEUED, TRAIN, Play, playing, train
+from tests.unit.kubernetes.stage import until
+
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+PARTIAL = "kueue.x-k8s.io/job-min-parallelism"
+SIZED = PodSet(count=2, min_count=1, max_count=4)
+
+
+def with_gate(job: Json) -> Json:
+    """As the webhook of a Kueue that has elastic jobs answers."""
+    if job["metadata"].get("annotations", {}).get(ELASTIC) == "true":
+        job["spec"]["template"]["spec"]["schedulingGates"] = [{"name": ELASTIC}]
+    return job
+
+
+async def let_in(api: LittleApi, play: Play) -> Json:
+    job = await play.job()
+    await api.change("jobs", job["metadata"]["name"], spec={"suspend": False})
+    await play.hears(PodsAdmitted)
+    return job
+
+
+async def workload(api: LittleApi, job: Json, name: str, **conditions: bool) -> None:
+    made = [
+        {"type": kind, "status": str(so), "message": f"{kind} says so", "reason": "x"}
+        for kind, so in conditions.items()
+    ]
+    known = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
+    found = {"metadata": {"name": name, "namespace": "team", "labels": known}}
+    await api.put("workloads", found | {"status": {"conditions": made}})
+
+
+async def gated_pod(play: Play, index: int) -> None:
+    await play.pod("Pending", f"p{index}", index)
+    gates: Any = [{"name": ELASTIC}]
+    await play.api.change("pods", f"p{index}", spec={"nodeName": "", "schedulingGates": gates})
+
+
+@story
+async def test_a_kueue_that_has_elastic_jobs_lets_its_number_change_and_a_later_life_knows() -> (
+    None
+):
+    async with LittleApi() as api:
+        api.mutate = with_gate
+        async with playing(api) as play:
+            play.create(train(pod_sets=(SIZED,)), target=QUEUED)
+            job = await let_in(api, play)
+            told = job["metadata"]["annotations"]
+            assert (told[ELASTIC], PARTIAL in told) == ("true", False)
+            assert await play.hears(PodsAdmitted) == PodsAdmitted(TRAIN, resizable=True)
+            assert (len(api.all("jobs")), api.dry_runs) == (1, 1)
+        async with playing(api) as later:
+            assert await later.hears(PodsAdmitted) == PodsAdmitted(TRAIN, resizable=True)
+
+
+REFUSAL = (400, "BadRequest", "admission webhook x does not support dry run")
+
+
+@story
+@pytest.mark.parametrize("refused", [False, True], ids=["it does nothing", "no dry run is had"])
+async def test_one_that_has_none_may_let_it_start_with_fewer(refused: bool) -> None:
+    async with LittleApi() as api, playing(api) as play:
+        fates = iter([REFUSAL] if refused else [])
+        api.misfortune = lambda method, plural: next(fates, None) if method == "POST" else None
+        play.create(train(pod_sets=(SIZED,)), target=QUEUED)
+        job = await let_in(api, play)
+        told = job["metadata"]["annotations"]
+        assert (told[PARTIAL], ELASTIC in told) == ("1", False)
+        assert await play.hears(PodsAdmitted) == PodsAdmitted(TRAIN)
+
+
+@story
+async def test_nobody_is_asked_about_other_jobs() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(target=QUEUED)
+        job = await let_in(api, play)
+        assert not {ELASTIC, PARTIAL} & job["metadata"].get("annotations", {}).keys()
+        assert api.dry_runs == 0
+
+
+@story
+async def test_why_more_are_not_let_in_is_told_in_kueues_words_and_what_it_takes_back_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("berthmaster.executor.elastic_looks.FIRST_S", 0.05)
+    monkeypatch.setattr("berthmaster.executor.elastic_looks.AGAIN_S", 0.05)
+    async with LittleApi() as api:
+        api.mutate = with_gate
+        async with playing(api) as play:
+            play.create(train(pod_sets=(SIZED,)), target=QUEUED)
+            job = await let_in(api, play)
+            await workload(api, job, "first", QuotaReserved=True, Admitted=True)
+            await play.pod("Running", "p0", 0)
+            await gated_pod(play, 1)
+            await workload(api, job, "second", QuotaReserved=False)
+            await workload(api, job, "older", QuotaReserved=True, Finished=True)
+            why = "pod main-1: Kueue has not let in so many: QuotaReserved says so"
+            await until(
+                lambda: any(isinstance(e, PodsWaiting) and e.reason == why for e in play.told)
+            )
+            # It evicts the first one and leaves the Job as it is. A look between two writes of
+            # Kueue's must not end it, so that has to last.
+            await workload(api, job, "first", QuotaReserved=True, Admitted=True, Evicted=True)
+            await until(lambda: bool(play.runtime._held[TRAIN].scene.since_s))
+            assert not any(isinstance(e, PodsQueued) for e in play.told[1:])
+            play.ahead_s = 60.0
+            await until(lambda: PodsQueued(TRAIN) in play.told[1:])
