@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from berthmaster.archivist.service import SERVICE as ARCHIVIST
@@ -407,6 +408,49 @@ async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_look
         await until(lambda: sound == [False] and alone.sound, 20.0)
         ctx.stopping.set()
         await asyncio.wait_for(watching, 2.0)
+
+
+@in_loop
+async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -> None:
+    async with client(server.url) as conn, side(server.url, resolves=False) as alone:
+        await until(lambda: alone.ready)
+        assert isinstance(await submit(conn, "first"), SubmitReply)
+        looked = (await look(conn))[WORKLOADS]
+        assert looked.seen is not None
+        request = AcceptLogRequest(
+            stream=WORKLOADS,
+            created=looked.seen.making,
+            sequence=looked.seen.last,
+            reason="a test",
+            after=looked.accepted_sequence,
+        )
+
+        async def ask(request: AcceptLogRequest) -> object:
+            reply = await conn.request(
+                subjects.operator("accept_log"), encode(request), timeout_s=5
+            )
+            return API_REPLIES.decode(reply.data)
+
+        accepted = await ask(request)
+        assert isinstance(accepted, OperatorReply)
+    async with client(server.url) as conn, side(server.url, resolves=False) as alone:
+        await until(lambda: alone.ready)
+        assert isinstance(await submit(conn, "later"), SubmitReply)
+        async with asyncio.timeout(LIMIT_S):
+            while await remembered(conn, "gateway") < 2:
+                await asyncio.sleep(0.05)
+        assert await ask(request) == accepted
+        # What is remembered since then counts as before, and the gateway goes on.
+        known = {by.service: one.sequence for one, by in (await look(conn))[WORKLOADS].marks}
+        assert known["gateway"] == 2
+        # Something else, by what stood there before it, is not accepted unseen.
+        other = msgspec.structs.replace(request, sequence=2)
+        refused = await ask(other)
+        assert isinstance(refused, Refusal)
+        assert (refused.code, refused.field) == ("conflict", "after")
+        assert str(accepted.sequence) in refused.expected
+        after = msgspec.structs.replace(other, after=accepted.sequence)
+        assert isinstance(await ask(after), OperatorReply)
 
 
 @in_loop

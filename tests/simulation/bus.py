@@ -15,6 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from berthmaster.bus.streams import WORKLOADS
+from berthmaster.bus.subjects import log_accepted
+from berthmaster.gateway.effects import is_same
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.logcheck.core import Gap, Remembered, heard, within
@@ -304,6 +307,12 @@ class Bus:
         return self.accepted[1] if self.accepted is not None else 0.0
 
     @property
+    def accepted_sequence(self) -> int:
+        """Under which number of the operators' settings that stands; 0 = never."""
+        last = self.control.last.get(log_accepted(WORKLOADS))
+        return last.sequence if last is not None else 0
+
+    @property
     def is_accepted(self) -> bool:
         """Whether a person has accepted something of this making of the log."""
         return self.accepted is not None and self.accepted[0].created == self.created
@@ -488,11 +497,21 @@ class Bus:
         return max([s.epoch for s in stamps] + [int(now_s * 1000)]) + 1
 
     def put_control(
-        self, process: Process, subject: str, fact: ControlFact, done: Callable[[Outcome], None]
+        self,
+        process: Process,
+        subject: str,
+        fact: ControlFact,
+        done: Callable[[Outcome], None],
+        after: int | None = None,
     ) -> None:
-        """Store an operator's setting."""
+        """Store an operator's setting. ``after``: as gateway/effects.py does with it."""
 
         def store() -> Outcome:
+            before = self.control.last.get(subject)
+            if after is not None and after != (before.sequence if before is not None else 0):
+                assert before is not None
+                is_there = is_same(before.body, fact)
+                return Stored(before.sequence) if is_there else Refused(before.sequence)
             message = self.control.store(subject, fact, self.clock.now_s)
             if isinstance(fact, LogAccepted):
                 self.accept(fact)

@@ -158,6 +158,7 @@ class Damaged(Peopled):
             "sequence": bus.log.end,
             "missing": [{"first": gap.first, "last": gap.last} for gap in accepting],
             "reason": "so it is",
+            "after": bus.accepted_sequence,
         }
         self.judge.told_lost |= self._told_jobs(found)
         self.person.ask("accept_log", body, operator=True, then=self._accepted)

@@ -209,7 +209,7 @@ class Front(Process):
             case PutControl():
                 subject = control_subject(step.fact)
                 self.bus.put_control(
-                    self, subject, step.fact, lambda o: self._answered(step.ref, o)
+                    self, subject, step.fact, lambda o: self._answered(step.ref, o), step.after
                 )
             case Reload():
                 self.bus.read(

@@ -312,7 +312,7 @@ async def _accept(conn: Connection, looked: Looked) -> None:
     """What is remembered elsewhere of the streams before counts no more; nor do gaps of theirs."""
     if looked.seen is None or looked.stream not in WATCHED:
         return
-    known, _ = await acceptance(conn, looked.stream)
+    known, _, _ = await acceptance(conn, looked.stream)
     before = core.heard(known.missing) if known is not None else ()
     damage = await read_through(conn, looked)
     gaps = core.together([*before, *(gap for each in damage for gap in each.missing)])

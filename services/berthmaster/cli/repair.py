@@ -59,6 +59,7 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
             sequence=last,
             missing=core.accepting(gaps, last),
             reason=reason,
+            after=looked.accepted_sequence,
         )
         reply = await berth.accept_log(request)
     session.out.document(reply, lambda: f"{stream} is accepted up to {last}: {reply.note}")

@@ -500,6 +500,8 @@ def hello(asked: Requested, now_s: float) -> ApiReply:
 
 def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     """An operator's order: stored, then confirmed. Repeating one is harmless."""
+    if asked.verb == "accept_log":
+        return (yield from _accept_log(shared, asked, now_s))
     made = _control_fact(shared, asked, now_s)
     if isinstance(made, Refusal):
         return made
@@ -507,9 +509,37 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     return (yield from put(shared, asked.ref, fact, note))
 
 
-def put(shared: SharedState, ref: str, fact: ControlFact, note: str) -> Conversation:
-    """Store a setting."""
-    step = yield PutControl(ref=ref, fact=fact)
+def _accept_log(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
+    """Once for each damage: whatever is remembered of the log before an acceptance counts no more,
+    and one that is repeated late must not do that to what is younger than the damage."""
+    asks = validation.accept_log_request(asked.data)
+    if isinstance(asks, Refusal):
+        return asks
+    fact = LogAccepted(
+        stream=asks.stream,
+        created=asks.created,
+        sequence=asks.sequence,
+        missing=asks.missing,
+        reason=asks.reason,
+        set_by=shared.by,
+        set_at_s=now_s,
+    )
+    note = "services go on with what this stream holds"
+    return (yield from put(shared, asked.ref, fact, note, asks.after))
+
+
+def put(
+    shared: SharedState, ref: str, fact: ControlFact, note: str, after: int | None = None
+) -> Conversation:
+    """Store a setting. ``after``: see PutControl."""
+    step = yield PutControl(ref=ref, fact=fact, after=after)
+    if isinstance(step.told, Answered) and isinstance(step.told.outcome, Refused):
+        return Refusal(
+            code="conflict",
+            field="after",
+            value=str(after),
+            expected=f"what was set last, which is {step.told.outcome.last}: look again",
+        )
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
         if isinstance(fact, QueueSetting):
             shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once
@@ -568,20 +598,6 @@ def _control_fact(
                 set_at_s=now_s,
             )
             return told, "what was claimed there is placed anew" if gone else ""
-        case "accept_log":
-            accepting = validation.accept_log_request(asked.data)
-            if isinstance(accepting, Refusal):
-                return accepting
-            accepted = LogAccepted(
-                stream=accepting.stream,
-                created=accepting.created,
-                sequence=accepting.sequence,
-                missing=accepting.missing,
-                reason=accepting.reason,
-                set_by=shared.by,
-                set_at_s=now_s,
-            )
-            return accepted, "services go on with what this stream holds"
         case "void":
             void = validation.void_request(asked.data)
             if isinstance(void, Refusal):

@@ -6,14 +6,26 @@ any other, and the core has a next step for each.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, assert_never
+
+import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import BusError
+from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.log import EventLog, Message, archived_story, recorded
+from berthmaster.bus.log import (
+    GUARD,
+    WRONG_LAST_SEQUENCE,
+    EventLog,
+    Message,
+    archived_story,
+    last_message,
+    recorded,
+)
 from berthmaster.bus.one_at_a_time import Stretches
+from berthmaster.bus.streams import CONTROL
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import Breathed, StoryRead, UnreadableEvent
 from berthmaster.gateway.instructions import Breathe, ReadStory
@@ -23,6 +35,7 @@ from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
     PutControl,
+    Refused,
     Reload,
     Reloaded,
     Stored,
@@ -38,7 +51,7 @@ from berthmaster.messages.control import (
     QueueSetting,
     TenantWebhooks,
 )
-from berthmaster.messages.families import UNREADABLE, encode
+from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
 from berthmaster.messages.runtimes import RuntimeSetting
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
@@ -65,6 +78,18 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.void(fact.stream)
         case _:
             assert_never(fact)
+
+
+def is_same(one: ControlFact, other: ControlFact) -> bool:
+    """Whether both set the same, whoever did so, why, and when."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(fact: ControlFact) -> ControlFact:
+    told = {"reason": "", "set_by": "", "set_at_s": 0.0}
+    return msgspec.structs.replace(
+        fact, **{name: told[name] for name in told if name in fact.__struct_fields__}
+    )
 
 
 class Effects:
@@ -109,17 +134,31 @@ class Effects:
 
     async def _put_control(self, step: PutControl) -> Answered:
         """Repeated without harm: the last value counts, and it is the same one."""
-        why = ""
+        why, subject = "", control_subject(step.fact)
+        headers = {GUARD: str(step.after)} if step.after is not None else None
         for _ in range(PUT_TRIES):
             try:
                 sequence = await self._conn.store(
-                    control_subject(step.fact), encode(step.fact), timeout_s=PUT_TIMEOUT_S
+                    subject, encode(step.fact), timeout_s=PUT_TIMEOUT_S, headers=headers
                 )
                 return Answered(ref=step.ref, outcome=Stored(sequence))
             except BusError as error:
                 why = str(error)
+                if isinstance(error, ApiError) and error.code in WRONG_LAST_SEQUENCE:
+                    with suppress(BusError):
+                        return Answered(ref=step.ref, outcome=await self._set_before(step))
                 await asyncio.sleep(UNKNOWN_PAUSE_S)
         return Answered(ref=step.ref, outcome=Unknown(why))
+
+    async def _set_before(self, step: PutControl) -> Stored | Refused:
+        """What stands where a guard does not hold: the same, or something else. Raises BusError."""
+        last = await last_message(self._conn, CONTROL, control_subject(step.fact))
+        if last is None:
+            return Refused(0)
+        with suppress(*UNREADABLE):
+            if is_same(CONTROL_FACTS.decode(last.data), step.fact):
+                return Stored(last.sequence)
+        return Refused(last.sequence)
 
     async def _reload(self, step: Reload) -> Reloaded:
         try:

@@ -54,6 +54,7 @@ class Looked(NamedTuple):
     seen: Seen | None
     accepted: LogAccepted | None
     accepted_at_s: float
+    accepted_sequence: int  # in CONTROL; 0 = nothing ever was
     marks: list[tuple[StreamMark, LogMark]]
     damage: list[Damage]
     void: MessagesVoid | None = None
@@ -81,11 +82,11 @@ async def look(
     all_marks = [*await remembered(conn, folder), *own]
     for stream in WATCHED:
         seen = await seen_of(conn, stream)
-        accepted, at_s = await acceptance(conn, stream)
+        accepted, at_s, number = await acceptance(conn, stream)
         marks = core.counted(stream, all_marks, accepted, at_s)
         damage = core.held_against(stream, seen, marks, accepted)
         void = await declared_void(conn, stream) if stream == WORKLOADS else None
-        found[stream] = Looked(stream, seen, accepted, at_s, marks, damage, void)
+        found[stream] = Looked(stream, seen, accepted, at_s, number, marks, damage, void)
     return found
 
 

@@ -107,17 +107,18 @@ async def tell_again(conn: Connection, service: str, folder: Path) -> None:
 
 async def flaws_of(conn: Connection, stream: str) -> Flaws:
     """What people have said of a stream. Raises BusError."""
-    fact, _ = await acceptance(conn, stream)
+    fact, _, _ = await acceptance(conn, stream)
     void = await declared_void(conn, stream)
     return flaws(
         fact.missing if fact is not None else (), void.sequences if void is not None else ()
     )
 
 
-async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float]:
-    """What a person accepted of a stream last, and when that was stored. Raises BusError."""
-    fact, at_s = await _set_last(conn, subjects.log_accepted(stream))
-    return (fact, at_s) if isinstance(fact, LogAccepted) else (None, 0.0)
+async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float, int]:
+    """What a person accepted of a stream last, when that was stored, and under which number of
+    CONTROL. Raises BusError."""
+    fact, at_s, sequence = await _set_last(conn, subjects.log_accepted(stream))
+    return (fact, at_s, sequence) if isinstance(fact, LogAccepted) else (None, 0.0, sequence)
 
 
 async def accepted_losses(conn: Connection) -> list[Loss]:
@@ -140,24 +141,24 @@ async def accepted_losses(conn: Connection) -> list[Loss]:
 
 async def declared_void(conn: Connection, stream: str) -> MessagesVoid | None:
     """Which messages of a stream count for nothing. Raises BusError."""
-    fact, _ = await _set_last(conn, subjects.void(stream))
+    fact, _, _ = await _set_last(conn, subjects.void(stream))
     if not isinstance(fact, MessagesVoid):
         return None
     seen = await seen_of(conn, stream)
     return fact if seen is not None and fact.created == seen.making else None
 
 
-async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None, float]:
+async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None, float, int]:
     try:
         message = await last_message(conn, CONTROL, subject)
     except ApiError as error:
         if error.code != NO_STREAM:
             raise
-        return None, 0.0
+        return None, 0.0, 0
     if message is None:
-        return None, 0.0
+        return None, 0.0, 0
     try:
-        return CONTROL_FACTS.decode(message.data), message.stored_at_s
+        return CONTROL_FACTS.decode(message.data), message.stored_at_s, message.sequence
     except UNREADABLE as error:
         conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
-        return None, 0.0
+        return None, 0.0, message.sequence

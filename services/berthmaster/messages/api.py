@@ -683,6 +683,9 @@ class AcceptLogRequest(
     sequence: Annotated[int, Meta(ge=0)]
     missing: Annotated[tuple[StrictLogGap, ...], Meta(max_length=4_000)] = ()  # in order, apart
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+    # What was accepted before, when its sender looked: its sequence in CONTROL, 0 = nothing ever.
+    # With it the request may be repeated however late; None: it counts whenever it comes.
+    after: Annotated[int, Meta(ge=0)] | None = None
 
 
 class VoidRequest(
