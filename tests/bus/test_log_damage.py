@@ -19,7 +19,7 @@ from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
+from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.log import EventLog, decode_story, last_message
 from berthmaster.bus.read import read_all
 from berthmaster.bus.snapshots import load
@@ -274,6 +274,19 @@ def cut_in_a_batch(server: Server) -> None:
     block(server).write_bytes(data[: data.index(b".placed.", first + 1)])
 
 
+async def loses_its_end_and_grows(server: Server, last: int) -> None:
+    """As long again, and more, before anybody who knew it is there again."""
+    cut(server)
+    config = ServerConfig(sync="default", store_dir=server.config.store_dir)
+    with Server(server.folder.with_name("elsewhere"), config) as elsewhere:
+        async with client(elsewhere.url) as conn:
+            numbers = itertools.count()
+            while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
+                new = submitted(f"new-{next(numbers)}")
+                assert isinstance(await EventLog(conn).append(new), Stored)
+    server.start()
+
+
 def zero_tail(server: Server) -> None:
     server.stop()
     data = block(server).read_bytes()
@@ -408,6 +421,44 @@ async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_look
         await until(lambda: sound == [False] and alone.sound, 20.0)
         ctx.stopping.set()
         await asyncio.wait_for(watching, 2.0)
+
+
+@in_loop
+async def test_the_gateway_alone_notices_a_log_that_is_as_long_again_before_anybody_looks(
+    server: Server,
+) -> None:
+    last = await at_work(server.url)
+    async with side(server.url, resolves=False) as alone:
+        await until(lambda: alone.ready, 30.0)
+        await loses_its_end_and_grows(server, last)
+        async with client(server.url) as conn:
+            await until(lambda: alone.told, 30.0)
+            assert "it holds something else than was read there" in alone.part("gateway")[1]
+            assert isinstance(await submit(conn, "after"), Refusal)
+
+
+@in_loop
+async def test_what_was_told_to_be_stored_and_nobody_has_read_is_missed_by_its_writer(
+    server: Server,
+) -> None:
+    said = io.BytesIO()
+    log = Log("writer", level="warning", stream=said)
+    ctx = Context("writer", CommonSettings(), log=log, metrics=Metrics("writer"), health=Health())
+    async with client(server.url) as conn:
+        mine = guard.LogGuard(ctx, conn, "writer")  # follows nothing
+        assert await mine.begin()
+        looking = asyncio.ensure_future(mine.run())
+        for number in range(JOBS):
+            assert isinstance(await EventLog(conn).append(submitted(f"old-{number}")), Stored)
+        last = (await stream_info(conn, WORKLOADS)).state.last_seq
+        await loses_its_end_and_grows(server, last)
+        async with asyncio.timeout(LIMIT_S):
+            while b"a log is damaged" not in said.getvalue():
+                await asyncio.sleep(0.05)
+        assert f"under {last} it holds something else".encode() in said.getvalue()
+        assert not mine.sound
+        ctx.stopping.set()
+        await looking
 
 
 @in_loop

@@ -269,6 +269,7 @@ class Bus:
         self.snapshot: tuple[str, bytes] | None = None  # of which log, and what
         self.lease: tuple[str, int, float] = ("", 0, 0.0)  # holder, life, until
         self.on_stored: Callable[[Message], None] = lambda _: None
+        self.on_acknowledged: Callable[[Process, Message], None] = lambda _, __: None
         self._facts_arrive_s: dict[str, float] = {}  # one connection keeps its order
 
     def delay_s(self) -> float:
@@ -351,7 +352,7 @@ class Bus:
         def store() -> Outcome:
             return self._store(event) if check() else Refused(None)
 
-        self._write(process, store, done, settle_s)
+        self._write(process, *self._acknowledging(process, store, done), settle_s)
         if self.faults.happens("repeat", 0.05):
             self.clock.after(self.delay_s(), store)
 
@@ -363,7 +364,31 @@ class Bus:
         done: Callable[[Outcome], None],
     ) -> None:
         """One atomic batch."""
-        self._write(process, lambda: self._store_batch(decision, events), done)
+
+        def store() -> Outcome:
+            return self._store_batch(decision, events)
+
+        self._write(process, *self._acknowledging(process, store, done))
+
+    def _acknowledging(
+        self, process: Process, store: Callable[[], Outcome], done: Callable[[Outcome], None]
+    ) -> tuple[Callable[[], Outcome], Callable[[Outcome], None]]:
+        """Both, and its writer remembers the last that it was told to be stored: not over damage,
+        which takes the connection with it."""
+        stored: list[tuple[int, Message]] = []
+
+        def storing() -> Outcome:
+            outcome = store()
+            if isinstance(outcome, Stored):
+                stored.append((self.makings, self.log.messages[-1]))
+            return outcome
+
+        def told(outcome: Outcome) -> None:
+            if isinstance(outcome, Stored) and stored and stored[0][0] == self.makings:
+                self.on_acknowledged(process, stored[0][1])
+            done(outcome)
+
+        return storing, told
 
     def forge(self, event: WorkloadEvent) -> Message:
         """Stored without a guard, by somebody who may."""

@@ -13,6 +13,7 @@ from berthmaster.lifecycle.fold import key
 from berthmaster.logcheck import core
 from berthmaster.logcheck.guard import RECOVERY_S
 from berthmaster.messages.api import ApiReply, OperatorReply
+from tests.simulation.bus import Message
 from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider
 from tests.simulation.doorway import Doorway
@@ -48,6 +49,7 @@ class Damaged(Peopled):
         self._looked_in_vain = False
         self.bus.on_damage_told = self._operator_hears
         self.bus.on_accepted = self._executors_speak
+        self.bus.on_acknowledged = self._acknowledged
 
     def _begin_damage(self, process: Process, lasts_s: float) -> None:
         del process, lasts_s
@@ -74,6 +76,12 @@ class Damaged(Peopled):
         self.judge.on_damage(lost, open_)
         for each in self.processes:
             each.when_healed(lambda p=each: self._reconnected(p))  # type: ignore[misc]
+
+    def _acknowledged(self, process: Process, message: Message) -> None:
+        """Executors write through the door."""
+        writer = self.door if isinstance(process, Site) else process
+        if isinstance(writer, READERS) and writer.up and not writer.cut:
+            writer.watch.knows(message)
 
     def damage_is_pending(self) -> bool:
         """Whether there is damage that nobody has accepted yet."""

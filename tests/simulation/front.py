@@ -7,6 +7,7 @@ from typing import Final, assert_never
 import msgspec
 
 from berthmaster.gateway.core import Gateway
+from berthmaster.gateway.effects import control_subject
 from berthmaster.gateway.events import (
     Abandoned,
     Breathed,
@@ -38,13 +39,8 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.control import (
-    ClusterLost,
-    ControlFact,
     Cordon,
-    LogAccepted,
-    MessagesVoid,
     QueueSetting,
-    TenantWebhooks,
 )
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.runtimes import RuntimeSetting
@@ -59,27 +55,6 @@ UNKNOWN_PAUSE_S: Final = 0.25
 CLIENT_LIMIT_S: Final = 5.0
 MOST_PATIENCE_S: Final = 60.0  # between two times that a person asks the same
 TENANT: Final = "acme"
-
-
-def control_subject(fact: ControlFact) -> str:
-    """Where a setting is kept."""
-    match fact:
-        case QueueSetting():
-            return f"queue/{fact.queue}"
-        case RuntimeSetting():
-            return f"runtime/{fact.runtime}"
-        case TenantWebhooks():
-            return f"webhooks/{fact.tenant}"
-        case Cordon():
-            return f"cordon/{fact.cluster}/{fact.node}"
-        case ClusterLost():
-            return f"lost/{fact.cluster}"
-        case LogAccepted():
-            return f"log/{fact.stream}"
-        case MessagesVoid():
-            return f"void/{fact.stream}"
-        case _:
-            assert_never(fact)
 
 
 class Front(Process):

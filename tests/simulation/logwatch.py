@@ -13,7 +13,7 @@ from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.subjects import decision as decision_subject
 from berthmaster.logcheck import core
-from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered, Seen
+from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered, Seen, Single
 from berthmaster.logcheck.guard import BEGIN_AFTER, LOOK_S, READ_AGAIN_S, RECOVERY_S, SETTLE_S
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import Decision
@@ -51,11 +51,11 @@ class LogWatch:
         self._known: list[StreamMark] = []
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
-        self._followed_making = 0  # of the newest that was followed
-        self._last_before = core.NOTHING  # the last that was followed before the log was damaged
+        self._last = core.LastKnown()  # of the log, which the process has read or written
         self._has_changed = False  # that is another one now
         self._doubted_s: float | None = None
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
+        self._last_in_doubt = core.NOTHING  # as the guard has it
         self._accepted_at_s = 0.0  # as of the last look
         self._looked_at_making = 0
         self._looked_through = (0, 0)
@@ -147,7 +147,7 @@ class LogWatch:
         """The log is followed from here on, and each message handed to ``saw``."""
         if self._bus.watched:
             self._reads_all = start == 1
-            self._last_before = core.NOTHING
+            self._last = core.LastKnown()
             self._remembered = counted(self._bus)
             self._reading = new_reading(self._bus, start)
 
@@ -155,12 +155,15 @@ class LogWatch:
         """One that was followed."""
         if self._reading is None:
             return
-        if self._followed_making != self._bus.makings:
-            self._followed_making, self._last_before = self._bus.makings, self._reading.newest
+        self.knows(message)
         gaps = len(self._reading.gaps)
         _show(self._reading, message)
         if self.read and len(self._reading.gaps) > gaps:
             self._process.later(LOOK_S, self._read_gap)
+
+    def knows(self, message: Message) -> None:
+        """It was followed, or told to be stored to whoever wrote it."""
+        self._last.knows(self._bus.makings, Single(message.sequence, *_raw(message)))
 
     def _read_gap(self) -> None:
         """Numbers were skipped: as the guard does at its next look."""
@@ -183,16 +186,16 @@ class LogWatch:
     def own(self) -> list[Remembered]:
         """What the process remembers itself, as the guard does."""
         now_s = self._bus.clock.now_s
-        return core.own_memory(self._name, self._known, self._reading, WORKLOADS, now_s)
+        last = self._last.newest.number
+        return core.own_memory(self._name, self._known, self._reading, last, WORKLOADS, now_s)
 
     def _look(self) -> None:
         bus = self._bus
         own = self.own()
         damage = held_against_marks(bus, own)
         self._settle(damage, own)
-        if self._looked_at_making != bus.makings and self._is_other():
-            self._has_changed = True
-            self._process.later(bus.delay_s(), lambda: self._read_again(own))
+        if self._is_other():
+            self._changed(own)
         if self._found:  # its own, and what others tell of it
             damage = []
         self._looked_at_making = bus.makings
@@ -215,12 +218,20 @@ class LogWatch:
 
     def _is_other(self) -> bool:
         """Whether the last that was followed is another one now, as the guard asks."""
-        if self._reading is None:
-            return False
-        nothing_since = self._followed_making != self._bus.makings
-        last = self._reading.newest if nothing_since else self._last_before
+        is_other = False
+        for last in self._last.unproved(self._bus.makings):
+            if last.number <= self._bus.log.end:
+                is_other |= self._stands_otherwise(last)
+                self._last.proved(last)
+        return is_other
+
+    def _stands_otherwise(self, last: Single) -> bool:
         there = (m for m in reversed(self._bus.log.messages) if m.sequence == last.number)
         return any(last.is_other(*_raw(message)) for message in there)
+
+    def _changed(self, own: list[Remembered]) -> None:
+        self._has_changed = True
+        self._process.later(self._bus.delay_s(), lambda: self._read_again(own))
 
     def _read_again(self, own: list[Remembered]) -> None:
         if not self._has_changed:
@@ -245,12 +256,18 @@ class LogWatch:
         seen, marks = _seen(bus), counted(bus, own)
         if bus.accepted_at_s > self._accepted_at_s:
             self._accepted_at_s, self._doubt, self._found = bus.accepted_at_s, None, []
+            self._last, self._has_changed = core.LastKnown(), False
         if core.is_short(seen, marks):
+            if self._doubt is None:
+                self._last_in_doubt = self._last.newest
             self._doubt = (self._doubt or core.first_doubt(seen, marks)).also(seen, marks)
         elif self._doubt is not None and not damage:
             if self._doubt.can_be_settled:
                 reading = Reading(self._doubt.start, self._doubt.digests, bus.accepted_missing)
                 self._found += damage_of(bus, reading)
+            elif self._last_in_doubt.number > self._doubt.end:
+                if self._stands_otherwise(self._last_in_doubt):
+                    self._changed(own)
             elif self._seen:
                 self._found.append(core.unsettled(WORKLOADS, self._doubt))
             self._doubt = None
@@ -270,6 +287,8 @@ class LogWatch:
     def looks_at_once(self) -> None:
         """There is a new connection."""
         if self._bus.watched:
+            if self._begun:
+                self._told("nothing is decided: the log was not looked at since then")
             self._process.later(self._bus.delay_s(), self._look_now)
             self.looks_often()
 
@@ -301,12 +320,12 @@ class LogWatch:
         is_doubted = bool(self._seen) or self._doubted_s is not None
         if self._reads_all and not self.read:
             return  # what it remembered before is what it reads the log against
-        if reading is None or (is_doubted and reading.last <= bus.log.end):
+        if reading is None or (is_doubted and self._last.newest.number <= bus.log.end):
             return  # who has seen more than there is tells what it was
         mark = StreamMark(
             stream=WORKLOADS,
             created=bus.created,
-            sequence=max(bus.log.end, reading.last),
+            sequence=max(bus.log.end, self._last.newest.number),
             digests=reading.digests(),
             damage=self._found[0].what if self._found else "",
             missing=core.told(self._found[0].missing) if self._found else (),

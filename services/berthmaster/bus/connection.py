@@ -66,6 +66,7 @@ class Connection:
         self.log = log
         self.nc = PatientClient()
         self.reconnects = 0
+        self._stored_listeners: list[Callable[[str, bytes, int], None]] = []
         self.dropped = 0  # messages that came faster than their handlers took them
         self.parts: dict[type, object] = {}  # what users of this connection share, by its type
         self.violations: list[str] = []  # newest last, bounded
@@ -221,6 +222,11 @@ class Connection:
         self._reconnect_waiters.append(call)
         return lambda: self._reconnect_waiters.remove(call)
 
+    def when_stored(self, call: Callable[[str, bytes, int], None]) -> None:
+        """Call this with subject, data and sequence of each write that is acknowledged, from now
+        on; of a batch with those of its last message."""
+        self._stored_listeners.append(call)
+
     # Core NATS
 
     @property
@@ -295,6 +301,8 @@ class Connection:
                 self.storing.failed(subject, error, began_s)
             raise
         self.storing.stored(subject)
+        for listener in self._stored_listeners:
+            listener(subject, data, sequence)
         return sequence
 
     async def subscribe(

@@ -281,6 +281,7 @@ class Shell:
                 self._tell(LogReplaced())
 
     def _on_event(self, recorded: Recorded) -> None:
+        self._guard.saw(recorded)
         try:
             event, is_astray = decode_recorded(
                 recorded.subject, recorded.sequence, recorded.data, self._guard.flaws()

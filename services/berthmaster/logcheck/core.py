@@ -30,6 +30,7 @@ BLOCK: Final = 1024
 KEPT_DIGESTS: Final = 16  # so many blocks of a log are remembered, the newest
 MOST_GAPS: Final = 4_000  # of one acceptance; nearer ones are told as one
 TOLD_JOBS: Final = 50
+MOST_UNPROVED: Final = 8  # messages; beyond it the newest has taken the place of the one before
 REMEDY: Final = "`berth audit` tells more, `berth repair accept-log` goes on with what is left"
 
 Gap = tuple[int, int]  # the first and the last number of what is missing
@@ -114,6 +115,42 @@ class Single(NamedTuple):
 
 
 NOTHING: Final = Single(0, "", b"")
+
+
+class LastKnown:
+    """The last message of a log that somebody has read or, as its writer, been told is stored. What
+    was known through one connection must be there through the next: a server that has lost the
+    end of its log may give the same numbers again before anybody looks.
+
+    For example, 100 was read, the connection was lost, and through the next one 98 and 99 are told
+    to be stored: 100 is to be asked for, and 98 says nothing.
+    """
+
+    def __init__(self) -> None:
+        self.newest = NOTHING
+        self._through = 0  # number of the connection
+        self._unproved: list[Single] = []
+
+    def knows(self, through: int, one: Single) -> None:
+        """It stands there, as a connection has told."""
+        self.unproved(through)
+        if one.number > self.newest.number:
+            self.newest = one
+
+    def unproved(self, through: int) -> tuple[Single, ...]:
+        """What was known through connections before this one, each the last of its connection, and
+        has not been asked for since."""
+        if through != self._through:
+            self._through = through
+            if self.newest.number and self.newest not in self._unproved:
+                self._unproved = [*self._unproved[: MOST_UNPROVED - 1], self.newest]
+        return tuple(self._unproved)
+
+    def proved(self, one: Single) -> None:
+        """It has been asked for."""
+        self._unproved.remove(one)
+
+
 ACCEPTING: Final = "whoever accepted it"
 
 
@@ -129,7 +166,6 @@ class Reading:
         """``known``: digests of marks by the number up to which they go; ``accepted``: gaps that
         every reader knows, so that blocks with them have a digest all the same."""
         self.last = start - 1
-        self.newest = NOTHING  # the last that was seen
         self.gaps: list[Gap] = []
         self.other: list[int] = []  # numbers up to which the digest is not the remembered one
         self.links: list[Link] = []  # of the decisions that were seen
@@ -149,7 +185,6 @@ class Reading:
             self._complete = True
             self._running = hashlib.blake2b(digest_size=8)
         self.last = sequence
-        self.newest = Single(sequence, subject, data)
         if is_decision(subject):
             try:
                 self.links.append(LINK.decode(data))
@@ -376,17 +411,26 @@ def counted(
 
 
 def own_memory(
-    service: str, known: Iterable[StreamMark], reading: Reading | None, stream: str, now_s: float
+    service: str,
+    known: Iterable[StreamMark],
+    reading: Reading | None,
+    last: int,
+    stream: str,
+    now_s: float,
 ) -> list[Remembered]:
     """What a service that lives has seen itself, when each stream was in order last, and as far as
-    it has followed ``stream`` since: nobody else need remember that. At first nobody has kept a
-    mark, and what is put back may have the marks of its own time."""
-    marks = [
-        msgspec.structs.replace(one, sequence=reading.last, digests=reading.digests())
-        if one.stream == stream and reading is not None and reading.last >= one.sequence
-        else one
-        for one in known
-    ]
+    it has followed ``stream`` since, or knows of a ``last`` message: nobody else need remember
+    that. At first nobody has kept a mark, and what is put back may have the marks of its own
+    time."""
+
+    def now(one: StreamMark) -> StreamMark:
+        if one.stream != stream:
+            return one
+        if reading is not None and reading.last >= one.sequence:
+            one = msgspec.structs.replace(one, sequence=reading.last, digests=reading.digests())
+        return msgspec.structs.replace(one, sequence=max(one.sequence, last))
+
+    marks = [now(one) for one in known]
     mark = LogMark(service=service, at_s=now_s, streams=tuple(marks))
     return [Remembered(mark, now_s)] if marks else []
 

@@ -1,9 +1,10 @@
 """Keeps a service from deciding on a log that is not what it was, until a person says to go on.
 
 A service looks before it begins: at what the server says of the streams, beside what is remembered,
-by others and, as long as it lives, by itself. Who follows the log asks, whenever there is another
-connection, whether the last that was read is still there: a server that has lost the end of its log
-may have grown it as long again before anybody looks.
+by others and, as long as it lives, by itself. Who follows the log or writes to it asks, whenever
+there is another connection, whether the last that was read, or told to be stored, is still there: a
+server that has lost the end of its log may have grown it as long again before anybody looks, and of
+an ending that nobody has read yet only its writer knows.
 One that decides also reads the whole log once, since a server may not know that it cannot read
 some of it. What is found is said in the service's log, in its readiness and in a metric, and in its
 mark, so that the others hear of it. What a person accepts counts from the moment it is stored; a
@@ -21,11 +22,12 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.log import message_at
+from berthmaster.bus.storing import stream_of
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
-from berthmaster.logcheck.core import NOTHING, Damage, Doubt, Reading, Remembered, Single
+from berthmaster.logcheck.core import NOTHING, Damage, Doubt, LastKnown, Reading, Remembered, Single
 from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.periodic import any_set_within, stopped_within, unless_stopped
@@ -76,10 +78,8 @@ class LogGuard:
         self._reads_at_once = reads_at_once
         self._waits_for_executors = waits_for_executors
         self._looked_through = -1  # number of the connection through which was looked last
-        self._followed_through = -1  # of the newest that was followed
-        self._last_before = NOTHING  # the last that was followed through the one before
-        self._changed_at = 0  # what was followed is another one now: its number, until
-        # all has been read
+        self._last = LastKnown()  # of the log, which this service has read or written
+        self._changed_at = 0  # that is another one now: its number, until all has been read
         self._told = told
         self._looked: dict[str, Looked] = {}
         self._known: dict[str, StreamMark] = {}  # when each was in order last
@@ -90,11 +90,13 @@ class LogGuard:
         self._doubted_s: float | None = None  # since when each look has found something
         self._doubts_log = False  # and whether the last found it in more than the archive
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
+        self._last_in_doubt = NOTHING  # the last that was known of it when it was found too short
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
         self._words = ""
         self._begun = False
         self.read = False  # whether all of the log has been read and judged
+        conn.when_stored(self._wrote)
         self._gauge = ctx.metrics.gauge(
             "log_missing", "messages that a stream has lost; 0.5: damaged otherwise", ["stream"]
         )
@@ -174,14 +176,15 @@ class LogGuard:
 
     def _own(self) -> list[Remembered]:
         known, now_s = self._known.values(), self._conn.now()
-        return core.own_memory(self._name, known, self._reading, WORKLOADS, now_s)
+        last = self._last.newest.number
+        return core.own_memory(self._name, known, self._reading, last, WORKLOADS, now_s)
 
     async def _tell_own(self) -> None:
         """It begins anew, maybe with another log than it followed: others are to know what it
         has seen of that one before they begin."""
         (own,) = self._own()
         self._known = {one.stream: one for one in own.mark.streams}
-        self._reading = None
+        self._reading, self._last = None, LastKnown()
         if self._found:
             return  # what it keeps already tells of that, and nobody begins
         try:
@@ -193,10 +196,7 @@ class LogGuard:
         through = self._conn.reconnects
         now = await look(self._conn, self._folder, self._own())
         await self._settle(now[WORKLOADS])
-        if through != self._looked_through and self._reading is not None:
-            nothing_since = self._followed_through != through
-            last = self._reading.newest if nothing_since else self._last_before
-            self._changed_at = await self._changed(now[WORKLOADS], last) or self._changed_at
+        await self._prove(now[WORKLOADS], through)
         if through != self._looked_through:
             self._looked_through, self._words = through, "?"  # who waited for this look is told
         self._take(now)
@@ -214,31 +214,49 @@ class LogGuard:
         if self._seen and self._folder is not None:
             await marks.tell_again(self._conn, self._name, self._folder)
 
-    async def _changed(self, log: Looked, last: Single) -> int:
-        """The number of the last that was followed before, if it is another one now; 0 = it is the
-        same, or was removed. Raises BusError."""
-        if not last.number or log.seen is None or last.number > log.seen.last:
-            return 0  # a log that is too short is told of
-        there = await message_at(self._conn, WORKLOADS, last.number)
-        is_other = there is not None and last.is_other(there.subject, there.data)
-        return last.number if is_other else 0
+    async def _prove(self, log: Looked, through: int) -> None:
+        """Whether what was known through the connections before stands there. Raises BusError."""
+        for one in self._last.unproved(through):
+            if log.seen is None or one.number > log.seen.last:
+                continue  # a log that is too short is told of, and may be as long again
+            if await self._is_other(one):
+                self._has_changed(one)
+            self._last.proved(one)
+
+    def _has_changed(self, one: Single) -> None:
+        """The log is another one. Who follows it reads all of it at once."""
+        if self._caught_up is not None:
+            self._changed_at = one.number
+        else:
+            self._found.append(core.changed_at(WORKLOADS, one.number))
+
+    async def _is_other(self, one: Single) -> bool:
+        """Whether something else stands there now; what was removed is not. Raises BusError."""
+        there = await message_at(self._conn, WORKLOADS, one.number)
+        return there is not None and one.is_other(there.subject, there.data)
 
     async def _settle(self, log: Looked) -> None:
         """A log that was too short is not the same again because it is as long again. Raises
         BusError, TimeoutError."""
         known = self._looked.get(WORKLOADS)
-        if log.seen is None or (known is not None and log.accepted_at_s > known.accepted_at_s):
+        is_accepted = known is not None and log.accepted_at_s > known.accepted_at_s
+        if is_accepted:  # what is lost by it is not asked for
+            self._last = LastKnown()
+        if log.seen is None or is_accepted:
             self._doubt = None  # what a person has accepted needs no proof
         elif core.is_short(log.seen, log.marks):
+            if self._doubt is None:
+                self._last_in_doubt = self._last.newest
             doubt = self._doubt or core.first_doubt(log.seen, log.marks)
             self._doubt = doubt.also(log.seen, log.marks)
         elif self._doubt is not None and not log.damage:
             if self._doubt.can_be_settled:
-                found = await settled(self._conn, log, self._doubt)
-            else:
-                was_told = any(damage.stream == WORKLOADS for damage in self._seen)
-                found = [core.unsettled(WORKLOADS, self._doubt)] if was_told else []
-            self._found += found
+                self._found += await settled(self._conn, log, self._doubt)
+            elif self._last_in_doubt.number > self._doubt.end:
+                if await self._is_other(self._last_in_doubt):
+                    self._has_changed(self._last_in_doubt)
+            elif any(damage.stream == WORKLOADS for damage in self._seen):
+                self._found.append(core.unsettled(WORKLOADS, self._doubt))
             self._doubt = None
 
     def _may_begin(self) -> bool:
@@ -251,17 +269,21 @@ class LogGuard:
 
     def follows(self, start: int) -> None:
         """The service follows the log from this number on and hands each message to ``saw``."""
-        self.read, self._changed_at, self._last_before = False, 0, NOTHING
+        self.read, self._changed_at, self._last = False, 0, LastKnown()
         self._reads_all = start == 1
         self._reading = self._looked[WORKLOADS].reading(start)
 
     def saw(self, recorded: Recorded) -> None:
-        """A message of the log, as it is followed."""
+        """A message of the log, as it is followed; all of them, if ``follows`` was told so."""
+        one = Single(recorded.sequence, recorded.subject, recorded.data)
+        self._last.knows(self._conn.reconnects, one)
         if self._reading is not None:
-            if self._followed_through != self._conn.reconnects:
-                self._followed_through = self._conn.reconnects
-                self._last_before = self._reading.newest
-            self._reading.saw(recorded.sequence, recorded.subject, recorded.data)
+            self._reading.saw(*one)
+
+    def _wrote(self, subject: str, data: bytes, sequence: int) -> None:
+        """A write of this service's was acknowledged."""
+        if stream_of(subject) == WORKLOADS:
+            self._last.knows(self._conn.reconnects, Single(sequence, subject, data))
 
     async def run(self, caught_up: asyncio.Event | None = None, start: int = 1) -> None:
         """Remember how far the logs are and hear what others find; who follows the log from
@@ -277,7 +299,14 @@ class LogGuard:
         archive_s = loop.time() + KEEP_ARCHIVE_S
         kept: tuple[StreamMark, ...] = ()
         connected = asyncio.Event()
-        ends = self._conn.when_reconnected(connected.set)
+
+        def again() -> None:
+            connected.set()
+            self._told(
+                "nothing is decided: the log was not looked at since the connection was lost"
+            )
+
+        ends = self._conn.when_reconnected(again)
         try:
             while True:
                 await any_set_within(LOOK_S, self._ctx.stopping, connected)
@@ -364,8 +393,8 @@ class LogGuard:
         """While the log is in doubt only who has seen more than there is tells what it was."""
         if not self._seen and self._doubted_s is None:
             return True
-        seen, reading = self._looked[WORKLOADS].seen, self._reading
-        return seen is not None and reading is not None and reading.last > seen.last
+        seen = self._looked[WORKLOADS].seen
+        return seen is not None and self._last.newest.number > seen.last
 
     @property
     def _knows_it(self) -> bool:
@@ -382,12 +411,14 @@ class LogGuard:
             if seen is None:
                 continue
             mine = next((d for d in self._found if d.stream == stream), None)
-            followed = self._reading if stream == WORKLOADS else None
+            followed, last = None, 0
+            if stream == WORKLOADS:
+                followed, last = self._reading, self._last.newest.number
             streams.append(
                 StreamMark(
                     stream=stream,
                     created=seen.making,
-                    sequence=max(seen.last, followed.last if followed is not None else 0),
+                    sequence=max(seen.last, last),
                     digests=followed.digests() if followed is not None else {},
                     damage=mine.what if mine is not None else "",
                     missing=core.told(mine.missing) if mine is not None else (),

@@ -72,7 +72,7 @@ def against(kept: Remembered, seen: Seen | None, accepted_at_s: float = 0.0) -> 
 
 def test_a_service_that_lives_remembers_itself_what_nobody_has_kept() -> None:
     was = StreamMark(stream="WORKLOADS", created="c1", sequence=4, accepted_at_s=0.0)
-    (own,) = own_memory("door", [was], read(range(1, 41)), "WORKLOADS", 27.0)
+    (own,) = own_memory("door", [was], read(range(1, 41)), 40, "WORKLOADS", 27.0)
     (damage,) = against(own, Seen("c2", 1, 4, 4))
     assert damage.missing == ((5, 40),)
     assert "was made anew; the one before went up to 40" in str(damage)
@@ -82,9 +82,13 @@ def test_a_service_that_lives_remembers_itself_what_nobody_has_kept() -> None:
     # What a person has accepted since is another log.
     assert against(own, Seen("c1", 1, 4, 4), accepted_at_s=28.0) == []
     # Who has read less than was there when it looked knows at least that.
-    (own,) = own_memory("door", [was], read(range(1, 3)), "WORKLOADS", 27.0)
+    (own,) = own_memory("door", [was], read(range(1, 3)), 2, "WORKLOADS", 27.0)
     assert own.mark.streams == (was,)
-    assert own_memory("door", [], None, "WORKLOADS", 27.0) == []
+    assert own_memory("door", [], None, 0, "WORKLOADS", 27.0) == []
+    # And who has written what it has not read yet knows that as well.
+    (own,) = own_memory("door", [was], read(range(1, 5)), 7, "WORKLOADS", 27.0)
+    (damage,) = against(own, Seen("c1", 1, 6, 6))
+    assert damage.missing == ((7, 7),)
 
 
 def test_what_was_accepted_must_be_there_ever_since() -> None:
@@ -113,15 +117,36 @@ def test_a_pass_finds_the_gaps_and_those_at_the_end() -> None:
 
 
 def test_what_was_read_last_is_known_again() -> None:
-    reading = core.Reading()
-    assert reading.newest == core.NOTHING
-    reading.saw(1, "berth.workload.t.a.submitted.-", b"one")
-    reading.saw(3, "berth.workload.t.b.submitted.-", b"three")
-    reading.saw(2, "berth.workload.t.b.submitted.-", b"seen before")
-    assert reading.newest.number == 3
-    assert not reading.newest.is_other("berth.workload.t.b.submitted.-", b"three")
-    assert reading.newest.is_other("berth.workload.t.c.submitted.-", b"three")
-    assert reading.newest.is_other("berth.workload.t.b.submitted.-", b"other")
+    three = core.Single(3, "berth.workload.t.b.submitted.-", b"three")
+    assert not three.is_other("berth.workload.t.b.submitted.-", b"three")
+    assert three.is_other("berth.workload.t.c.submitted.-", b"three")
+    assert three.is_other("berth.workload.t.b.submitted.-", b"other")
+
+
+def test_the_last_that_was_known_is_asked_for_through_the_next_connection() -> None:
+    last = core.LastKnown()
+    assert last.unproved(1) == ()  # nothing was known yet
+    one, three, two = (core.Single(number, "s", b"old") for number in (1, 3, 2))
+    for each in (one, three, two):  # as they are acknowledged, in any order
+        last.knows(1, each)
+    assert last.newest == three
+    assert last.unproved(1) == ()
+    # What is stored since then has numbers that were given before, and says nothing of them.
+    last.knows(2, core.Single(2, "s", b"new"))
+    last.knows(2, core.Single(3, "s", b"new"))
+    assert last.unproved(2) == (three,)
+    # Nobody has asked yet when that connection is lost, too.
+    four = core.Single(4, "s", b"new")
+    last.knows(2, four)
+    assert last.unproved(3) == (three, four)
+    last.proved(three)
+    assert last.unproved(3) == (four,)
+    # However often that is: as many as are kept, the first and the newest.
+    for through in range(4, 40):
+        last.knows(through, core.Single(through + 1, "s", b""))
+    kept = last.unproved(40)
+    assert len(kept) == core.MOST_UNPROVED
+    assert (kept[0], kept[-1].number) == (four, 40)
 
 
 def test_a_longer_log_that_began_alike_is_the_same_log() -> None:
