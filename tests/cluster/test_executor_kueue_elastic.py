@@ -2,21 +2,24 @@
 Workload that replaces the first once it is let in, and shrink in place."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Resized
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.controlplane.api import documents
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.managers import Options, is_real
-from tests.controlplane.kueue.setup import API, Kueue, kueue
+from tests.controlplane.kueue.setup import API, ELASTIC_POLICY, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
@@ -167,8 +170,13 @@ async def test_it_grows_shrinks_for_another_and_lets_go_of_what_is_not_let_in(
         assert "insufficient" in why
         await until(slices, berlin, is_=[(1, True), (1, True)])
         assert (running(berlin), used(berlin, k)) == (["theirs", "train"], 4)
-        await berlin.cancel("train")
-        await berlin.until("train", "Cancelled")
+
+        # What Kueue evicts is given back as any other job is.
+        k.stop_queue(berlin.plane.name, "HoldAndDrain")
+        evicted = await berlin.until("train", "Evicted")
+        assert isinstance(evicted, Evicted)
+        assert evicted.reason == BACK_IN_QUEUE
+        await until(running, berlin, is_=[])
 
 
 @story
@@ -186,6 +194,57 @@ async def test_what_kueue_takes_back_while_it_grows_is_given_back_whole(
         assert evicted.reason == BACK_IN_QUEUE
         await until(running, berlin, is_=["theirs"])
         await until(slices, berlin, is_=[(1, True)])
+
+
+def webhook(kind: str, path: str, folder: Path, *operations: str) -> dict[str, Any]:
+    """One of the manager's own, as Kueue's installation registers it for Jobs."""
+    port = yaml.safe_load((folder / "configuration.yaml").read_text())["webhook"]["port"]
+    authority = (folder / "certificates" / "ca.crt").read_bytes()
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"]}
+    made = {
+        "name": f"{path[1]}job.kb.io",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "clientConfig": {
+            "url": f"https://127.0.0.1:{port}{path}",
+            "caBundle": base64.b64encode(authority).decode(),
+        },
+        "rules": [rule | {"operations": list(operations)}],
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "metadata": {"name": f"kueue-{kind.lower()}-jobs"},
+        "webhooks": [made],
+    }
+
+
+@story
+async def test_kueues_own_webhooks_answer_a_dry_run_and_let_its_number_change(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    async with queued(planes, namespace, tmp_path) as (berlin, _):
+        api, folder = berlin.plane.api, berlin.plane.folder / "kueue"
+        for document in documents(ELASTIC_POLICY):  # it stands in for them otherwise
+            api.delete(api.path_of(document))
+        hooks = (
+            webhook("Mutating", "/mutate-batch-v1-job", folder, "CREATE"),
+            webhook("Validating", "/validate-batch-v1-job", folder, "CREATE", "UPDATE"),
+        )
+        try:
+            for each in hooks:
+                api.apply(each)
+            await asyncio.sleep(2.0)  # the API server hears of them by a watch of its own
+            assert await begin(berlin, 2)
+            for times, count in enumerate((4, 1), 1):
+                await berlin.resize("train", pods(count))
+                assert await resized(berlin, times) == (count, "")
+        finally:
+            for each in hooks:
+                api.delete(api.path_of(each))
+        await berlin.cancel("train")
+        await berlin.until("train", "Cancelled")
 
 
 @story

@@ -221,6 +221,7 @@ class WorkerFacts(ClusterFacts):
     job_sets: bool = False  # whether the CRD is served
     volcano_jobs: bool = False  # the same of Volcano's own Jobs
     ray_jobs: bool = False  # and of KubeRay's
+    gates: dict[str, bool] | None = None  # that its Kueue was told; None = that was not read
     agent: bool = False  # whether our agent is installed there
     telemetry: Telemetry | None = None  # None: it is not installed
     exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, where that is instead

@@ -255,6 +255,7 @@ async def _worker(
                 job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
                 ray_jobs="rayjobs" in await client.served(resources.RAY_JOBS.group_version),
                 volcano_jobs=volcano_jobs,
+                gates=None if manager is None or manager.problem else manager.gates,
             )
     except (KubernetesError, OSError) as error:
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))

@@ -14,13 +14,23 @@ from berthmaster.accelerators.table import NVIDIA
 from berthmaster.accelerators.tpu import ACCELERATOR_LABEL
 from berthmaster.doctor import devices, telemetry
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
-from berthmaster.doctor.findings import Finding, bind, kubectl, shared
+from berthmaster.doctor.findings import (
+    Finding,
+    bind,
+    edit_manager,
+    kubectl,
+    kueue_version,
+    shared,
+)
 from berthmaster.doctor.rights import AGENT_ACCOUNT
 from berthmaster.kueue.names import MULTIKUEUE
 from berthmaster.requests.ray_jobs import RAY_JOB, ray_words
 
 AGENT: Final = "deploy/kubernetes/agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
+ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
+ELASTIC_SINCE: Final = (0, 13)
+ELASTIC_BY_DEFAULT: Final = (0, 18)
 # Whose GPUs, what tells their model, and by which label.
 MODEL_SOURCES: Final = (
     ("nvidia", "NVIDIA's GPU feature discovery", PRODUCT),
@@ -51,14 +61,7 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
                 yield _absent(worker, queue)
             else:
                 yield from _queue(worker, queue)
-        yield Finding(
-            level="ok",
-            where=worker.name,
-            what="jobs of one pod set with min_count or max_count shrink and grow where this Kueue "
-            "has elastic jobs (from 0.18 on, unless ElasticJobsViaWorkloadSlices is off), which is "
-            "asked with each; else they start with fewer pods where quota is short (partial "
-            "admission) and keep that number",
-        )
+        yield _sizes(worker)
     ray = ray_words((RAY_JOB,) if worker.ray_jobs else ())
     yield Finding(level="ok", where=worker.name, what=f"the runtime ray makes {ray}")
     if not worker.job_sets:
@@ -72,6 +75,32 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             undo=f"{kubectl(worker)} delete -f https://github.com/kubernetes-sigs/jobset/releases/"
             "latest/download/manifests.yaml",
         )
+
+
+def _sizes(worker: WorkerFacts) -> Finding:
+    """Whether its Kueue lets the number of a Job's pods change. The executor asks it with each."""
+    told = (worker.gates or {}).get(ELASTIC_JOBS)
+    version = kueue_version(worker.kueue_image)
+    if told is None and version is not None and worker.gates is not None:
+        told = version >= ELASTIC_BY_DEFAULT
+    jobs = "jobs of one pod set with min_count or max_count"
+    if told is not False:
+        known = (
+            "" if told else f", if its Kueue has elastic jobs (gate {ELASTIC_JOBS}, on from 0.18)"
+        )
+        return Finding(level="ok", where=worker.name, what=f"{jobs} shrink and grow{known}")
+    knows_it = version is None or version >= ELASTIC_SINCE
+    return Finding(
+        level="note",
+        where=worker.name,
+        what=f"{jobs} keep the number that they start with: the gate {ELASTIC_JOBS} is off",
+        means="In queues with via: worker they start with fewer pods where quota is short (partial "
+        "admission). A Kueue that has elastic jobs lets them shrink for others and grow.",
+        change=edit_manager(worker, f"featureGates:\n  {ELASTIC_JOBS}: true")
+        if knows_it
+        else "# a Kueue from 0.18 on",
+        undo=edit_manager(worker, f"featureGates:\n  {ELASTIC_JOBS}: false") if knows_it else "",
+    )
 
 
 def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:

@@ -36,6 +36,7 @@ from tests.support.kustomize import render
 __all__ = ["Kueue", "Options", "is_real", "kueue"]
 
 HERE = Path(__file__).resolve().parent
+ELASTIC_POLICY = HERE / "elastic.yaml"
 POLICY = HERE.parents[2] / "deploy" / "kubernetes" / "nominations"
 API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
@@ -115,7 +116,7 @@ class Kueue:
     def _policies(self) -> list[Obj]:
         found = documents(HERE / "policies.yaml")
         knows = self.options.elastic_jobs and is_real()
-        return found + (documents(HERE / "elastic.yaml") if knows else [])
+        return found + (documents(ELASTIC_POLICY) if knows else [])
 
     def _prepare(self, plane: Plane) -> None:
         hub = plane.role == "hub"
