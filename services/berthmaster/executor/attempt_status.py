@@ -156,6 +156,9 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     if job.by_kuberay and (verdict := _whose_fault(scene)) is not None:
         # KubeRay would make the pod anew; by our word all of them run, or none.
         return AttemptStatus([*events, verdict])
+    if scene.by_volcano and (taken := _leaves(scene)) is not None:
+        # Volcano terminates the rest once the pod is gone, and with it what it said of why.
+        return AttemptStatus([*events, taken])
     running = _running(scene)
     beyond = _beyond(scene)
     if running is not None and beyond:
@@ -270,6 +273,12 @@ def _failed(
     return AttemptStatus(events)
 
 
+def _leaves(scene: Scene) -> PodEvent | None:
+    """The first pod that is on its way out, where that says who takes it away."""
+    taken = [one for pod in scene.pods.values() if pod.leaving for one in _said_by(pod)]
+    return _given_back(scene.attempt, min(taken)) if taken else None
+
+
 def _by_kuberay(attempt: Attempt, why: Condition) -> PodEvent:
     """It removes the pods of a job that has failed, so they say nothing any more."""
     if why.reason == APP_FAILED:
@@ -281,21 +290,16 @@ def _by_kuberay(attempt: Attempt, why: Condition) -> PodEvent:
 def _whose_fault(scene: Scene) -> PodEvent | None:
     """What the first pod that ended badly says; None if no pod says anything."""
     attempt = scene.attempt
-    taken = [
-        (at_s, _name(p), text, fault, p.spec.node_name)
-        for p in scene.pods.values()
-        for at_s, text, fault in _disrupted(p)
-    ]
+    taken = [one for pod in scene.pods.values() for one in _said_by(pod)]
     ended = [
         (_when_s(t.finished_at), _name(pod), t, pod)
         for pod in scene.pods.values()
-        if pod.status.phase == "Failed" and not pod.leaving and not any(_disrupted(pod))
+        if pod.status.phase == "Failed" and not pod.leaving and not _said_by(pod)
         for t in _terminated(pod)[:1]
     ]
     first_taken, first_ended = min(taken, default=None), min(ended, default=None, key=_by_time)
-    if first_taken and (first_ended is None or first_taken[0] <= first_ended[0]):
-        _, name, text, fault, node = first_taken
-        return PodsRefused(attempt, _cut(f"pod {name}: {text}"), fault, node)
+    if first_taken and (first_ended is None or first_taken.at_s <= first_ended[0]):
+        return _given_back(attempt, first_taken)
     if first_ended:
         _, name, how, pod = first_ended
         return _of_its_own(attempt, name, how, pod)
@@ -357,12 +361,28 @@ _TAKEN: Final[dict[str, Fault]] = {
 }
 
 
-def _disrupted(pod: PodObject) -> list[tuple[float, str, Fault]]:
+class _Taken(NamedTuple):
+    """Why a pod is taken away, as it says itself."""
+
+    at_s: float
+    pod: str
+    text: str
+    fault: Fault
+    node: str
+
+
+def _said_by(pod: PodObject) -> list[_Taken]:
     found = condition(pod.status.conditions or (), "DisruptionTarget")
     if found is None or not found.true:
         return []
     fault = _TAKEN.get(found.reason, "evicted")
-    return [(_when_s(found.last_transition_time), f"{found.reason}: {found.message}", fault)]
+    text = f"{found.reason}: {found.message}"
+    at_s = _when_s(found.last_transition_time)
+    return [_Taken(at_s, _name(pod), text, fault, pod.spec.node_name)]
+
+
+def _given_back(attempt: Attempt, why: _Taken) -> PodsRefused:
+    return PodsRefused(attempt, _cut(f"pod {why.pod}: {why.text}"), why.fault, why.node)
 
 
 def _when_s(time: str | None) -> float:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.kubernetes.objects import Condition, Object, Struct, condition
+from berthmaster.kubernetes.objects import Condition, Object, Struct
 from berthmaster.kueue.names import ELASTIC_GATE, ELASTIC_JOB
 
 
@@ -139,6 +139,9 @@ def _of_ray(status: JobStatus) -> tuple[Condition, ...]:
     return (Condition(type=kind, status="True", reason=reason, message=message),)
 
 
+_UNSCHEDULABLE: Final = "Unschedulable"
+
+
 class GroupStatus(Struct, frozen=True):
     """How a group of Volcano's stands in its queue."""
 
@@ -158,9 +161,18 @@ class GroupObject(Object, frozen=True):
 
     @property
     def waits_for(self) -> str:
-        """Why its pods do not start, in the scheduler's words; "" = it says nothing."""
-        found = condition(self.status.conditions or (), "Unschedulable")
-        return (found.message or found.reason) if found is not None and found.true else ""
+        """Why its pods do not start, in the scheduler's words; "" = it says nothing. What it said
+        before it found room stays there and stays true: the last one counts."""
+        told = [one for one in self.status.conditions or () if one.true]
+        last = max(told, key=_by_time, default=None)
+        if last is None or last.type != _UNSCHEDULABLE:
+            return ""
+        return last.message or last.reason
+
+
+def _by_time(told: Condition) -> tuple[str, bool]:
+    """Times are told in seconds: of one second, what says that it found room."""
+    return told.last_transition_time or "", told.type != _UNSCHEDULABLE
 
 
 class Waiting(Struct, frozen=True):

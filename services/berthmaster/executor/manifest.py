@@ -427,13 +427,16 @@ def _template(
     if devices.isolation:
         told[labels.ISOLATION] = devices.isolation
     scheduler = style.scheduler
-    if style.gangs is Gangs.VOLCANO or style.volcano_jobs:
+    by_volcano = style.gangs is Gangs.VOLCANO or style.volcano_jobs
+    if by_volcano:
         scheduler = style.scheduler or style.volcano_scheduler
     if devices.by == "kai":
         known["kai.scheduler/queue"] = style.kai_queue
         scheduler = style.kai_scheduler
     elif devices.by == "hami":
         scheduler = ""  # HAMi brings its own
+    elif by_volcano and not order.request.preemptible:
+        told[volcano.PREEMPTABLE] = "false"  # pods may be taken away unless they say so
     spec = pod_spec(
         order.request.run,
         pods,

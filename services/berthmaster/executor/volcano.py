@@ -19,6 +19,7 @@ from typing import Any, Final
 from berthmaster.kubernetes.pods import Document
 
 INDEX_VARIABLE: Final = "JOB_COMPLETION_INDEX"
+PREEMPTABLE: Final = "volcano.sh/preemptable"  # annotation of a pod
 # Host names for pods; the Service that they are looked up in is ours, and who may talk to whom is
 # not for this to say.
 _NAMES: Final = ["--publish-not-ready-addresses=true", "--disable-network-policy=true"]

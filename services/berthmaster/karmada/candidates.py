@@ -30,6 +30,18 @@ def candidates(placement: Placement, members: Iterable[KarmadaCluster]) -> tuple
     )
 
 
+def why_not(cluster: str, placement: Placement, members: Iterable[KarmadaCluster]) -> str:
+    """Why it may not go to this one, or "". Raises SelectorError."""
+    found = [member for member in members if member.metadata.name == cluster]
+    if not found:
+        return f"{cluster} is no member of Karmada's any more"
+    if candidates(placement, found):
+        return ""
+    taints = ", ".join(f"{one.key}:{one.effect}" for one in found[0].spec.taints or ())
+    told = f" and its taints ({taints})" if taints else ""
+    return f"the policy's clusterAffinity{told} keep it from {cluster}"
+
+
 def several(placement: Placement) -> str:
     """What of it asks for more than one cluster, or ""."""
     for one in placement.spread_constraints or ():

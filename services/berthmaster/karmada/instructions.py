@@ -25,12 +25,12 @@ class PutOverride(NamedTuple):
 
 
 class PutCondition(NamedTuple):
-    """Tell by a condition of its status how a binding stands."""
+    """Tell by a condition of its status how a binding stands, and that its scheduler saw it so."""
 
     ref: str
     binding: ResourceBinding
     conditions: tuple[Mapping[str, Any], ...]
-    observed_generation: int | None  # as its scheduler, once it is let go
+    scheduled: bool  # whether it was let go just now
 
 
 Write = PutBinding | PutOverride | PutCondition

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
+from berthmaster.karmada.candidates import why_not
 from berthmaster.karmada.objects import KarmadaCluster, Policy, ResourceBinding
 from berthmaster.karmada.requests import Read, is_ours, name_of, read_request
 from berthmaster.karmada.steps import Seen, View
 from berthmaster.kubernetes.objects import Object, key_of
+from berthmaster.kubernetes.selector import SelectorError
 from berthmaster.lifecycle.endings import Endings
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.states import LIVE, Ending
@@ -152,7 +156,18 @@ class Known:
         binding = self.bindings.get(at) if at is not None else None
         ended = self.ended.get(name)
         read = self.read(binding) if binding is not None and ended is None else None
-        return View(binding, read, work, ended, self.pods(work), empty_since_s, labelled_s)
+        kept = self._kept_away(binding, work)
+        return View(binding, read, work, ended, self.pods(work), empty_since_s, labelled_s, kept)
+
+    def _kept_away(self, binding: ResourceBinding | None, work: Workload | None) -> str:
+        if binding is None or work is None or work.state not in LIVE:
+            return ""
+        if binding.attempt == str(work.attempt):
+            return ""  # it was let go; what becomes of it there is Karmada's to say
+        try:
+            return why_not(work.cluster, binding.spec.placement, self._members.values())
+        except (SelectorError, msgspec.ValidationError) as error:
+            return f"placement: {error}"  # as it is now; what was submitted could be read
 
     def pods(self, work: Workload | None) -> list[Seen]:
         """Where the pods of its attempt are, as nodes report them."""

@@ -6,6 +6,8 @@ work.karmada.io/v1alpha2, policy.karmada.io/v1alpha1 and cluster.karmada.io/v1al
 
 from typing import Any, Final
 
+import msgspec
+
 from berthmaster.kubernetes.objects import Condition, Object, Struct
 from berthmaster.podsets.templates import NodeSelector, PodToleration, Quantity, Requirement
 
@@ -15,6 +17,9 @@ QUEUE: Final = "berthmaster.io/queue"  # label of a policy
 PRIORITY: Final = "berthmaster.io/priority"  # label of a policy
 ATTEMPT: Final = "berthmaster.io/attempt"  # annotation of a binding: for which it was let go
 OVER: Final = "berthmaster.io/over"  # annotation of a binding: it is not placed again, and why
+# Annotation of a binding: by which placement it was let go. Karmada's taint manager reads it, and
+# takes nothing from a cluster without it.
+APPLIED: Final = "policy.karmada.io/applied-placement"
 _POLICY: Final = "propagationpolicy.karmada.io"
 
 
@@ -109,10 +114,15 @@ class BindingSpec(Struct, frozen=True):
     replicas: int = 0
     replica_requirements: Requirements | None = None
     clusters: tuple[TargetCluster, ...] | None = None
-    placement: Placement | None = None
+    placement_as_written: dict[str, Any] | None = msgspec.field(default=None, name="placement")
     scheduler_name: str = ""
     suspension: Suspension | None = None
     schedule_priority: SchedulePriority | None = None
+
+    @property
+    def placement(self) -> Placement:
+        """What the policy says of where, as far as we read it. Raises msgspec.ValidationError."""
+        return msgspec.convert(self.placement_as_written or {}, Placement)
 
 
 class AggregatedItem(Struct, frozen=True):
@@ -147,6 +157,7 @@ class BindingStatus(Struct, frozen=True):
 
     conditions: tuple[Condition, ...] | None = None
     aggregated_status: tuple[AggregatedItem, ...] | None = None
+    scheduler_observed_generation: int = 0
 
 
 class ResourceBinding(Object, frozen=True):
@@ -180,6 +191,13 @@ class ResourceBinding(Object, frozen=True):
         """Karmada's condition, as it stands."""
         found = (self.status and self.status.conditions) or ()
         return next((one for one in found if one.type == SCHEDULED), None)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether its status says that its scheduler has seen what it asks for now. Until then
+        Karmada keeps what it takes from a cluster there, for minutes."""
+        seen = self.status.scheduler_observed_generation if self.status is not None else 0
+        return seen == self.metadata.generation
 
     @property
     def items(self) -> tuple[AggregatedItem, ...]:

@@ -7,6 +7,8 @@ and limits nothing is a problem that people hear of.
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from berthmaster.karmada.candidates import candidates, several
 from berthmaster.karmada.objects import (
     PRIORITY,
@@ -90,7 +92,10 @@ def read_request(
 ) -> Read:
     """``told``: labels of its policy; ``tenants``: whose namespaces are."""
     spec, problems, unread = binding.spec, list[str](), list[str]()
-    placement = spec.placement or Placement()
+    try:
+        placement = spec.placement
+    except msgspec.ValidationError as error:
+        return Read(None, f"placement: {error}")
     queue = told.get(QUEUE, "default")
     tenant, workload = name_of(binding, tenants)
     if fault := _fault(binding, placement, queue, queues, tenant):

@@ -19,6 +19,7 @@ from berthmaster.messages.placement import PodBinding
 
 SEEN_S: Final = 1.0  # in which Karmada's caches surely show what was written before the release
 SETTLE_S: Final = 2.0  # from when Karmada has nothing left until nodes' reports surely show it
+KEPT_AWAY_S: Final = 60.0  # in which its cluster may open again, before it is placed anew
 TAKEN: Final = "Karmada took it from its cluster"
 CANCELLED: Final = "cancelled on request"
 DELETED: Final = "its ResourceBinding was deleted"
@@ -41,6 +42,7 @@ class View(NamedTuple):
     pods: Sequence[Seen]  # of its open attempt
     empty_since_s: float | None  # since when nothing of the attempt is left; None = something is
     labelled_s: float | None  # when the labels of its attempt's pods were written; None = not yet
+    kept_away: str = ""  # why it may not go where it was placed, as its policy and members are now
 
 
 class Hold(NamedTuple):
@@ -160,15 +162,29 @@ def _held(view: View, work: Workload, now_s: float) -> Step:
     if work.cancel_requested or work.leaving or taken:
         if binding.where or not binding.held:
             return Hold()
+        why = CANCELLED if work.cancel_requested else work.leaving or TAKEN
+        if (say := _said(binding, False, "Leaves", f"leaves {work.cluster}: {why}")) is not None:
+            return say
         if work.cancel_requested:
             return _once_empty(view, End(State.CANCELLED, CANCELLED), now_s)
         return _once_empty(view, Evict(work.leaving or TAKEN), now_s)
     if not released:
-        return _let_go(view, binding, now_s)
+        return _kept_away(view, binding, work, now_s) or _let_go(view, binding, now_s)
     words = f"let go to {work.cluster} as attempt {work.attempt} of workload {work.key}"
     if (say := _said(binding, True, "Success", words)) is not None:
         return say
     return _running(view, binding, work)
+
+
+def _kept_away(view: View, binding: ResourceBinding, work: Workload, now_s: float) -> Step | None:
+    """Karmada would take it from a cluster with such a taint again, as often as it goes there."""
+    if not view.kept_away:
+        return None
+    due_s = work.claimed_at_s + KEPT_AWAY_S
+    if now_s >= due_s:
+        return Evict(view.kept_away)
+    words = f"{view.kept_away}; if it stays so for {KEPT_AWAY_S:g} s it is placed anew"
+    return _said(binding, False, "KeptAway", words) or Wait(due_s)
 
 
 def _let_go(view: View, binding: ResourceBinding, now_s: float) -> Step:
@@ -203,11 +219,8 @@ def _once_empty(view: View, step: Evict | End, now_s: float) -> Step:
 def _said(binding: ResourceBinding, scheduled: bool, reason: str, message: str) -> Say | None:
     """What is to be told, unless it stands there."""
     stands, status = binding.scheduled, "True" if scheduled else "False"
-    if stands is not None and (stands.status, stands.reason, stands.message) == (
-        status,
-        reason,
-        message,
-    ):
+    told = (stands.status, stands.reason, stands.message) if stands is not None else None
+    if told == (status, reason, message) and binding.is_observed:
         return None
     return Say(scheduled, reason, message)
 

@@ -28,8 +28,8 @@ class KarmadaWriter(Writer[Write]):
                 return Answer()
             case PutCondition():
                 status: dict[str, Any] = {"conditions": write.conditions}
-                if write.observed_generation is not None:
-                    status["schedulerObservedGeneration"] = write.observed_generation
+                status["schedulerObservedGeneration"] = meta.generation
+                if write.scheduled:
                     status["lastScheduledTime"] = timestamp(self.now())
                 return await self._patched(meta, {"status": status}, "status")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from berthmaster.karmada.instructions import PutBinding, PutCondition, PutOverride
-from berthmaster.karmada.objects import ATTEMPT, OVER, SCHEDULED, ResourceBinding
+from berthmaster.karmada.objects import APPLIED, ATTEMPT, OVER, SCHEDULED, ResourceBinding
 from berthmaster.karmada.requests import POD_SET
 from berthmaster.karmada.steps import Hold, Say
 from berthmaster.kubernetes import labels
@@ -36,7 +36,8 @@ def release(binding: ResourceBinding, work: Workload, ref: str) -> PutBinding:
         "suspension": {"scheduling": False},
         "clusters": [{"name": work.cluster, "replicas": binding.spec.replicas}],
     }
-    told = {ATTEMPT: str(work.attempt)}
+    applied = msgspec.json.encode(binding.spec.placement_as_written or {}).decode()
+    told = {ATTEMPT: str(work.attempt), APPLIED: applied}
     return PutBinding(ref, binding, told, spec)
 
 
@@ -101,8 +102,7 @@ def say(binding: ResourceBinding, step: Say, ref: str, now_s: float) -> PutCondi
     }
     others = (binding.status and binding.status.conditions) or ()
     kept = [_whole(msgspec.to_builtins(one)) for one in others if one.type != SCHEDULED]
-    seen = binding.metadata.generation if step.scheduled else None
-    return PutCondition(ref, binding, (mine, *kept), seen)
+    return PutCondition(ref, binding, (mine, *kept), step.scheduled)
 
 
 def _whole(condition: dict[str, Any]) -> dict[str, Any]:

@@ -161,6 +161,35 @@ def test_what_volcano_says_of_pods_that_find_no_node_is_told() -> None:
     assert events(of_group) == [PodsWaiting(TRAIN, why)]
 
 
+def test_what_volcano_said_before_it_found_room_is_not_why_it_waits_now() -> None:
+    # It leaves Unschedulable true and says Scheduled beside it.
+    def told(type_: str, at: str) -> Condition:
+        moment = f"2026-11-26T02:00:{at}Z"
+        return Condition(type=type_, status="True", message=type_, last_transition_time=moment)
+
+    def says(*conditions: Condition) -> str:
+        return GroupObject(status=GroupStatus(phase="Inqueue", conditions=conditions)).waits_for
+
+    lacks, found = told("Unschedulable", "07"), told("Scheduled", "09")
+    assert says(lacks) == "Unschedulable"
+    assert says(lacks, found) == says(found, lacks) == ""
+    assert says(lacks, told("Scheduled", "07")) == ""  # of one second: which was first nobody knows
+    assert says(told("Unschedulable", "11"), found) == "Unschedulable"  # a pod was taken away
+
+
+@pytest.mark.parametrize("style", [STYLE, Style(gangs=Gangs.VOLCANO)])
+def test_what_may_not_be_ended_for_another_tells_volcano_so(style: Style) -> None:
+    def pods(*, preemptible: bool) -> list[Any]:
+        asked = order(PodSet(count=2, gpus=1))
+        request = replace(asked.request, preemptible=preemptible)
+        spec = document(asked._replace(request=request), None, Offers(), style)["spec"]
+        return [each["template"] for each in spec.get("tasks", [spec])]
+
+    [kept], [other] = pods(preemptible=False), pods(preemptible=True)
+    assert kept["metadata"]["annotations"]["volcano.sh/preemptable"] == "false"
+    assert "volcano.sh/preemptable" not in other["metadata"].get("annotations", {})
+
+
 def test_it_runs_when_all_its_pods_do_and_completes() -> None:
     running = events(scene(job("Running"), pod(0), pod(1)))
     assert [type(each) for each in running] == [PodsAdmitted, PodsWaiting, PodsRunning]
@@ -184,6 +213,20 @@ def test_what_volcano_evicted_was_taken_away_through_no_fault_of_the_job() -> No
     found = events(scene(job("Terminated", "preempted")))
     told = PodsRefused(TRAIN, "its pods were taken away: preempted", "evicted")
     assert found == [told, PodsGone(TRAIN)]
+
+
+def test_what_volcano_takes_away_is_told_in_its_words_while_the_pod_is_there_to_say_them() -> None:
+    # It deletes the pod, and terminates the Job once that is gone: then nobody knows why any more.
+    why = "volcano: preempting to accommodate a higher priority pod"
+    condition = Condition(
+        type="DisruptionTarget", status="True", reason="PreemptionByScheduler", message=why
+    )
+    taken = pod(0, leaving=True)
+    taken = replace(taken, status=replace(taken.status, conditions=(condition,)))
+    told = PodsRefused(TRAIN, f"pod main-0: PreemptionByScheduler: {why}", "preempted", "n0")
+    assert events(scene(job("Running"), taken, pod(1))) == [PodsAdmitted(TRAIN), told]
+    stays = replace(taken, metadata=replace(taken.metadata, deletion_timestamp=None))
+    assert told not in events(scene(job("Running"), stays, pod(1)))  # which nobody deletes yet
 
 
 @pytest.mark.parametrize("phase", ["Aborting", "Aborted"])

@@ -1,5 +1,6 @@
 """Stories of bindings: held, let go, taken away, over; and what a life of the service leaves."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     Withdrawn,
 )
-from tests.unit.karmada.world import HUB, TEAM, World, policy
+from tests.unit.karmada.world import HUB, TEAM, World, member, policy
 
 COMPLETE: dict[str, Any] = {"conditions": [{"type": "Complete", "status": "True"}]}
 
@@ -107,6 +108,77 @@ def test_what_karmada_takes_away_waits_until_nothing_is_left_and_goes_anew() -> 
     world.place(train, "m2")
     world.settle(5)
     assert (world.where(), world.folds[train].attempt) == (["m2"], 2)
+
+
+def test_karmada_is_told_by_which_placement_it_goes_whatever_of_it_we_read() -> None:
+    # Its taint manager takes nothing from a cluster that has no such annotation.
+    world = World()
+    tolerated = {"key": "lost", "operator": "Exists", "tolerationSeconds": 300}
+    placement = {
+        "clusterAffinity": {"clusterNames": ["m1"]},
+        "clusterTolerations": [tolerated],
+        "replicaScheduling": {"replicaSchedulingType": "Duplicated"},
+    }
+    train = world.bind(placement=placement)
+    world.settle()
+    world.place(train)
+    world.settle(5)
+    told = world.bindings["train"]["metadata"]["annotations"]
+    assert json.loads(told["policy.karmada.io/applied-placement"]) == placement
+
+
+def test_what_karmada_takes_away_it_need_not_keep_until_it_runs_elsewhere() -> None:
+    # It does so for ten minutes, unless its scheduler has seen what the binding asks for now.
+    world = World()
+    world.runs()
+    world.merge("train", metadata={"generation": 7}, spec={"clusters": None})
+    world.settle(9)
+    assert world.said() == ("Leaves", "leaves m1: Karmada took it from its cluster")
+    assert world.bindings["train"]["status"]["schedulerObservedGeneration"] == 7
+    world.merge("train", metadata={"generation": 8})  # Karmada notes since when
+    world.settle(9)
+    assert world.bindings["train"]["status"]["schedulerObservedGeneration"] == 8
+
+
+def test_where_a_taint_keeps_it_away_it_is_not_let_go_and_placed_anew_if_that_lasts() -> None:
+    world = World()
+    train = world.bind()
+    world.settle()
+    taint = {"key": "broken", "effect": "NoExecute"}
+    world.core.on_object(member("m1", taints=[taint]))
+    world.place(train)
+    world.settle(50)
+    why = "the policy's clusterAffinity and its taints (broken:NoExecute) keep it from m1"
+    assert (world.state(train), world.where()) == (State.CLAIMED, [])
+    assert world.said() == ("KeptAway", f"{why}; if it stays so for 60 s it is placed anew")
+    world.settle(11)
+    assert (world.state(train), world.folds[train].reason) == (State.QUEUED, why)
+
+    # Placed there again, it goes as soon as the taint does.
+    world.place(train)
+    world.settle(9)
+    assert world.where() == []
+    world.core.on_object(member("m1"))
+    world.settle(2)
+    assert world.where() == ["m1"]
+
+    # A selector that cannot be read any more keeps it away too, and a cancel ends that.
+    world.restart()
+    other = world.bind("other")
+    world.settle()
+    world.place(other)
+    bad = {"matchExpressions": [{"key": "a", "operator": "Near"}]}
+    world.merge("other", spec={"placement": {"clusterAffinity": {"labelSelector": bad}}})
+    world.settle(5)
+    assert (world.said("other")[0], world.where("other")) == ("KeptAway", [])
+    world.say(CancelRequested, other, cluster="m1", reason="not needed")
+    world.settle(5)
+    assert world.state(other) is State.CANCELLED
+
+    # What was let go is Karmada's to take away.
+    world.core.on_object(member("m1", taints=[taint]))
+    world.settle(90)
+    assert (world.state(train), world.where()) == (State.CLAIMED, ["m1"])
 
 
 def test_it_is_not_let_go_while_something_of_it_is_anywhere_else() -> None:

@@ -54,7 +54,6 @@ def test_members_are_those_that_the_affinity_means(
         told = [{"key": k, "operator": o, "values": v} for k, o, v in fields]
         affinity = {"fieldSelector": {"matchExpressions": told}}
     placement = read(binding(placement={"clusterAffinity": affinity})).spec.placement
-    assert placement is not None
     assert candidates(placement, MEMBERS) == found
 
 
@@ -83,7 +82,6 @@ def read_labelled(name: str, **labels: str) -> KarmadaCluster:
 def test_that_a_member_does_not_answer_is_no_taint_to_us() -> None:
     taint = {"key": "cluster.karmada.io/not-ready", "effect": "NoSchedule"}
     placement = read(binding(placement={})).spec.placement
-    assert placement is not None
     assert candidates(placement, (member("m1", taints=[taint]),)) == ("m1",)
     assert several(placement) == ""
 
@@ -110,6 +108,10 @@ def test_that_a_member_does_not_answer_is_no_taint_to_us() -> None:
         (
             {"placement": {"spreadConstraints": [{"spreadByField": "region", "minGroups": 3}]}},
             "spreadConstraints: minGroups 3 by region: a workload goes to one cluster here",
+        ),
+        (
+            {"placement": {"clusterAffinity": {"clusterNames": "m1"}}},
+            "placement: Expected `array | null`, got `str` - at `$.clusterAffinity.clusterNames`",
         ),
         (
             {"placement": {"clusterAffinity": {"clusterNames": ["m9"]}}},

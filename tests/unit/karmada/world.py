@@ -208,7 +208,10 @@ class World:
             case PutOverride():
                 self.overrides[write.policy["metadata"]["name"]] = write.policy
             case PutCondition():
-                self.merge(job, status={"conditions": list(write.conditions)})
+                seen = write.binding.metadata.generation
+                conditions = list(write.conditions)
+                status = {"conditions": conditions, "schedulerObservedGeneration": seen}
+                self.merge(job, status=status)
 
     # ---- how things stand
 
