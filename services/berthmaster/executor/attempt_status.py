@@ -151,7 +151,8 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         return AttemptStatus([PodsRefused(attempt, "somebody suspended its job object")])
     elif scene.by_volcano:
         if _waits_in_volcano(scene, job):
-            return AttemptStatus([PodsQueued(attempt), PodsWaiting(attempt, _group_says(scene))])
+            waits = PodsWaiting(attempt, _group_says(scene) or _waits_in(scene))
+            return AttemptStatus([PodsQueued(attempt), waits])
         events.append(PodsAdmitted(attempt))
     if job.by_kuberay and (verdict := _whose_fault(scene)) is not None:
         # KubeRay would make the pod anew; by our word all of them run, or none.
@@ -192,6 +193,10 @@ def _waits_in_volcano(scene: Scene, job: JobObject) -> bool:
     """Whether Volcano's queue has not let it in: it makes no pods before."""
     let_in = scene.group is not None and scene.group.let_in
     return job.status.state.phase in ("", "Pending") and not (scene.pods or let_in)
+
+
+def _waits_in(scene: Scene) -> str:
+    return _cut(scene.group.waits_in) if scene.group is not None else ""
 
 
 def _group_says(scene: Scene) -> str:

@@ -149,15 +149,31 @@ class GroupStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] | None = ()
 
 
+class GroupSpec(Struct, frozen=True):
+    """What a group of Volcano's asks for."""
+
+    queue: str = ""
+
+
 class GroupObject(Object, frozen=True):
     """A PodGroup of Volcano's: one that we made, or that its controller made for its Job."""
 
+    spec: GroupSpec = GroupSpec()
     status: GroupStatus = GroupStatus()
 
     @property
     def let_in(self) -> bool:
         """Whether its queue has room for it, so that its pods are made."""
         return self.status.phase not in ("", "Pending")
+
+    @property
+    def waits_in(self) -> str:
+        """Where it waits to be let in. Volcano says why in an event, for whoever may read those."""
+        meta = self.metadata
+        return (
+            f"Volcano's queue {self.spec.queue} has not let it in: "
+            f"`kubectl describe podgroup -n {meta.namespace} {meta.name}` says why"
+        )
 
     @property
     def waits_for(self) -> str:

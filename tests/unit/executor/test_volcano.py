@@ -21,6 +21,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.gangs import GROUP, Gangs
 from berthmaster.executor.kinds import (
     GroupObject,
+    GroupSpec,
     GroupStatus,
     JobObject,
     JobStatus,
@@ -147,6 +148,14 @@ def test_what_its_queue_has_not_let_in_waits_in_the_cluster_s_own_queue() -> Non
     waits = [PodsQueued(TRAIN), PodsWaiting(TRAIN, "queue research is full")]
     assert events(scene(job(), group=full)) == waits
     assert events(scene(job("Pending"), group=full)) == waits
+    # Of one that waits it says nothing but in events.
+    silent = replace(group("Pending"), spec=GroupSpec(queue="research"))
+    silent = replace(silent, metadata=Metadata(name="train-1-0", namespace="team"))
+    [_, waits] = events(scene(job("Pending"), group=silent))
+    assert waits.reason == (
+        "Volcano's queue research has not let it in: "
+        "`kubectl describe podgroup -n team train-1-0` says why"
+    )
     let_in = [PodsAdmitted(TRAIN), PodsWaiting(TRAIN, "2 of 2 pods are not made yet")]
     assert events(scene(job("Pending"), group=group("Inqueue"))) == let_in
 
