@@ -185,7 +185,13 @@ def test_jobs_of_a_policy_wait_their_turn_run_in_the_member_and_end_with_their_t
 
     # Cancelled on the bus: the Job of people's stays, and is never placed again.
     work = rig.bus.folds[key(rig.namespace, low)]
-    head = {"tenant": work.tenant, "id": work.id, "after": work.sequence, "at_s": 0.0, "by": "gw"}
+    head: dict[str, Any] = {
+        "tenant": work.tenant,
+        "id": work.id,
+        "after": work.sequence,
+        "at_s": 0.0,
+        "by": "gw",
+    }
     rig.bus.append(CancelRequested(**head, cluster=MEMBER, reason="not needed"))
     rig.until_state(low, State.CANCELLED)
     rig.until(lambda: rig.said("low")[0] == "Over", "its binding says so")
