@@ -27,6 +27,9 @@ from berthmaster.kueue.names import MULTIKUEUE
 from berthmaster.requests.ray_jobs import RAY_JOB, ray_words
 
 AGENT: Final = "deploy/kubernetes/agent"
+VOLCANO_INSTEAD: Final = (
+    " Where executor and inventory have --jobs volcano, these are Jobs of Volcano's."
+)
 EXECUTOR_ROLE: Final = "berthmaster-executor"
 ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
 ELASTIC_SINCE: Final = (0, 13)
@@ -69,7 +72,8 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             level="note",
             where=worker.name,
             what="JobSet is not installed",
-            means="Jobs of several pod sets are not placed here; plain Jobs are.",
+            means="Jobs of several pod sets are not placed here; plain Jobs are."
+            + (VOLCANO_INSTEAD if worker.volcano_jobs else ""),
             change=f"{kubectl(worker)} apply --server-side -f https://github.com/kubernetes-sigs/"
             "jobset/releases/latest/download/manifests.yaml",
             undo=f"{kubectl(worker)} delete -f https://github.com/kubernetes-sigs/jobset/releases/"

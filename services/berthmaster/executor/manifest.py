@@ -56,6 +56,7 @@ from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import JobRequest, Part, PodSet
 from berthmaster.requests.ray_jobs import is_for_kuberay
+from berthmaster.requests.volcano_jobs import is_for_volcano
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
@@ -100,10 +101,8 @@ def kind_of(order: CreatePods, style: Style) -> Resource:
     """What the attempt's object is."""
     if style.kuberay and is_for_kuberay(order.request, order.target.via):
         return RAY_JOBS
-    if style.volcano_jobs and order.target.via != "worker" and not is_elastic(order.request):
-        parted = any(pods.gpus and pods.gpu_milli != 1000 for pods in order.request.pod_sets)
-        if not parted:
-            return VOLCANO_JOBS
+    if style.volcano_jobs and is_for_volcano(order.request, order.target.via):
+        return VOLCANO_JOBS
     return JOBS if len(order.request.pod_sets) == 1 else JOB_SETS
 
 

@@ -17,6 +17,7 @@ from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.fleetview.view import FleetView
 from berthmaster.messages.workload import JobRequest
+from berthmaster.requests.volcano_jobs import VOLCANO_JOB, is_for_volcano
 
 BUSY: Final = "busy: no room now"
 NOT_ASKED: Final = "not among the clusters asked for"
@@ -71,19 +72,19 @@ def _unasked(view: FleetView, snapshot: ClusterSnapshot, request: JobRequest) ->
     """Numbers of the clusters that will not do for what the request says, and why."""
     found = {}
     for number, name in enumerate(snapshot.clusters):
-        if why := why_unasked(view.clusters.peek(name), request):
+        if why := why_unasked(view.clusters.peek(name), request, by_kueue=False):
             found[number] = why
     return found
 
 
-def why_unasked(cluster: Cluster, request: JobRequest) -> str:
-    """Why a cluster will not do for what the request says of clusters, or ""."""
+def why_unasked(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> str:
+    """Why a cluster will not do for what the request says of clusters, or "". ``by_kueue``: its own
+    Kueue starts it there, which knows no Jobs of Volcano's."""
     if request.clusters and cluster.name not in request.clusters:
         return NOT_ASKED
     if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
         return NO_LABELS
-    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
-    if kinds is not None and len(request.pod_sets) > 1 and "JobSet" not in kinds:
+    if not _makes_it(cluster, request, by_kueue=by_kueue):
         return NO_JOB_SETS
     for taint in cluster.taints:
         if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
@@ -91,12 +92,27 @@ def why_unasked(cluster: Cluster, request: JobRequest) -> str:
     return ""
 
 
-def behind_gate(snapshot: ClusterSnapshot, gate: Gate, filtered: Filtered) -> Filtered:
+def _makes_it(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> bool:
+    """Whether an object is made there that has several pod sets, where there are several."""
+    kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+    if kinds is None or len(request.pod_sets) == 1 or "JobSet" in kinds:
+        return True
+    return VOLCANO_JOB in kinds and is_for_volcano(request, "worker" if by_kueue else "direct")
+
+
+def behind_gate(
+    view: FleetView,
+    snapshot: ClusterSnapshot,
+    request: JobRequest,
+    gate: Gate,
+    filtered: Filtered,
+) -> Filtered:
     """Without the clusters whose own queueing would not let the request in."""
     why, is_open = dict(filtered.why), filtered.open.copy()
     for number in np.flatnonzero(is_open).tolist():
         name = snapshot.clusters[number]
-        if said := gate.why_not(name):
+        makes = _makes_it(view.clusters.peek(name), request, by_kueue=True)
+        if said := gate.why_not(name) if makes else NO_JOB_SETS:
             why[name] = said
             is_open[number] = False
     return Filtered(why, is_open, {}, filtered.shares)

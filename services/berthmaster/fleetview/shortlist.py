@@ -143,7 +143,7 @@ def _as_asked(
         return Shortlist(snapshot, nothing, dict(filtered.why), suitables, cards)
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     if gate is not None:
-        filtered = behind_gate(snapshot, gate, filtered)
+        filtered = behind_gate(view, snapshot, request, gate, filtered)
     may = filtered.open
     if not single and not is_tiered:
         may = may & _clusters_with_room(view, request, cards, suitables)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from berthmaster.bus import subjects
 from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.node_index import NodeIndex
-from berthmaster.inventory.objects import JOB_SETS_CRD, RAY_JOBS_CRD
+from berthmaster.inventory.objects import JOB_SETS_CRD, RAY_JOBS_CRD, VOLCANO_JOBS_CRD
 from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.quota_names import QuotaNames
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
@@ -26,13 +26,18 @@ from berthmaster.messages.fleet import (
     QueueReport,
     Stamp,
 )
+from berthmaster.requests.volcano_jobs import VOLCANO_JOB
 
 KEEP_COPY_S: Final = 48 * 3600.0  # renewed hourly: long enough for a bus that is away for days
 KEEP_GONE_COPY_S: Final = 600.0
 KEEP_GONE_S: Final = 7 * 86_400.0  # names of nodes that autoscalers make never come again
 KAI_CRD: Final = "queues.scheduling.run.ai"
 VERSION: Final = "berth/kubernetes-version"
-_KINDS: Final = ((JOB_SETS_CRD, "JobSet"), (RAY_JOBS_CRD, "RayJob"))  # beside plain Jobs
+_KINDS: Final = (  # beside plain Jobs
+    (JOB_SETS_CRD, "JobSet"),
+    (RAY_JOBS_CRD, "RayJob"),
+    (VOLCANO_JOBS_CRD, VOLCANO_JOB),
+)
 Told = tuple[FleetFact, float | None]
 
 
@@ -44,11 +49,15 @@ class Inventory:
         cluster: str,
         labels: Mapping[str, str] | None = None,
         device_classes: Mapping[str, str] | None = None,
+        *,
+        by_volcano: bool = False,
     ) -> None:
         """``labels``: of the cluster, as its operator gives them; ``device_classes``: as which
-        resource Kueue counts the devices of a class, as far as its operator says."""
+        resource Kueue counts the devices of a class, as far as its operator says; ``by_volcano``:
+        its executor makes Jobs of Volcano's where they are served."""
         self._cluster = cluster
         self._labels = dict(labels or {})
+        self._by_volcano = by_volcano
         self._version = ""
         self._served: dict[WatchedKind, bool] = dict.fromkeys(WatchedKind, False)
         self._listed: set[WatchedKind] = set()
@@ -259,6 +268,10 @@ class Inventory:
                 return copy, KEEP_GONE_COPY_S if copy.gone else KEEP_COPY_S
         return None
 
+    def _is_made(self, definition: str) -> bool:
+        there = definition in self._definitions
+        return there and (definition != VOLCANO_JOBS_CRD or self._by_volcano)
+
     def _node_gone(self, name: str, stamp: Stamp, now_s: float) -> NodeGone:
         return NodeGone(cluster=self._cluster, node=name, stamp=stamp, observed_at_s=now_s)
 
@@ -280,5 +293,5 @@ class Inventory:
             nodes=len(self.nodes),
             gpus=self.nodes.gpus(),
             counted_as=self._quota_names.now(),
-            job_kinds=("Job", *(kind for name, kind in _KINDS if name in self._definitions)),
+            job_kinds=("Job", *(kind for name, kind in _KINDS if self._is_made(name))),
         )

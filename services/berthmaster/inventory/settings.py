@@ -53,6 +53,11 @@ class InventorySettings(ClusterSettings):
     labels: tuple[str, ...] = setting(
         (), check=_labels, help="labels of the cluster that requests can be matched by, KEY=VALUE"
     )
+    jobs: Literal["kubernetes", "volcano"] = setting(
+        "kubernetes",
+        help="what the cluster's executor makes of requests, as its --jobs says: volcano = where "
+        "Jobs of Volcano's are served, requests of several pod sets go there without JobSet too",
+    )
     kueue_config: str = setting(
         f"{NAMESPACE}/{CONFIG_MAP}",
         check=_config,

@@ -14,6 +14,7 @@ from berthmaster.inventory.objects import (
     HOLDING_PODS,
     JOB_SETS_CRD,
     RAY_JOBS_CRD,
+    VOLCANO_JOBS_CRD,
     WAITING_PODS,
     Definition,
     DeviceClass,
@@ -82,7 +83,7 @@ WATCHED: Final = (
             fields=f"metadata.name={name}",
             part=f"{CUSTOM_RESOURCE_DEFINITIONS.plural} {name}",
         )
-        for name in (JOB_SETS_CRD, RAY_JOBS_CRD, KAI_CRD)
+        for name in (JOB_SETS_CRD, RAY_JOBS_CRD, VOLCANO_JOBS_CRD, KAI_CRD)
     ),
 )
 
@@ -105,7 +106,12 @@ class WorkerInventory:
         self._ctx = ctx
         self._door = door
         self._client = client
-        self._core = Inventory(settings.cluster, settings.cluster_labels, settings.device_classes)
+        self._core = Inventory(
+            settings.cluster,
+            settings.cluster_labels,
+            settings.device_classes,
+            by_volcano=settings.jobs == "volcano",
+        )
         watched = (*WATCHED, *_configuration(settings.kueue_config))
         self._watch = FactWatch(ctx, client, watched, self._on_change)
         self._teller = FactPublisher(

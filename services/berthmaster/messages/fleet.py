@@ -155,9 +155,8 @@ class ClusterProfile(
     properties: dict[str, str] = {}  # as in ClusterProfile and ClusterClaim
     nodes: Count = 0
     gpus: dict[str, Count] = {}  # model -> devices
-    job_kinds: tuple[str, ...] | None = (
-        None  # job objects that can be made: Job, JobSet, RayJob; None = any
-    )
+    job_kinds: tuple[str, ...] | None = None
+    # Job objects that can be made: Job, JobSet, RayJob, VolcanoJob; None = any.
     counted_as: dict[str, str] = {}
     # What pods ask for -> the resource that its Kueue counts it as, where that is another. Claimed
     # devices of a DeviceClass are deviceclass.resource.kubernetes.io/CLASS.

@@ -191,6 +191,15 @@ def test_job_sets_can_be_made_from_when_their_definition_is_established() -> Non
     assert (dict(inventory.changes()), job_kinds(inventory)) == ({PROFILE: True}, ("Job", "RayJob"))
 
 
+def test_jobs_of_volcanos_can_be_made_where_the_executor_makes_them() -> None:
+    name = "jobs.batch.volcano.sh"
+    for by_volcano, told in ((True, ("Job", "VolcanoJob")), (False, ("Job",))):
+        inventory = Inventory("east", by_volcano=by_volcano)
+        assert job_kinds(inventory) == ("Job",)
+        inventory.take(WatchedKind.DEFINITIONS, Added(definition(name)))
+        assert job_kinds(inventory) == told
+
+
 def test_kais_definition_makes_every_gpu_node_offer_fractions() -> None:
     inventory = Inventory("east")
     inventory.take(WatchedKind.NODES, Added(node("n1", {GPU: "1"}, labels=discovered())))

@@ -39,6 +39,7 @@ from tests.support.deciding import World
 # 26: blocks of GPUs are dearer the more of the demand takes so many on one node.
 # 27: who is stopped stands in line by what is left of it at once, not once the outlook has changed.
 # 28: what a worker's Kueue lets change its number of pods does; what came to nothing rests longer.
+# 29: several pod sets go where Volcano runs the jobs, too.
 # 9: by due times, wide jobs are due earlier, and durations that nobody stated count half.
 DIGESTS = (
     dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd")
@@ -47,7 +48,7 @@ DIGESTS = (
     | dict.fromkeys(("12", "13", "14"), "c509912236ce2ce8")
     | dict.fromkeys(("15", "16", "17", "18"), "0331f47bb8c6a22d")
     | dict.fromkeys(("19", "20"), "8f314013323c3927")
-    | dict.fromkeys(("21", "22", "23", "24", "25", "26", "27", "28"), "7bfd2c507962cf85")
+    | dict.fromkeys(("21", "22", "23", "24", "25", "26", "27", "28", "29"), "7bfd2c507962cf85")
 )
 
 

@@ -16,7 +16,7 @@ from berthmaster.messages.fleet import (
     Stamp,
 )
 from berthmaster.messages.placement import Target, Via
-from berthmaster.messages.workload import Admitted, JobRequest, Placed
+from berthmaster.messages.workload import Admitted, JobRequest, Placed, PodSet
 from berthmaster.resolver.deciding.worker_queue import InLine, asked
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
@@ -276,10 +276,15 @@ def test_a_queue_that_nobody_set_goes_to_the_default_namespace(world: World) -> 
     assert placed.target == Target(via="direct", namespace="default")
 
 
-def test_several_pod_sets_go_where_job_sets_are_made(world: World) -> None:
+def test_several_pod_sets_go_where_job_sets_are_made_or_volcano_runs_jobs(world: World) -> None:
     two = (pod_set(name="a"), pod_set(name="b"))
 
-    def with_kinds(kinds: tuple[str, ...] | None, counter: int) -> dict[str, str]:
+    def with_kinds(
+        kinds: tuple[str, ...] | None,
+        counter: int,
+        sets: tuple[PodSet, ...] = two,
+        queue: str = "default",
+    ) -> dict[str, str]:
         world.fact(
             ClusterProfile(
                 cluster="c1",
@@ -288,12 +293,23 @@ def test_several_pod_sets_go_where_job_sets_are_made(world: World) -> None:
                 job_kinds=kinds,
             )
         )
-        return dict(world.resolver.dry_run(TENANT, job(pod_sets=two), world.now_s).filtered)
+        asked = job(pod_sets=sets, queue=queue)
+        return dict(world.resolver.dry_run(TENANT, asked, world.now_s).filtered)
 
-    assert with_kinds(("Job",), 2) == {"c1": "makes no JobSets, which several pod sets need"}
+    no_job_sets = {"c1": "makes no JobSets, which several pod sets need"}
+    assert with_kinds(("Job",), 2) == no_job_sets
     assert world.resolver.dry_run(TENANT, job(), world.now_s).placed
     assert with_kinds(("Job", "JobSet"), 3) == {}
     assert with_kinds(None, 4) == {}
+    # Volcano runs them without, but not what varies, takes parts of GPUs or is started by Kueue.
+    by_volcano = ("Job", "VolcanoJob")
+    assert with_kinds(by_volcano, 5) == {}
+    varies = (pod_set(name="a", count=2, min_count=1), pod_set(name="b"))
+    assert with_kinds(by_volcano, 6, varies) == no_job_sets
+    part = (pod_set(name="a", gpu_milli=500), pod_set(name="b"))
+    assert with_kinds(by_volcano, 7, part) == no_job_sets
+    world.control(SETTING)
+    assert with_kinds(by_volcano, 8, queue="gpu") == no_job_sets
 
 
 def test_waiting_jobs_are_looked_at_again_when_job_sets_come(world: World) -> None:

@@ -115,7 +115,7 @@ def shortlist_for(
         elif ref.name not in best:
             why = gate.shut(ref.name)
             if not why:
-                why = why_unasked(know.view.clusters.peek(ref.name), request)
+                why = why_unasked(know.view.clusters.peek(ref.name), request, by_kueue=True)
             if not why:
                 why = found.filtered.get(ref.name, "") or _unheard(know, ref.name, policy, now_s)
                 if why in (SILENT, UNSCORED, NO_REPORT):
