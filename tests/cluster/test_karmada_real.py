@@ -39,7 +39,7 @@ class Real(Rig):
         self.planes = planes
         self.jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
 
-    def policy(self, name: str, **labels: str) -> None:
+    def policy(self, name: str, scheduler: str = "berthmaster", **labels: str) -> None:
         """Of Jobs with its label, for the member."""
         selector = {"matchLabels": {"policy": name}}
         of = {"apiVersion": "batch/v1", "kind": "Job", "labelSelector": selector}
@@ -54,7 +54,7 @@ class Real(Rig):
                     "labels": {f"berthmaster.io/{each}": text for each, text in labels.items()},
                 },
                 "spec": {
-                    "schedulerName": "berthmaster",
+                    "schedulerName": scheduler,
                     "resourceSelectors": [of],
                     "placement": {"clusterAffinity": {"clusterNames": [MEMBER]}},
                 },
@@ -196,6 +196,15 @@ def test_jobs_of_a_policy_wait_their_turn_run_in_the_member_and_end_with_their_t
     rig.until_state(low, State.CANCELLED)
     rig.until(lambda: rig.said("low")[0] == "Over", "its binding says so")
     assert (rig.held("low"), rig.pods("low")) == (True, [])
+
+    # What another scheduler has is Karmada's own to schedule.
+    rig.policy("theirs", "default-scheduler")
+    theirs = rig.job("theirs", policy="theirs")
+    rig.until(
+        lambda: [each["status"]["phase"] for each in rig.pods("theirs")] == ["Running"], "runs"
+    )
+    assert rig.state(theirs) is None
+    assert "suspension" not in rig.binding("theirs")["spec"]
     assert all(one in (Verdict.COUNTED, Verdict.VOID) for one in rig.bus.verdicts)
 
 

@@ -71,6 +71,22 @@ async def evicted(berlin: Site, name: str) -> Evicted:
     return event
 
 
+def abort(berlin: Site, made: dict[str, Any]) -> None:
+    """As `vcctl job suspend` does."""
+    of = {key: made[key] for key in ("apiVersion", "kind")}
+    of |= {key: made["metadata"][key] for key in ("name", "uid")}
+    berlin.plane.api.create(
+        f"/apis/bus.volcano.sh/v1alpha1/namespaces/{berlin.namespace}/commands",
+        {
+            "apiVersion": "bus.volcano.sh/v1alpha1",
+            "kind": "Command",
+            "metadata": {"name": "abort"},
+            "action": "AbortJob",
+            "target": of,
+        },
+    )
+
+
 async def none_left(berlin: Site, *kinds: Resource) -> None:
     for kind in kinds:
 
@@ -103,6 +119,14 @@ async def test_pods_gangs_and_several_pod_sets_run_and_end_whatever_is_killed(
         failed = await berlin.until("bad", "Failed")
         assert isinstance(failed, Failed)
         assert (failed.exit_code, failed.fault) == (3, "exit")
+        await none_left(berlin, VOLCANO_JOBS, VOLCANO_POD_GROUPS)
+
+        # Somebody aborts one: it may be resumed there, but is not ours to wait for.
+        attempt = await berlin.place(job("aborted", count=2, run_s="forever"), "n1")
+        made = await berlin.job_of(attempt, VOLCANO_JOBS)
+        await berlin.until("aborted", "Running")
+        await asyncio.to_thread(abort, berlin, made)
+        assert (await evicted(berlin, "aborted")).reason == "somebody suspended its job object"
         await none_left(berlin, VOLCANO_JOBS, VOLCANO_POD_GROUPS)
 
         # The executor is killed while it starts and while it runs: its pods are the same ones.
