@@ -373,8 +373,8 @@ class Bus:
     def _acknowledging(
         self, process: Process, store: Callable[[], Outcome], done: Callable[[Outcome], None]
     ) -> tuple[Callable[[], Outcome], Callable[[Outcome], None]]:
-        """Both, and its writer remembers the last that it was told to be stored: not over damage,
-        which takes the connection with it."""
+        """Both, and its writer remembers the last that it was told to be stored. Damage takes the
+        connection with it: what was not told before is not told any more."""
         stored: list[tuple[int, Message]] = []
 
         def storing() -> Outcome:
@@ -384,8 +384,12 @@ class Bus:
             return outcome
 
         def told(outcome: Outcome) -> None:
-            if isinstance(outcome, Stored) and stored and stored[0][0] == self.makings:
-                self.on_acknowledged(process, stored[0][1])
+            if isinstance(outcome, Stored) and stored:
+                making, message = stored[0]
+                if making == self.makings:
+                    self.on_acknowledged(process, message)
+                else:
+                    outcome = Unknown("the connection was lost")
             done(outcome)
 
         return storing, told
