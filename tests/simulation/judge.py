@@ -370,6 +370,10 @@ class Judge:
                 self.auditor.on_event(message.body, message.sequence, message.stored_at_s)
                 if name not in self.workloads:
                     self._judge(name)
+        for name in lied_of & self.workloads.keys():  # a claim may have been void by the lie alone
+            work = self.workloads[name]
+            if work.state in HELD:
+                self.claims[Attempt(work.tenant, work.id, work.attempt)] = work.executor
 
     def was_lied_of(self, name: Key) -> bool:
         """Whether a lie stands in its story: if the log has lost some of it, too, nobody can tell
