@@ -19,6 +19,7 @@ from berthmaster.runtime.log import LogLike
 FIRST_S: Final = 1.0  # Kueue mostly needs less
 AGAIN_S: Final = 5.0
 AFTER_ERROR_S: Final = 60.0  # such as where the Role lacks the right
+MAX_AT_ONCE: Final = 8  # after a restart all are due together
 _MADE: Final = (Goal.NONE, Goal.COMPLETE, Goal.CREATE, Goal.RESIZE)
 
 
@@ -30,6 +31,7 @@ class ElasticLooks:
         self._judge = judge
         self._log = log
         self._tasks: dict[Attempt, asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
 
     def follow(self, held: Held) -> None:
         """Whenever something of it is seen."""
@@ -37,7 +39,12 @@ class ElasticLooks:
             name = f"look at Kueue's slices of {held.text}"
             task = asyncio.get_running_loop().create_task(self._look(held), name=name)
             self._tasks[held.attempt] = task
-            task.add_done_callback(lambda _: self._tasks.pop(held.attempt, None))
+            task.add_done_callback(lambda task: self._done(held, task))
+
+    def _done(self, held: Held, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(held.attempt, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("no look at what Kueue makes of it", error=error, attempt=held.text)
 
     async def close(self) -> None:
         """Look no more."""
@@ -51,7 +58,8 @@ class ElasticLooks:
         while _is_open(held):
             await asyncio.sleep(pause_s)
             try:
-                held.scene.slices = await self._writer.slices(held)
+                async with self._turns:
+                    held.scene.slices = await self._writer.slices(held)
             except KubernetesError as error:
                 if not told:
                     self._log.warning(

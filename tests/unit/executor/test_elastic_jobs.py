@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from berthmaster.executor.cluster_protocol import PodsAdmitted, PodsQueued, PodsWaiting
+from berthmaster.executor.attempts import Held
+from berthmaster.executor.cluster_protocol import (
+    PodsAdmitted,
+    PodsQueued,
+    PodsRunning,
+    PodsWaiting,
+)
+from berthmaster.executor.writer import JobWriter
+from berthmaster.kubernetes.errors import Forbidden
 from berthmaster.messages.workload import PodSet
 from tests.bus.tools import story
 from tests.unit.executor.little_api import Json, LittleApi
@@ -116,3 +124,31 @@ async def test_why_more_are_not_let_in_is_told_in_kueues_words_and_what_it_takes
             assert not any(isinstance(e, PodsQueued) for e in play.told[1:])
             play.ahead_s = 60.0
             await until(lambda: PodsQueued(TRAIN) in play.told[1:])
+
+
+@story
+async def test_where_its_workloads_may_not_be_seen_it_runs_all_the_same_and_that_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for pause in ("FIRST_S", "AFTER_ERROR_S"):
+        monkeypatch.setattr(f"berthmaster.executor.elastic_looks.{pause}", 0.02)
+    looks = 0
+
+    async def denied(_: JobWriter, held: Held) -> None:
+        nonlocal looks
+        looks += 1
+        raise Forbidden(403, "Forbidden", "workloads: not allowed", held.path)
+
+    monkeypatch.setattr(JobWriter, "slices", denied)
+    async with LittleApi() as api:
+        api.mutate = with_gate
+        async with playing(api) as play:
+            play.create(train(pod_sets=(SIZED,)), target=QUEUED)
+            await let_in(api, play)
+            for index in range(2):
+                await play.pod("Running", f"p{index}", index)
+            await play.hears(PodsRunning)
+            await until(lambda: looks > 3)
+            assert not any(isinstance(e, PodsQueued) for e in play.told[1:])
+            said = [line for line in play.log.lines if "cannot see what Kueue makes" in str(line)]
+            assert len(said) == 1
