@@ -264,5 +264,46 @@ async def test_jobs_of_kubernetes_start_in_a_pod_group_of_as_many_as_they_need(
         await eventually(lambda: _has(berlin, "elastic", ["", "", "n1"]), LIMIT_S)
 
 
+@story
+async def test_what_a_dead_part_of_volcanos_leaves_undone_is_given_back_in_time_or_waited_for(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    flags = (*MADE, "--queue-limit-s", "6", "--start-limit-s", "6")
+    async with under_volcano(planes, namespace, tmp_path, *flags) as (berlin, v):
+        admission, controllers, scheduler = v.parts.values()
+        gang: dict[str, Any] = {"count": 2, "run_s": "forever"}
+        for part, name, why in (
+            (
+                admission,
+                "refused",
+                "its object cannot be made yet: Internal error occurred: failed",
+            ),
+            (scheduler, "waits", "Volcano's queue default has not let it in"),
+            (controllers, "unseen", "its cluster's queue did not let it in within 6 s"),
+        ):
+            part.kill()
+            await berlin.place(job(name, **gang), "n1")
+            assert why in (await evicted(berlin, name)).reason
+            part.launch()
+        await none_left(berlin, VOLCANO_JOBS, VOLCANO_POD_GROUPS)
+
+        # Its controllers die while pods run: how those end is known once they are back.
+        await berlin.place(job("late", count=2, run_s="3", exit_code=4), "n1")
+        await berlin.until("late", "Running")
+        controllers.kill()
+        await eventually(lambda: _all_failed(berlin, "late"), LIMIT_S)
+        assert await berlin.kinds("late") == ["Claimed", "Admitted", "Running"]
+        controllers.launch()
+        failed = await berlin.until("late", "Failed")
+        assert isinstance(failed, Failed)
+        assert failed.exit_code == 4
+
+
+async def _all_failed(berlin: Site, name: str) -> bool:
+    found = await asyncio.to_thread(berlin.pods)
+    mine = [one for one in found if one["metadata"]["labels"]["berthmaster.io/workload"] == name]
+    return {one["status"]["phase"] for one in mine} == {"Failed"}
+
+
 async def _has(berlin: Site, name: str, nodes: list[str]) -> bool:
     return sorted((await pods_of(berlin, name)).values()) == nodes

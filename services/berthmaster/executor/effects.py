@@ -7,8 +7,15 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from berthmaster.executor.attempt_status import MAX_MESSAGE_CHARS
 from berthmaster.executor.attempts import Goal, Held
-from berthmaster.executor.cluster_protocol import CreatePods, PodEvent, PodsExpired, ResizePods
+from berthmaster.executor.cluster_protocol import (
+    CreatePods,
+    PodEvent,
+    PodsExpired,
+    PodsWaiting,
+    ResizePods,
+)
 from berthmaster.executor.writer import Expired, JobWriter, RefusedToMake
 from berthmaster.kubernetes.denials import by_authorizer
 from berthmaster.kubernetes.errors import NO_ANSWER, Conflict, Forbidden, KubernetesError
@@ -108,10 +115,19 @@ class AttemptEffects:
                     if failures == 1:
                         what = f"cannot {goal.name.lower()} yet"
                         self._log.warning(what, attempt=held.text, why=str(error))
+                        if goal is Goal.CREATE:
+                            self._waits(held, error)
             finally:
                 self._asked_at_s.pop(id(held), None)
             if failures:
                 await self._pause(held, failures)
+
+    def _waits(self, held: Held, error: KubernetesError) -> None:
+        """Tell why nothing of it is made: it may be given back before that changes."""
+        words = f"its object cannot be made yet: {error}"
+        waiting = PodsWaiting(held.attempt, words[:MAX_MESSAGE_CHARS])
+        held.told[PodsWaiting] = waiting  # so that whatever is so afterwards is news
+        self._say(waiting)
 
     def _note(self, held: Held, error: KubernetesError) -> None:
         """What a failure says of the way to the API server."""

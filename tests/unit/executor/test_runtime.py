@@ -24,6 +24,7 @@ from berthmaster.executor.cluster_protocol import (
     PodsQueued,
     PodsRefused,
     PodsRunning,
+    PodsWaiting,
     StopPods,
 )
 from berthmaster.executor.gangs import Gangs
@@ -192,6 +193,10 @@ async def test_a_server_in_trouble_is_asked_again_until_it_answers() -> None:
         await until(lambda: not play.runtime.trouble)
         assert [e for e in play.told if isinstance(e, PodsRefused)] == []
         assert play.log.events().count("cannot create yet") == 1
+        # Whoever gives it back meanwhile knows why, and hears when that is over.
+        waits = [e.reason for e in play.told if isinstance(e, PodsWaiting)]
+        assert waits[0].startswith("its object cannot be made yet: etcd (500 InternalError, ")
+        assert waits[1:] == ["1 of 1 pods are not made yet"]
 
 
 NOT_YET = (403, "Forbidden", 'jobs.batch is forbidden: User "us" cannot create resource "jobs"')
@@ -484,7 +489,7 @@ async def test_a_namespace_that_is_not_served_refuses_and_nobody_says_that_nothi
         play.create(target=Target(namespace="other"), ran=True)
         await until(lambda: play.runtime.trouble)
         assert "namespace other" in play.runtime.ill()
-        assert play.told == []
+        assert [type(event) for event in play.told] == [PodsWaiting]
         assert api.calls == []
 
 
@@ -576,7 +581,7 @@ async def test_what_an_earlier_life_may_have_made_where_nobody_can_look_is_not_g
         async with playing(api, namespaces=("elsewhere", "team")) as play:
             play.create(claimed_before=True)
             await asyncio.sleep(0.5)
-            assert play.told == []
+            assert [type(event) for event in play.told] == [PodsWaiting]
             api.closed = set()
             await play.pod("Running")
             assert (await play.hears(PodsRunning)).attempt == TRAIN
