@@ -22,9 +22,11 @@ from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.logcheck import guard
+from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
     DoorReply,
+    StoryReply,
     StoryRequest,
     TakeReply,
     TakeRequest,
@@ -359,6 +361,35 @@ def report(node: str, stamp: Stamp, cluster: str = RED, fill: str = "") -> NodeR
         labels={"fill": fill},
         allocatable=Amounts(cpu_milli=1000),
     )
+
+
+@story
+async def test_shortly_after_an_acceptance_nobody_begins_what_others_may_hold(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor that has no pods of an attempt would make them, while a later attempt that the
+    log has lost runs elsewhere. Who holds that says so as soon as a door has read the log."""
+    monkeypatch.setattr(guard, "RECOVERY_S", 1.5)
+    loop = asyncio.get_running_loop()
+    async with connected(server.url, replicas=1) as conn:
+        log = Log(conn)
+        after = await log.place("runs")
+        assert isinstance(await log.log.append(claimed("runs", after)), Stored)
+        waits = await log.place("waits")
+        await accept_log(conn)
+        accepted_s, before = loop.time(), [""]
+        await asyncio.sleep(1.2)
+        async with door(server.url):
+            request = StoryRequest(tenant="acme", id="runs")
+            while isinstance(answer := await ask(conn, RED, "story", request), Refusal):
+                assert (answer.code, answer.retry) == ("unavailable", True)
+                before = await tell(conn, RED, claimed("waits", waits))
+                await asyncio.sleep(0.1)
+            assert loop.time() - accepted_s >= 1.2 + 1.5
+            assert isinstance(answer, StoryReply)
+            assert answer.workload is not None
+            assert before == ["behind"]
+            assert await tell(conn, RED, claimed("waits", waits)) == ["stored"]
 
 
 @story

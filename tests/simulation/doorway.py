@@ -16,7 +16,7 @@ from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key
 from berthmaster.lifecycle.instructions import Outcome, Reload, Reloaded
 from berthmaster.lifecycle.states import HELD
 from berthmaster.logcheck.core import Loss, heard
-from berthmaster.logcheck.guard import RECOVERY_S
+from berthmaster.logcheck.guard import BEGIN_AFTER, RECOVERY_S
 from berthmaster.messages.control import LogAccepted
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import Claimed, Placed, Recovered, WorkloadEvent
@@ -51,6 +51,7 @@ class Doorway(Process):
         self.log: Follower | None = None
         self._watched_so_far: LogWatch | None = None
         self._position = 0
+        self._read_after_s = 0.0  # an acceptance, as the guard has it
         self._stories: dict[Key, list[Message]] = {}  # as it has read them: see log_view.py
         self._receipts = Receipts(b"the door's own")
         self._made: dict[tuple[int, float, int], str] = {}  # of which log, and of which placement
@@ -94,6 +95,8 @@ class Doorway(Process):
             self._stories.setdefault(name, []).append(message)
 
     def _caught_up(self) -> None:
+        late_s = self.bus.clock.now_s - self.bus.accepted_at_s
+        self._read_after_s = min(late_s, BEGIN_AFTER * RECOVERY_S)
         self.watch.caught_up()
         self.ready = True
         if self._told_of != self.bus.snapshot_of:
@@ -174,9 +177,13 @@ class Doorway(Process):
         claim so shortly after an acceptance that a later attempt may still be brought back."""
         if not self.bus.watched:
             return False
-        since_s = self.bus.clock.now_s - self.bus.accepted_at_s
         is_behind = self.ready and not self.is_up_to_date
-        return is_behind or (isinstance(event, Claimed) and since_s < RECOVERY_S)
+        return is_behind or (isinstance(event, Claimed) and not self.executors_have_spoken)
+
+    @property
+    def executors_have_spoken(self) -> bool:
+        """As the guard has it."""
+        return self.bus.clock.now_s - self.bus.accepted_at_s >= RECOVERY_S + self._read_after_s
 
     def may_follow(self, cluster: str, event: WorkloadEvent) -> bool:
         """Whether an executor's event fits what the log says; as log_view.py checks it. In an
@@ -214,6 +221,8 @@ class Doorway(Process):
             failed=failed,
             receipt=self._signed(work, self._placed_as(name, work)) if here else "",
         )
+        if here and not step.receipt and not self.executors_have_spoken:
+            return None
         if not step.receipt or (here and (held is None or held.attempt <= work.attempt)):
             return found
         if not self.watch.certain:

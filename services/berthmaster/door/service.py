@@ -109,7 +109,7 @@ BRING_BACK_TRIES: Final = 3  # others may write about it meanwhile
 SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
 LOST_LATELY: Final = (
     "what the log has lost was accepted just now: a later attempt may run elsewhere, which its "
-    "executor says first; tell it again"
+    "executor says first"
 )
 
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
@@ -525,6 +525,11 @@ class Shell:
         is_unknown = lacks or (found.workload is None and not found.failed)
         if is_unknown and not self._guard.certain:
             return unavailable("whether the log is whole is not known; ask again")
+        unheld = found.workload is not None and not request.receipt
+        if unheld and not self._guard.executors_have_spoken:  # it would make the pods again
+            return unavailable(
+                "other clusters may hold a later attempt that the log lost; ask again"
+            )
         if lacks:
             async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
                 return await self._bring_back(cluster, request, found)

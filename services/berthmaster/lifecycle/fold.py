@@ -286,11 +286,15 @@ def _nothing_is_lost(_: int) -> bool:
     return False
 
 
-def of_gap(event: WorkloadEvent, is_lost: Callable[[int], bool]) -> Verdict | None:
-    """What becomes of an event behind a gap in a whole story; None: nobody can tell."""
+def _of_gap(
+    event: WorkloadEvent, is_lost: Callable[[int], bool], *, is_new: bool
+) -> Verdict | None:
+    """What becomes of an event behind a gap in a whole story; None: nobody can tell. ``is_new``:
+    nothing before it counts, or may have."""
     if not is_lost(event.after):
         return Verdict.VOID
-    return Verdict.COUNTED if isinstance(event, _ENDINGS) else None
+    begins = is_new and isinstance(event, Submitted)  # that is a life, whatever is lost before it
+    return Verdict.COUNTED if begins or isinstance(event, _ENDINGS) else None
 
 
 def judged_story(
@@ -302,8 +306,9 @@ def judged_story(
     """A whole story, as the log has it now: the workload, and what became of each event.
 
     ``is_lost``: whether a sequence is among what a damaged log has lost, as a person accepted it.
-    Behind such a gap an ending counts, and anything else is MISSED: nobody knows what it builds on.
-    Unless an ending follows on that: then what was missed is void.
+    Behind such a gap an ending counts, and a beginning before which nothing does; anything else is
+    MISSED: nobody knows what it builds on. Unless an ending follows on that: then what was missed
+    is void.
     """
     workload = Workload(tenant=tenant, id=workload_id)
     ending = -1 if _is_begun(story) else _left_over(story)
@@ -328,7 +333,8 @@ def judged_story(
             elif Verdict.MISSED in verdicts and event.after == story[at - 1].sequence:
                 told = Verdict.COUNTED if isinstance(event, _ENDINGS) else None
             else:
-                told = of_gap(event, is_lost)
+                is_new = workload.state is _NEW and Verdict.MISSED not in verdicts
+                told = _of_gap(event, is_lost, is_new=is_new)
             if told is not None:
                 verdict = offer(workload, event, *place, judged=told)
             if told is Verdict.COUNTED:

@@ -96,6 +96,7 @@ class LogGuard:
         self._words = ""
         self._begun = False
         self.read = False  # whether all of the log has been read and judged
+        self._read_after_s = 0.0  # an acceptance the log had been followed to its end
         conn.when_stored(self._wrote)
         self._gauge = ctx.metrics.gauge(
             "log_missing", "messages that a stream has lost; 0.5: damaged otherwise", ["stream"]
@@ -138,8 +139,9 @@ class LogGuard:
     @property
     def executors_have_spoken(self) -> bool:
         """Whether an acceptance is so long ago that executors have said what still runs of what
-        was lost. Until then nobody may begin anything by what the log has left."""
-        return self._conn.now() - self.accepted_at_s >= RECOVERY_S
+        was lost: they could ask once this service had read the log. Until then nobody may begin
+        anything by what the log has left."""
+        return self._conn.now() - self.accepted_at_s >= RECOVERY_S + self._read_after_s
 
     def flaws(self) -> Flaws:
         """What people said of the log."""
@@ -434,6 +436,9 @@ class LogGuard:
         followed has skipped a number, or has read what the log does not hold."""
         before = self._looked[WORKLOADS].marks  # who keeps one later may have seen what it is now
         await caught_up.wait()
+        if not self.read:
+            late_s = self._conn.now() - self.accepted_at_s
+            self._read_after_s = min(max(0.0, late_s), BEGIN_AFTER * RECOVERY_S)
         followed = self._reading if start == 1 else None
         waits = followed is None and not (self._reads_at_once or at_once)
         if waits and await stopped_within(READ_AFTER_S, self._ctx.stopping):

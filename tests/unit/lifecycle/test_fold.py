@@ -317,6 +317,21 @@ def test_behind_what_a_damaged_log_has_lost_an_ending_counts_and_nothing_else_do
         assert judged_story(TENANT, ID, told)[1][-1] is Verdict.VOID
 
 
+def test_a_beginning_behind_a_lost_lie_begins_a_life_and_nobody_elses_does() -> None:
+    lost = (35).__eq__
+    submitted = fitting(Submitted, new(), after=35)
+    work, verdicts = judged_story(TENANT, ID, story_of((45, submitted)), lost)
+    assert (work.state, verdicts) == (State.QUEUED, [Verdict.COUNTED])
+    # It is no beginning where something before it counts, or may have.
+    live, _ = whole(Submitted, Placed, Claimed)
+    assert (
+        judged_story(TENANT, ID, [*live, *story_of((45, submitted))], lost)[1][-1] is Verdict.MISSED
+    )
+    running = fitting(Running, lived(Submitted, Placed, Claimed), after=35)
+    unknown = story_of((37, running), (45, fitting(Submitted, new(), after=35)))
+    assert judged_story(TENANT, ID, unknown, lost)[1] == [Verdict.VOID, Verdict.VOID]
+
+
 def test_what_a_damaged_log_has_lost_is_made_good_by_what_was_recovered() -> None:
     recovered = fitting(Recovered, new(), attempt=2, evictions=1, submitted_at_s=1.0)
     assert isinstance(recovered, Recovered)
