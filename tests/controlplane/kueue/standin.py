@@ -4,10 +4,11 @@
 
 It follows the contract of Kueue 0.19 as far as Berthmaster meets it, traps included. What it leaves
 out: borrowing within cohorts and fair sharing, partial admission, elastic jobs, topology, time
-limits on PodsReady, kinds of jobs other than batch/v1 Job, checks for single flavors, kubeconfigs by
-path, ClusterProfiles, its own metrics and events. Its webhooks are replaced by admission policies that
-the harness applies (policies.yaml). Rules of this package: what the API server can enforce is left
-to it; what is decided is decided from what is true now, so that a kill at any point loses nothing.
+limits on PodsReady, kinds of jobs other than batch/v1 Job, checks for single flavors, kubeconfigs
+by path, ClusterProfiles, its own metrics and events. Its webhooks are replaced by admission
+policies that the harness applies (policies.yaml). Rules of this package: what the API server can
+enforce is left to it; what is decided is decided from what is true now, so that a kill at any point
+loses nothing.
 """
 
 from __future__ import annotations
