@@ -8,9 +8,9 @@ as in Karmada. Facts of reference: Karmada 1.18, artifacts/deploy.
 """
 
 import base64
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +64,7 @@ class Karmada:
         self.plane = plane
         self.folder = plane.folder / "karmada"
         self.folder.mkdir(exist_ok=True)
+        self._members: list[str] = []
         folders = sorted(Path(os.environ["KARMADA_CRDS"]).iterdir())
         self._definitions = documents(*folders, DEFINED_BY_US)
         Authority(self.folder, "karmada").serving("tls")
@@ -154,13 +155,8 @@ class Karmada:
                 },
             },
         )
+        self._members.append(name)
         until(lambda: self._is_ready(name), f"Karmada's cluster {name} is ready", _LIMIT_S)
-
-    def leave(self, name: str) -> None:
-        """It is a member no more, as far as the control plane goes: Karmada would take its time."""
-        self.plane.api.delete(f"/api/v1/namespaces/{MEMBERS}/secrets/{name}")
-        self.plane.api.merge(f"{CLUSTERS}/{name}", {"metadata": {"finalizers": None}})
-        self.plane.api.delete(f"{CLUSTERS}/{name}")
 
     def _is_ready(self, name: str) -> bool:
         for part in self.parts.values():
@@ -175,6 +171,10 @@ class Karmada:
             part.kill()
         for each in self._registered():
             self.plane.api.delete(self.plane.api.path_of(each))
+        for name in self._members:  # by hand: Karmada would take their namespaces, in its own time
+            self.plane.api.delete(f"/api/v1/namespaces/{MEMBERS}/secrets/{name}")
+            self.plane.api.merge(f"{CLUSTERS}/{name}", {"metadata": {"finalizers": None}})
+            self.plane.api.delete(f"{CLUSTERS}/{name}")
 
     def _registered(self) -> list[dict[str, Any]]:
         ca = self.folder / "ca.crt"
@@ -184,7 +184,7 @@ class Karmada:
         ]
 
 
-@contextmanager
+@contextlib.contextmanager
 def karmada(plane: Plane) -> Iterator[Karmada]:
     """A plane as Karmada's control plane, until the end."""
     manager = plane.parts.controller_manager

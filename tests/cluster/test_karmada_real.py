@@ -3,7 +3,7 @@ what we let go becomes works, a member runs it, and the member's own inventory k
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.workload import CancelRequested
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
-from tests.cluster.real_karmada import CLUSTERS, WHY_NOT, is_named, karmada
+from tests.cluster.real_karmada import CLUSTERS, WHY_NOT, Karmada, is_named, karmada
 from tests.cluster.test_karmada import POLICY, Rig
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 MEMBER: Final = "worker-1"
+OTHER: Final = "worker-2"
 QUIET_S: Final = 12.0  # longer than Karmada's taint manager takes to look again
 
 
@@ -33,14 +34,25 @@ class Real(Rig):
     """Jobs and policies by hand, all else by Karmada."""
 
     cluster = MEMBER
+    karmada: Karmada
 
     def __init__(self, planes: Planes, namespace: str, bus: Bus, folder: Path) -> None:
         super().__init__(planes, namespace, bus, folder)
         self.planes = planes
         self.jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
 
-    def policy(self, name: str, scheduler: str = "berthmaster", **labels: str) -> None:
+    def policy(self, name: str, **labels: str) -> None:
         """Of Jobs with its label, for the member."""
+        self.propagate(name, labels=labels)
+
+    def propagate(
+        self,
+        name: str,
+        scheduler: str = "berthmaster",
+        members: tuple[str, ...] = (MEMBER,),
+        labels: Mapping[str, str] = {},
+    ) -> None:
+        """The same by another scheduler, or for others."""
         selector = {"matchLabels": {"policy": name}}
         of = {"apiVersion": "batch/v1", "kind": "Job", "labelSelector": selector}
         self.api.create(
@@ -56,7 +68,7 @@ class Real(Rig):
                 "spec": {
                     "schedulerName": scheduler,
                     "resourceSelectors": [of],
-                    "placement": {"clusterAffinity": {"clusterNames": [MEMBER]}},
+                    "placement": {"clusterAffinity": {"clusterNames": list(members)}},
                 },
             },
         )
@@ -88,27 +100,27 @@ class Real(Rig):
     def until_state(self, workload: str, state: State) -> None:
         self.until(lambda: self.state(workload) is state, f"{workload} is {state.value}")
 
-    def pods(self, job: str) -> list[Any]:
-        """Of a Job, in the member."""
+    def pods(self, job: str, member: str = MEMBER) -> list[Any]:
+        """Of a Job, in a member."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        return self.planes[MEMBER].api.items(path, labelSelector=f"job-name={job}")
+        return self.planes[member].api.items(path, labelSelector=f"job-name={job}")
 
-    def taint(self, *keys: str) -> None:
+    def taint(self, *keys: str, member: str = MEMBER) -> None:
         taints = [{"key": each, "effect": "NoExecute"} for each in keys]
-        self.api.merge(f"{CLUSTERS}/{MEMBER}", {"spec": {"taints": taints}})
+        self.api.merge(f"{CLUSTERS}/{member}", {"spec": {"taints": taints}})
 
     def attempts(self, workload: str) -> int:
         return self.bus.folds[key(self.namespace, workload)].attempt
 
 
 @contextmanager
-def inventory(rig: Real) -> Iterator[None]:
+def inventory(rig: Real, member: str = MEMBER) -> Iterator[None]:
     """The member's own, behind a door."""
     common = ["--nats-url", rig.bus.url, "--http-port", "-1", "--log-format", "text"]
-    argv = ["serve", "inventory", "--cluster", MEMBER, *common]
-    argv += ["--kubeconfig", str(rig.planes[MEMBER].kubeconfig)]
+    argv = ["serve", "inventory", "--cluster", member, *common]
+    argv += ["--kubeconfig", str(rig.planes[member].kubeconfig)]
     env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
-    with (rig.folder / "inventory.log").open("ab") as log:
+    with (rig.folder / f"inventory-{member}.log").open("ab") as log:
         door = warm.berth("serve", "door", *common, output=log, env=env)
         process = warm.berth(*argv, output=log, env=env)
     try:
@@ -127,13 +139,13 @@ def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Real]:
         made = Real(planes, namespace, bus, tmp_path)
         try:
             running.join(MEMBER, member)
+            made.karmada = running
             with inventory(made):
                 made.policy("plain")
                 made.start("resolver", "karmada")
                 yield made
         finally:
             made.end()
-            running.leave(MEMBER)
 
 
 def test_jobs_of_a_policy_wait_their_turn_run_in_the_member_and_end_with_their_templates(
@@ -198,7 +210,7 @@ def test_jobs_of_a_policy_wait_their_turn_run_in_the_member_and_end_with_their_t
     assert (rig.held("low"), rig.pods("low")) == (True, [])
 
     # What another scheduler has is Karmada's own to schedule.
-    rig.policy("theirs", "default-scheduler")
+    rig.propagate("theirs", "default-scheduler")
     theirs = rig.job("theirs", policy="theirs")
     rig.until(
         lambda: [each["status"]["phase"] for each in rig.pods("theirs")] == ["Running"], "runs"
@@ -222,9 +234,25 @@ def test_what_karmadas_taint_manager_takes_leaves_the_member_at_once_and_waits_f
     time.sleep(QUIET_S)
     assert (rig.pods("train"), rig.attempts(train)) == ([], 2)
 
+    # Open again: it is placed anew, without the wish to be moved.
     rig.taint()
     rig.until_state(train, State.RUNNING)
-    assert rig.attempts(train) == 2
-    # Of two pods at once there was never one too many.
-    assert len(rig.pods("train")) == 1
+    assert (rig.attempts(train), len(rig.pods("train"))) == (3, 1)
+    assert rig.bus.folds[key(rig.namespace, train)].wish is None
     assert all(one in (Verdict.COUNTED, Verdict.VOID) for one in rig.bus.verdicts)
+
+
+def test_what_is_taken_from_one_member_runs_in_another(rig: Real) -> None:
+    other = rig.planes[OTHER]
+    wait_open(other, make_nodes(other, [gpu_node("n1", gpus=8)]))
+    rig.karmada.join(OTHER, other)
+    with inventory(rig, OTHER):
+        rig.propagate("both", members=(MEMBER, OTHER))
+        train = rig.job("train", policy="both")
+        rig.until_state(train, State.RUNNING)
+        [here] = rig.where("train")
+        there = OTHER if here == MEMBER else MEMBER
+        rig.taint("broken", member=here)
+        rig.until(lambda: rig.where("train") == [there], "it goes to the other member")
+        rig.until_state(train, State.RUNNING)
+        assert (len(rig.pods("train", here)), len(rig.pods("train", there))) == (0, 1)

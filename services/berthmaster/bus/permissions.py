@@ -425,7 +425,7 @@ def _karmada(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_events("-", "submitted"),
-            *_events("*", *EXECUTOR_KINDS),
+            *_events("*", *EXECUTOR_KINDS, "move_requested"),
             *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS),
             *_follow(FLEET, ALL_FLEET),

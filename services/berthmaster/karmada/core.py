@@ -21,6 +21,7 @@ from berthmaster.karmada.instructions import PutOverride, Write
 from berthmaster.karmada.known import Known
 from berthmaster.karmada.objects import ResourceBinding
 from berthmaster.karmada.steps import (
+    Ask,
     Claim,
     End,
     Evict,
@@ -241,7 +242,7 @@ class KarmadaCore:
                 event = log_events.submitted(view, tenant, self.know.id, self.name, now_s)
                 self.appends.append(flight.append(name, event))
                 return []
-            case Claim() | Run() | Evict() | End():
+            case Claim() | Run() | Evict() | End() | Ask():
                 self._empty_since_s.pop(name, None)
                 executor = f"karmada/{self.know.id}"
                 said = log_events.event_of(step, view, self.name, executor, now_s)

@@ -1,12 +1,13 @@
 """What is said in the log: each step that is an event, in its words. Pure."""
 
 from berthmaster.karmada.requests import origin_of
-from berthmaster.karmada.steps import Claim, End, Evict, Run, View
+from berthmaster.karmada.steps import ASKER, Ask, Claim, End, Evict, Run, View
 from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS, ended, head_of
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.workload import (
     Claimed,
     Evicted,
+    MoveRequested,
     Running,
     Submitted,
     WorkloadEvent,
@@ -32,7 +33,7 @@ def submitted(view: View, tenant: str, hub: str, by: str, now_s: float) -> Submi
 
 
 def event_of(
-    step: Claim | Run | Evict | End, view: View, by: str, executor: str, now_s: float
+    step: Claim | Run | Evict | End | Ask, view: View, by: str, executor: str, now_s: float
 ) -> WorkloadEvent:
     """The event that a step is."""
     work = view.work
@@ -45,5 +46,8 @@ def event_of(
             return Running(**head, pods=step.pods)
         case Evict():
             return Evicted(**head, reason=step.reason[:MAX_REASON_CHARS])
+        case Ask():
+            why = step.reason[:MAX_REASON_CHARS]
+            return MoveRequested(**head, how="move", who=ASKER, reason=why)
         case End():
             return ended(work, step.state, step.reason, by, now_s)

@@ -20,6 +20,8 @@ from berthmaster.messages.placement import PodBinding
 SEEN_S: Final = 1.0  # in which Karmada's caches surely show what was written before the release
 SETTLE_S: Final = 2.0  # from when Karmada has nothing left until nodes' reports surely show it
 KEPT_AWAY_S: Final = 60.0  # in which its cluster may open again, before it is placed anew
+ASKER: Final = "karmada"  # who has it moved
+OPEN: Final = "its cluster is open to it again"
 TAKEN: Final = "Karmada took it from its cluster"
 CANCELLED: Final = "cancelled on request"
 DELETED: Final = "its ResourceBinding was deleted"
@@ -94,13 +96,19 @@ class End(NamedTuple):
     reason: str
 
 
+class Ask(NamedTuple):
+    """Ask the resolver to move it, as soon as there is room in another cluster."""
+
+    reason: str
+
+
 class Wait(NamedTuple):
     """Nothing until something changes, or this time has come."""
 
     until_s: float = float("inf")
 
 
-Step = Hold | Say | Label | Release | Submit | Claim | Run | Evict | End | Wait
+Step = Hold | Say | Label | Release | Submit | Claim | Run | Evict | End | Ask | Wait
 
 
 def next_step(view: View, now_s: float) -> Step:
@@ -177,14 +185,19 @@ def _held(view: View, work: Workload, now_s: float) -> Step:
 
 
 def _kept_away(view: View, binding: ResourceBinding, work: Workload, now_s: float) -> Step | None:
-    """Karmada would take it from a cluster with such a taint again, as often as it goes there."""
+    """Karmada would take it from a cluster with such a taint again, as often as it goes there. The
+    resolver knows nothing of that, so it is asked to move it; a wish that has come to nothing ends
+    with the attempt."""
+    asked = work.wish is not None and work.wish.who == ASKER
     if not view.kept_away:
-        return None
+        return Evict(OPEN) if asked else None
     due_s = work.claimed_at_s + KEPT_AWAY_S
     if now_s >= due_s:
         return Evict(view.kept_away)
-    words = f"{view.kept_away}; if it stays so for {KEPT_AWAY_S:g} s it is placed anew"
-    return _said(binding, False, "KeptAway", words) or Wait(due_s)
+    words = f"{view.kept_away}; it goes to another cluster, or is placed anew"
+    if (say := _said(binding, False, "KeptAway", words)) is not None:
+        return say
+    return Wait(due_s) if asked else Ask(view.kept_away)
 
 
 def _let_go(view: View, binding: ResourceBinding, now_s: float) -> Step:

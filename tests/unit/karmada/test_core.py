@@ -150,17 +150,36 @@ def test_where_a_taint_keeps_it_away_it_is_not_let_go_and_placed_anew_if_that_la
     world.settle(50)
     why = "the policy's clusterAffinity and its taints (broken:NoExecute) keep it from m1"
     assert (world.state(train), world.where()) == (State.CLAIMED, [])
-    assert world.said() == ("KeptAway", f"{why}; if it stays so for 60 s it is placed anew")
+    assert world.said() == ("KeptAway", f"{why}; it goes to another cluster, or is placed anew")
+    # The resolver moves it where there is room; here there is none.
+    wish = world.folds[train].wish
+    assert wish is not None
+    assert (wish.how, wish.who, wish.to, wish.reason) == ("move", "karmada", "", why)
     world.settle(11)
     assert (world.state(train), world.folds[train].reason) == (State.QUEUED, why)
 
-    # Placed there again, it goes as soon as the taint does.
+    # Placed there again, it is placed anew without the wish as soon as the taint goes.
     world.place(train)
     world.settle(9)
     assert world.where() == []
     world.core.on_object(member("m1"))
     world.settle(2)
+    assert world.state(train) is State.QUEUED
+    world.place(train)
+    world.settle(2)
     assert world.where() == ["m1"]
+
+    # One that waits there leaves when a decision moves it.
+    world.core.on_object(member("m1", taints=[taint]))
+    moved = world.bind("moved")
+    world.settle()
+    world.place(moved)
+    world.settle(5)
+    named = {"cluster": "m1", "attempt": 1, "reason": "moved to m2", "decision": 2, "to": "m2"}
+    world.say(EvictionRequested, moved, **named)
+    world.settle(3)
+    assert (world.state(moved), world.folds[moved].reason) == (State.QUEUED, "moved to m2")
+    world.core.on_object(member("m1"))
 
     # A selector that cannot be read any more keeps it away too, and a cancel ends that.
     world.restart()
