@@ -51,6 +51,7 @@ from tests.unit.kubernetes.stage import Lines
 # An API server's crash and return alone may take half a minute on a busy machine.
 pytestmark = pytest.mark.timeout(240)
 
+VOLCANO = Path(__file__).parent / "crds" / "volcano.yaml"
 RBAC = Path(__file__).resolve().parents[2] / "deploy/kubernetes/agent/inventory-rbac.yaml"
 KUBEFLEET = Path(__file__).parent / "crds" / "kubefleet.yaml"
 PROFILE = subjects.profile(CLUSTER)
@@ -491,13 +492,22 @@ async def test_it_needs_no_more_than_its_role_and_calls_nothing_while_nothing_ch
     await asyncio.to_thread(plane.apply, [*role, binding])
     await add(plane, gpu_node("a"))
     kubeconfig = plane.kubeconfig_for("inv")
-    async with bus(tmp_path) as told, inventory(told.url, kubeconfig) as ctx:
+    async with bus(tmp_path) as told, inventory(told.url, kubeconfig, jobs="volcano") as ctx:
         await told.lives()
         assert ctx.health.readiness() == (True, ctx.health.readiness()[1])
         await asyncio.sleep(1)
         mark = plane.audit.mark()
         await asyncio.sleep(6)
         assert plane.audit.count(since=mark, user="inv") == {}
+        # It sees which kinds of jobs are served, and Volcano's as the executor makes those.
+        served = documents(VOLCANO)
+        await asyncio.to_thread(plane.apply, served)
+        try:
+            await told.until(
+                PROFILE, ClusterProfile, lambda fact: "VolcanoJob" in (fact.job_kinds or ())
+            )
+        finally:
+            await asyncio.to_thread(plane.withdraw, served)
     await deny_the_rest(await from_kubeconfig(kubeconfig), namespace)
 
 
