@@ -9,10 +9,11 @@ from typing import Final, NamedTuple
 
 from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.logcheck import core
 from berthmaster.logcheck.guard import RECOVERY_S
 from berthmaster.messages.api import ApiReply, OperatorReply
+from berthmaster.messages.workload import Recovered, Submitted
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider
@@ -229,13 +230,20 @@ class Damaged(Peopled):
 
     def _told_jobs(self, found: list[core.Damage]) -> set[str]:
         """As logcheck's with_jobs: the open jobs that it touches, as the snapshot knew them."""
-        missing = [gap for each in found for gap in each.missing]
-        holds = {message.sequence: message.subject for message in self.bus.log.messages}
+        missing = sorted(gap for each in found for gap in each.missing)
+        holds = {message.sequence: message for message in self.bus.log.messages}
+
+        def is_replaced(one: Workload) -> bool:
+            last, first = holds.get(one.sequence), holds.get(one.submitted_sequence)
+            if last is not None and last.subject != one.key:
+                return True
+            begins = first is None or isinstance(first.body, Submitted | Recovered)
+            return first is not None and not (begins and first.subject == one.key)
+
         return {
             one.key
             for one in self.bus.snapshot_open()
-            for number in (one.sequence, one.submitted_sequence)
-            if core.touches((number,), sorted(missing)) or holds.get(number, one.key) != one.key
+            if core.touches((one.sequence, one.submitted_sequence), missing) or is_replaced(one)
         }
 
 

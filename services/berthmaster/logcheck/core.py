@@ -366,15 +366,17 @@ def touches(sequences: Iterable[int], gaps: Sequence[Gap]) -> bool:
     return any(within(sequence, gaps) for sequence in sequences if sequence)
 
 
-def is_of(subject: str, name: str) -> bool:
-    """Whether a message of the log is an event of this workload, <tenant>/<id>."""
+def is_of(subject: str, name: str, *, begins: bool = False) -> bool:
+    """Whether a message of the log is an event of this workload, <tenant>/<id>. ``begins``: one
+    that its life begins with."""
     if is_decision(subject):
         return False
     try:
         place = parse_workload_event(subject)
     except SubjectError:
         return False
-    return f"{place.tenant}/{place.id}" == name
+    of_it = f"{place.tenant}/{place.id}" == name
+    return of_it and (not begins or place.kind in ("submitted", "recovered"))
 
 
 def words(gaps: Sequence[Gap], most: int = 5) -> str:

@@ -200,17 +200,22 @@ async def with_jobs(
     return told
 
 
-async def _replaced(conn: Connection, known: Mapping[str, tuple[int, ...]]) -> set[str]:
-    """Which of these jobs had numbers under which another's message stands now."""
-    wanted = {number: name for name, numbers in known.items() for number in numbers if number}
+async def _replaced(conn: Connection, known: Mapping[str, tuple[int, int]]) -> set[str]:
+    """Which of these jobs had numbers under which something else stands now. Each name with the
+    number of its newest event, and of its first."""
+    newest = {last: name for name, (last, _) in known.items() if last}
+    first = {begun: name for name, (_, begun) in known.items() if begun}
     found: set[str] = set()
 
     def take(recorded: Recorded) -> None:
-        name = wanted.get(recorded.sequence)
+        name = newest.get(recorded.sequence)
         if name is not None and not core.is_of(recorded.subject, name):
             found.add(name)
+        name = first.get(recorded.sequence)
+        if name is not None and not core.is_of(recorded.subject, name, begins=True):
+            found.add(name)
 
-    if wanted:
+    if newest or first:
         await read_all(conn, WORKLOADS, ALL_OF[WORKLOADS], take, limit_s=READ_LIMIT_S)
     return found
 

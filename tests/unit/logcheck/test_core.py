@@ -19,6 +19,7 @@ from berthmaster.logcheck.core import (
     counted,
     first_doubt,
     held_against,
+    is_of,
     is_short,
     known_digests,
     own_memory,
@@ -347,3 +348,12 @@ def test_an_accepted_gap_leaves_its_block_a_digest_and_marks_that_differ_are_dam
     for number in (1, 2, 5):
         unaccepted.saw(number, "a", b"x")
     assert unaccepted.digests() == {}
+
+
+def test_under_the_number_that_a_life_began_with_something_else_of_it_is_no_beginning() -> None:
+    held, submitted = "berth.workload.t.j.held.-", "berth.workload.t.j.submitted.-"
+    assert is_of(held, "t/j")
+    assert not is_of(held, "t/j", begins=True)
+    assert is_of(submitted, "t/j", begins=True)
+    assert not is_of(submitted, "t/other", begins=True)
+    assert not is_of("berth.decision.all", "t/j")
