@@ -92,18 +92,16 @@ class Damaged(Peopled):
         """Whether a mark, or whoever follows the log, has seen what it held so far: a log of which
         only the length is known may be as long again before anybody looks. Of one that is made
         anew it is enough to know that there was another; deciders that follow one end by that,
-        and those that begin in their place know only what marks say."""
+        and those that begin in their place know only what marks say. What was seen before an
+        acceptance says nothing of what is there since."""
         watching: list[Front | Doorway] = [self.front, self.door]
         alive = [each for each in (*watching, *self.deciders) if _is_awake(each)]
         if remade:
             own = [kept for each in watching if each in alive for kept in each.watch.own()]
             return bool(counted(self.bus, own))
-        marks = [
-            max(one.digests, default=0)
-            for kept in self.bus.marks.values()
-            for one in kept.mark.streams
-        ]
-        return max([*marks, *(each.watch.seen_to for each in alive)], default=0) >= first
+        marks = [max(one.digests, default=0) for one, _ in counted(self.bus)]
+        seen = [each.watch.seen_to for each in alive if each.watch.is_current]
+        return max([*marks, *seen], default=0) >= first
 
     # As bus/follow.py does when its connection is there again
 

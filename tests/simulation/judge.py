@@ -232,6 +232,7 @@ class Judge:
             isinstance(event, Cancelled) and event.by.startswith("gateway")
         )
         is_of_it |= is_unclaimed and standing.state is State.PLACED
+        is_of_it |= isinstance(event, Cancelled) and standing.state is State.QUEUED  # none is there
         if known is not None and not is_of_it:
             standing = known  # whoever says so has read what is lost
         self._on_counted(name, event, standing)
