@@ -143,7 +143,7 @@ class Executor:
             return [Acknowledge(hint)]
         job = self._jobs.get(key(event.tenant, event.id))
         if job is not None and job.frozen:
-            job.stale = True  # whoever tells of it can read it
+            job.moved_on(sequence)  # whoever tells of it can read it
             return [Acknowledge(hint), *self._advance(job, now_s)]
         match event:
             case Placed() if event.cell == HUB_CELL or sent_by_hub(event):
@@ -171,7 +171,8 @@ class Executor:
             return [Acknowledge(hint)]
         else:
             job.hints.append(hint)
-            job.stale = job.stale or placed.attempt > job.attempt.number
+            if placed.attempt > job.attempt.number:
+                job.moved_on(sequence)
         return self._advance(job, now_s)
 
     def _on_wish(
@@ -198,7 +199,7 @@ class Executor:
                 case Committed():
                     job.committed = True
         elif sequence > job.sequence:
-            job.stale = True
+            job.moved_on(sequence)
         return [Acknowledge(hint), *self._advance(job, now_s)]
 
     def _on_over(
@@ -208,7 +209,7 @@ class Executor:
         job = self._jobs.get(key(over.tenant, over.id))
         if job is None or over.by == self.name or sequence <= job.sequence:
             return [Acknowledge(hint)]
-        job.stale = True
+        job.moved_on(sequence)
         return [Acknowledge(hint), *self._advance(job, now_s)]
 
     def _on_listed(self, listed: Listed, now_s: float) -> list[Instruction]:
@@ -310,7 +311,7 @@ class Executor:
         hints, old.hints = old.hints, []
         left = self._leave(old, "its attempt is over")
         attempt = Attempt(work.tenant, work.id, work.attempt)
-        job = Job(attempt=attempt, hints=hints, receipt=receipt)
+        job = Job(attempt=attempt, hints=hints, receipt=receipt, told=old.told)
         self._jobs[work.key] = job
         job.adopt(work)
         return [*left, *self._advance(job, now_s)]
@@ -567,6 +568,7 @@ class Executor:
         """With the proof of what is there, should the log have lost it."""
         receipt = "" if job.pods is Pods.NONE else job.receipt
         tenant, workload, _ = job.attempt
+        job.told = 0
         return Reload(ref=self._ref(job, None), tenant=tenant, id=workload, receipt=receipt)
 
     def _append(self, job: Job, event: WorkloadEvent) -> Append:

@@ -117,6 +117,7 @@ class Job(msgspec.Struct, kw_only=True):
     # Under way
     ref: str = ""  # of the one write or read in flight; "" = none
     stale: bool = False  # the log has moved: read it before the next write
+    told: int = 0  # the newest event that was told of since its reading was asked for
     frozen: str = ""  # why its story cannot be read; "" = it can
     patience_s: float = 0.0  # the ending is not appended before then; 0 = not decided
     hints: list[int] = []
@@ -218,11 +219,17 @@ class Job(msgspec.Struct, kw_only=True):
                 assert_never(event)
         return False
 
+    def moved_on(self, sequence: int) -> None:
+        """Something was told of that is not known: what is being read now may be from before."""
+        self.stale = True
+        self.told = max(self.told, sequence)
+
     def adopt(self, work: Workload) -> None:
         """Take over what the log says of this attempt."""
         self.logged = work.state
         self.read_back = work.state is not State.PLACED
         self.sequence = work.sequence
+        self.stale = self.told > work.sequence
         self.request = work.request
         self.digest = work.digest
         self.submitted_at_s = work.submitted_at_s

@@ -331,6 +331,21 @@ def test_a_job_that_completes_before_it_makes_room_has_succeeded() -> None:
     assert [type(each.event) for each in again if isinstance(each, Append)] == [Succeeded]
 
 
+def test_what_is_told_while_the_log_is_read_is_read_again_if_that_was_from_before() -> None:
+    """Nobody tells it a second time: pods would run on, and a gang's part would never begin."""
+    executor = Executor("berlin")
+    executor.handle(HintSeen(1, placed(), 5), 100)
+    read = Reload(ref="2", tenant="acme", id="train")
+    assert executor.handle(Answered(ref="1", outcome=Refused(6)), 101) == [read]
+    assert executor.handle(HintSeen(2, order_to_make_room(6), 10), 102) == [Acknowledge(2)]
+    before = Reloaded(ref="2", workload=work(State.CLAIMED, sequence=6))
+    again = executor.handle(before, 103)
+    assert Reload(ref="3", tenant="acme", id="train") in again
+    leaving = work(State.CLAIMED, sequence=10, leaving="another's guarantee", evictions=0)
+    done = executor.handle(Reloaded(ref="3", workload=leaving), 104)
+    assert Reload(ref="4", tenant="acme", id="train") not in done  # once is enough
+
+
 def test_a_wish_that_the_log_does_not_bear_out_stops_nothing() -> None:
     executor = running_executor()
     void = CancelRequested(tenant="acme", id="train", after=3, at_s=0, by="gw", cluster="berlin")
