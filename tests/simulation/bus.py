@@ -421,7 +421,8 @@ class Bus:
         return Stored(message.sequence)
 
     def _store_batch(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
-        if decision.after != self.chain or any(self._last(e) != e.after for e in events):
+        twice = len({key(e.tenant, e.id) for e in events}) < len(events)  # no server takes that
+        if twice or decision.after != self.chain or any(self._last(e) != e.after for e in events):
             return Refused(self.chance.choice((None, self.chain)))
         message = self.log.store("decision", decision, self.clock.now_s)
         self.chain = message.sequence

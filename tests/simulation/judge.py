@@ -216,7 +216,7 @@ class Judge:
             # Whoever has read what the log has lost knows better than what is left says.
             self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
         is_lost = event.by.startswith("resolver") and self.lost.get(getattr(event, "cluster", ""))
-        if is_lost and isinstance(event, Evicted) and "lost" in event.reason:
+        if is_lost and isinstance(event, Evicted | Withdrawn) and "lost" in event.reason:
             # A person says that its cluster is; also where the log has lost what this builds on.
             self.doubtful.add(Attempt(event.tenant, event.id, event.attempt))
         if verdict is not Verdict.COUNTED:

@@ -10,6 +10,7 @@ from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (
     CancelRequested,
+    Committed,
     Divide,
     Evicted,
     Failed,
@@ -109,6 +110,19 @@ def test_a_gang_goes_to_as_few_clusters_as_have_room_and_starts_when_all_are_cla
     end(world)
     assert world.workloads[name].state is State.SUCCEEDED
     audited(world)
+
+
+def test_a_part_whose_commit_a_damaged_log_has_lost_is_told_again_to_start() -> None:
+    world = fleet(c1=2, c2=3, c3=1)
+    _, parts = begun(world)
+    for part in parts:
+        world.claim(part)
+    world.settle()
+    left = world.resolver.know.open[parts[0]]
+    left.committed = False  # as the log tells it that has lost this one event
+    [plan] = world.settle()
+    assert [each.parts for each in plan.decision.commits] == [("train--1-0",)]
+    assert [(type(each), each.id) for each in plan.events] == [(Committed, "train--1-0")]
 
 
 def test_whoever_runs_before_all_are_claimed_is_not_believed() -> None:

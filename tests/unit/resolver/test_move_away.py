@@ -19,6 +19,7 @@ from berthmaster.messages.workload import (
     Checkpoint,
     Checkpointed,
     Evicted,
+    EvictionRequested,
     Held,
     HoldReleased,
     HubObject,
@@ -251,6 +252,21 @@ def test_one_that_is_held_in_a_place_that_is_drained_is_told_once() -> None:
     (plan,) = world.settle()
     assert [order.id for order in plan.decision.moves] == ["a"]
     assert [each.id for each in plan.decision.withdrawals] == ["b"]
+
+
+def test_who_is_to_leave_a_place_is_not_told_to_make_room_as_well() -> None:
+    """No batch has two events of one workload: it would be refused for ever."""
+    world = World()
+    world.fact(profile("c1"), alive("c1"), node("c1", "n1", gpus=1), node("c1", "n2", gpus=1))
+    world.control(QueueSetting(queue="theirs", guarantee_gpu_milli=1000))
+    start(world, "lent", gpus=1, count=2)
+    world.submit(job("theirs", gpus=1, queue="theirs"))
+    world.control(Cordon(cluster="c1", node="n1", cordoned=True, drain=True, drain_by_s=0.0))
+    plan = world.decide()
+    assert plan is not None
+    assert [type(each) for each in plan.events] == [EvictionRequested]
+    assert [order.id for order in plan.decision.moves] == ["lent"]
+    assert plan.decision.evictions == ()
 
 
 def asked(world: World, tenant: str | None = None, **question: Any) -> WhatifReply | Refusal:

@@ -246,9 +246,9 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
     """Have others shrink or, if that is not enough, be ended for a job of better right; whether any
     are."""
     reserves = draft.reserves
-    told = draft.evictions or draft.resizes or draft.partings or draft.commits
+    told = draft.evictions or draft.resizes or draft.moves or draft.partings or draft.commits
     if told or not reserves.may_owe:
-        return False  # for one job: whoever is next sees what that one leaves
+        return False  # for one job: whoever is next sees what that one leaves, or what was asked
     with reserves.aside(reserves.others(turn.key)):
         shrinking = draft.shrinker.look(turn, asked, shape)
         found = draft.room_maker.look(turn, asked, shape) if shrinking is None else None

@@ -30,7 +30,7 @@ from berthmaster.lifecycle.faults import (
     is_tried_again,
     repeats_after,
 )
-from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.parts import part_id
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.messages.placement import Commit, DividedPart, Division, PartOrder
@@ -217,7 +217,7 @@ def follow_parts(draft: Draft) -> None:
     """Let gangs start whose parts are all claimed, and tell those to go whose others do not go
     on."""
     know = draft.know
-    told = {key(event.tenant, event.id) for event in draft.events}
+    told: set[Key] = {key(event.tenant, event.id) for event in draft.events}
     for name in sorted(know.parts.jobs):
         if draft.full:
             return
@@ -231,7 +231,9 @@ def follow_parts(draft: Draft) -> None:
         elif _is_claimed(know, job, parts) and not any(
             part.key in told or part.key in know.suspended for part in open_parts(parts)
         ):
-            _commit(draft, job, list(open_parts(parts)))
+            _commit(draft, job, list(open_parts(parts)), (job,))
+        elif late := _left_out(know, job, parts, told):
+            _commit(draft, job, late)
     for name in sorted(know.derived.parts):
         if draft.full:
             return
@@ -243,7 +245,7 @@ def follow_parts(draft: Draft) -> None:
 LEFT_BEHIND: Final = "the job that it is a part of is over"
 
 
-def _send_away(draft: Draft, part: Workload, reason: str, told: set[Any]) -> None:
+def _send_away(draft: Draft, part: Workload, reason: str, told: set[Key]) -> None:
     know = draft.know
     if part.key in told or part.key in know.suspended or part.key in know.frozen:
         return
@@ -267,11 +269,14 @@ def _send_away(draft: Draft, part: Workload, reason: str, told: set[Any]) -> Non
         draft.bytes += CHOICE_BYTES
 
 
+def _is_gang(job: Workload) -> bool:
+    return job.request is not None and job.request.divide is not None and job.request.divide.gang
+
+
 def _is_claimed(know: Knowledge, job: Workload, parts: list[Workload | PartEnd]) -> bool:
     """Whether it is a gang that may start."""
-    gang = job.request is not None and job.request.divide is not None and job.request.divide.gang
     return (
-        gang
+        _is_gang(job)
         and not job.committed
         and all(
             isinstance(part, Workload)
@@ -282,10 +287,30 @@ def _is_claimed(know: Knowledge, job: Workload, parts: list[Workload | PartEnd])
     )
 
 
-def _commit(draft: Draft, job: Workload, parts: list[Workload]) -> None:
+def _left_out(
+    know: Knowledge, job: Workload, parts: list[Workload | PartEnd], told: set[Key]
+) -> list[Workload]:
+    """Parts of a gang that has started which nobody told so: a damaged log has lost their share of
+    the commit."""
+    if not (_is_gang(job) and job.committed):
+        return []
+    return [
+        part
+        for part in open_parts(parts)
+        if part.state is State.CLAIMED
+        and not (part.committed or part.leaving)
+        and part.key not in know.frozen
+        and part.key not in told | know.suspended
+    ]
+
+
+def _commit(
+    draft: Draft, job: Workload, parts: list[Workload], also: tuple[Workload, ...] = ()
+) -> None:
+    """``also``: the job itself, unless it is known to have started."""
     ids = tuple(part.id for part in parts)
     draft.commits.append(Commit(tenant=job.tenant, id=job.id, attempt=job.attempt, parts=ids))
-    for each in (*parts, job):
+    for each in (*parts, *also):
         draft.events.append(
             Committed(
                 **_head(draft, each),
