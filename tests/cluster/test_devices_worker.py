@@ -8,7 +8,7 @@ import pytest
 
 from berthmaster.kueue.asks import asks_of, devices_of
 from berthmaster.messages.placement import Target
-from tests.bus.tools import story
+from tests.bus.tools import eventually, story
 from tests.cluster import device_rows
 from tests.cluster.claiming import reported
 from tests.cluster.device_rows import ROWS, place_of, pod_set
@@ -49,12 +49,16 @@ async def test_each_row_is_asked_of_quota_by_the_names_of_its_job(
             await berlin.until(node, "Running")
             made = await berlin.job_of(attempts[node])
             assert device_rows.devices_of(made["spec"]["template"]["spec"]) == row.asks, node
-        path = f"{API}/clusterqueues/{k.cluster_queue}"
-        queue = await asyncio.to_thread(worker.api.get, path)
-        [flavor] = queue["status"]["flavorsReservation"]
-        used = {one["name"]: str(one["total"]) for one in flavor["resources"]}
         wanted: dict[str, int] = {}
         for row in ROWS:
             for name, amount in row.asks.items():
                 wanted[name] = wanted.get(name, 0) + int(amount)
-        assert {name: int(used[name]) for name in wanted} == wanted
+
+        async def all_is_reserved() -> bool:
+            path = f"{API}/clusterqueues/{k.cluster_queue}"
+            queue = await asyncio.to_thread(worker.api.get, path)
+            [flavor] = queue["status"]["flavorsReservation"]
+            used = {one["name"]: str(one["total"]) for one in flavor["resources"]}
+            return {name: int(used[name]) for name in wanted} == wanted
+
+        await eventually(all_is_reserved, 30.0)  # its status follows the Workloads
