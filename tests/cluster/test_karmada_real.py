@@ -152,7 +152,7 @@ def test_jobs_of_a_policy_wait_their_turn_run_in_the_member_and_end_with_their_t
     rig: Real,
 ) -> None:
     rig.policy("urgent", priority="100")
-    first = rig.job("first", pods=2, run_s="20")
+    first = rig.job("first", pods=2, run_s="45")  # outlives what is begun beside it
     rig.until_state(first, State.RUNNING)
     low, high = rig.job("low"), rig.job("high", policy="urgent")
     dropped = rig.job("dropped", policy="urgent")
