@@ -84,7 +84,8 @@ class DueOrder:
 
     def changed(self, workload: Workload) -> None:
         """What it will take may be less or more than before: what is saved, the number of its
-        pods. Before it stands in line again, for its place follows from that."""
+        pods. To be told of each change first, before it stands in line, as its place follows from
+        that."""
         name, request = workload.key, workload.request
         if request is None:
             return
@@ -95,7 +96,6 @@ class DueOrder:
     def follow(self, workload: Workload, *, waits: bool) -> None:
         """It waits, or it is live, or neither."""
         name = workload.key
-        self.changed(workload)
         was = self._live.pop(name, None)
         if was is not None:
             self._count(name, was, -1)

@@ -339,8 +339,7 @@ def why_parted(know: Knowledge, policy: Policy, now_s: float, job: Workload) -> 
         return f"its job is held by {job.hold.who}"
     if job.wish is not None:
         return f"its job is evicted by {job.wish.who}"
-    how = job.request.divide if job.request is not None else None
-    gang = how is not None and how.gang
+    gang = _is_gang(job)
     for part in know.parts.of(job):
         if isinstance(part, PartEnd):
             if part.state is not State.SUCCEEDED:

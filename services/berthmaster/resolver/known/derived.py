@@ -45,8 +45,8 @@ class Derived(FleetDerived):
         self._tree: QueueTree | None = None  # None: queues were set since it was made
         self.unclaimed: dict[Key, float] = {}  # placed -> when, oldest first
         self.held: dict[str, set[Key]] = {}  # cluster -> claimed and not ended
+        # Cluster -> not let in by its own queue, or not with all pods that it is to have.
         self.unadmitted: dict[str, dict[Key, None]] = {}
-        # cluster -> not let in by its own queue, or not with all pods that it is to have
         self.movable = Movable()
         self.elastic = Elastic()
         self.resizing: dict[Key, None] = {}  # told to have another number of pods, and have not yet
