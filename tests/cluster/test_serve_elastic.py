@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
-from berthmaster.runtime.ports import free_ports
 from tests.cluster.deploying import bind_executor
-from tests.cluster.test_serve_sides import ONE, deployed, inside, pod
+from tests.cluster.test_serve_sides import ONE, deployed, inside, serving
 from tests.controlplane.kueue.managers import is_real
 from tests.controlplane.kueue.setup import API, Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-from tests.pipeline.running import run_berth
 
 __all__ = ["inside"]
 pytestmark = [
@@ -31,8 +28,6 @@ def test_it_starts_with_what_there_is_grows_when_room_comes_and_shrinks_for_anot
 ) -> None:
     worker = planes[ONE]
     make_nodes(worker, [gpu_node("a", gpus=GPUS + 2)])
-    data = tmp_path / "data"
-    [nats_port] = free_ports(1)
     quota = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": str(GPUS)}}
     with ExitStack() as owned:
         owned.enter_context(deployed(planes.hub, "overlays/observe"))
@@ -40,45 +35,9 @@ def test_it_starts_with_what_there_is_grows_when_room_comes_and_shrinks_for_anot
         bind_executor(worker, namespace)
         quotas = {ONE: quota}
         k = owned.enter_context(Kueue(planes, namespace, clusters=[ONE], worker_quotas=quotas))
-        hub = owned.enter_context(
-            pod(
-                "hub",
-                planes.hub,
-                tmp_path / "hub",
-                inside,
-                BERTH_HUB_MODE="observe",
-                BERTH_HUB_DATA_DIR=str(data),
-                BERTH_HUB_NATS_PORT=str(nats_port),
-                BERTH_HUB_EXTERNAL="localhost",
-                BERTH_HUB_SYNC="default",
-                BERTH_RESOLVER_GROW_AFTER_S="3",
-            )
-        )
-        hub.wait_ready()
-
-        def berth(*argv: str, command: tuple[str, ...] = ()) -> str:
-            done = run_berth(*argv, "--data", str(data), *command, home=tmp_path)
-            assert done.returncode == 0, (argv, done.stderr)
-            return done.stdout
-
-        told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
-        secret = yaml.safe_load(told)["stringData"]
-        for name in ("agent.creds", "ca.crt"):
-            (tmp_path / name).write_text(secret[name])
-        agent = owned.enter_context(
-            pod(
-                "agent",
-                worker,
-                tmp_path / "agent",
-                inside,
-                BERTH_AGENT_CLUSTER=secret["cluster"],
-                BERTH_AGENT_NAMESPACES=secret["namespaces"],
-                BERTH_NATS_URL=secret["url"],
-                BERTH_NATS_CREDS_FILE=str(tmp_path / "agent.creds"),
-                BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
-            )
-        )
-        agent.wait_ready()
+        more = {"BERTH_RESOLVER_GROW_AFTER_S": "3"}
+        both = serving(owned, planes, namespace, tmp_path, inside, mode="observe", **more)
+        hub, agent, berth, _ = both
         berth("queue", "set", k.queue, "--via", "worker", "--place", namespace)
 
         def submit(name: str, *sizes: str) -> None:

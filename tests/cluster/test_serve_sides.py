@@ -11,10 +11,10 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 import yaml
@@ -134,13 +134,75 @@ def deployed(plane: Plane, folder: str) -> Iterator[None]:
         remove(plane, folder)
 
 
+class Serving(NamedTuple):
+    """Both sides, in order."""
+
+    hub: Side
+    agent: Side
+    berth: Callable[..., str]  # the command line beside the hub's data; what it prints
+    secret: dict[str, str]  # that `berth cluster add` made
+
+
+def serving(
+    owned: ExitStack,
+    planes: Planes,
+    namespace: str,
+    folder: Path,
+    inside: tuple[str, ...],
+    *,
+    mode: str,
+    **settings: str,
+) -> Serving:
+    """The hub's pod and that of the agent which it admits. ``settings``: more of the hub's."""
+    data = folder / "data"
+    [nats_port] = free_ports(1)
+    hub = owned.enter_context(
+        pod(
+            "hub",
+            planes.hub,
+            folder / "hub",
+            inside,
+            BERTH_HUB_MODE=mode,
+            BERTH_HUB_DATA_DIR=str(data),
+            BERTH_HUB_NATS_PORT=str(nats_port),
+            BERTH_HUB_EXTERNAL="localhost",
+            BERTH_HUB_SYNC="default",
+            **settings,
+        )
+    )
+    hub.wait_ready()
+
+    def berth(*argv: str, command: tuple[str, ...] = ()) -> str:
+        done = run_berth(*argv, "--data", str(data), *command, home=folder)
+        assert done.returncode == 0, (argv, done.stderr)
+        return done.stdout
+
+    told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
+    secret = yaml.safe_load(told)["stringData"]
+    for name in ("agent.creds", "ca.crt"):
+        (folder / name).write_text(secret[name])
+    agent = owned.enter_context(
+        pod(
+            "agent",
+            planes[ONE],
+            folder / "agent",
+            inside,
+            BERTH_AGENT_CLUSTER=secret["cluster"],
+            BERTH_AGENT_NAMESPACES=secret["namespaces"],
+            BERTH_NATS_URL=secret["url"],
+            BERTH_NATS_CREDS_FILE=str(folder / "agent.creds"),
+            BERTH_NATS_CA_FILE=str(folder / "ca.crt"),
+        )
+    )
+    agent.wait_ready()
+    return Serving(hub, agent, berth, secret)
+
+
 def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one_of_nats(
     planes: Planes, namespace: str, tmp_path: Path, inside: tuple[str, ...]
 ) -> None:
     hub_plane, worker = planes.hub, planes[ONE]
     make_nodes(worker, [gpu_node("a", gpus=8)])
-    data = tmp_path / "data"
-    [nats_port] = free_ports(1)
     options = Options(dispatcher="berthmaster.io/dispatcher")
     with ExitStack() as owned:
         owned.enter_context(deployed(hub_plane, "overlays/dispatch"))
@@ -148,44 +210,8 @@ def test_by_their_service_accounts_alone_both_sides_run_a_job_of_kubectl_and_one
         bind_executor(worker, namespace)
         bind_dispatching(hub_plane, namespace)
         k = owned.enter_context(Kueue(planes, namespace, options=options, clusters=[ONE]))
-        hub = owned.enter_context(
-            pod(
-                "hub",
-                hub_plane,
-                tmp_path / "hub",
-                inside,
-                BERTH_HUB_MODE="dispatch",
-                BERTH_HUB_DATA_DIR=str(data),
-                BERTH_HUB_NATS_PORT=str(nats_port),
-                BERTH_HUB_EXTERNAL="localhost",
-                BERTH_HUB_SYNC="default",
-            )
-        )
-        hub.wait_ready()
-
-        def berth(*argv: str, command: tuple[str, ...] = ()) -> str:
-            done = run_berth(*argv, "--data", str(data), *command, home=tmp_path)
-            assert done.returncode == 0, (argv, done.stderr)
-            return done.stdout
-
-        told = berth("cluster", "add", ONE, "--namespaces", namespace, "--stdout")
-        secret = yaml.safe_load(told)["stringData"]
-        for name in ("agent.creds", "ca.crt"):
-            (tmp_path / name).write_text(secret[name])
-        agent = owned.enter_context(
-            pod(
-                "agent",
-                worker,
-                tmp_path / "agent",
-                inside,
-                BERTH_AGENT_CLUSTER=secret["cluster"],
-                BERTH_AGENT_NAMESPACES=secret["namespaces"],
-                BERTH_NATS_URL=secret["url"],
-                BERTH_NATS_CREDS_FILE=str(tmp_path / "agent.creds"),
-                BERTH_NATS_CA_FILE=str(tmp_path / "ca.crt"),
-            )
-        )
-        agent.wait_ready()
+        both = serving(owned, planes, namespace, tmp_path, inside, mode="dispatch")
+        hub, agent, berth, secret = both
 
         k.submit("from-kubectl", requests={"cpu": "1", "nvidia.com/gpu": "1"}, run_s="2")
         hub.until(lambda: k.cluster_of("from-kubectl") == ONE, "it is dispatched")
