@@ -128,12 +128,17 @@ def _inventory(plane: Plane, rig: Rig) -> Iterator[None]:
             "roleRef": {"kind": "ClusterRole", "name": INVENTORY, "apiGroup": group},
         }
     )
-    common = ["--nats-url", rig.bus.url, "--http-port", "-1", "--log-format", "text"]
-    argv = ["serve", "inventory", "--cluster", plane.name, *common]
-    argv += ["--kubeconfig", str(plane.kubeconfig_for(INVENTORY))]
+    with serving_inventory(rig.bus.url, rig.folder, plane.name, plane.kubeconfig_for(INVENTORY)):
+        yield
+
+
+@contextlib.contextmanager
+def serving_inventory(url: str, folder: Path, cluster: str, kubeconfig: Path) -> Iterator[None]:
+    """A cluster's own inventory, behind a door."""
+    common = ["--nats-url", url, "--http-port", "-1", "--log-format", "text"]
+    argv = ["serve", "inventory", "--cluster", cluster, *common, "--kubeconfig", str(kubeconfig)]
     env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
-    log_path = Path(rig.folder) / f"inventory-{plane.name}.log"
-    with log_path.open("ab") as log:
+    with (folder / f"inventory-{cluster}.log").open("ab") as log:
         door = warm.berth("serve", "door", *common, output=log, env=env)
         process = warm.berth(*argv, output=log, env=env)
     try:

@@ -1,10 +1,9 @@
 """The service beside Karmada's own controllers: its detector makes bindings of Jobs by a policy,
 what we let go becomes works, a member runs it, and the member's own inventory knows the pods."""
 
-import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.workload import CancelRequested
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
+from tests.cluster.multikueue_workers import serving_inventory
 from tests.cluster.real_karmada import CLUSTERS, WHY_NOT, Karmada, is_named, karmada
 from tests.cluster.test_karmada import POLICY, Rig
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
-from tests.support import warm
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -113,22 +112,9 @@ class Real(Rig):
         return self.bus.folds[key(self.namespace, workload)].attempt
 
 
-@contextmanager
-def inventory(rig: Real, member: str = MEMBER) -> Iterator[None]:
+def inventory(rig: Real, member: str = MEMBER) -> AbstractContextManager[None]:
     """The member's own, behind a door."""
-    common = ["--nats-url", rig.bus.url, "--http-port", "-1", "--log-format", "text"]
-    argv = ["serve", "inventory", "--cluster", member, *common]
-    argv += ["--kubeconfig", str(rig.planes[member].kubeconfig)]
-    env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
-    with (rig.folder / f"inventory-{member}.log").open("ab") as log:
-        door = warm.berth("serve", "door", *common, output=log, env=env)
-        process = warm.berth(*argv, output=log, env=env)
-    try:
-        yield
-    finally:
-        for one in (process, door):
-            one.kill()
-            one.wait(10)
+    return serving_inventory(rig.bus.url, rig.folder, member, rig.planes[member].kubeconfig)
 
 
 @pytest.fixture
