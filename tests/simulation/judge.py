@@ -192,6 +192,7 @@ class Judge:
         name = key(event.tenant, event.id)
         work = self.workloads.setdefault(name, Workload(tenant=event.tenant, id=event.id))
         standing = _standing(work)
+        was_frozen = name in self.frozen
         if isinstance(event, EvictionRequested) and message.sequence not in self.lies:
             self.ordered.setdefault(name, set()).add(event.reason)
         at = message.sequence, message.stored_at_s
@@ -233,8 +234,10 @@ class Judge:
         )
         is_of_it |= is_unclaimed and standing.state is State.PLACED
         is_of_it |= isinstance(event, Cancelled) and standing.state is State.QUEUED  # none is there
-        if known is not None and not is_of_it:
-            standing = known  # whoever says so has read what is lost
+        if known is not None and (was_frozen or not is_of_it):
+            # Whoever says so has read what is lost: by what is left nobody can tell how it stands,
+            # or not so.
+            standing = known
         self._on_counted(name, event, standing)
 
     def _on_counted(self, name: Key, event: WorkloadEvent, standing: Standing) -> None:
