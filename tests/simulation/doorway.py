@@ -154,7 +154,7 @@ class Doorway(Process):
                 hints.append(found)
         names = frozenset(key(one.placed.tenant, one.placed.id) for one in hints)
         unheld = frozenset(key(one.placed.tenant, one.placed.id) for one in hints if not one.held)
-        return hints, Listed(names, self.bus.log.end, unheld, renewed)
+        return hints, Listed(names, self._position, unheld, renewed)
 
     def _open(self, name: Key, cluster: str) -> Hint | None:
         story = self._stories[name]

@@ -8,6 +8,7 @@ where the emulator dies too, in its journal.
 import random
 from typing import Final, assert_never
 
+from berthmaster.bus.door_client import LIST_EVERY_S
 from berthmaster.bus.reporting import Coalescer
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
@@ -88,7 +89,8 @@ class Site(Process):
         self._failures = {}
         for event in self.cluster.found(self.core.name):
             self._hear(event)
-        self._ask_for_list()
+        self._list_again()
+        self.on_heal = self._ask_for_list
         self._cluster_due_s = float("inf")
         self._arm_cluster()
         self.consumer.resume()
@@ -96,8 +98,14 @@ class Site(Process):
 
     # The executor
 
+    def _list_again(self) -> None:
+        self.later(LIST_EVERY_S * self.bus.pace.longer, self._list_again)
+        if not self.cut:
+            self._ask_for_list()
+
     def _ask_for_list(self, *, renewed: bool = False) -> None:
-        """What is open here, from the door. Where nothing can be damaged, hints say all of it."""
+        """What is open here, from the door: at the start, after each lost connection and now and
+        then. Where nothing can be damaged, hints say all of it."""
         if self.bus.watched:
             life = self.life
             self.door.when_ready(
@@ -213,14 +221,17 @@ class Site(Process):
                 work, _ = judged_story(step.tenant, step.id, recorded(story))
                 self._handle(Reloaded(ref=step.ref, workload=work if story else None))
                 return
-            life = self.life
+            life, is_asked = self.life, False
 
-            def again() -> None:
-                self.arrive(life, lambda: self._reload(step))
+            def again() -> None:  # an asker has one question under way
+                nonlocal is_asked
+                if not is_asked:
+                    is_asked = True
+                    self.arrive(life, lambda: self._reload(step))
 
             told = self.door.told(self.spec.name, self.core.name, step, story, again)
             if told is None:
-                self.later(READ_AGAIN_S, lambda: self._reload(step))
+                self.later(READ_AGAIN_S, again)
             else:
                 self._handle(told)
 
