@@ -344,8 +344,9 @@ async def test_a_log_that_was_replaced_begins_anew(
                 return isinstance(await client.append(claimed("new", sequence)), Stored)
 
             await eventually(claims)
-            work = (await client.story("acme", "new")).workload
-            assert work is not None
+            new = await client.story("acme", "new")
+            assert new.workload is not None
+            assert abs(new.now_s - conn.now()) < 5.0  # by the server's clock
             assert (await client.story("acme", "old")).workload is None
 
 

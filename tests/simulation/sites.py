@@ -8,6 +8,8 @@ where the emulator dies too, in its journal.
 import random
 from typing import Final, assert_never
 
+import msgspec
+
 from berthmaster.bus.door_client import LIST_EVERY_S
 from berthmaster.bus.reporting import Coalescer
 from berthmaster.emulator.cluster import EmulatedCluster
@@ -209,6 +211,7 @@ class Site(Process):
 
     def _reload(self, step: Reload) -> None:
         """Until it is readable."""
+        asked_s = self.clock.now_s  # not later than whoever answers reads it
 
         def done(story: list[Message] | None) -> None:
             if story is None:
@@ -219,7 +222,9 @@ class Site(Process):
                 return
             if not self.bus.watched:
                 work, _ = judged_story(step.tenant, step.id, recorded(story))
-                self._handle(Reloaded(ref=step.ref, workload=work if story else None))
+                self._handle(
+                    Reloaded(ref=step.ref, workload=work if story else None, now_s=asked_s)
+                )
                 return
             life, is_asked = self.life, False
 
@@ -233,7 +238,7 @@ class Site(Process):
             if told is None:
                 self.later(READ_AGAIN_S, again)
             else:
-                self._handle(told)
+                self._handle(msgspec.structs.replace(told, now_s=asked_s))
 
         self.bus.read(self, key(step.tenant, step.id), done)
 

@@ -103,6 +103,7 @@ class Story(NamedTuple):
     failed: str = ""  # why its events cannot be read
     receipt: str = ""  # of its placement
     why: str = ""  # what the asker holds is not the log's
+    now_s: float = 0.0  # the server's time then, 0 = not told
 
 
 class _Tale:
@@ -296,7 +297,7 @@ class DoorClient:
         )
         reply = _of(StoryReply, await self._asked("story", request, timeout_s=timeout_s))
         workload = _folded(reply.workload) if reply.workload is not None else None
-        return Story(workload, reply.failed, reply.receipt, reply.why)
+        return Story(workload, reply.failed, reply.receipt, reply.why, reply.now_s)
 
     def forget(self) -> None:
         """The log may have been put back: what was seen of it counts no more."""

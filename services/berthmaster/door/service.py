@@ -515,6 +515,12 @@ class Shell:
         request = decoded(StoryRequest, STORY_REQUESTS, data)
         if isinstance(request, Refusal):
             return request
+        told = await self._told(cluster, request)
+        if isinstance(told, StoryReply) and told.workload is not None:
+            return msgspec.structs.replace(told, now_s=self._conn.now())
+        return told
+
+    async def _told(self, cluster: str, request: StoryRequest) -> StoryReply | Refusal:
         await self._read_up_to(request.after)
         found: StoryReply | None = self._core.story(cluster, request)
         if found is None:
@@ -537,7 +543,7 @@ class Shell:
 
     async def _bring_back(
         self, cluster: str, request: StoryRequest, found: StoryReply
-    ) -> msgspec.Struct:
+    ) -> StoryReply | Refusal:
         """What its asker holds, if the log has lost it and a person has accepted that."""
         receipt = self._core.receipts.opened(request.receipt)
         name = request.tenant, request.id

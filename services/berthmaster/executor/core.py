@@ -287,8 +287,8 @@ class Executor:
         if work is None or not self._is_ours(work):
             return self._leave(job, read.why or "not ours (any more)")
         if work.attempt != job.attempt.number:
-            return self._replace(job, work, read.receipt, now_s)
-        job.adopt(work)
+            return self._replace(job, work, read, now_s)
+        job.adopt(work, _behind_s(read, now_s))
         self._watch_run(job)
         job.receipt = job.receipt or read.receipt
         return self._advance(job, now_s)
@@ -306,14 +306,14 @@ class Executor:
             return False
         return work.state is State.PLACED or (work.state in HELD and work.executor == self.name)
 
-    def _replace(self, old: Job, work: Workload, receipt: str, now_s: float) -> list[Instruction]:
+    def _replace(self, old: Job, work: Workload, read: Reloaded, now_s: float) -> list[Instruction]:
         """Another attempt of the same workload is ours: the one we knew is over."""
         hints, old.hints = old.hints, []
         left = self._leave(old, "its attempt is over")
         attempt = Attempt(work.tenant, work.id, work.attempt)
-        job = Job(attempt=attempt, hints=hints, receipt=receipt, told=old.told)
+        job = Job(attempt=attempt, hints=hints, receipt=read.receipt, told=old.told)
         self._jobs[work.key] = job
-        job.adopt(work)
+        job.adopt(work, _behind_s(read, now_s))
         return [*left, *self._advance(job, now_s)]
 
     def _leave(self, job: Job, why: str) -> list[Instruction]:
@@ -573,6 +573,12 @@ class Executor:
 
     def _append(self, job: Job, event: WorkloadEvent) -> Append:
         return Append(ref=self._ref(job, event), event=event)
+
+
+def _behind_s(read: Reloaded, now_s: float) -> float:
+    """By how much our clock is behind the server's. A claim that was read is at least as old as the
+    server says: its deadline may be believed to have passed by now."""
+    return max(0.0, read.now_s - now_s)
 
 
 def _gives_way(job: Job) -> tuple[int, float, Attempt]:

@@ -75,7 +75,7 @@ class Job(msgspec.Struct, kw_only=True):
     target: Target = Target()
     digest: str = ""
     submitted_at_s: float = 0.0  # 0 = not known
-    claimed_at_s: float = 0.0  # not later than the log's own time of the claim
+    claimed_at_s: float = 0.0  # by our clock, and not later than the log's own time of the claim
     running_at_s: float = 0.0  # since when all its pods run; 0 = they do not yet
     ran_s: float = 0.0  # of earlier attempts, what max_run_s counts
     checkpoint: Checkpoint | None = None  # that it goes on from
@@ -224,8 +224,8 @@ class Job(msgspec.Struct, kw_only=True):
         self.stale = True
         self.told = max(self.told, sequence)
 
-    def adopt(self, work: Workload) -> None:
-        """Take over what the log says of this attempt."""
+    def adopt(self, work: Workload, behind_s: float) -> None:
+        """Take over what the log says of this attempt. ``behind_s``: by how much our clock is."""
         self.logged = work.state
         self.read_back = work.state is not State.PLACED
         self.sequence = work.sequence
@@ -233,7 +233,7 @@ class Job(msgspec.Struct, kw_only=True):
         self.request = work.request
         self.digest = work.digest
         self.submitted_at_s = work.submitted_at_s
-        self.claimed_at_s = work.claimed_at_s
+        self.claimed_at_s = work.claimed_at_s - behind_s
         self.running_at_s = work.running_at_s
         self.ran_s = work.ran_s
         if self.pods is Pods.NONE:  # what its pods were told does not change

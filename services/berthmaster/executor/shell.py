@@ -265,10 +265,7 @@ class Shell:
         finally:
             self._reading -= 1
         self.counts.reloads += 1
-        workload, failed, receipt, why = story
-        self.feed(
-            Reloaded(ref=order.ref, workload=workload, failed=failed, receipt=receipt, why=why)
-        )
+        self.feed(Reloaded(ref=order.ref, **story._asdict()))
 
     async def _story(self, order: Reload) -> Story:
         failures = 0

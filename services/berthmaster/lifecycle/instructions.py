@@ -83,3 +83,4 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
     receipt: str = ""  # of its placement
     why: str = ""  # what the asker holds is not the log's
+    now_s: float = 0.0  # the server's time when it was read, 0 = not told

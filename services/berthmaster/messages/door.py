@@ -201,6 +201,8 @@ class StoryReply(
     failed: str = ""  # its events cannot be read: nothing must be done about it
     receipt: str = ""  # of its placement, as in Hint
     why: str = ""  # what the asker holds is not the log's, for people
+    now_s: float = 0.0  # server's time of the answer, with a workload: by it the asker knows how
+    # long ago that one's times are, whatever its own clock says. 0 = not told
 
 
 class FactsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

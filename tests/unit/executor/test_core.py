@@ -563,6 +563,34 @@ def test_a_clock_that_was_ahead_for_a_moment_does_not_keep_an_ending_back() -> N
     assert isinstance(told.event, Evicted | Failed)
 
 
+def read_back(now_s: float, read_at_s: float, **more: object) -> list[Instruction]:
+    """What an executor does that began anew and reads what the life before it had claimed at 100 s.
+    ``now_s``: its own clock; ``read_at_s``: the server's when that was read."""
+    executor = Executor("berlin")
+    executor.handle(HintSeen(1, placed(), 5), now_s)
+    executor.handle(Answered(ref="1", outcome=Refused(9)), now_s)
+    claimed = work(State.CLAIMED, evictions=0, **more)
+    return executor.handle(Reloaded(ref="2", workload=claimed, now_s=read_at_s), now_s)
+
+
+def test_who_begins_anew_with_a_clock_that_is_behind_makes_no_pods_beyond_their_deadline() -> None:
+    """It was away for 45 s, and its machine lost its clock. Others believe the deadline."""
+    pods = CreatePods(
+        TRAIN, NAME, PODS, REQUEST, stop_after_s=15, asked_at_s=-155, claimed_before=True
+    )
+    assert read_back(-155, read_at_s=145) == [pods, Acknowledge(1)]
+
+    # 65 s are more than it had: nothing is made at all.
+    [told] = read_back(-135, read_at_s=165)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Evicted)
+    assert told.event.fault == "deadline"
+
+    # A clock that is ahead makes it only shorter; where nobody told the time, ours is all there is.
+    assert read_back(150, read_at_s=120)[0] == pods._replace(stop_after_s=10, asked_at_s=150)
+    assert read_back(120, read_at_s=0)[0] == pods._replace(stop_after_s=40, asked_at_s=120)
+
+
 # Gangs
 
 
