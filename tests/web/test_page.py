@@ -110,6 +110,7 @@ def test_why_on_the_page_is_what_berth_why_says(page: Page, up: Up) -> None:
     up.until("placed-1", state="running")
     choice = up.json("why", "placed-1")["choice"]
     show(page, "#/job/default/placed-1")
+    expect(page.locator(".crumbs h1")).to_have_text("placed-1")  # the other job's page is gone
     ranked = page.locator("section[aria-label=Why] table").first.locator("tbody tr")
     expect(ranked.first).to_contain_text(choice["cluster"])
     shown_rows = [row.locator("td").all_inner_texts()[1:3] for row in ranked.all()]
