@@ -61,6 +61,7 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     age_s: float | None = None  # since its submission
     utilization_percent: float | None = None  # mean of its GPUs over half a minute
     utilization_max_percent: float | None = None  # the busiest of them
+    sm_active_percent: float | None = None  # how many of their SMs had work
     memory_used_mib: int | None = None
     memory_total_mib: int | None = None
     power_w: float | None = None
@@ -125,6 +126,7 @@ def _with(row: JobRow, told: JobFigures | None) -> JobRow:
         row,
         utilization_percent=use.utilization_percent,
         utilization_max_percent=use.utilization_max_percent,
+        sm_active_percent=use.sm_active_percent,
         memory_used_mib=use.memory_used_mib,
         memory_total_mib=use.memory_total_mib,
         power_w=use.power_w,
@@ -164,6 +166,7 @@ COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
         Column("CLUSTER", lambda row: natural(row.cluster)),
         Column("GPUS", lambda row: row.gpus, True),
         Column("UTIL", lambda row: row.utilization_percent, True),
+        Column("SM", lambda row: row.sm_active_percent, True),
         Column("MEM", lambda row: row.memory_used_mib, True),
         Column("IDLE", lambda row: row.idle_s, True),
         Column("STEP", lambda row: row.step, True),

@@ -71,6 +71,7 @@ def _gpu(grid: Grid, node: Node, gpu: GpuDevice, held: int) -> dict[str, Any]:
             "health": reading.health,
             "health_reason": reading.health_reason,
             "utilization_percent": reading.utilization_percent,
+            "sm_active_percent": reading.sm_active_percent,
             "memory_used_mib": reading.memory_used_mib,
             "memory_total_mib": reading.memory_total_mib,
             "power_w": reading.power_w,
@@ -82,7 +83,8 @@ def _gpu(grid: Grid, node: Node, gpu: GpuDevice, held: int) -> dict[str, Any]:
             "xid": reading.xid,
             "mig": [
                 {"profile": slice_.profile, "memory_mib": slice_.memory_mib,
-                 "memory_used_mib": slice_.memory_used_mib}
+                 "memory_used_mib": slice_.memory_used_mib,
+                 "utilization_percent": slice_.utilization_percent}
                 for slice_ in reading.mig
             ],
         }  # fmt: skip

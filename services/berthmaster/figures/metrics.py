@@ -30,6 +30,9 @@ class FiguresMetrics:
             "utilization_percent": metrics.gauge(
                 "job_utilization_percent", "Mean over the job's GPUs and half a minute", LABELS
             ),
+            "sm_active_percent": metrics.gauge(
+                "job_sm_active_percent", "Mean share of its GPUs' SMs that had work", LABELS
+            ),
             "memory_used_mib": metrics.gauge(
                 "job_memory_used_mib", "Memory of its GPUs that is used", LABELS
             ),

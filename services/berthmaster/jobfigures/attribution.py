@@ -12,7 +12,8 @@ of that use, given or not, and where the sources cannot all be right that is tol
 the agent, mostly one of the cluster, such as a pod that helps itself to all GPUs of its node.
 
 Of a GPU that one pod has alone all figures are that pod's. Of one that is shared, each has what its
-processes had, and of the power the part that it had of the utilization: an estimate.
+processes had, and of the power the part that it had of the utilization: an estimate. How many SMs
+had work is known of a device only, so it is told of who has one alone.
 """
 
 from enum import Enum
@@ -49,6 +50,7 @@ class Part(NamedTuple):
     memory_used_mib: int | None
     memory_total_mib: int | None
     power_w: float | None
+    sm_active_percent: float | None = None
 
 
 def attribute(
@@ -87,7 +89,8 @@ def attribute(
         power_w = None if gpu.power_w is None or share is None else gpu.power_w * min(1.0, share)
         busy = instance.utilization_percent
         used_mib, total_mib = instance.memory_used_mib, instance.memory_mib
-        parts.append(Part(pod, device, busy, used_mib, total_mib, power_w))
+        sm = instance.sm_active_percent
+        parts.append(Part(pod, device, busy, used_mib, total_mib, power_w, sm))
     return parts + _whole(gpu, whole, used), wrong
 
 
@@ -123,7 +126,8 @@ def _whole(gpu: GpuReading, pods: list[Pod], used: dict[str, GpuPodUse]) -> list
     if len(pods) == 1 and not gpu.other_processes:
         alone = pods[0]
         busy, memory_mib, power_w = gpu.utilization_percent, gpu.memory_used_mib, gpu.power_w
-        return [Part(alone, gpu.uuid, busy, memory_mib, total_mib, power_w)]
+        sm = gpu.sm_active_percent
+        return [Part(alone, gpu.uuid, busy, memory_mib, total_mib, power_w, sm)]
     told = bool(gpu.pods or gpu.other_processes)  # a driver's reading, which knows processes
     still = gpu.utilization_percent == 0
     busy_of: dict[str, float | None] = {}
@@ -131,7 +135,9 @@ def _whole(gpu: GpuReading, pods: list[Pod], used: dict[str, GpuPodUse]) -> list
         use = used.get(pod.uid)
         share = use.sm_percent if use is not None else 0.0 if told else None
         busy_of[pod.uid] = 0.0 if still else share
-    sum_percent = sum(share for share in busy_of.values() if share is not None)
+    known = [share for share in busy_of.values() if share is not None]
+    # Of whom it is not known what they do, as under MPS, all have the same part of the power.
+    sum_percent = sum(known) if len(known) == len(busy_of) else 0.0
     parts: list[Part] = []
     for pod in pods:
         use, busy = used.get(pod.uid), busy_of[pod.uid]

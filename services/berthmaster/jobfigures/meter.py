@@ -9,7 +9,7 @@ first differs by seconds.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,6 +40,8 @@ class _Device:
     busy_sum: float = 0.0
     busy_readings: int = 0
     busy_max: float = 0.0
+    sm_sum: float = 0.0
+    sm_readings: int = 0
     power_sum_w: float = 0.0
     power_readings: int = 0
     used_mib: int | None = None
@@ -51,6 +53,9 @@ class _Device:
             self.busy_sum += busy
             self.busy_readings += 1
             self.busy_max = max(self.busy_max, busy)
+        if part.sm_active_percent is not None:
+            self.sm_sum += part.sm_active_percent
+            self.sm_readings += 1
         if part.power_w is not None:
             self.power_sum_w += part.power_w
             self.power_readings += 1
@@ -316,12 +321,14 @@ def _use(devices: Iterable[_Device]) -> GpuUse:
     used = [one.used_mib for one in every if one.used_mib is not None]
     total = [one.total_mib for one in every if one.total_mib is not None]
     mean = sum(one.busy_sum / one.busy_readings for one in busy) / len(busy) if busy else None
+    sms = [one.sm_sum / one.sm_readings for one in every if one.sm_readings]
     watts = sum(one.power_sum_w / one.power_readings for one in power)
     return GpuUse(
         gpus=len(every),
         measured=len(busy),
         utilization_percent=None if mean is None else _percent(mean),
         utilization_max_percent=_percent(max(one.busy_max for one in busy)) if busy else None,
+        sm_active_percent=_percent(sum(sms) / len(sms)) if sms else None,
         memory_used_mib=sum(used) if used else None,
         memory_total_mib=sum(total) if total else None,
         power_w=round(watts, 1) if power else None,
@@ -337,16 +344,25 @@ def _together(uses: Iterable[GpuUse]) -> GpuUse:
     total = [one.memory_total_mib for one in every if one.memory_total_mib is not None]
     power = [one.power_w for one in every if one.power_w is not None]
     most = [one.utilization_max_percent for one in busy if one.utilization_max_percent is not None]
-    weighted = sum((one.utilization_percent or 0.0) * one.measured for one in busy)
+    sms = [
+        (one.sm_active_percent, one.measured) for one in busy if one.sm_active_percent is not None
+    ]
+    shares = [(one.utilization_percent or 0.0, one.measured) for one in busy]
     return GpuUse(
         gpus=sum(one.gpus for one in every),
         measured=measured,
-        utilization_percent=_percent(weighted / measured) if measured else None,
+        utilization_percent=_mean(shares),
         utilization_max_percent=max(most, default=None),
+        sm_active_percent=_mean(sms),
         memory_used_mib=sum(used) if used else None,
         memory_total_mib=sum(total) if total else None,
         power_w=round(sum(power), 1) if power else None,
     )
+
+
+def _mean(weighted: Sequence[tuple[float, int]]) -> float | None:
+    weight = sum(each for _, each in weighted)
+    return _percent(sum(value * each for value, each in weighted) / weight) if weight else None
 
 
 def _percent(value: float) -> float:

@@ -20,6 +20,7 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     pid: int
     kind: Literal["compute", "graphics", "mps"] = "compute"
+    serves_mps: bool = False  # all that it does is what clients of MPS asked it to; it is nobody's
     memory_mib: int | None = None  # None = the driver does not say (containers, MIG)
     sm_percent: Percent | None = None
     pod_uid: str | None = None  # from the process's cgroup, where it is in a pod
@@ -54,6 +55,7 @@ class MigInstance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     memory_mib: int
     memory_used_mib: int | None = None
     utilization_percent: Percent | None = None
+    sm_active_percent: Percent | None = None
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,6 +69,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_total_mib: int | None = None
     memory_used_mib: int | None = None
     utilization_percent: Percent | None = None  # share of time in which a kernel ran
+    sm_active_percent: Percent | None = None  # share of its SMs that had work, over some seconds
     memory_bandwidth_percent: Percent | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -119,6 +122,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured: Annotated[int, Meta(ge=0)] = 0  # of those, with figures at all
     utilization_percent: Percent | None = None  # mean of its devices over the while
     utilization_max_percent: Percent | None = None  # the busiest device's highest reading
+    sm_active_percent: Percent | None = None  # mean of the devices of which that is known
     memory_used_mib: int | None = None  # sum over its devices, as last read
     memory_total_mib: int | None = None  # of those devices
     power_w: float | None = None  # sum over its devices, mean over the while

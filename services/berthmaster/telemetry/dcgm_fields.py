@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from berthmaster.accelerators import mig
 from berthmaster.messages.telemetry import GpuHolder, GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.pod_resources import merged
+from berthmaster.telemetry.slices import of_slices
 from berthmaster.telemetry.source import NodeReading, SourceFailed, percent
 from berthmaster.telemetry.xid import Severity, look_up
 
@@ -41,12 +41,14 @@ REMAP_FAILURE: Final = f"{DEV}ROW_REMAP_FAILURE"
 THROTTLE: Final = f"{DEV}CLOCK_THROTTLE_REASONS"  # until DCGM 3
 EVENT_REASONS: Final = f"{DEV}CLOCKS_EVENT_REASONS"  # since DCGM 4
 ENGINE_ACTIVE: Final = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"  # 0 to 1
+SM_ACTIVE: Final = "DCGM_FI_PROF_SM_ACTIVE"  # 0 to 1; not among what the exporter tells by default
 
 WANTED: Final = frozenset(
     {
         GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, SM_CLOCK, MEM_CLOCK,
         GPU_TEMP, POWER_USAGE, POWER_LIMIT, ENFORCED_LIMIT, XID_ERRORS, ECC_CORRECTED,
         ECC_UNCORRECTED, REMAP_PENDING, REMAP_FAILURE, THROTTLE, EVENT_REASONS, ENGINE_ACTIVE,
+        SM_ACTIVE,
     }
 )  # fmt: skip
 
@@ -54,7 +56,7 @@ WANTED: Final = frozenset(
 _BLANK: Final = 0x7FFFFFF0
 # What an instance's series say about the whole GPU, not about the instance.
 _OF_THE_GPU: Final = WANTED - {
-    GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, ENGINE_ACTIVE,
+    GPU_UTIL, MEM_COPY_UTIL, FB_TOTAL, FB_USED, FB_FREE, FB_RESERVED, ENGINE_ACTIVE, SM_ACTIVE,
 }  # fmt: skip
 MAX_NAME_CHARS: Final = 253  # Kubernetes' own limit
 _NO_MORE: Final = "dcgm-exporter does not report it any more"
@@ -217,6 +219,7 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         memory_total_mib=_total_mib(values),
         memory_used_mib=_whole(values.get(FB_USED)),
         utilization_percent=_utilization(values, slices),
+        sm_active_percent=_share(values, SM_ACTIVE),
         memory_bandwidth_percent=percent(values.get(MEM_COPY_UTIL, math.nan)),
         power_w=values.get(POWER_USAGE),
         power_limit_w=values.get(ENFORCED_LIMIT, values.get(POWER_LIMIT)),
@@ -252,6 +255,7 @@ def _mig(uuid: str, number: str, instance: _Instance) -> MigInstance:
         memory_mib=total_mib,
         memory_used_mib=_whole(instance.values.get(FB_USED)),
         utilization_percent=_of_instance(instance.values),
+        sm_active_percent=_share(instance.values, SM_ACTIVE),
     )
 
 
@@ -270,28 +274,18 @@ def _utilization(values: Mapping[str, float], slices: Sequence[MigInstance]) -> 
     if GPU_UTIL in values:
         return percent(values[GPU_UTIL])
     whole = _of_instance(values)
-    return whole if whole is not None else _of_slices(slices)
-
-
-def _of_slices(slices: Sequence[MigInstance]) -> float | None:
-    """What the use of all slices comes to, each by its part of the GPU; what is cut into none is
-    idle. One that was not measured leaves the whole unknown.
-
-    For example, 3g at 80 % and 1g at 30 % are 3/7 * 80 + 1/7 * 30 = 38.6 % of the GPU.
-    """
-    busy = 0.0
-    for one in slices:
-        profile = mig.profile(one.profile)
-        if one.utilization_percent is None or profile is None:
-            return None
-        busy += one.utilization_percent * profile.slices / mig.SLICES
-    return percent(round(busy, 1)) if slices else None
+    return whole if whole is not None else of_slices(slices)
 
 
 def _of_instance(values: Mapping[str, float]) -> float | None:
     """Of a MIG instance only the profiling counters know: the driver's rate is of the whole GPU, so
     beside an instance's number it says nothing of the instance."""
-    return percent(round(values.get(ENGINE_ACTIVE, math.nan) * 100, 1))
+    return _share(values, ENGINE_ACTIVE)
+
+
+def _share(values: Mapping[str, float], field: str) -> float | None:
+    """In percent, of a field from 0 to 1."""
+    return percent(round(values.get(field, math.nan) * 100, 1))
 
 
 def _whole(value: float | None) -> int | None:

@@ -7,12 +7,15 @@ more, but a handle must not be used while the driver is being opened anew.
 """
 
 import ctypes
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from berthmaster.telemetry.nvml_driver import (
+    Activity,
+    Counters,
     Handle,
     Memory,
     NvmlFault,
@@ -49,6 +52,7 @@ class Pynvml:
     def __init__(self, pynvml: Any) -> None:
         self._nvml = pynvml
         self._handles: dict[Handle, Any] = {}
+        self._counters: dict[Counters, Any] = {}
         self._events: Any = None
 
     def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -80,6 +84,8 @@ class Pynvml:
     def stop(self) -> None:
         events, self._events = self._events, None
         self._handles.clear()
+        for counters in list(self._counters):
+            self.forget(counters)
         if events is not None:
             try:
                 self._ask(self._nvml.nvmlEventSetFree, events)
@@ -208,6 +214,56 @@ class Pynvml:
     def process_samples(self, handle: Handle, since_us: int) -> Sequence[Sample]:
         found = self._about(handle, self._nvml.nvmlDeviceGetProcessUtilization, since_us)
         return [Sample(one.pid, one.timeStamp, one.smUtil) for one in found]
+
+    # Counters
+
+    def counts(self, handle: Handle) -> bool:
+        return bool(self._about(handle, self._nvml.nvmlGpmQueryDeviceSupport).isSupportedDevice)
+
+    def gpu_instance(self, handle: Handle) -> int:
+        return int(self._about(handle, self._nvml.nvmlDeviceGetGpuInstanceId))
+
+    def count_gpu(self, handle: Handle) -> Counters:
+        return self._count(handle, self._nvml.nvmlGpmSampleGet)
+
+    def count_mig(self, handle: Handle, gpu_instance: int) -> Counters:
+        return self._count(handle, self._nvml.nvmlGpmMigSampleGet, gpu_instance)
+
+    def _count(self, handle: Handle, call: Callable[..., Any], *arguments: int) -> Counters:
+        sample = self._ask(self._nvml.nvmlGpmSampleAlloc)
+        counters = Counters(ctypes.cast(sample, ctypes.c_void_p).value or 0)
+        self._counters[counters] = sample
+        try:
+            self._about(handle, call, *arguments, sample)
+        except NvmlFault:
+            self.forget(counters)
+            raise
+        return counters
+
+    def activity(self, before: Counters, after: Counters) -> Activity:
+        nvml = self._nvml
+        first, second = self._counters.get(before), self._counters.get(after)
+        if first is None or second is None:
+            raise NvmlFault(nvml.NVML_ERROR_INVALID_ARGUMENT, "counters of another life")
+        wanted = (nvml.NVML_GPM_METRIC_GRAPHICS_UTIL, nvml.NVML_GPM_METRIC_SM_UTIL)
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(wanted)
+        asked.sample1, asked.sample2 = first, second
+        for place, metric in enumerate(wanted):
+            asked.metrics[place].metricId = metric
+        self._ask(nvml.nvmlGpmMetricsGet, asked)
+        told = (asked.metrics[place] for place in range(len(wanted)))
+        return Activity(
+            *(one.value if one.nvmlReturn == nvml.NVML_SUCCESS else math.nan for one in told)
+        )
+
+    def forget(self, counters: Counters) -> None:
+        sample = self._counters.pop(counters, None)
+        if sample is not None:
+            try:
+                self._ask(self._nvml.nvmlGpmSampleFree, sample)
+            except NvmlFault:
+                pass  # it has no more to free
 
     # Events
 

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple, NewType, Protocol
 
 # The driver's name for a device or MIG device; valid until `stop`.
 Handle = NewType("Handle", int)
+# The counters of a device as they were at one moment; valid until `stop`.
+Counters = NewType("Counters", int)
 
 
 class FaultKind(Enum):
@@ -113,6 +115,13 @@ class Sample(NamedTuple):
     sm_percent: int
 
 
+class Activity(NamedTuple):
+    """Means over the while between two looks at a device's counters, in percent; NaN = not told."""
+
+    engine_percent: float  # of the time, in which a kernel ran
+    sm_percent: float  # of the device's SMs, that had work
+
+
 class XidEvent(NamedTuple):
     """An XID error that the driver reported."""
 
@@ -164,6 +173,15 @@ class Nvml(Protocol):
     def mps_processes(self, handle: Handle, /) -> Sequence[Process]: ...
     def graphics_processes(self, handle: Handle, /) -> Sequence[Process]: ...
     def process_samples(self, handle: Handle, since_us: int, /) -> Sequence[Sample]: ...
+
+    # What the counters of Hopper and later say (GPU performance monitoring). `count_mig` is asked
+    # of the GPU, about a GPU instance on it. `forget` refuses nothing.
+    def counts(self, handle: Handle, /) -> bool: ...
+    def gpu_instance(self, handle: Handle, /) -> int: ...
+    def count_gpu(self, handle: Handle, /) -> Counters: ...
+    def count_mig(self, handle: Handle, gpu_instance: int, /) -> Counters: ...
+    def activity(self, before: Counters, after: Counters, /) -> Activity: ...
+    def forget(self, counters: Counters, /) -> None: ...
 
     # Events. `open_events` forgets who was watched; `next_xid` never waits (NOTHING = none there).
     def open_events(self) -> None: ...

@@ -1,45 +1,47 @@
 """One GPU under NVML: which calls are made, how often, and what becomes of their refusals.
 
 Two lanes. What changes from second to second is asked at every read. What changes seldom or is slow
-to answer (limits, error counters, MIG, retired memory) is asked every `SLOW_S` and remembered. A
-call that this GPU does not support, or that we are not allowed, is left alone for `DEAF_S`: eight
-GPUs that each refuse five calls a second would cost more than all that they answer.
+to answer (limits, error counters, MIG, retired memory) is asked every `SLOW_S` and remembered, and
+so is what counters tell, which miss nothing in between. A call that this GPU does not support, or
+that we are not allowed, is left alone for `DEAF_S`: eight GPUs that each refuse five calls a second
+would cost more than all that they answer.
 
 A refused call gives None for its figure. Only a GPU that answers nothing at all is lost, with the
 driver's own words; so is one for which the driver says so. Pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
-from berthmaster.messages.telemetry import GpuPodUse, GpuProcess, GpuReading, MigInstance
+import msgspec
+
+from berthmaster.messages.telemetry import GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
 from berthmaster.telemetry.nvml_driver import (
+    Activity,
+    Counters,
     FaultKind,
     Handle,
     Memory,
     Nvml,
     NvmlFault,
-    Process,
     Rates,
     Slice,
 )
+from berthmaster.telemetry.nvml_processes import MIB, Processes, Whose
+from berthmaster.telemetry.slices import of_slices
 from berthmaster.telemetry.source import percent
 from berthmaster.telemetry.xid import Severity, look_up
 
 T = TypeVar("T")
-PodOf = Callable[[int], str | None]
-ProcessKind = Literal["compute", "graphics", "mps"]
 
 SLOW_S: Final = 10.0
 DEAF_S: Final = 60.0
-MIB: Final = 1024 * 1024
-# Those with the most memory are told one by one, all of them by pod: a node of eight GPUs stays
-# below the 64 KiB that the door passes on.
-MAX_PROCESSES: Final = 32
-MAX_PODS: Final = 32
 MAX_MIG: Final = 16  # twice what any GPU can be cut into
+_UNKNOWN: Final = Activity(math.nan, math.nan)
 
 
 class GpuGone(Exception):
@@ -57,26 +59,27 @@ class _Slow:
     retirement_pending: bool | None = None
     retirement_failed: bool | None = None
     recovery_action: int | None = None
+    sm_active_percent: float | None = None
     mig: tuple[MigInstance, ...] = ()
 
 
 class Gpu:
     """A GPU as long as the agent lives: lost and found, it stays the same object."""
 
-    def __init__(self, driver: Nvml, pod_of: PodOf, index: int, uuid: str, model: str) -> None:
+    def __init__(self, driver: Nvml, whose: Whose, index: int, uuid: str, model: str) -> None:
         self.index = index
         self.uuid = uuid
         self.model = model
         self.why_lost = "not opened yet"  # "" = not lost
         self.handle: Handle | None = None  # kept when it is lost: it may come back under the same
+        self.processes = Processes(driver, self._ask, whose)
         self._driver = driver
-        self._pod_of = pod_of
         self._xid: int | None = None
         self._device_xid: int | None = None
         self._device_xid_at_s = 0.0
         self._slow = _Slow(due_s=float("-inf"))
         self._deaf_until_s: dict[str, float] = {}
-        self._sampled_us = 0
+        self._counted: dict[str, Counters] = {}  # at the last look, by UUID
         self._now_s = 0.0
         self._answers = 0
         self._trouble = ""
@@ -86,7 +89,8 @@ class Gpu:
         self.handle = handle
         self._slow = _Slow(due_s=float("-inf"))
         self._deaf_until_s.clear()
-        self._sampled_us = 0
+        self._counted.clear()  # those of an earlier handle are no use
+        self.processes.begin()
 
     def lose(self, why: str) -> None:
         """It does not answer any more."""
@@ -128,7 +132,8 @@ class Gpu:
         memory_clock = self._ask("memory clock", driver.memory_clock_mhz)
         bits = self._either("clock reasons", driver.clock_reasons, driver.clock_reasons_v1)
         reasons = throttle_names(bits or 0)
-        processes, pods, others = self._processes()
+        busy = percent(rates.gpu_percent)
+        processes, pods, others = self.processes.read(now_s, busy)
         if self._answers == 0 and self._trouble:
             raise GpuGone(f"the driver answers nothing about it: {self._trouble}")
         slow = self._slow_lane(memory)
@@ -150,7 +155,8 @@ class Gpu:
             health_reason=why,
             memory_total_mib=memory.total_bytes // MIB if memory else None,
             memory_used_mib=memory.used_bytes // MIB if memory else None,
-            utilization_percent=percent(rates.gpu_percent),
+            utilization_percent=of_slices(slow.mig) if busy is None else busy,
+            sm_active_percent=slow.sm_active_percent,
             memory_bandwidth_percent=percent(rates.memory_percent),
             power_w=None if power_mw is None else power_mw / 1000,
             power_limit_w=slow.power_limit_w,
@@ -207,57 +213,6 @@ class Gpu:
             return self._ask(f"{what}, the old way", older)
         return answer
 
-    def _processes(self) -> tuple[tuple[GpuProcess, ...], tuple[GpuPodUse, ...], int]:
-        """Those with the most memory, all of them by pod, and how many are in none."""
-        driver = self._driver
-        lists: tuple[tuple[ProcessKind, Sequence[Process]], ...] = (
-            ("mps", self._ask("mps processes", driver.mps_processes) or ()),
-            ("compute", self._ask("compute processes", driver.compute_processes) or ()),
-            ("graphics", self._ask("graphics processes", driver.graphics_processes) or ()),
-        )
-        used: dict[tuple[int, ProcessKind], int | None] = {}
-        for kind, processes in lists:
-            for process in processes:
-                key = (process.pid, kind)
-                if key in used:  # one entry per MIG instance that it is in
-                    used[key] = _sum(used[key], process.used_bytes)
-                elif kind != "compute" or (process.pid, "mps") not in used:
-                    used[key] = process.used_bytes
-        if not used:
-            return (), (), 0
-        shares = self._shares()
-        by_memory = sorted(used.items(), key=lambda item: item[1] or 0, reverse=True)
-        pod_of = {pid: self._pod_of(pid) for pid in dict.fromkeys(pid for (pid, _), _ in by_memory)}
-        told = tuple(
-            GpuProcess(
-                pid=pid,
-                kind=kind,
-                memory_mib=None if used_bytes is None else used_bytes // MIB,
-                sm_percent=shares.get(pid),
-                pod_uid=pod_of[pid],
-            )
-            for (pid, kind), used_bytes in sorted(by_memory[:MAX_PROCESSES])
-        )
-        memory: dict[int, int | None] = {}
-        for (pid, _), used_bytes in used.items():  # a process may compute and draw
-            memory[pid] = _sum(memory[pid], used_bytes) if pid in memory else used_bytes
-        return told, *_by_pod(memory, shares, pod_of)
-
-    def _shares(self) -> dict[int, float]:
-        """What each process used of the GPU since we last asked: the mean of the samples."""
-        since_us = self._sampled_us
-        samples = self._ask(
-            "process samples", lambda handle: self._driver.process_samples(handle, since_us)
-        )
-        sums: dict[int, tuple[int, int]] = {}
-        for sample in samples or ():
-            # A driver with nothing to tell has been seen to send old or absurd entries.
-            if sample.at_us > since_us and percent(sample.sm_percent) is not None:
-                total, count = sums.get(sample.pid, (0, 0))
-                sums[sample.pid] = (total + sample.sm_percent, count + 1)
-                self._sampled_us = max(self._sampled_us, sample.at_us)
-        return {pid: round(total / count, 1) for pid, (total, count) in sums.items()}
-
     # The slow lane
 
     def _slow_lane(self, memory: Memory | None) -> _Slow:
@@ -275,23 +230,71 @@ class Gpu:
             retirement_pending=pages if rows is None else rows.pending,
             retirement_failed=None if rows is None else rows.failed,
             recovery_action=self._ask("recovery action", driver.recovery_action),
-            mig=self._mig(memory),
         )
+        before, self._counted = self._counted, {}
+        try:
+            if self._ask("mig mode", driver.mig_enabled):
+                self._slow.mig = self._mig(memory, before)
+            elif self._ask("counters", driver.counts):
+                activity = self._activity(self.uuid, before, driver.count_gpu)
+                self._slow.sm_active_percent = percent(round(activity.sm_percent, 1))
+        finally:
+            for counters in before.values():
+                driver.forget(counters)
         return self._slow
 
-    def _mig(self, memory: Memory | None) -> tuple[MigInstance, ...]:
-        if not self._ask("mig mode", self._driver.mig_enabled):
-            return ()
-        places = min(self._ask("mig places", self._driver.mig_places) or 0, MAX_MIG)
-        found = (self._mig_instance(place, memory) for place in range(places))
-        return tuple(instance for instance in found if instance is not None)
+    def _activity(
+        self, uuid: str, before: dict[str, Counters], count: Callable[[Handle], Counters]
+    ) -> Activity:
+        """What this device did since its counters were last read."""
+        counters = self._ask("counters of " + uuid, count)
+        if counters is None:
+            return _UNKNOWN
+        self._counted[uuid] = counters
+        if uuid not in before:
+            return _UNKNOWN
+        last = before[uuid]
+        return self._ask("activity", lambda _: self._driver.activity(last, counters)) or _UNKNOWN
 
-    def _mig_instance(self, place: int, memory: Memory | None) -> MigInstance | None:
-        """The instance at this place; None for one that is not there, or that has no identity."""
+    def _mig(self, memory: Memory | None, before: dict[str, Counters]) -> tuple[MigInstance, ...]:
+        """The instances there are, those of a GPU with counters with what they did."""
+        places = min(self._ask("mig places", self._driver.mig_places) or 0, MAX_MIG)
+        found: list[tuple[MigInstance, int | None]] = []
+        counts = self._ask("counters", self._driver.counts)
+        for place in range(places):
+            handle = self._mig_handle(place)
+            instance = None if handle is None else self._mig_instance(handle, memory)
+            if handle is not None and instance is not None:
+                within = self._ask("gpu instance", self._driver.gpu_instance, handle)
+                found.append((instance, within if counts else None))
+        # The counters are those of a GPU instance: of several devices within one nobody can say.
+        devices = Counter(within for _, within in found)
+        return tuple(
+            instance
+            if within is None or devices[within] > 1
+            else self._with_activity(instance, within, before)
+            for instance, within in found
+        )
+
+    def _mig_handle(self, place: int) -> Handle | None:
         driver = self._driver
-        handle = self._ask(f"mig device {place}", lambda parent: driver.mig_device(parent, place))
-        if handle is None:
-            return None
+        return self._ask(f"mig device {place}", lambda parent: driver.mig_device(parent, place))
+
+    def _with_activity(
+        self, instance: MigInstance, within: int, before: dict[str, Counters]
+    ) -> MigInstance:
+        activity = self._activity(
+            instance.uuid, before, lambda parent: self._driver.count_mig(parent, within)
+        )
+        return msgspec.structs.replace(
+            instance,
+            utilization_percent=percent(round(activity.engine_percent, 1)),
+            sm_active_percent=percent(round(activity.sm_percent, 1)),
+        )
+
+    def _mig_instance(self, handle: Handle, memory: Memory | None) -> MigInstance | None:
+        """What is known of it; None for one that has no identity."""
+        driver = self._driver
         uuid = self._ask("mig uuid", driver.uuid, handle)
         made_of = self._ask("mig slice", driver.mig_slice, handle)
         name = self._ask("mig name", driver.name, handle) or ""
@@ -325,35 +328,3 @@ def profile_name(name: str, made_of: Slice | None, parent: Memory | None) -> str
     eighths = -(-made_of.memory_mib * 8 * MIB // parent.total_bytes)
     whole_gb = -(-parent.total_bytes // (1024 * MIB))
     return f"{cut}.{round(eighths * whole_gb / 8)}gb"
-
-
-def _by_pod(
-    memory: Mapping[int, int | None], shares: Mapping[int, float], pod_of: Mapping[int, str | None]
-) -> tuple[tuple[GpuPodUse, ...], int]:
-    """What the processes of each pod have together, and how many processes are in none."""
-    pids: dict[str, list[int]] = {}
-    others = 0
-    for pid, uid in pod_of.items():
-        if uid is None:
-            others += 1
-        else:
-            pids.setdefault(uid, []).append(pid)
-    found = []
-    for uid, own in pids.items():
-        used = [memory[pid] for pid in own]
-        known = [each for each in used if each is not None]
-        told = [shares[pid] for pid in own if pid in shares]
-        found.append(
-            GpuPodUse(
-                pod_uid=uid,
-                processes=len(own),
-                memory_mib=sum(known) // MIB if len(known) == len(used) else None,
-                sm_percent=min(100.0, round(sum(told), 1)) if told else None,
-            )
-        )
-    found.sort(key=lambda use: (-(use.memory_mib or 0), use.pod_uid))
-    return tuple(found[:MAX_PODS]), others
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other

@@ -91,11 +91,15 @@ class NvmlReader:
         return (NodeReading("", tuple(readings), self._lacks(readings)),)
 
     def _lacks(self, readings: Sequence[GpuReading]) -> tuple[str, ...]:
-        pods = self._pods
+        pods, lacks = self._pods, []
         if pods.unreadable and not any(reading.pods for reading in readings):
             why = f"whose processes they are: {pods.unreadable} cannot be looked up; is the host's "
-            return (why + "/proc mounted, and are its process ids shared?",)
-        return ()
+            lacks.append(why + "/proc mounted, and are its process ids shared?")
+        if any(gpu.processes.told_together for gpu in self._gpus if not gpu.why_lost):
+            lacks.append(
+                "what each of several clients of MPS does: the driver tells it of all together"
+            )
+        return tuple(lacks)
 
     def _read_gpu(self, gpu: Gpu, now_s: float) -> GpuReading:
         if not gpu.why_lost:
@@ -214,7 +218,7 @@ class NvmlReader:
                 absent.remove(gpu)
                 self._gpus.remove(gpu)
                 break
-        gpu = Gpu(self._driver, self._pods.pod_of, self._free_index(found.place), found.uuid, "")
+        gpu = Gpu(self._driver, self._pods, self._free_index(found.place), found.uuid, "")
         self._attach(gpu, found)
         self._gpus.append(gpu)
 
@@ -228,7 +232,7 @@ class NvmlReader:
         if absent:  # the driver's order has moved
             absent.pop(0).lose(why)
             return
-        gpu = Gpu(self._driver, self._pods.pod_of, self._free_index(place), "", "")
+        gpu = Gpu(self._driver, self._pods, self._free_index(place), "", "")
         gpu.lose(why)
         self._gpus.append(gpu)
 

@@ -1,4 +1,5 @@
-"""Remembers which pod a process belongs to: /proc is read once a process, not once a second.
+"""Remembers which pod a process belongs to, and whether it is a server of MPS: /proc is read once
+a process, not once a second.
 
 A process does not change its pod, but its number is given to another after it has ended. A process
 is therefore its number and its start time: what is remembered counts as long as the start time is
@@ -16,14 +17,21 @@ REMEMBER_S: Final = 30.0
 AGAIN_S: Final = 5.0  # until one that could not be read is looked up again
 CHECKS: Final = 64  # of start times, a round
 LOOK_UPS: Final = 512  # of processes not known yet, a round: the next round goes on
+# "nvidia-cuda-mps-server", as far as the kernel keeps a name. Whoever else calls itself so hides
+# what it does from telemetry, which nobody decides by.
+MPS_SERVER: Final = "nvidia-cuda-mps"
 MAX_REMEMBERED: Final = 16_384  # twice what 1,000 processes on each of eight GPUs are
 
 
 class Proc(Protocol):
-    """The processes of this machine. Both raise OSError for one that is not there (any more)."""
+    """The processes of this machine. All raise OSError for one that is not there (any more)."""
 
     def cgroup(self, pid: int) -> str:
         """The text of /proc/PID/cgroup."""
+        ...
+
+    def name(self, pid: int) -> str:
+        """What it calls itself, in 15 characters at most."""
         ...
 
     def started(self, pid: int) -> int:
@@ -33,6 +41,7 @@ class Proc(Protocol):
 
 class _Known(NamedTuple):
     uid: str | None
+    serves_mps: bool
     started: int | None  # None: it could not be read
     checked: int  # in which round
 
@@ -63,14 +72,26 @@ class Pods:
 
     def pod_of(self, pid: int) -> str | None:
         """The uid of the process's pod; None for one outside of pods or one that cannot be read."""
+        known = self._of(pid)
+        if known is None:
+            self.left_out += 1
+            return None
+        if known.started is None:
+            self.unreadable += 1
+        return known.uid
+
+    def serves_mps(self, pid: int) -> bool:
+        """Whether all that it does on a GPU is what clients of MPS have asked it to."""
+        known = self._of(pid)
+        return known is not None and known.serves_mps
+
+    def _of(self, pid: int) -> _Known | None:
+        """What is known of it; None before its turn to be looked up."""
         known = self._known.get(pid)
         self._asked.add(pid)
         if known is not None and (known.checked == self._round or self._holds(pid, known)):
-            if known.started is None:
-                self.unreadable += 1
-            return known.uid
+            return known
         if self._look_ups <= 0:
-            self.left_out += 1
             return None
         self._look_ups -= 1
         return self._look_up(pid)
@@ -90,20 +111,18 @@ class Pods:
             self._known[pid] = known._replace(checked=self._round)
         return same
 
-    def _look_up(self, pid: int) -> str | None:
-        uid, started = None, None
+    def _look_up(self, pid: int) -> _Known:
+        uid, serves_mps, started = None, False, None
         try:
             before = self._proc.started(pid)
-            text = self._proc.cgroup(pid)
+            text, name = self._proc.cgroup(pid), self._proc.name(pid)
             if self._proc.started(pid) == before:  # else its number was given away meanwhile
-                uid, started = pod_uid(text), before
+                uid, serves_mps, started = pod_uid(text), name == MPS_SERVER, before
         except OSError:
             pass  # it has ended, or this is not the host's /proc
-        if started is None:
-            self.unreadable += 1
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
             self._until_s.clear()
-        self._known[pid] = _Known(uid, started, self._round)
+        known = self._known[pid] = _Known(uid, serves_mps, started, self._round)
         self._until_s[pid] = self._clock() + (AGAIN_S if started is None else REMEMBER_S)
-        return uid
+        return known

@@ -20,6 +20,10 @@ class ProcFolder:
         """The text of PID/cgroup. Raises OSError."""
         return self._read(f"{self._path}/{pid}/cgroup", MAX_CHARS).decode(errors="replace")
 
+    def name(self, pid: int) -> str:
+        """What it calls itself, in 15 characters at most. Raises OSError."""
+        return self._read(f"{self._path}/{pid}/comm", 64).decode(errors="replace").rstrip("\n")
+
     def started(self, pid: int) -> int:
         """When it was started. Raises OSError."""
         stat = self._read(f"{self._path}/{pid}/stat", _STAT_BYTES)

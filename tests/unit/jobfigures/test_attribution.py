@@ -64,6 +64,8 @@ def test_a_gpu_that_one_pod_has_alone_is_all_its() -> None:
     assert parts(replace(GPU, pods=(used("a", 29_000),)), book(a), known=False) == [whole]
     assert parts(replace(GPU, holders=held("a"), pods=(used("a"),)), book(a)) == [whole]
     assert parts(GPU, book(a)) == []
+    (part,) = parts(replace(GPU, holders=held("a"), sm_active_percent=4.0), book(a))
+    assert part.sm_active_percent == 4.0
 
 
 def test_of_a_shared_gpu_each_has_what_its_processes_have() -> None:
@@ -81,6 +83,12 @@ def test_of_a_shared_gpu_each_has_what_its_processes_have() -> None:
     assert parts(told, book(a, b)) == [
         Part(a, "GPU-a", None, None, 80_000, 250.0),
         Part(b, "GPU-a", None, None, 80_000, 250.0),
+    ]
+    # Nor of clients of MPS, whose memory is.
+    mps = replace(GPU, holders=held("a", "b"), pods=(used("a", 10_000), used("b", 5_000, 0.0)))
+    assert parts(mps, book(a, b)) == [
+        Part(a, "GPU-a", None, 10_000, 80_000, 250.0),
+        Part(b, "GPU-a", 0.0, 5_000, 80_000, 250.0),
     ]
     still = replace(told, utilization_percent=0.0)
     assert [part.utilization_percent for part in parts(still, book(a, b))] == [0.0, 0.0]

@@ -119,6 +119,20 @@ def test_a_job_of_which_nothing_is_measured_is_not_told_of() -> None:
     assert figures.idle_since_s is None  # not measured is not idle
 
 
+def test_how_many_sms_had_work_is_a_mean_of_the_devices_that_tell_it() -> None:
+    core = meter()
+    for number, sm_percent in ((1, 10.0), (2, 30.0), (3, None)):
+        job = JobName("ml", Owner("Job", f"all-{number}", f"u-{number}"), owner=SET)
+        core.book.put(pod(f"p{number}", job=job))
+        reading = replace(gpu(number, f"p{number}", 99.0), sm_active_percent=sm_percent)
+        core.on_node(told(2 * number, reading), 0.0)
+        core.on_node(told(2 * number + 1, replace(reading, sm_active_percent=sm_percent)), 10.0)
+    figures = core.take(40.0)
+    assert [one.use.sm_active_percent for one in figures] == [10.0, 30.0, None]
+    assert figures[0].owner is not None
+    assert figures[0].owner.use.sm_active_percent == 20.0
+
+
 def test_a_job_that_does_nothing_is_idle_from_then_on_and_for_long_past_the_limit() -> None:
     core = meter(idle_limit_s=60.0)
     core.book.put(pod("a"))

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from berthmaster.telemetry.nvml_driver import (
+    Activity,
+    Counters,
     Handle,
     Memory,
     NvmlFault,
@@ -50,6 +52,9 @@ TEXTS = {
 MIB = 1024 * 1024
 
 
+STILL = Activity(0.0, 0.0)
+
+
 @dataclass
 class FakeMig:
     """One MIG device."""
@@ -58,6 +63,8 @@ class FakeMig:
     name: str
     made_of: Slice
     used_mib: int = 0
+    gpu_instance: int = 1
+    activity: Activity = STILL
 
 
 @dataclass
@@ -84,6 +91,7 @@ class FakeGpu:
     mps_processes: Sequence[Process] = ()
     graphics_processes: Sequence[Process] = ()
     samples: Sequence[Sample] = ()
+    activity: Activity | None = None  # None: it has no counters
     mig: Sequence[FakeMig] | None = None  # None: MIG is off
 
 
@@ -98,6 +106,7 @@ class FakeDriver:
         self.life = 0
         self.open = False
         self.watched: list[Handle] = []
+        self.counters: dict[Counters, Activity] = {}  # by what will be told at the next
 
     def _refuse(self, place: int | None, call: str) -> None:
         keys = [(place, call), (place, ANY)]
@@ -142,6 +151,7 @@ class FakeDriver:
     def stop(self) -> None:
         self._node("stop")
         self.open = False
+        self.counters.clear()
 
     def driver_version(self) -> str:
         self._node("driver_version")
@@ -254,6 +264,41 @@ class FakeDriver:
     def process_samples(self, handle: Handle, since_us: int) -> Sequence[Sample]:
         # All of them, also those from before `since_us`: drivers have been seen to do that.
         return self._gpu(handle, "process_samples").samples
+
+    # Counters
+
+    def counts(self, handle: Handle) -> bool:
+        return self._gpu(handle, "counts").activity is not None
+
+    def gpu_instance(self, handle: Handle) -> int:
+        mig = self._mig(handle, "gpu_instance")
+        assert mig is not None
+        return mig.gpu_instance
+
+    def count_gpu(self, handle: Handle) -> Counters:
+        activity = self._gpu(handle, "count_gpu").activity
+        assert activity is not None
+        return self._count(activity)
+
+    def count_mig(self, handle: Handle, gpu_instance: int) -> Counters:
+        gpu = self._gpu(handle, "count_mig")
+        return self._count(
+            next(one.activity for one in gpu.mig or () if one.gpu_instance == gpu_instance)
+        )
+
+    def _count(self, activity: Activity) -> Counters:
+        self.asked["count"] += 1
+        counters = Counters(self.asked["count"])
+        self.counters[counters] = activity
+        return counters
+
+    def activity(self, before: Counters, after: Counters) -> Activity:
+        if before not in self.counters:
+            raise NvmlFault(INVALID_ARGUMENT, "Invalid Argument")
+        return self.counters[after]
+
+    def forget(self, counters: Counters) -> None:
+        del self.counters[counters]
 
     # Events
 

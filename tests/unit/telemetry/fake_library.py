@@ -41,6 +41,11 @@ class Library:
         self.lost = False
         self.name = b"NVIDIA A100-SXM4-40GB"
         self.opened = 0
+        self.mig = True
+        self.has_counters = False
+        self.refuses_sm = False
+        self.counters: dict[int, int | None] = {}  # address -> GPU instance, None = the GPU
+        self._allocated = 0
 
     # pynvml calls these by their names in C, hence the spelling.
 
@@ -132,7 +137,7 @@ class Library:
 
     def nvmlDeviceGetMigMode(self, device: Any, current: Any, pending: Any) -> int:  # noqa: N802
         _set(pending, 1)
-        return _set(current, 1)
+        return _set(current, int(self.mig))
 
     def nvmlDeviceGetMaxMigDeviceCount(self, device: Any, count: Any) -> int:  # noqa: N802
         return _set(count, 7)
@@ -178,6 +183,44 @@ class Library:
             return INSUFFICIENT_SIZE if new else SUCCESS
         for place, (pid, at_us, share) in enumerate(new):
             array[place].pid, array[place].timeStamp, array[place].smUtil = pid, at_us, share
+        return SUCCESS
+
+    def nvmlGpmQueryDeviceSupport(self, device: Any, support: Any) -> int:  # noqa: N802
+        support._obj.isSupportedDevice = int(self.has_counters)
+        return SUCCESS
+
+    def nvmlDeviceGetGpuInstanceId(self, device: Any, found: Any) -> int:  # noqa: N802
+        assert _address(device) == MIG
+        return _set(found, 5)
+
+    def nvmlGpmSampleAlloc(self, sample: Any) -> int:  # noqa: N802
+        self._allocated += 1
+        _point(sample, 0x5000 + self._allocated)
+        return SUCCESS
+
+    def nvmlGpmSampleFree(self, sample: Any) -> int:  # noqa: N802
+        del self.counters[_address(sample)]
+        return SUCCESS
+
+    def nvmlGpmSampleGet(self, device: Any, sample: Any) -> int:  # noqa: N802
+        self.counters[_address(sample)] = None
+        return NOT_SUPPORTED if self.mig else SUCCESS
+
+    def nvmlGpmMigSampleGet(self, device: Any, instance: Any, sample: Any) -> int:  # noqa: N802
+        assert _address(device) == GPU
+        self.counters[_address(sample)] = instance
+        return SUCCESS
+
+    def nvmlGpmMetricsGet(self, asked: Any) -> int:  # noqa: N802
+        first, second = (_address(one) for one in (asked._obj.sample1, asked._obj.sample2))
+        assert asked._obj.version == 1
+        assert first < second
+        assert self.counters[first] == self.counters[second]
+        for place in range(asked._obj.numMetrics):
+            metric = asked._obj.metrics[place]
+            metric.value = {1: 75.5, 2: 12.5}[metric.metricId]
+            refused = metric.metricId == 2 and self.refuses_sm
+            metric.nvmlReturn = NOT_SUPPORTED if refused else SUCCESS
         return SUCCESS
 
     def nvmlEventSetCreate(self, events: Any) -> int:  # noqa: N802

@@ -11,12 +11,17 @@ class FakeProc:
     def __init__(self, groups: Mapping[int, str]) -> None:
         self.groups = dict(groups)
         self.starts: dict[int, int] = {}  # 1 for who is not named
+        self.names: dict[int, str] = {}  # "python" for who is not named
         self.looked_up: list[int] = []
         self.checked: list[int] = []
 
     def cgroup(self, pid: int) -> str:
         self.looked_up.append(pid)
         return self._there(pid)
+
+    def name(self, pid: int) -> str:
+        self._there(pid)
+        return self.names.get(pid, "python")
 
     def started(self, pid: int) -> int:
         self._there(pid)

@@ -94,6 +94,12 @@ def test_unknown_rather_than_zero_is(values: dict[str, float | str]) -> None:
 def test_the_engine_stands_in_where_utilization_is_not_exported() -> None:
     reading = only(page((labels(), {"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.4567})))
     assert reading.utilization_percent == 45.7
+    assert reading.sm_active_percent is None
+
+
+def test_how_many_sms_had_work_is_told_where_it_is_exported() -> None:
+    reading = only(page((labels(), {"DCGM_FI_PROF_SM_ACTIVE": 0.0312})))
+    assert (reading.utilization_percent, reading.sm_active_percent) == (None, 3.1)
 
 
 UNWELL = {

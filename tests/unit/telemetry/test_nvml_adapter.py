@@ -12,6 +12,8 @@ import pytest
 from berthmaster.messages.telemetry import GpuPodUse, GpuProcess, GpuReading, MigInstance
 from berthmaster.telemetry import nvml
 from berthmaster.telemetry.nvml import Pynvml, open_nvml
+from berthmaster.telemetry.nvml_gpu import SLOW_S
+from berthmaster.telemetry.nvml_processes import SHARES_S
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from berthmaster.telemetry.proc import ProcFolder
 from berthmaster.telemetry.source import SourceAbsent
@@ -90,10 +92,31 @@ def test_a_gpu_is_read_through_pynvml(library: Library) -> None:
     )
 
     # No new samples: pynvml raises an error that says "success".
-    ((_, (again,), _),) = reader.read(1.0)
+    ((_, (again,), _),) = reader.read(SHARES_S)
     assert [(one.pid, one.sm_percent) for one in again.processes] == [(101, None), (102, None)]
     reader.close()
     assert library.opened == 0
+
+
+def test_counters_are_read_through_pynvml(library: Library) -> None:
+    library.has_counters = True
+    reader = NvmlReader(Pynvml(pynvml), pods_of({}))
+    reader.open(now_s=0.0)
+    reader.read(0.0)
+    ((_, (reading,), _),) = reader.read(SLOW_S)
+    (instance,) = reading.mig
+    assert (instance.utilization_percent, instance.sm_active_percent) == (75.5, 12.5)
+    assert library.counters == {0x5000 + 2: 5}  # of GPU instance 5
+    library.mig = False
+    reader.read(2 * SLOW_S)
+    library.refuses_sm = True
+    ((_, (reading,), _),) = reader.read(3 * SLOW_S)
+    assert reading.sm_active_percent is None
+    library.refuses_sm = False
+    ((_, (reading,), _),) = reader.read(4 * SLOW_S)
+    assert reading.sm_active_percent == 12.5
+    reader.close()
+    assert not library.counters
 
 
 def test_a_lost_gpu_is_lost_through_pynvml(library: Library) -> None:

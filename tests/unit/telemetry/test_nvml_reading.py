@@ -15,12 +15,22 @@ from berthmaster.messages.telemetry import (
     MigInstance,
     NodeTelemetry,
 )
-from berthmaster.telemetry.nvml_driver import Memory, Process, Rates, Remapped, Sample, Slice
-from berthmaster.telemetry.nvml_gpu import DEAF_S, MAX_PODS, MAX_PROCESSES, SLOW_S, profile_name
+from berthmaster.telemetry.nvml_driver import (
+    Activity,
+    Memory,
+    Process,
+    Rates,
+    Remapped,
+    Sample,
+    Slice,
+)
+from berthmaster.telemetry.nvml_gpu import DEAF_S, SLOW_S, profile_name
+from berthmaster.telemetry.nvml_processes import MAX_PODS, MAX_PROCESSES, SHARES_S
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from berthmaster.telemetry.pods import Pods
 from tests.unit.telemetry.fake_driver import (
     ANY,
+    DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
     MIB,
     NO_PERMISSION,
@@ -31,7 +41,7 @@ from tests.unit.telemetry.fake_driver import (
     FakeGpu,
     FakeMig,
 )
-from tests.unit.telemetry.fake_proc import pods_of
+from tests.unit.telemetry.fake_proc import FakeProc, pods_of
 
 PODS = {101: "6bd8f2f5-1a3c-4d0e-9f67-0a1b2c3d4e5f"}
 
@@ -165,10 +175,104 @@ def test_processes_carry_their_memory_share_and_pod() -> None:
         GpuProcess(pid=103, kind="mps", memory_mib=64),
         GpuProcess(pid=104, kind="graphics", memory_mib=8),
     )
-    assert read(reader, 0.5)[0].pods == (GpuPodUse(pod_uid=PODS[101], memory_mib=512),)
+    assert read(reader, 0.5)[0].pods == (
+        GpuPodUse(pod_uid=PODS[101], memory_mib=512, sm_percent=45.0),
+    )
     assert read(reader, 0.5)[0].other_processes == 3
+    assert read(reader, SHARES_S - 0.1)[0].processes[0].sm_percent == 45.0
     # No sample since: how much it uses now is not known, rather than as much as before.
-    assert read(reader, 1.0)[0].processes[0].sm_percent is None
+    assert read(reader, SHARES_S)[0].processes[0].sm_percent is None
+
+
+def test_one_process_alone_does_what_its_gpu_does_and_samples_are_not_asked() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", compute_processes=[Process(101, 512 * MIB)]))
+    reader = opened(driver)
+    assert read(reader, 0.0)[0].pods[0].sm_percent == 50.0
+    driver.gpus[0].rates = Rates(7, 2)
+    assert read(reader, 1.0)[0].pods[0].sm_percent == 7.0
+    assert driver.asked["process_samples"] == 0
+
+
+SERVER = "nvidia-cuda-mps"
+
+
+def under_mps(*clients: int, busy: int) -> tuple[FakeDriver, NvmlReader]:
+    """A server of MPS in a pod of its own, which the driver sees do everything (as on an H200)."""
+    driver = FakeDriver(
+        FakeGpu(
+            "GPU-a",
+            rates=Rates(busy, 0),
+            compute_processes=[Process(7, 66 * MIB), *(Process(pid, MIB) for pid in clients)],
+            mps_processes=[Process(pid, MIB) for pid in clients],
+            samples=[Sample(7, 10, busy)],
+        )
+    )
+    pods = pods_of({7: "0a1b2c3d-0000-0000-0000-000000000007"} | {pid: pod(pid) for pid in clients})
+    assert isinstance(pods._proc, FakeProc)
+    pods._proc.names[7] = SERVER
+    reader = NvmlReader(driver, pods)
+    reader.open(now_s=0.0)
+    return driver, reader
+
+
+def pod(pid: int) -> str:
+    return f"6bd8f2f5-1a3c-4d0e-9f67-{pid:012}"
+
+
+def test_what_the_server_of_mps_does_is_its_only_clients() -> None:
+    _, reader = under_mps(101, busy=80)
+    (node,) = reader.read(0.0)
+    (gpu,) = node.gpus
+    assert gpu.processes[0] == GpuProcess(pid=7, serves_mps=True, memory_mib=66, sm_percent=80.0)
+    assert gpu.pods == (GpuPodUse(pod_uid=pod(101), memory_mib=1, sm_percent=80.0),)
+    assert (gpu.other_processes, node.lacks) == (0, ())
+
+
+def test_of_several_clients_of_mps_it_is_known_only_that_none_does_anything() -> None:
+    driver, reader = under_mps(101, 102, busy=80)
+    (node,) = reader.read(0.0)
+    assert [use.sm_percent for use in node.gpus[0].pods] == [None, None]
+    assert node.lacks == (
+        "what each of several clients of MPS does: the driver tells it of all together",
+    )
+    driver.gpus[0].rates = Rates(0, 0)
+    (node,) = reader.read(1.0)
+    assert [use.sm_percent for use in node.gpus[0].pods] == [0.0, 0.0]
+    assert (node.gpus[0].other_processes, node.lacks) == (0, ())
+
+
+def test_a_server_of_mps_that_nobody_uses_is_no_process_of_anybody() -> None:
+    _, reader = under_mps(busy=0)
+    (gpu,) = read(reader, 0.0)
+    assert (gpu.pods, gpu.other_processes) == ((), 0)
+
+
+def test_counters_tell_what_was_done_since_they_were_last_read() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", activity=Activity(99.0, 4.04)))
+    reader = opened(driver)
+    assert read(reader, 0.0)[0].sm_active_percent is None  # since when?
+    assert read(reader, SLOW_S)[0].sm_active_percent == 4.0
+    assert len(driver.counters) == 1
+    driver.faults[0, "count_gpu"] = UNKNOWN
+    assert read(reader, 2 * SLOW_S)[0].sm_active_percent is None
+    assert not driver.counters
+    del driver.faults[0, "count_gpu"]
+    driver.gpus[0].activity = Activity(99.0, float("nan"))
+    read(reader, 3 * SLOW_S)
+    assert read(reader, 4 * SLOW_S)[0].sm_active_percent is None
+
+
+def test_counters_of_a_driver_that_was_opened_anew_are_begun_anew() -> None:
+    driver = FakeDriver(FakeGpu("GPU-a", activity=Activity(99.0, 50.0)))
+    reader = opened(driver)
+    read(reader, 0.0)
+    driver.faults[None, "next_xid"] = DRIVER_NOT_LOADED
+    driver.faults[0, "rates"] = DRIVER_NOT_LOADED
+    assert read(reader, 1.0)[0].health == "lost"
+    driver.faults.clear()
+    found = [read(reader, 2.0 + second)[0].sm_active_percent for second in range(20)]
+    assert found[0] is None
+    assert found[-1] == 50.0
 
 
 def test_an_idle_gpu_is_not_asked_who_uses_how_much() -> None:
@@ -218,7 +322,9 @@ def test_a_thousand_processes_of_a_gpu_are_told_by_pod_and_still_fit_one_message
 
 def test_a_process_in_two_mig_instances_is_one_process() -> None:
     twice = [Process(101, 10 * MIB), Process(101, 20 * MIB)]
-    reading = read(opened(FakeDriver(FakeGpu("GPU-a", compute_processes=twice))), 0.0)[0]
+    driver = FakeDriver(FakeGpu("GPU-a", compute_processes=twice))
+    driver.faults[0, "rates"] = NOT_SUPPORTED  # as real ones in MIG mode
+    reading = read(opened(driver), 0.0)[0]
     assert reading.processes == (GpuProcess(pid=101, memory_mib=30, pod_uid=PODS[101]),)
 
 
@@ -239,6 +345,20 @@ def test_a_gpu_in_mig_mode_lists_its_instances() -> None:
         ),
     )
     assert read(opened(driver), 0.0) == [expected]
+
+
+def test_an_instance_with_counters_says_what_it_does_unless_it_shares_them() -> None:
+    alone = replace(MIG_A, gpu_instance=2, activity=Activity(30.0, 12.0))
+    halves = [replace(MIG_B, uuid=f"MIG-{n}", gpu_instance=5) for n in "bc"]
+    driver = FakeDriver(FakeGpu("GPU-a", mig=[alone, *halves], activity=Activity(0.0, 0.0)))
+    reader = opened(driver)
+    read(reader, 0.0)
+    found = read(reader, SLOW_S)[0]
+    assert found.sm_active_percent is None
+    assert [(one.utilization_percent, one.sm_active_percent) for one in found.mig] == [
+        (30.0, 12.0), (None, None), (None, None),
+    ]  # fmt: skip
+    assert len(driver.counters) == 1
 
 
 def test_an_instance_whose_memory_may_not_be_read_is_listed_without() -> None:

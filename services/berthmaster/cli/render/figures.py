@@ -12,6 +12,8 @@ def use_line(use: GpuUse) -> str:
     """What some GPUs do."""
     parts = [amounts.many(use.gpus, "GPU")]
     parts.append(f"{_percent(use.utilization_percent)} busy")
+    if use.sm_active_percent is not None:
+        parts.append(f"{_percent(use.sm_active_percent)} of their SMs")
     if use.memory_used_mib is not None:
         whole = f" of {_gib(use.memory_total_mib)}" if use.memory_total_mib else ""
         parts.append(f"{_gib(use.memory_used_mib)}{whole}")

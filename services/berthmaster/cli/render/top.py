@@ -119,6 +119,7 @@ def _job(row: JobRow, _: bool) -> list[Text | str]:
         safe(row.cluster or "-"),
         amounts.number(row.gpus),
         _percent(row.utilization_percent),
+        _percent(row.sm_active_percent),
         _memory(row, "G"),
         "-" if row.idle_s is None else amounts.age(row.idle_s),
         "-" if row.step is None else str(row.step),

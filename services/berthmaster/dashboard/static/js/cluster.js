@@ -56,7 +56,7 @@ function gpuBlock(gpu, chosen) {
         gpu.offered ? null : h("span", { class: "chip bad" }, "not offered")),
       spark(gpu.busy)),
     pairs([
-      ["Busy", gpu.utilization_percent === undefined ? "not measured" : percent(gpu.utilization_percent)],
+      ["Busy", gpu.utilization_percent === undefined ? "not measured" : `${percent(gpu.utilization_percent)}${typeof gpu.sm_active_percent === "number" ? `, ${percent(gpu.sm_active_percent)} of its SMs` : ""}`],
       ["Held", `${gpu.held_milli / 10} %${gpu.foreign_milli ? ` (others ${gpu.foreign_milli / 10} %)` : ""}`],
       ["Memory", gpu.memory_used_mib === undefined ? mib(gpu.memory_mib) : `${mib(gpu.memory_used_mib)} of ${mib(gpu.memory_total_mib)}`],
       ["Heat, power", gpu.temperature_c === undefined || gpu.temperature_c === null ? null : `${Math.round(gpu.temperature_c)} °C, ${Math.round(gpu.power_w)} of ${Math.round(gpu.power_limit_w)} W`],
