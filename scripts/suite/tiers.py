@@ -42,6 +42,7 @@ TIERS: Final[dict[str, Tier]] = {
     "bus": Tier(limit_s=1200, processes=3),
     "pipeline": Tier(limit_s=2400, processes=3),
     "web": Tier(limit_s=900, within=_WITH_CHROMIUM),
+    "gpu": Tier(limit_s=300),  # of this machine, where it has one that nobody uses
     "containers": Tier(limit_s=2400, within=_WITH_ENGINE),
     "cluster": Tier(
         limit_s=5400, processes=3, within=_WITH_CONTROL_PLANE, needs_control_plane=True
