@@ -100,7 +100,9 @@ def test_under_mps_pods_are_held_to_their_part_and_the_server_is_nobodys(
     reader: NvmlReader, start: Start, into_pod: IntoPod, mps: dict[str, str]
 ) -> None:
     total_mib = read(reader, 0.0).memory_total_mib or 0
-    whole_sms = int(start().do("sms"))
+    before = start()  # it is no client of MPS: it would take turns with all that are
+    whole_sms = int(before.do("sms"))
+    before.__exit__()
     # Half the GPU a replica, of which this pod asks for half.
     half = Share(
         resource="nvidia.com/gpu.shared", milli=500, memory_mib=total_mib // 2, count=2,

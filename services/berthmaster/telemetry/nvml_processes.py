@@ -123,27 +123,37 @@ class Processes:
         self, now_s: float, measured: set[int], busy_percent: float | None
     ) -> Mapping[int, float]:
         """What each of these used of the GPU in percent, as far as it is known."""
-        if len(measured) == 1 and busy_percent is not None:
+        if busy_percent == 0 or (len(measured) == 1 and busy_percent is not None):
             return dict.fromkeys(measured, busy_percent)
         if now_s >= self._shares_due_s:
             self._shares_due_s = now_s + SHARES_S
-            self._sampled = self._sample()
+            self._sampled = self._sample(measured)
         return {pid: self._sampled[pid] for pid in measured if pid in self._sampled}
 
-    def _sample(self) -> Mapping[int, float]:
-        """The mean of each process's samples since we last asked."""
+    def _sample(self, measured: set[int]) -> Mapping[int, float]:
+        """The mean of each process's samples since we last asked.
+
+        The driver names those who did something: where it names anybody, the others did nothing.
+        Where it names nobody it may have taken no sample.
+        """
         since_us = self._sampled_us
         samples = self._ask(
             "process samples", lambda handle: self._driver.process_samples(handle, since_us)
         )
         sums: dict[int, tuple[int, int]] = {}
+        absurd: set[int] = set()
         for sample in samples or ():
             # A driver with nothing to tell has been seen to send old or absurd entries.
-            if sample.at_us > since_us and percent(sample.sm_percent) is not None:
+            if percent(sample.sm_percent) is None:
+                absurd.add(sample.pid)
+            elif sample.at_us > since_us:
                 total, count = sums.get(sample.pid, (0, 0))
                 sums[sample.pid] = (total + sample.sm_percent, count + 1)
                 self._sampled_us = max(self._sampled_us, sample.at_us)
-        return {pid: round(total / count, 1) for pid, (total, count) in sums.items()}
+        if not sums:
+            return {}
+        still = dict.fromkeys(measured - absurd, 0.0)
+        return still | {pid: round(total / count, 1) for pid, (total, count) in sums.items()}
 
     def _divide(self, shares: dict[int, float], servers: set[int], clients: set[int]) -> None:
         """Give the clients what the server did for them, as far as that can be said."""

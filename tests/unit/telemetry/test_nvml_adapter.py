@@ -82,11 +82,11 @@ def test_a_gpu_is_read_through_pynvml(library: Library) -> None:
             ),
             processes=(
                 GpuProcess(pid=101, memory_mib=512, sm_percent=50.0, pod_uid=UIDS[0]),
-                GpuProcess(pid=102, pod_uid=UIDS[1]),
+                GpuProcess(pid=102, sm_percent=0.0, pod_uid=UIDS[1]),
             ),
             pods=(
                 GpuPodUse(pod_uid=UIDS[0], memory_mib=512, sm_percent=50.0),
-                GpuPodUse(pod_uid=UIDS[1]),
+                GpuPodUse(pod_uid=UIDS[1], sm_percent=0.0),
             ),
         ),
     )

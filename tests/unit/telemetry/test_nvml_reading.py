@@ -173,7 +173,7 @@ def test_processes_carry_their_memory_share_and_pod() -> None:
         GpuProcess(pid=101, memory_mib=512, sm_percent=45.0, pod_uid=PODS[101]),
         GpuProcess(pid=102),
         GpuProcess(pid=103, kind="mps", memory_mib=64),
-        GpuProcess(pid=104, kind="graphics", memory_mib=8),
+        GpuProcess(pid=104, kind="graphics", memory_mib=8, sm_percent=0.0),
     )
     assert read(reader, 0.5)[0].pods == (
         GpuPodUse(pod_uid=PODS[101], memory_mib=512, sm_percent=45.0),
@@ -182,6 +182,13 @@ def test_processes_carry_their_memory_share_and_pod() -> None:
     assert read(reader, SHARES_S - 0.1)[0].processes[0].sm_percent == 45.0
     # No sample since: how much it uses now is not known, rather than as much as before.
     assert read(reader, SHARES_S)[0].processes[0].sm_percent is None
+
+
+def test_of_a_gpu_that_does_nothing_no_process_does_anything() -> None:
+    two = [Process(101, 512 * MIB), Process(102, 4 * MIB)]
+    driver = FakeDriver(FakeGpu("GPU-a", rates=Rates(0, 0), compute_processes=two))
+    assert [one.sm_percent for one in read(opened(driver), 0.0)[0].processes] == [0.0, 0.0]
+    assert driver.asked["process_samples"] == 0
 
 
 def test_one_process_alone_does_what_its_gpu_does_and_samples_are_not_asked() -> None:
