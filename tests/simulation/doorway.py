@@ -8,7 +8,15 @@ stories by themselves: what the door checks is then what the guards check.
 from typing import Final, NamedTuple
 
 from berthmaster.door.receipts import Receipt, Receipts
-from berthmaster.door.recovery import BringBack, Losses, No, judged, numbers_of, refused_at_once
+from berthmaster.door.recovery import (
+    BringBack,
+    Losses,
+    No,
+    judged,
+    may_lack,
+    numbers_of,
+    refused_at_once,
+)
 from berthmaster.executor.events import Listed
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.flaws import LOST
@@ -223,7 +231,8 @@ class Doorway(Process):
         )
         if here and not step.receipt and not self.executors_have_spoken:
             return None
-        if not step.receipt or (here and (held is None or held.attempt <= work.attempt)):
+        lacks = not here or (held is not None and may_lack(held, work.attempt, work.state))
+        if not step.receipt or not lacks:
             return found
         if not self.watch.certain:
             return None

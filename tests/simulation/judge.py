@@ -215,7 +215,7 @@ class Judge:
         self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
         if self.harmed and isinstance(event, Claimed) and message.sequence not in self.lies:
             # Whoever has read what the log has lost knows better than what is left says.
-            self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.by
+            self.claims[Attempt(event.tenant, event.id, event.attempt)] = event.executor
         is_lost = event.by.startswith("resolver") and self.lost.get(getattr(event, "cluster", ""))
         if is_lost and isinstance(event, Evicted | Withdrawn) and "lost" in event.reason:
             # A person says that its cluster is; also where the log has lost what this builds on.
@@ -246,7 +246,7 @@ class Judge:
         match event:
             case Claimed():
                 attempt = Attempt(event.tenant, event.id, event.attempt)
-                self.claims[attempt] = event.by
+                self.claims[attempt] = event.executor
                 self.orphans.discard(attempt)  # placed anew where it is
                 self.lost_attempts.discard(attempt)
             case Recovered():
@@ -273,6 +273,9 @@ class Judge:
                 self._check_size(event, work)
             case Evicted() | Failed() | Cancelled() | Succeeded():
                 self._check_ending(event, standing)
+                if work.ended and Attempt(event.tenant, event.id, event.attempt) in self.doubtful:
+                    # It ran on where a person had said that all was lost: the job is over by that.
+                    self.orphans = {o for o in self.orphans if key(o.tenant, o.id) != name}
 
     # Damage
 

@@ -22,6 +22,7 @@ from berthmaster.door.bounds import Bucket, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
 from berthmaster.door.receipts import Receipt, Receipts
+from berthmaster.door.recovery import may_lack
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
@@ -173,10 +174,11 @@ class Door:
         """Whether the log may have lost what the asker holds by its receipt."""
         if not request.receipt or found.why:
             return False
-        if found.workload is None:
+        stands = found.workload
+        if stands is None:
             return True
         held = self.receipts.opened(request.receipt)
-        return held is not None and held.attempt > found.workload.attempt
+        return held is not None and may_lack(held, stands.attempt, stands.state)
 
     # Facts
 

@@ -13,6 +13,8 @@ Rules of this file:
 - Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
   Of the same attempt, what runs outweighs a placement that nobody has claimed: a decider that began
   just after the loss placed anew what it could not know of.
+- Where the log has the placement and has lost only that it was claimed, that is stored again: what
+  else it has of the attempt stands.
 - For a while after the acceptance only: whoever comes later finds his job placed anew, or
   forgotten.
 """
@@ -28,6 +30,7 @@ from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Cancelled,
+    Claimed,
     Evicted,
     Failed,
     Placed,
@@ -48,6 +51,11 @@ class Losses(NamedTuple):
     def of(self, log: str) -> tuple[Loss, ...]:
         """Those of one making of the log."""
         return tuple(loss for loss in self.each if loss.making == log)
+
+    def since(self, receipt: Receipt, log: str) -> bool:
+        """Whether anything was accepted as lost since the receipt was signed."""
+        mine = self.of(log)
+        return bool(mine) and (receipt.log != log or mine[-1].at_s > receipt.accepted_at_s)
 
     def has(self, number: int, receipt: Receipt, log: str, is_taken: Callable[[int], bool]) -> bool:
         """Whether what stood under this number when the receipt was signed is lost now.
@@ -75,7 +83,7 @@ class Stands(NamedTuple):
 class BringBack(NamedTuple):
     """Store this."""
 
-    event: Recovered
+    event: Recovered | Claimed
 
 
 def refused_at_once(
@@ -89,6 +97,12 @@ def refused_at_once(
     if receipt.cell == HUB_CELL:
         return "the hub's reconciler brings it back"
     return "" if losses.of(log) else "the log has lost nothing that a person accepted"
+
+
+def may_lack(held: Receipt, attempt: int, state: str) -> bool:
+    """Whether the log, which says this of the open attempt, may have lost something of what is held
+    by its receipt: another attempt that came later, or that this one was claimed."""
+    return held.attempt > attempt or (held.attempt == attempt and state == State.PLACED)
 
 
 def numbers_of(receipt: Receipt) -> tuple[int, int]:
@@ -117,13 +131,30 @@ def judged(
     if why := _known_better(receipt, work, story, verdicts, archived):
         return No(why)
     is_here = work.live and work.attempt == receipt.attempt and work.cluster == receipt.cluster
-    if is_here and not has_gap:
+    if is_here and not has_gap and work.state is not State.PLACED:
         return Stands()
+    # Else it was placed anew in the same cluster.
+    is_as_placed = is_here and not has_gap and work.pods == receipt.pods
     numbers = numbers_of(receipt)
-    if not has_gap and not any(losses.has(n, receipt, log, taken.__contains__) for n in numbers):
+    lacks = has_gap or any(losses.has(n, receipt, log, taken.__contains__) for n in numbers)
+    if not (losses.since(receipt, log) if is_as_placed else lacks):
         return No("the log has lost nothing of it")
     if now_s > losses.of(log)[-1].at_s + within_s:
         return No(f"the damage was accepted more than {within_s:.0f} s ago")
+    if is_as_placed:
+        return BringBack(
+            Claimed(
+                tenant=receipt.tenant,
+                id=receipt.id,
+                after=work.sequence,
+                at_s=now_s,
+                by="door",
+                cause=f"placed as {receipt.sequence}",
+                cluster=receipt.cluster,
+                attempt=receipt.attempt,
+                executor=executor,
+            )
+        )
     return BringBack(
         Recovered(
             tenant=receipt.tenant,

@@ -12,6 +12,7 @@ from berthmaster.door.recovery import (
     No,
     Stands,
     judged,
+    may_lack,
     refused_at_once,
 )
 from berthmaster.lifecycle.fold import Verdict, Workload, offer
@@ -230,6 +231,7 @@ def test_of_two_clusters_that_hold_a_job_the_later_attempt_is_right() -> None:
     later = receipt(cluster="other", attempt=2, sequence=50, evictions=1)
     second = verdict(later, story, cut_at(5))
     assert isinstance(second, BringBack)
+    assert isinstance(second.event, Recovered)
     assert (second.event.cluster, second.event.after, second.event.evictions) == ("other", 60, 1)
     story.append(RecordedEvent(sequence=70, stored_at_s=7.0, event=second.event))
     assert verdict(receipt(), story, cut_at(5)) == No("the log has a later attempt of it, 2")
@@ -257,6 +259,48 @@ def test_what_runs_outweighs_a_placement_that_nobody_has_claimed() -> None:
     assert verdict(running, claimed, cut_at(5)) == No(
         "the log says that this attempt is another cluster's"
     )
+
+
+def test_where_only_the_claim_is_lost_it_is_stored_again_and_all_else_stands() -> None:
+    """Who holds the pods does not wait until claims are taken again: by then it may be cut off."""
+    story = [
+        *life(Submitted, Placed),
+        RecordedEvent(
+            sequence=25,
+            stored_at_s=2.5,
+            event=Reprioritized(tenant=TENANT, id=ID, after=20, at_s=2.5, by="gateway", priority=9),
+        ),
+    ]
+    found = verdict(receipt(), story, cut_at(25))
+    assert isinstance(found, BringBack)
+    claimed = fitting(Claimed, lived(Submitted, Placed))
+    assert found.event == msgspec.structs.replace(
+        claimed,
+        after=25,
+        at_s=ACCEPTED_S + 5,
+        by="door",
+        cause="placed as 20",
+        executor="executor/c1",
+    )
+    # In a copy that was put back as another log, too; but not by a receipt of after the acceptance.
+    assert verdict(receipt(log="on Monday"), story, cut_at(25)) == found
+    assert isinstance(verdict(receipt(accepted_at_s=ACCEPTED_S), story, cut_at(25)), No)
+    assert isinstance(verdict(receipt(), story, cut_at(25), now_s=ACCEPTED_S + 61), No)
+
+    # What runs elsewhere in the cluster than it was placed anew is brought back as it was.
+    there = receipt(pods=(msgspec.structs.replace(PODS[0], node="elsewhere"),))
+    moved = verdict(there, story, Losses((Loss(LOG, ACCEPTED_S, 15),)))
+    assert isinstance(moved, BringBack)
+    assert isinstance(moved.event, Recovered)
+    assert moved.event.pods == there.pods
+
+
+def test_the_log_may_lack_a_later_attempt_or_the_claim_of_what_is_held() -> None:
+    held = receipt(attempt=2)
+    assert may_lack(held, 1, State.RUNNING)
+    assert may_lack(held, 2, State.PLACED)
+    assert not may_lack(held, 2, State.CLAIMED)
+    assert not may_lack(held, 3, State.PLACED)
 
 
 def test_a_job_that_was_submitted_again_is_taken_for_the_same_only_with_the_same_content() -> None:
