@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.jobfigures.meter import HOLDERS_LACK
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.telemetry import GpuPodUse, GpuReading
 from berthmaster.messages.workload import PodSet
-from berthmaster.telemetry.nvml_gpu import SLOW_S
+from berthmaster.telemetry.nvml_counting import COUNTERS_S
 from berthmaster.telemetry.nvml_processes import SHARES_S
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from tests.gpu.conftest import Start
@@ -70,7 +71,8 @@ def test_two_pods_on_one_gpu_have_each_what_is_theirs(
 
         uses = eventually(told, "what both do", limit_s=4 * SHARES_S)
         assert 512 <= (uses[worker].memory_mib or 0) < 2048 <= (uses[sleeper].memory_mib or 0)
-        assert listener.messages()[-1].lacks == ()
+        told_of = listener.messages()[-1].lacks  # here may be no kubelet
+        assert all(lack.startswith(HOLDERS_LACK) for lack in told_of)
         assert agent.stop()[0] == 0
 
 
@@ -82,9 +84,9 @@ def test_a_gpu_that_is_busy_all_the_time_may_use_few_of_its_sms(
     for turn, blocks in enumerate((1, 0)):
         process.begin(f"spin {3 * WORKS_S} {blocks}")
         time.sleep(WORKS_S)
-        read(reader, 2 * turn * SLOW_S)
+        read(reader, 2 * turn * COUNTERS_S)
         time.sleep(WORKS_S)
-        seen.append(read(reader, (2 * turn + 1) * SLOW_S))
+        seen.append(read(reader, (2 * turn + 1) * COUNTERS_S))
         assert process.answer() == "ok"
     assert all((one.utilization_percent or 0) > 90 for one in seen)
     assert [one.processes[0].sm_percent for one in seen] == [

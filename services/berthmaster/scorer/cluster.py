@@ -30,9 +30,10 @@ from berthmaster.scorer.score import Life, amount_of
 from berthmaster.scorer.totals import Measured, Totals, TotalsPart
 
 LEAST_LIVE_S: Final = 3.0  # an agent at 1 Hz or more may lose a few messages
-# Idle share, in 1/1000 percent, above which two jobs on one GPU hardly slow each other: both below
-# 70 % busy (Lucid, ASPLOS'23).
-CALM_IDLE: Final = 30_000
+# Two jobs on one GPU hardly slow each other while both are below 70 % busy (Lucid, ASPLOS'23).
+# Under MPS they run side by side, each on its own SMs: there it is the SMs that must be left
+# (measured on an H200, see docs/scores.md).
+CALM_PERCENT: Final = 70
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -54,7 +55,10 @@ OLD: Final = Changed(dropped=Drop.OLD)
 class _Node:
     """What is known of one node beyond its contribution."""
 
-    __slots__ = ("counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report", "shared")
+    __slots__ = (
+        *("calm", "counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report"),
+        "shared",
+    )
 
     def __init__(self, report: NodeReport) -> None:
         self.report = report
@@ -64,6 +68,7 @@ class _Node:
         self.counter = 0
         self.live_until_s = 0.0  # 0: no live telemetry
         self.idle: dict[str, int] = {}  # GPU -> idle share in 1/1000 percent, where measured
+        self.calm: frozenset[str] = frozenset()  # GPUs that are measured and leave room for another
         self.lost: frozenset[str] = frozenset()  # stays when telemetry lapses: silence heals none
 
     def measured(self) -> Measured:
@@ -73,8 +78,7 @@ class _Node:
             if share is not None:
                 gpus += 1
                 idle += share
-        calm = sum(self.idle.get(key, 0) > CALM_IDLE for key in self.shared)
-        return Measured(gpus, idle, calm)
+        return Measured(gpus, idle, sum(key in self.calm for key in self.shared))
 
 
 class ScoredCluster:
@@ -253,7 +257,11 @@ class ScoredCluster:
         node.epoch, node.counter = told.epoch, told.counter
         node.live_until_s = now_s + max(LEAST_LIVE_S, 3 * told.interval_s)
         idle: dict[str, int] = {}
+        calm: set[str] = set()
         lost: set[str] = set()
+        by_mps = any(
+            share.kind == "shared" and share.isolation == "memory" for share in node.report.shares
+        )
         for gpu in told.gpus:
             # Where a report only counts GPUs, its entries have no uuid and are known by index.
             for key in (reading_key(gpu.uuid, gpu.index), reading_key("", gpu.index)):
@@ -261,7 +269,10 @@ class ScoredCluster:
                     lost.add(key)
                 elif gpu.utilization_percent is not None:
                     idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
-        node.idle = idle
+                    taken = gpu.sm_active_percent if by_mps else None
+                    if (gpu.utilization_percent if taken is None else taken) < CALM_PERCENT:
+                        calm.add(key)
+        node.idle, node.calm = idle, frozenset(calm)
         if node.lost != lost:
             node.lost = frozenset(lost)
             return self._assess(node, mix), node.live_until_s
@@ -276,7 +287,7 @@ class ScoredCluster:
         if node.live_until_s > now_s:
             return node.live_until_s
         node.live_until_s = 0.0
-        node.idle = {}
+        node.idle, node.calm = {}, frozenset()
         self.totals.measure(name, Measured(), False)
         return None
 

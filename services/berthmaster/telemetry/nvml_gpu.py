@@ -1,25 +1,25 @@
 """One GPU under NVML: which calls are made, how often, and what becomes of their refusals.
 
 Two lanes. What changes from second to second is asked at every read. What changes seldom or is slow
-to answer (limits, error counters, MIG, retired memory) is asked every `SLOW_S` and remembered, and
-so is what counters tell, which miss nothing in between. A call that this GPU does not support, or
-that we are not allowed, is left alone for `DEAF_S`: eight GPUs that each refuse five calls a second
-would cost more than all that they answer.
+to answer (limits, error counters, MIG, retired memory) is asked every `SLOW_S` and remembered. A
+call that this GPU does not support, or that we are not allowed, is left alone for `DEAF_S`: eight
+GPUs that each refuse five calls a second would cost more than all that they answer.
 
 A refused call gives None for its figure. Only a GPU that answers nothing at all is lost, with the
 driver's own words; so is one for which the driver says so. Pure.
 """
 
-import math
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from berthmaster.messages.telemetry import GpuReading, MigInstance
 from berthmaster.telemetry.gpu_health import Signs, throttle_names, verdict
+from berthmaster.telemetry.nvml_counting import Counting
 from berthmaster.telemetry.nvml_driver import (
     Activity,
     Counters,
@@ -41,7 +41,6 @@ T = TypeVar("T")
 SLOW_S: Final = 10.0
 DEAF_S: Final = 60.0
 MAX_MIG: Final = 16  # twice what any GPU can be cut into
-_UNKNOWN: Final = Activity(math.nan, math.nan)
 
 
 class GpuGone(Exception):
@@ -59,8 +58,8 @@ class _Slow:
     retirement_pending: bool | None = None
     retirement_failed: bool | None = None
     recovery_action: int | None = None
-    sm_active_percent: float | None = None
     mig: tuple[MigInstance, ...] = ()
+    counted: Mapping[str, Callable[[Handle], Counters]] = field(default_factory=dict)  # by UUID
 
 
 class Gpu:
@@ -73,13 +72,13 @@ class Gpu:
         self.why_lost = "not opened yet"  # "" = not lost
         self.handle: Handle | None = None  # kept when it is lost: it may come back under the same
         self.processes = Processes(driver, self._ask, whose)
+        self._counting = Counting(driver, self._ask)
         self._driver = driver
         self._xid: int | None = None
         self._device_xid: int | None = None
         self._device_xid_at_s = 0.0
         self._slow = _Slow(due_s=float("-inf"))
         self._deaf_until_s: dict[str, float] = {}
-        self._counted: dict[str, Counters] = {}  # at the last look, by UUID
         self._now_s = 0.0
         self._answers = 0
         self._trouble = ""
@@ -89,7 +88,7 @@ class Gpu:
         self.handle = handle
         self._slow = _Slow(due_s=float("-inf"))
         self._deaf_until_s.clear()
-        self._counted.clear()  # those of an earlier handle are no use
+        self._counting.begin()
         self.processes.begin()
 
     def lose(self, why: str) -> None:
@@ -137,6 +136,8 @@ class Gpu:
         if self._answers == 0 and self._trouble:
             raise GpuGone(f"the driver answers nothing about it: {self._trouble}")
         slow = self._slow_lane(memory)
+        activity = self._counting.read(now_s, slow.counted)
+        mig = tuple(_with_activity(one, activity.get(one.uuid)) for one in slow.mig)
         signs = Signs(
             xid=self._device_xid,
             xid_at_s=self._device_xid_at_s,
@@ -155,8 +156,8 @@ class Gpu:
             health_reason=why,
             memory_total_mib=memory.total_bytes // MIB if memory else None,
             memory_used_mib=memory.used_bytes // MIB if memory else None,
-            utilization_percent=of_slices(slow.mig) if busy is None else busy,
-            sm_active_percent=slow.sm_active_percent,
+            utilization_percent=of_slices(mig) if busy is None else busy,
+            sm_active_percent=_sm_active(activity.get(self.uuid)),
             memory_bandwidth_percent=percent(rates.memory_percent),
             power_w=None if power_mw is None else power_mw / 1000,
             power_limit_w=slow.power_limit_w,
@@ -167,7 +168,7 @@ class Gpu:
             ecc_corrected=slow.ecc_corrected,
             ecc_uncorrected=slow.ecc_uncorrected,
             xid=self._xid,
-            mig=slow.mig,
+            mig=mig,
             processes=processes,
             pods=pods,
             other_processes=others,
@@ -231,66 +232,40 @@ class Gpu:
             retirement_failed=None if rows is None else rows.failed,
             recovery_action=self._ask("recovery action", driver.recovery_action),
         )
-        before, self._counted = self._counted, {}
-        try:
-            if self._ask("mig mode", driver.mig_enabled):
-                self._slow.mig = self._mig(memory, before)
-            elif self._ask("counters", driver.counts):
-                activity = self._activity(self.uuid, before, driver.count_gpu)
-                self._slow.sm_active_percent = percent(round(activity.sm_percent, 1))
-        finally:
-            for counters in before.values():
-                driver.forget(counters)
+        if self._ask("mig mode", driver.mig_enabled):
+            self._cut(memory)
+        elif self._ask("counters", driver.counts):
+            self._slow.counted = {self.uuid: driver.count_gpu}
         return self._slow
 
-    def _activity(
-        self, uuid: str, before: dict[str, Counters], count: Callable[[Handle], Counters]
-    ) -> Activity:
-        """What this device did since its counters were last read."""
-        counters = self._ask("counters of " + uuid, count)
-        if counters is None:
-            return _UNKNOWN
-        self._counted[uuid] = counters
-        if uuid not in before:
-            return _UNKNOWN
-        last = before[uuid]
-        return self._ask("activity", lambda _: self._driver.activity(last, counters)) or _UNKNOWN
-
-    def _mig(self, memory: Memory | None, before: dict[str, Counters]) -> tuple[MigInstance, ...]:
-        """The instances there are, those of a GPU with counters with what they did."""
-        places = min(self._ask("mig places", self._driver.mig_places) or 0, MAX_MIG)
-        found: list[tuple[MigInstance, int | None]] = []
-        counts = self._ask("counters", self._driver.counts)
+    def _cut(self, memory: Memory | None) -> None:
+        """Which instances there are, and of which the counters tell."""
+        driver = self._driver
+        places = min(self._ask("mig places", driver.mig_places) or 0, MAX_MIG)
+        counts = self._ask("counters", driver.counts)
+        within: dict[str, int] = {}
+        found: list[MigInstance] = []
         for place in range(places):
             handle = self._mig_handle(place)
             instance = None if handle is None else self._mig_instance(handle, memory)
-            if handle is not None and instance is not None:
-                within = self._ask("gpu instance", self._driver.gpu_instance, handle)
-                found.append((instance, within if counts else None))
+            if handle is None or instance is None:
+                continue
+            found.append(instance)
+            number = self._ask("gpu instance", driver.gpu_instance, handle) if counts else None
+            if number is not None:
+                within[instance.uuid] = number
         # The counters are those of a GPU instance: of several devices within one nobody can say.
-        devices = Counter(within for _, within in found)
-        return tuple(
-            instance
-            if within is None or devices[within] > 1
-            else self._with_activity(instance, within, before)
-            for instance, within in found
-        )
+        devices = Counter(within.values())
+        self._slow.mig = tuple(found)
+        self._slow.counted = {
+            uuid: partial(_count_mig, driver, number)
+            for uuid, number in within.items()
+            if devices[number] == 1
+        }
 
     def _mig_handle(self, place: int) -> Handle | None:
         driver = self._driver
         return self._ask(f"mig device {place}", lambda parent: driver.mig_device(parent, place))
-
-    def _with_activity(
-        self, instance: MigInstance, within: int, before: dict[str, Counters]
-    ) -> MigInstance:
-        activity = self._activity(
-            instance.uuid, before, lambda parent: self._driver.count_mig(parent, within)
-        )
-        return msgspec.structs.replace(
-            instance,
-            utilization_percent=percent(round(activity.engine_percent, 1)),
-            sm_active_percent=percent(round(activity.sm_percent, 1)),
-        )
 
     def _mig_instance(self, handle: Handle, memory: Memory | None) -> MigInstance | None:
         """What is known of it; None for one that has no identity."""
@@ -308,6 +283,24 @@ class Gpu:
             memory_mib=size_mib,
             memory_used_mib=own.used_bytes // MIB if own else None,
         )
+
+
+def _count_mig(driver: Nvml, number: int, parent: Handle) -> Counters:
+    return driver.count_mig(parent, number)
+
+
+def _sm_active(activity: Activity | None) -> float | None:
+    return None if activity is None else percent(round(activity.sm_percent, 1))
+
+
+def _with_activity(instance: MigInstance, activity: Activity | None) -> MigInstance:
+    if activity is None:
+        return instance
+    return msgspec.structs.replace(
+        instance,
+        utilization_percent=percent(round(activity.engine_percent, 1)),
+        sm_active_percent=_sm_active(activity),
+    )
 
 
 def profile_name(name: str, made_of: Slice | None, parent: Memory | None) -> str:

@@ -19,7 +19,7 @@ from berthmaster.telemetry.source import percent
 T = TypeVar("T")
 ProcessKind = Literal["compute", "graphics", "mps"]
 
-SHARES_S: Final = 5.0  # between two looks at the samples; each tells of all the time since
+SHARES_S: Final = 10.0  # between two looks at the samples; each tells of all the time since
 GRAPHICS_S: Final = 10.0  # between two looks for processes that draw
 MIB: Final = 1024 * 1024
 # Those with the most memory are told one by one, all of them by pod: a node of eight GPUs stays

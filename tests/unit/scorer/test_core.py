@@ -4,7 +4,7 @@ import itertools
 
 from msgspec.structs import replace
 
-from berthmaster.messages.fleet import ClusterScore, ResourceScore, Stamp
+from berthmaster.messages.fleet import ClusterScore, ResourceScore, Share, Stamp
 from berthmaster.messages.workload import PodSet
 from berthmaster.scorer.core import Scorer
 from berthmaster.scorer.events import (
@@ -286,6 +286,27 @@ def test_silent_telemetry_counts_as_busy_and_then_as_unknown() -> None:
     # Then the other one.
     (unknown,) = story.wait(3.1)
     assert (unknown.idle_gpu_percent, unknown.telemetry_nodes) == (None, 0)
+
+
+def test_of_a_gpu_under_mps_it_counts_how_many_of_its_sms_have_work() -> None:
+    half = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)
+    story = Story()
+    busy = telemetry(100, counter=1)
+    (gpu,) = busy.gpus
+    few = replace(busy, gpus=(replace(gpu, sm_active_percent=46.0),))
+    for counter, isolation, calm in ((1, "none", 0.0), (2, "memory", 100.0)):
+        shares = (replace(half, isolation=isolation),)
+        story.fact(
+            replace(report(gpus=1, pods=(pod(0, milli=500),), counter=counter), shares=shares)
+        )
+        story.hear(replace(few, counter=counter))
+        assert story.score().calm_gpu_percent == calm
+        assert story.score().idle_gpu_percent == 0.0
+    most = replace(gpu, sm_active_percent=97.0)
+    story.hear(replace(busy, gpus=(most,), counter=3))
+    assert story.score().calm_gpu_percent == 0.0
+    story.hear(replace(busy, counter=4))  # not told: then what the driver says counts
+    assert story.score().calm_gpu_percent == 0.0
 
 
 def test_shared_gpus_are_calm_below_seventy_percent_and_busy_when_nobody_measures_them() -> None:

@@ -12,7 +12,7 @@ import pytest
 from berthmaster.messages.telemetry import GpuPodUse, GpuProcess, GpuReading, MigInstance
 from berthmaster.telemetry import nvml
 from berthmaster.telemetry.nvml import Pynvml, open_nvml
-from berthmaster.telemetry.nvml_gpu import SLOW_S
+from berthmaster.telemetry.nvml_counting import COUNTERS_S
 from berthmaster.telemetry.nvml_processes import SHARES_S
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from berthmaster.telemetry.proc import ProcFolder
@@ -103,17 +103,17 @@ def test_counters_are_read_through_pynvml(library: Library) -> None:
     reader = NvmlReader(Pynvml(pynvml), pods_of({}))
     reader.open(now_s=0.0)
     reader.read(0.0)
-    ((_, (reading,), _),) = reader.read(SLOW_S)
+    ((_, (reading,), _),) = reader.read(COUNTERS_S)
     (instance,) = reading.mig
     assert (instance.utilization_percent, instance.sm_active_percent) == (75.5, 12.5)
     assert library.counters == {0x5000 + 2: 5}  # of GPU instance 5
     library.mig = False
-    reader.read(2 * SLOW_S)
+    reader.read(2 * COUNTERS_S)
     library.refuses_sm = True
-    ((_, (reading,), _),) = reader.read(3 * SLOW_S)
+    ((_, (reading,), _),) = reader.read(3 * COUNTERS_S)
     assert reading.sm_active_percent is None
     library.refuses_sm = False
-    ((_, (reading,), _),) = reader.read(4 * SLOW_S)
+    ((_, (reading,), _),) = reader.read(4 * COUNTERS_S)
     assert reading.sm_active_percent == 12.5
     reader.close()
     assert not library.counters
