@@ -526,13 +526,23 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         assert isinstance(refused, Refusal)
         seen = await seen_of(conn, WORKLOADS)
         assert seen is not None
-        request = VoidRequest(created=seen.making, sequences=(torn,), reason="a test")
-        reply = await conn.request(subjects.operator("void"), encode(request), timeout_s=5)
-        declared = API_REPLIES.decode(reply.data)
+        request = VoidRequest(created=seen.making, sequences=(torn,), reason="a test", after=0)
+
+        async def declare(request: VoidRequest) -> object:
+            reply = await conn.request(subjects.operator("void"), encode(request), timeout_s=5)
+            return API_REPLIES.decode(reply.data)
+
+        declared = await declare(request)
         assert isinstance(declared, OperatorReply), declared
-        kept = await declared_void(conn, WORKLOADS)
+        kept, number = await declared_void(conn, WORKLOADS)
         assert kept is not None
-        assert (kept.sequences, kept.reason) == ((torn,), "a test")
+        assert (kept.sequences, kept.reason, number) == ((torn,), "a test", declared.sequence)
+        # Repeated late it is what it was; whoever saw less than there is takes nothing back.
+        assert await declare(request) == declared
+        stale = await declare(msgspec.structs.replace(request, sequences=(torn + 1,)))
+        assert isinstance(stale, Refusal)
+        assert (stale.code, stale.field) == ("conflict", "after")
+        assert (await declared_void(conn, WORKLOADS))[1] == number
     # Services start anew, as each does by itself when it hears of it.
     async with client(server.url) as conn, side(server.url) as both:
         await until(lambda: both.ready)

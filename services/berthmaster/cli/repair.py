@@ -114,15 +114,16 @@ async def void(session: Session, sequences: tuple[int, ...], reason: str, yes: b
             note = "Nothing is changed. --yes --reason … lets them count for nothing."
             session.out.document(found, lambda: safe(f"{_story('', found)}\n{note}"))
             return EXIT_FAILED
-        seen, before = (
-            await read(seen_of(conn, WORKLOADS)),
-            await read(declared_void(conn, WORKLOADS)),
-        )
+        seen = await read(seen_of(conn, WORKLOADS))
+        before, number = await read(declared_void(conn, WORKLOADS))
         if seen is None:
             raise BerthError("there is no WORKLOADS")
         known = before.sequences if before is not None else ()
         request = VoidRequest(
-            created=seen.making, sequences=tuple(sorted({*known, *sequences})), reason=reason
+            created=seen.making,
+            sequences=tuple(sorted({*known, *sequences})),
+            reason=reason,
+            after=number,
         )
         reply = await berth.void(request)
     told = ", ".join(str(one) for one in sorted(set(sequences)))

@@ -54,12 +54,14 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.states import BEGUN, HELD, State
 from berthmaster.messages.api import (
+    AcceptLogRequest,
     ApiReply,
     HelloReply,
     ListReply,
     OperatorReply,
     RecordedEvent,
     Refusal,
+    VoidRequest,
 )
 from berthmaster.messages.control import (
     ClusterLost,
@@ -500,8 +502,8 @@ def hello(asked: Requested, now_s: float) -> ApiReply:
 
 def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     """An operator's order: stored, then confirmed. Repeating one is harmless."""
-    if asked.verb == "accept_log":
-        return (yield from _accept_log(shared, asked, now_s))
+    if asked.verb in ("accept_log", "void"):
+        return (yield from _say_of_log(shared, asked, now_s))
     made = _control_fact(shared, asked, now_s)
     if isinstance(made, Refusal):
         return made
@@ -509,23 +511,43 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     return (yield from put(shared, asked.ref, fact, note))
 
 
-def _accept_log(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
-    """Once for each damage: whatever is remembered of the log before an acceptance counts no more,
-    and one that is repeated late must not do that to what is younger than the damage."""
-    asks = validation.accept_log_request(asked.data)
-    if isinstance(asks, Refusal):
-        return asks
-    fact = LogAccepted(
-        stream=asks.stream,
-        created=asks.created,
-        sequence=asks.sequence,
-        missing=asks.missing,
-        reason=asks.reason,
-        set_by=shared.by,
-        set_at_s=now_s,
-    )
-    note = "services go on with what this stream holds"
-    return (yield from put(shared, asked.ref, fact, note, asks.after))
+def _say_of_log(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
+    """By what its sender saw that was said before. Whatever is remembered of the log before an
+    acceptance counts no more, and what is void is all that the last one names: one that is repeated
+    late must not do that to what is younger."""
+    told: AcceptLogRequest | VoidRequest | Refusal
+    if asked.verb == "void":
+        told = validation.void_request(asked.data)
+    else:
+        told = validation.accept_log_request(asked.data)
+    fact: LogAccepted | MessagesVoid
+    match told:
+        case Refusal():
+            return told
+        case AcceptLogRequest():
+            fact = LogAccepted(
+                stream=told.stream,
+                created=told.created,
+                sequence=told.sequence,
+                missing=told.missing,
+                reason=told.reason,
+                set_by=shared.by,
+                set_at_s=now_s,
+            )
+            note = "services go on with what this stream holds"
+        case VoidRequest():
+            fact = MessagesVoid(
+                stream="WORKLOADS",
+                created=told.created,
+                sequences=told.sequences,
+                reason=told.reason,
+                set_by=shared.by,
+                set_at_s=now_s,
+            )
+            note = "services read the log anew and pass over them"
+        case _:
+            assert_never(told)
+    return (yield from put(shared, asked.ref, fact, note, told.after))
 
 
 def put(
@@ -598,19 +620,6 @@ def _control_fact(
                 set_at_s=now_s,
             )
             return told, "what was claimed there is placed anew" if gone else ""
-        case "void":
-            void = validation.void_request(asked.data)
-            if isinstance(void, Refusal):
-                return void
-            declared = MessagesVoid(
-                stream="WORKLOADS",
-                created=void.created,
-                sequences=void.sequences,
-                reason=void.reason,
-                set_by=shared.by,
-                set_at_s=now_s,
-            )
-            return declared, "services read the log anew and pass over them"
         case "queue":
             setting = validation.queue_setting(asked.data)
             if isinstance(setting, Refusal):

@@ -85,7 +85,7 @@ async def look(
         accepted, at_s, number = await acceptance(conn, stream)
         marks = core.counted(stream, all_marks, accepted, at_s)
         damage = core.held_against(stream, seen, marks, accepted)
-        void = await declared_void(conn, stream) if stream == WORKLOADS else None
+        void, _ = await declared_void(conn, stream) if stream == WORKLOADS else (None, 0)
         found[stream] = Looked(stream, seen, accepted, at_s, number, marks, damage, void)
     return found
 

@@ -108,7 +108,7 @@ async def tell_again(conn: Connection, service: str, folder: Path) -> None:
 async def flaws_of(conn: Connection, stream: str) -> Flaws:
     """What people have said of a stream. Raises BusError."""
     fact, _, _ = await acceptance(conn, stream)
-    void = await declared_void(conn, stream)
+    void, _ = await declared_void(conn, stream)
     return flaws(
         fact.missing if fact is not None else (), void.sequences if void is not None else ()
     )
@@ -139,13 +139,14 @@ async def accepted_losses(conn: Connection) -> list[Loss]:
     return found
 
 
-async def declared_void(conn: Connection, stream: str) -> MessagesVoid | None:
-    """Which messages of a stream count for nothing. Raises BusError."""
-    fact, _, _ = await _set_last(conn, subjects.void(stream))
+async def declared_void(conn: Connection, stream: str) -> tuple[MessagesVoid | None, int]:
+    """Which messages of a stream count for nothing, and under which number of CONTROL the last
+    such declaration stands, of this making of the stream or another. Raises BusError."""
+    fact, _, sequence = await _set_last(conn, subjects.void(stream))
     if not isinstance(fact, MessagesVoid):
-        return None
+        return None, sequence
     seen = await seen_of(conn, stream)
-    return fact if seen is not None and fact.created == seen.making else None
+    return (fact if seen is not None and fact.created == seen.making else None), sequence
 
 
 async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None, float, int]:

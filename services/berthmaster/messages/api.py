@@ -696,8 +696,10 @@ class VoidRequest(
     created: Named  # which making of the stream they are in
     sequences: Annotated[
         tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MOST_VOID)
-    ]
+    ]  # all that are void, those that were declared before among them
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+    # What was declared before, when its sender looked: as ``after`` of AcceptLogRequest.
+    after: Annotated[int, Meta(ge=0)] | None = None
 
 
 class GiveUpRequest(

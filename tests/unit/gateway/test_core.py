@@ -51,7 +51,14 @@ from berthmaster.messages.api import (
     SubmitReply,
     WorkloadView,
 )
-from berthmaster.messages.control import ClusterLost, Cordon, QueuePlace, QueueSetting
+from berthmaster.messages.control import (
+    ClusterLost,
+    Cordon,
+    LogAccepted,
+    MessagesVoid,
+    QueuePlace,
+    QueueSetting,
+)
 from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.workload import (
     Cancelled,
@@ -984,6 +991,53 @@ def test_an_operators_order_is_confirmed_when_it_is_stored(
     gateway.handle(asked, 9.0)
     told = msgspec.structs.replace(UNCERTAIN, expected=f"{AGAIN} (?)")
     assert gateway.handle(Answered(ref="r1", outcome=Unknown("?")), 9.0) == say(told)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "fact"),
+    [
+        (
+            "accept_log",
+            {"stream": "WORKLOADS", "created": "a", "sequence": 7, "reason": "so be it"},
+            LogAccepted(
+                stream="WORKLOADS",
+                created="a",
+                sequence=7,
+                reason="so be it",
+                set_by=BY,
+                set_at_s=9.0,
+            ),
+        ),
+        (
+            "void",
+            {"created": "a", "sequences": [3, 5], "reason": "torn"},
+            MessagesVoid(
+                stream="WORKLOADS",
+                created="a",
+                sequences=(3, 5),
+                reason="torn",
+                set_by=BY,
+                set_at_s=9.0,
+            ),
+        ),
+    ],
+)
+def test_what_is_said_of_the_log_is_stored_only_behind_what_its_sender_saw(
+    verb: str, body: dict[str, object], fact: LogAccepted | MessagesVoid
+) -> None:
+    gateway = fresh()
+    assert gateway.handle(ask(verb, body, tenant=None), 9.0) == [PutControl(ref="r1", fact=fact)]
+    gateway.handle(stored(3), 9.0)
+    asked = ask(verb, body | {"after": 3}, tenant=None)
+    assert gateway.handle(asked, 9.0) == [PutControl(ref="r1", fact=fact, after=3)]
+    # Somebody else has said something since, and it may be just what this one would take back.
+    told = Refusal(
+        code="conflict",
+        field="after",
+        value="3",
+        expected="what was set last, which is 4: look again",
+    )
+    assert gateway.handle(Answered(ref="r1", outcome=Refused(4)), 9.0) == say(told)
 
 
 def test_verbs_of_operators_are_no_tenants() -> None:
