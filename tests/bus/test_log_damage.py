@@ -28,6 +28,7 @@ from berthmaster.gateway.service import SERVICE as GATEWAY
 from berthmaster.gateway.settings import GatewaySettings
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.logcheck import core, guard
+from berthmaster.logcheck import examine as logcheck_examine
 from berthmaster.logcheck.examine import examine, look, read_through
 from berthmaster.logcheck.marks import declared_void, seen_of
 from berthmaster.messages.api import (
@@ -40,9 +41,11 @@ from berthmaster.messages.api import (
     VoidRequest,
     WhyReply,
 )
-from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
+from berthmaster.messages.families import API_REPLIES, DECISIONS, LOG_MARKS, encode
+from berthmaster.messages.placement import Choice
 from berthmaster.messages.records import ArchivedStory
 from berthmaster.messages.workload import Cancelled, Submitted
+from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.resolver.service import SERVICE as RESOLVER
 from berthmaster.resolver.service import ResolverSettings
 from berthmaster.runtime.health import Health
@@ -67,6 +70,7 @@ LIMIT_S = 20.0
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One server has nothing to settle."""
     monkeypatch.setattr(guard, "SETTLE_S", 0.3)
+    monkeypatch.setattr(logcheck_examine, "WHOLE_WITHIN_S", 0.3)
     monkeypatch.setattr(guard, "LOOK_S", 0.2)
     monkeypatch.setattr(guard, "RECOVERY_S", 0.5)  # nothing runs
 
@@ -459,6 +463,77 @@ async def test_what_was_told_to_be_stored_and_nobody_has_read_is_missed_by_its_w
         assert not mine.sound
         ctx.stopping.set()
         await looking
+
+
+async def half_a_commit(conn: Connection, name: str) -> int:
+    """A decision that places a job, and not the event that was stored with it: what a server leaves
+    that lost the last message of its log. The decision's number in the log."""
+    last = await last_message(conn, WORKLOADS, subjects.decision("all"))
+    assert last is not None
+    before = DECISIONS.decode(last.data)
+    choice = Choice(tenant="team", id=name, attempt=1, cluster="c1", pods=(), ranking=())
+    made = msgspec.structs.replace(
+        before, number=before.number + 1, after=last.sequence, events=1, placements=(choice,)
+    )
+    return await conn.store(subjects.decision("all"), encode(made))
+
+
+@in_loop
+async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is_told(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn:
+        async with side(server.url) as both:
+            await Fleet(conn).report(gpus=1)
+            await until(lambda: both.ready)
+            assert isinstance(await submit(conn, "first"), SubmitReply)
+            assert await Fleet(conn).placed("first") is not None
+            assert isinstance(await submit(conn, "second"), SubmitReply)  # which has no room
+            end = await half_a_commit(conn, "second")
+
+            # The resolver has read it; the gateway, which reads events alone, hears of it by its
+            # mark.
+            await until(lambda: both.told, 30.0)
+            words = f"ends in the middle of a commit: decision 2 of cell all, message {end}"
+            assert all(words in both.part(name)[1] for name in both.contexts)
+            assert isinstance(await submit(conn, "after"), Refusal)
+            [damage] = await examine(conn)
+            assert (damage.missing, damage.jobs) == (((end + 1, end + 1),), ("team/second",))
+            assert any(words in found.what for found in (await audit(conn)).findings)
+        async with side(server.url) as both:
+            await until(lambda: both.told, 30.0)
+            await accept(conn)
+            # Nothing of it is missing any more: its place is decided anew.
+            await until(lambda: both.ready, 30.0)
+            assert await examine(conn) == []
+            await Fleet(conn).report(gpus=2)
+            placed = await Fleet(conn).placed("second")
+            assert placed is not None
+            assert (placed.attempt, placed.decision) == (1, 3)
+            assert not replay(await read_inputs(conn), "all", last=1).different
+
+
+@in_loop
+async def test_a_commit_that_lost_its_rest_is_told_although_the_log_has_grown_since(
+    server: Server,
+) -> None:
+    async with client(server.url) as conn:
+        async with side(server.url) as both:
+            await Fleet(conn).report(gpus=1)
+            await until(lambda: both.ready)
+            assert isinstance(await submit(conn, "first"), SubmitReply)
+            assert await Fleet(conn).placed("first") is not None
+        await EventLog(conn).append(submitted("second"))
+        end = await half_a_commit(conn, "second")
+        await EventLog(conn).append(submitted("third"))
+        async with side(server.url) as both:
+            await until(lambda: both.told, 30.0)
+            words = f"message {end}, was stored with 1 event, and under {end + 1} stands another's"
+            assert all(words in both.part(name)[1] for name in both.contexts)
+        async with side(server.url) as both:
+            await until(lambda: both.told, 30.0)
+            await accept(conn)
+            assert await examine(conn) == []
 
 
 @in_loop

@@ -319,6 +319,11 @@ class Bus:
         return self.accepted is not None and self.accepted[0].created == self.created
 
     @property
+    def accepted_to(self) -> int:
+        """Where the log ended when a person said to go on with it; 0 = never."""
+        return self.accepted[0].sequence if self.accepted is not None and self.is_accepted else 0
+
+    @property
     def accepted_missing(self) -> tuple[Gap, ...]:
         """What people have accepted as lost."""
         return heard(self.accepted[0].missing) if self.accepted is not None else ()

@@ -101,8 +101,7 @@ class Decider(Process):
     # Messages
 
     def _read_log(self) -> None:
-        if self.bus.accepted is not None:
-            self.core.log_was_cut()
+        self.core.log_was_cut(self.bus.accepted_to)
         self.watch.caught_up(1 if not self._from_snapshot else 0)
         self._caught_up()
 

@@ -63,6 +63,7 @@ class LogWatch:
         self._folded_as = ""
         self._folded_at_s = 0.0
         self._begun = False
+        self._last_commit = core.LastCommit(SETTLE_S)
         self._words = ""
         self._reading: Reading | None = None
         self._reads_all = False
@@ -156,9 +157,9 @@ class LogWatch:
         if self._reading is None:
             return
         self.knows(message)
-        gaps = len(self._reading.gaps)
+        flaws = self._reading.flaws
         _show(self._reading, message)
-        if self.read and len(self._reading.gaps) > gaps:
+        if self.read and self._reading.flaws > flaws:
             self._process.later(LOOK_S, self._read_gap)
 
     def knows(self, message: Message) -> None:
@@ -166,7 +167,7 @@ class LogWatch:
         self._last.knows(self._bus.makings, Single(message.sequence, *_raw(message)))
 
     def _read_gap(self) -> None:
-        """Numbers were skipped: as the guard does at its next look."""
+        """Numbers were skipped, or a commit is not whole: as the guard does at its next look."""
         if self._process.cut:
             self._process.later(LOOK_S, self._read_gap)
         else:
@@ -196,6 +197,7 @@ class LogWatch:
         self._settle(damage, own)
         if self._is_other():
             self._changed(own)
+        self._look_at_end()
         if self._found:  # its own, and what others tell of it
             damage = []
         self._looked_at_making = bus.makings
@@ -215,6 +217,14 @@ class LogWatch:
                 accepted_at_s=bus.accepted_at_s,
             )
             self._known = [mark]
+
+    def _look_at_end(self) -> None:
+        """Whether the log ends in the middle of a commit."""
+        reading = self._reading if self._begun else None
+        now_s = self._bus.clock.now_s
+        found = self._last_commit.look(WORKLOADS, reading, _seen(self._bus), now_s)
+        if found is not None and found not in self._found:
+            self._found.append(found)
 
     def _is_other(self) -> bool:
         """Whether the last that was followed is another one now, as the guard asks."""
@@ -263,7 +273,8 @@ class LogWatch:
             self._doubt = (self._doubt or core.first_doubt(seen, marks)).also(seen, marks)
         elif self._doubt is not None and not damage:
             if self._doubt.can_be_settled:
-                reading = Reading(self._doubt.start, self._doubt.digests, bus.accepted_missing)
+                start, known = self._doubt.start, self._doubt.digests
+                reading = Reading(start, known, bus.accepted_missing, bus.accepted_to)
                 self._found += damage_of(bus, reading)
             elif self._last_in_doubt.number > self._doubt.end:
                 if self._stands_otherwise(self._last_in_doubt):
@@ -361,7 +372,8 @@ def counted(bus: Bus, own: Iterable[Remembered] = ()) -> Marks:
 def new_reading(bus: Bus, start: int = 1, *, remembered: Marks | None = None) -> Reading:
     """To be shown the log from there on. ``remembered``: before what is remembered now."""
     marks = [*(remembered or []), *counted(bus)]
-    return Reading(start, core.known_digests(bus.created, marks), bus.accepted_missing)
+    known = core.known_digests(bus.created, marks)
+    return Reading(start, known, bus.accepted_missing, bus.accepted_to)
 
 
 def _seen(bus: Bus) -> Seen:

@@ -6,6 +6,7 @@ on what the log holds, not on what the resolver believes.
 
 from collections import Counter
 
+from berthmaster.lifecycle.batch import jobs_of
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Key, Workload, key, offer
 from berthmaster.lifecycle.instructions import Refused, Stored
@@ -83,6 +84,10 @@ class World:
         for event in plan.events:
             self.append(event)
         self.resolver.on_outcome(Stored(self.sequence), 0)
+        assert not self.resolver.behind, "it waits for more events than the commit has"
+        jobs = [(event.tenant, event.id) for event in plan.events]
+        assert set(jobs_of(plan.decision)) <= set(jobs)
+        assert plan.decision.events == len(jobs)
         self.check()
         return plan
 

@@ -320,7 +320,7 @@ async def _accept(conn: Connection, looked: Looked) -> None:
         stream=looked.stream,
         created=looked.seen.making,
         sequence=looked.seen.last,
-        missing=core.told(gaps),
+        missing=core.told(core.up_to(gaps, looked.seen.last)),
         reason="restored from a backup",
         set_by="berth restore",
         set_at_s=conn.now(),

@@ -11,6 +11,9 @@ ends at 930 and the block from 1 on has, up to 920, another digest than it had: 
 
 A digest says nothing about a block of which something was removed. The newest blocks are whole,
 since stories stay in the log for a while after their endings.
+
+What nobody has read before it was lost no mark tells of. Where it belonged to a commit, the commit
+does: see commits.py.
 """
 
 import hashlib
@@ -22,6 +25,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.bus.subjects import SubjectError, is_decision, parse_workload_event
+from berthmaster.logcheck.commits import Commits, Torn
 from berthmaster.messages.api import StrictLogGap
 from berthmaster.messages.control import LogAccepted, LogGap
 from berthmaster.messages.records import UNKNOWN, LogMark, StreamMark
@@ -162,13 +166,16 @@ class Reading:
         start: int = 1,
         known: Mapping[int, set[str]] | None = None,
         accepted: Sequence[Gap] = (),
+        accepted_to: int = 0,
     ) -> None:
         """``known``: digests of marks by the number up to which they go; ``accepted``: gaps that
-        every reader knows, so that blocks with them have a digest all the same."""
+        every reader knows, so that blocks with them have a digest all the same; ``accepted_to``:
+        where the log ended when it was accepted."""
         self.last = start - 1
         self.gaps: list[Gap] = []
         self.other: list[int] = []  # numbers up to which the digest is not the remembered one
         self.links: list[Link] = []  # of the decisions that were seen
+        self._commits = Commits(accepted_to)
         self._known = known or {}
         self._accepted = accepted
         self._whole: deque[tuple[int, str]] = deque(maxlen=KEPT_DIGESTS)
@@ -185,11 +192,8 @@ class Reading:
             self._complete = True
             self._running = hashlib.blake2b(digest_size=8)
         self.last = sequence
-        if is_decision(subject):
-            try:
-                self.links.append(LINK.decode(data))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # other readers tell of it
+        if (orders := self._commits.saw(sequence, subject, data)) is not None:
+            self.links.append(Link(orders.cell, orders.number, orders.after))
         if not self._complete:
             return
         self._running.update(b"%d %s %d " % (sequence, subject.encode(), len(data)))
@@ -205,6 +209,21 @@ class Reading:
         if last > self.last:
             self._missed(self.last + 1, last)
             self.last = last
+
+    @property
+    def torn(self) -> list[Torn]:
+        """The commits in which something else stands than was stored with them."""
+        return self._commits.torn
+
+    @property
+    def unfinished(self) -> Torn | None:
+        """The commit in whose middle this pass is."""
+        return self._commits.unfinished(self.last)
+
+    @property
+    def flaws(self) -> int:
+        """How many gaps and torn commits it has met."""
+        return len(self.gaps) + len(self.torn)
 
     def digests(self) -> dict[int, str]:
         """Of the newest blocks, the running one included."""
@@ -349,9 +368,14 @@ def count(gaps: Iterable[Gap]) -> int:
     return sum(last - first + 1 for first, last in gaps)
 
 
+def up_to(gaps: Iterable[Gap], last: int) -> tuple[Gap, ...]:
+    """What of these can be accepted: what is behind the stream's end will be given anew."""
+    return tuple((a, min(b, last)) for a, b in gaps if a <= last)
+
+
 def accepting(gaps: Iterable[Gap], last: int) -> tuple[StrictLogGap, ...]:
-    """What a person accepts of these: what is behind the stream's end will be given anew."""
-    return tuple(StrictLogGap(first=a, last=min(b, last)) for a, b in gaps if a <= last)
+    """What a person accepts of these."""
+    return tuple(StrictLogGap(first=a, last=b) for a, b in up_to(gaps, last))
 
 
 def within(number: int, gaps: Sequence[Gap]) -> bool:
@@ -550,7 +574,43 @@ def read_through(
             f"{reading.other[0]} has another digest than before"
         )
         found.append(Damage(stream=stream, what=what))
+    found += [_torn(stream, each) for each in reading.torn]
+    if (unfinished := reading.unfinished) is not None:
+        found.append(_unfinished(stream, unfinished))
     return found
+
+
+def _torn(stream: str, torn: Torn) -> Damage:
+    what = f"has lost the rest of a commit: {torn.words}, and under {torn.at} stands another's"
+    return Damage(stream=stream, what=what, jobs=torn.jobs)
+
+
+def _unfinished(stream: str, torn: Torn) -> Damage:
+    gap = _up_to(torn.at, torn.last)
+    what = f"ends in the middle of a commit: {torn.words}; {words(gap)} is missing"
+    return Damage(stream=stream, what=what, missing=gap, jobs=torn.jobs)
+
+
+class LastCommit:
+    """Whether the log that is followed stays where it is in the middle of a commit. A server may
+    need a moment for a batch, and tell of its first messages before it has stored the last."""
+
+    def __init__(self, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._at = 0
+        self._since_s = 0.0
+
+    def look(
+        self, stream: str, reading: Reading | None, seen: Seen | None, now_s: float
+    ) -> Damage | None:
+        """What that is, if it has lasted too long."""
+        torn = reading.unfinished if reading is not None else None
+        if torn is None or seen is None or seen.last != torn.at - 1:
+            self._at = 0
+            return None
+        if self._at != torn.at:
+            self._at, self._since_s = torn.at, now_s
+        return _unfinished(stream, torn) if now_s - self._since_s >= self._settle_s else None
 
 
 def changed_at(stream: str, number: int) -> Damage:

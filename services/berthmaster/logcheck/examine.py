@@ -1,7 +1,8 @@
 """Holds the logs against what is remembered: by what the server says of them, or by reading all."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,6 +23,8 @@ from berthmaster.logcheck.marks import NO_STREAM, acceptance, declared_void, rem
 from berthmaster.messages.control import LogAccepted, MessagesVoid
 from berthmaster.messages.records import LogMark, StreamMark
 
+LOOK_S: Final = 0.25
+WHOLE_WITHIN_S: Final = 3.0  # a commit that has begun to be stored is
 WATCHED: Final = (WORKLOADS, CONTROL, ARCHIVE)
 ALL_OF: Final = {
     WORKLOADS: [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
@@ -66,11 +69,21 @@ class Looked(NamedTuple):
             self.void.sequences if self.void is not None else (),
         )
 
-    def reading(self, start: int = 1) -> Reading:
-        """To be told of its messages from this number on."""
-        making = self.seen.making if self.seen is not None else ""
+    @property
+    def accepted_to(self) -> int:
+        """Where it ended when a person said to go on with it; 0 = never."""
+        if self.accepted is None or self.seen is None or self.accepted.created != self.seen.making:
+            return 0
+        return self.accepted.sequence
+
+    def reading(self, start: int = 1, known: Mapping[int, set[str]] | None = None) -> Reading:
+        """To be told of its messages from this number on. ``known``: digests that are remembered,
+        if not those of the marks."""
+        if known is None:
+            making = self.seen.making if self.seen is not None else ""
+            known = core.known_digests(making, self.marks)
         accepted = core.heard(self.accepted.missing) if self.accepted is not None else ()
-        return Reading(start, core.known_digests(making, self.marks), accepted)
+        return Reading(start, known, accepted, self.accepted_to)
 
 
 async def look(
@@ -95,7 +108,8 @@ async def read_through(conn: Connection, looked: Looked) -> list[Damage]:
     if looked.seen is None:
         return []
     first = looked.seen.first if looked.stream == ARCHIVE else 1  # it forgets what is old
-    reading = looked.reading(max(1, first))
+    start = max(1, first)
+    reading = looked.reading(start)
 
     a_subject: Counter[str] = Counter()
 
@@ -104,31 +118,39 @@ async def read_through(conn: Connection, looked: Looked) -> list[Damage]:
         if looked.stream == CONTROL:
             a_subject[recorded.subject] += 1
 
-    await read_all(conn, looked.stream, ALL_OF[looked.stream], take, limit_s=READ_LIMIT_S)
+    await _read(conn, looked.stream, reading, start, take)
     if max(a_subject.values(), default=0) >= CONTROL_A_SUBJECT:
         reading.gaps.clear()  # what was set so often has lost its oldest settings on purpose
         return core.read_through(CONTROL, reading, [])
     return await judged(conn, looked, reading)
 
 
+async def _read(
+    conn: Connection,
+    stream: str,
+    reading: Reading,
+    start: int,
+    take: Callable[[Recorded], None],
+) -> None:
+    """All that the stream has, and of a commit that is just being stored the rest, too."""
+    loop = asyncio.get_running_loop()
+    wanted, deadline = ALL_OF[stream], loop.time() + WHOLE_WITHIN_S
+    await read_all(conn, stream, wanted, take, start=start, limit_s=READ_LIMIT_S)
+    while reading.unfinished is not None and loop.time() < deadline:
+        await asyncio.sleep(LOOK_S)
+        await read_all(conn, stream, wanted, take, start=reading.last + 1, limit_s=READ_LIMIT_S)
+
+
 async def settled(conn: Connection, looked: Looked, doubt: Doubt) -> list[Damage]:
     """What is wrong with the log of workloads, which was shorter than it is remembered, and is as
     long again. Raises BusError, TimeoutError."""
     for last_try in (False, True):  # the archivist may have been at work: a second pass sees it
-        accepted = core.heard(looked.accepted.missing) if looked.accepted is not None else ()
-        reading = Reading(doubt.start, doubt.digests, accepted)
+        reading = looked.reading(doubt.start, doubt.digests)
 
         def take(recorded: Recorded, reading: Reading = reading) -> None:
             reading.saw(recorded.sequence, recorded.subject, recorded.data)
 
-        await read_all(
-            conn,
-            looked.stream,
-            ALL_OF[looked.stream],
-            take,
-            start=doubt.start,
-            limit_s=READ_LIMIT_S,
-        )
+        await _read(conn, looked.stream, reading, doubt.start, take)
         found = await judged(conn, looked, reading)
         if last_try or not found:
             return found
@@ -194,6 +216,7 @@ async def with_jobs(
         if each in lost:
             jobs = {name for name, at in known.items() if core.touches(at, each.missing)}
             jobs |= replaced if each is lost[0] else set()
+            jobs |= set(each.jobs)  # it says so itself
             told.append(msgspec.structs.replace(each, jobs=tuple(sorted(jobs))))
         else:
             told.append(each)

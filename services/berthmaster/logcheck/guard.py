@@ -91,6 +91,7 @@ class LogGuard:
         self._doubts_log = False  # and whether the last found it in more than the archive
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._last_in_doubt = NOTHING  # the last that was known of it when it was found too short
+        self._last_commit = core.LastCommit(SETTLE_S)
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
         self._words = ""
@@ -126,6 +127,11 @@ class LogGuard:
         """When a person accepted last what WORKLOADS had lost, by the server's clock; 0 = never."""
         looked = self._looked.get(WORKLOADS)
         return looked.accepted_at_s if looked is not None and looked.accepted else 0.0
+
+    @property
+    def accepted_to(self) -> int:
+        """Where WORKLOADS ended when a person said to go on with it; 0 = never."""
+        return self._looked[WORKLOADS].accepted_to if self._looked else 0
 
     @property
     def accepted_id(self) -> str:
@@ -199,6 +205,7 @@ class LogGuard:
         now = await look(self._conn, self._folder, self._own())
         await self._settle(now[WORKLOADS])
         await self._prove(now[WORKLOADS], through)
+        self._look_at_end(now[WORKLOADS])
         if through != self._looked_through:
             self._looked_through, self._words = through, "?"  # who waited for this look is told
         self._take(now)
@@ -215,6 +222,14 @@ class LogGuard:
             }
         if self._seen and self._folder is not None:
             await marks.tell_again(self._conn, self._name, self._folder)
+
+    def _look_at_end(self, log: Looked) -> None:
+        """Whether the log ends in the middle of a commit. Others have no mark to tell them."""
+        reading = self._reading if self._begun else None
+        now_s = asyncio.get_running_loop().time()
+        found = self._last_commit.look(WORKLOADS, reading, log.seen, now_s)
+        if found is not None and found not in self._found:
+            self._found.append(found)
 
     async def _prove(self, log: Looked, through: int) -> None:
         """Whether what was known through the connections before stands there. Raises BusError."""
@@ -297,7 +312,7 @@ class LogGuard:
         if caught_up is not None:
             reading = self._ctx.spawn(self._read_all(caught_up, start), name="read all of the log")
         reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
-        judged = -1  # gaps that were seen as it was followed and read through; -1 = not yet
+        judged = -1  # flaws that were seen as it was followed and read through; -1 = not yet
         archive_s = loop.time() + KEEP_ARCHIVE_S
         kept: tuple[StreamMark, ...] = ()
         connected = asyncio.Event()
@@ -333,8 +348,8 @@ class LogGuard:
                     if reading is None or caught_up is None or not reading.done():
                         continue
                     lost = self._conn.reconnects != reconnects and loop.time() >= again_s
-                    gaps = len(self._reading.gaps) if self._reading is not None else 0
-                    judged, missed = gaps, 0 <= judged < gaps
+                    flaws = self._reading.flaws if self._reading is not None else 0
+                    judged, missed = flaws, 0 <= judged < flaws
                     if lost or missed or self._changed_at:
                         reconnects, again_s = self._conn.reconnects, loop.time() + READ_AGAIN_S
                         reading = self._ctx.spawn(

@@ -328,6 +328,7 @@ class Decision(
     now_s: float  # the time that the core was given
     settings: dict[str, float | int | str]
     saw: Saw
+    events: int | None = None  # stored with it, right behind it; None = as many as it orders
     placements: tuple[Choice, ...] = ()
     withdrawals: tuple[Retraction, ...] = ()
     evictions: tuple[EvictionOrder, ...] = ()  # the cheapest that make the room that is needed

@@ -28,6 +28,7 @@ from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
+from berthmaster.lifecycle.batch import NewestBatch
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
@@ -132,7 +133,7 @@ class Reconciler:
         self._checks = Checks()
         self._choices = 0
         self._wait_for = 0
-        self._batch_end = 0
+        self._batch = NewestBatch()  # of its cell
         self._written_at_s = 0.0  # when a reconciler wrote to the log last
 
     # What happened on the bus
@@ -173,9 +174,7 @@ class Reconciler:
         self.know.take_decision(decision, sequence)
         if decision.cell != HUB_CELL:
             return
-        orders = (decision.placements, decision.withdrawals, decision.evictions, decision.moves)
-        events = sum(map(len, orders))
-        self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
+        self._batch.began(decision, sequence)
         self.decisions[decision.number] = decision
         self._choices += len(decision.placements)
         while self._choices > CHOICES_KEPT and len(self.decisions) > 1:
@@ -323,17 +322,17 @@ class Reconciler:
         self._wait_for = max(self._wait_for, last, log_end)
         self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
 
-    def log_was_cut(self) -> None:
-        """All of a log is folded that has lost messages, and a person goes on with what is left:
-        the rest of its newest batch may be among them."""
-        self._batch_end = min(self._batch_end, self.know.workloads_sequence)
+    def log_was_cut(self, at: int) -> None:
+        """A log that had lost messages ended there when a person said to go on with what is left,
+        and all of it is folded: the rest of its newest batch may be among what is lost."""
+        self._batch.was_cut(at)
 
     # What to do
 
     @property
     def behind(self) -> bool:
         """Whether something that was written is not folded yet."""
-        return self.know.workloads_sequence < max(self._wait_for, self._batch_end)
+        return self.know.workloads_sequence < max(self._wait_for, self._batch.end)
 
     @property
     def cell(self) -> str:

@@ -271,9 +271,8 @@ class HubController(Controller[Write]):
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
-            if part == "log" and self._guard is not None and self._guard.accepted_id:
-                self.core.log_was_cut()
-            if part == "log":
+            if part == "log" and self._guard is not None:
+                self.core.log_was_cut(self._guard.accepted_to)
                 self._log_read.set()
             self.ctx.health.ready(part, True)
             self.wake()

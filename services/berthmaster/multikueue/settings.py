@@ -17,7 +17,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 10: room in workers is made for who holds quota on the hub, by what its ClusterQueues say.
 # 11: what people hold is ended here, too.
 # 12: what a worker's Kueue counts as another resource is asked of its quota as that.
-ENGINE_VERSION = "12"
+# 13: a decision says how many events were stored with it.
+ENGINE_VERSION = "13"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

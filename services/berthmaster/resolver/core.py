@@ -21,6 +21,7 @@ from collections.abc import Mapping
 import msgspec
 
 from berthmaster.engine.fleet.clusters import LOST
+from berthmaster.lifecycle.batch import NewestBatch
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
@@ -80,7 +81,7 @@ class Resolver:
         self._choices = 0  # in those decisions
         self.pending: Plan | None = None  # sent, outcome not known
         self._wait_for = 0  # sequence of WORKLOADS that must be folded before deciding again
-        self._batch_end = 0  # the last event of the newest decision
+        self._batch = NewestBatch()  # of its cell
         self._appending: dict[str, tuple[Key, int]] = {}  # and the event that it follows on
         self._refusals = Refusals()
         self._ended_at_s = float("-inf")  # when endings were looked for last
@@ -124,21 +125,7 @@ class Resolver:
         """A decision of the log, ours or another's."""
         self.know.take_decision(decision, sequence)
         if decision.cell == self.cell:
-            told = (
-                decision.placements,
-                decision.withdrawals,
-                decision.evictions,
-                decision.resizes,
-                decision.moves,
-                *(each.moves for each in decision.rebalances),
-                decision.divisions,
-                decision.commits,
-                decision.partings,
-            )
-            events = sum(map(len, told))
-            events += sum(len(each.parts) for each in decision.divisions)
-            events += sum(len(each.parts) for each in decision.commits)
-            self._batch_end = max(self._batch_end, sequence + events)  # stored without gaps
+            self._batch.began(decision, sequence)
         self.remember(decision)
 
     def remember(self, decision: Decision) -> None:
@@ -185,7 +172,7 @@ class Resolver:
     @property
     def behind(self) -> bool:
         """Whether something that was written is not folded yet."""
-        return self.know.workloads_sequence < max(self._wait_for, self._batch_end)
+        return self.know.workloads_sequence < max(self._wait_for, self._batch.end)
 
     @property
     def stirred(self) -> bool:
@@ -217,10 +204,10 @@ class Resolver:
         )
         return Append(ref=f"ending/{workload.key}/{workload.sequence}", event=event)
 
-    def log_was_cut(self) -> None:
-        """All of a log is folded that has lost messages, and a person goes on with what is left:
-        the rest of its newest batch may be among them."""
-        self._batch_end = min(self._batch_end, self.know.workloads_sequence)
+    def log_was_cut(self, at: int) -> None:
+        """A log that had lost messages ended there when a person said to go on with what is left,
+        and all of it is folded: the rest of its newest batch may be among what is lost."""
+        self._batch.was_cut(at)
 
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on. They do

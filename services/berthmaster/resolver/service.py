@@ -295,9 +295,8 @@ class Shell:
             self._caught_up[part] = True
             if all(self._caught_up.values()):
                 self.core.prepare()  # before anybody is told that this replica is ready
-            if part == "log" and self._guard.accepted_id:
-                self.core.log_was_cut()
             if part == "log":
+                self.core.log_was_cut(self._guard.accepted_to)
                 self._log_read.set()
             self._context.health.ready(part, True)
             self._stir.set()

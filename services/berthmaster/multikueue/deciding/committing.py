@@ -168,6 +168,7 @@ def decide(
             fleet=know.view.fleet_sequence,
             control=know.view.control_sequence,
         ),
+        events=len(events),
         placements=tuple(choices),
         evictions=tuple(evictions),
         moves=tuple(moves),

@@ -197,6 +197,7 @@ class Draft:
                 fleet=know.view.fleet_sequence,
                 control=know.view.control_sequence,
             ),
+            events=len(self.events),
             placements=tuple(self.choices),
             withdrawals=tuple(self.retractions),
             evictions=tuple(self.evictions),
