@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from berthmaster.bus import subjects
-from berthmaster.bus.log import event_subject
+from berthmaster.bus.event_subjects import event_subject
 from berthmaster.logcheck.core import Damage, LastCommit, Reading, Seen, read_through
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import Choice
