@@ -84,6 +84,12 @@ MPS_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"  # MiB
 KAI_DEVICES: Final = "gpu-fraction-num-devices"
+_KAI_STEP_MIB: Final = 100
+
+
+def kai_memory_mib(memory_mib: int) -> int:
+    """What KAI hands out of a GPU that a node's label says has so much: full hundreds of MiB."""
+    return memory_mib // _KAI_STEP_MIB * _KAI_STEP_MIB
 
 
 @lru_cache(maxsize=4096)

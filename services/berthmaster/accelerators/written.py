@@ -11,7 +11,16 @@ ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 MAX_CHARS: Final = 64 * 1024
 MAX_DEVICES: Final = 64
 KAI_GROUP: Final = "runai-gpu-group"  # label
+_KAI_ONE_OF: Final = f"{KAI_GROUP}/"  # of labels, one a group, where a pod shares several GPUs
+_MAX_GROUPS: Final = 64
 KAI_KEEPERS: Final = ("kai-resource-reservation", "runai-reservation")  # namespaces
+
+
+def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The groups of a pod: each shares one GPU, which one pod of KAI's own keeps for it."""
+    found = {group for key, group in labels.items() if key.startswith(_KAI_ONE_OF)}
+    found.add(labels.get(KAI_GROUP, ""))
+    return tuple(sorted(found - {""}))[:_MAX_GROUPS]
 
 
 class HamiUse(NamedTuple):

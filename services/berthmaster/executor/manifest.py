@@ -30,7 +30,7 @@ from berthmaster.accelerators.table import (
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.fleet.shares import (
     asked_as,
-    is_by_memory,
+    is_by_kais_memory,
     isolation_of,
     part_of,
     sized_milli,
@@ -74,6 +74,8 @@ _MAX_CHARS: Final[Mapping[Resource, int]] = {
     VOLCANO_JOBS: MAX_VOLCANO_JOB_CHARS,
     RAY_JOBS: MAX_RAY_JOB_CHARS,
 }
+KAI_QUEUE: Final = "kai.scheduler/queue"  # label of pods
+KAI_PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"  # label of pods; they may be, unless
 _DIGEST_CHARS: Final = 6
 
 
@@ -86,7 +88,7 @@ class Style(NamedTuple):
 
     gpu_resource: str = NVIDIA
     kai_scheduler: str = "kai-scheduler"
-    kai_queue: str = "default"
+    kai_queue: str = "default-queue"
     run_as_non_root: bool = False
     scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
     gangs: Gangs = Gangs.NONE  # what of it the cluster serves
@@ -380,10 +382,10 @@ def _by_kai(
     others: Mapping[str, int], pods: PodSet, share: Share, memories_mib: Sequence[int], whole: str
 ) -> _Devices:
     milli = takes_milli(share, part_of(pods), min(memories_mib, default=0))
-    if is_by_memory(pods, memories_mib):
-        return _Devices(others, {KAI_MEMORY: str(pods.gpu_memory_mib)}, by="kai")
-    if milli >= 1000:  # all of it is no fraction
+    if milli >= 1000:  # all of it is no fraction, and has more memory than KAI would hand out
         return _Devices({**others, whole: 1}, by="kai")
+    if is_by_kais_memory(share, pods):
+        return _Devices(others, {KAI_MEMORY: str(pods.gpu_memory_mib)}, by="kai")
     return _Devices(others, {KAI_FRACTION: f"{milli / 1000:g}"}, by="kai")
 
 
@@ -430,12 +432,15 @@ def _template(
     if by_volcano:
         scheduler = style.scheduler or style.volcano_scheduler
     if devices.by == "kai":
-        known["kai.scheduler/queue"] = style.kai_queue
         scheduler = style.kai_scheduler
     elif devices.by == "hami":
         scheduler = ""  # HAMi brings its own
     elif by_volcano and not order.request.preemptible:
         told[volcano.PREEMPTABLE] = "false"  # pods may be taken away unless they say so
+    if scheduler == style.kai_scheduler:
+        known[KAI_QUEUE] = style.kai_queue
+        if not order.request.preemptible:
+            known[KAI_PREEMPTIBILITY] = "non-preemptible"
     spec = pod_spec(
         order.request.run,
         pods,

@@ -108,9 +108,15 @@ class ExecutorSettings(ClusterSettings):
         help="resource that a whole GPU is; nodes with labels of AMD's get amd.com/gpu",
     )
     kai_scheduler: str = setting(
-        "kai-scheduler", help="scheduler of pods with a part of a GPU where KAI shares them"
+        "kai-scheduler",
+        help="scheduler of pods with a part of a GPU where KAI shares them; with it as the "
+        "scheduler (--scheduler) of all pods whole GPUs are KAI's too",
     )
-    kai_queue: str = setting("default", help="KAI's queue for such pods")
+    kai_queue: str = setting(
+        "default-queue",
+        help="KAI's queue for such pods. Of a job that may not be preempted KAI starts what is "
+        "within the queue's quota, and ends none of it",
+    )
     run_as_non_root: bool = setting(
         False,
         help="pods may not start as root, as namespaces of Pod Security's level `restricted` ask; "

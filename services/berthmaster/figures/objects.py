@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.accelerators.written import KAI_GROUP, KAI_KEEPERS, hami_use
+from berthmaster.accelerators.written import KAI_KEEPERS, hami_use, kai_groups
 from berthmaster.jobfigures.pods import JobName, Owner, Pod
 from berthmaster.kubernetes.labels import identity
 from berthmaster.kubernetes.objects import (
@@ -58,7 +58,7 @@ def controller_of(metadata: Metadata) -> OwnerReference | None:
 def pod_of(pod: PodObject, above: tuple[Owner, ...]) -> Pod:
     """As figures know it; ``above``: its owners as far as they are known, the nearest first."""
     metadata = pod.metadata
-    group = metadata.labels.get(KAI_GROUP, "")
+    groups = kai_groups(metadata.labels)
     return Pod(
         uid=metadata.uid,
         namespace=metadata.namespace,
@@ -66,8 +66,8 @@ def pod_of(pod: PodObject, above: tuple[Owner, ...]) -> Pod:
         node=pod.spec.node_name,
         job=_job(metadata, above),
         devices=frozenset(use.uuid for use in hami_use(metadata.annotations)),
-        group=group,
-        keeper=bool(group) and metadata.namespace in KAI_KEEPERS,
+        groups=groups,
+        keeper=bool(groups) and metadata.namespace in KAI_KEEPERS,
     )
 
 

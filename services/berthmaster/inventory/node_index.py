@@ -204,7 +204,7 @@ class NodeIndex:
             return
         for hold in (before, now):
             if hold is not None and hold.node in self._shapes:
-                urgent = hold.ours is None or bool(hold.group)
+                urgent = hold.ours is None or bool(hold.groups)
                 self.dirty[hold.node] = urgent or self.dirty.get(hold.node, False)
         if before is not None and (now is None or now.node != before.node):
             on_node = self._on_node[before.node]

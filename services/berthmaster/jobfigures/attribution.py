@@ -108,8 +108,12 @@ def _held(
         elif pod.node != node:
             wrong.append(_elsewhere(pod, where))
         elif pod.keeper:
-            here = [one for one in book.sharing(pod.group) if one.node == node]
-            held |= {(one.uid, holder.device) for one in here}
+            held |= {
+                (one.uid, holder.device)
+                for group in pod.groups
+                for one in book.sharing(group)
+                if one.node == node
+            }
         elif not pod.devices:
             held.add((pod.uid, holder.device))
     return held | {(pod.uid, "") for pod in book.written(gpu.uuid) if pod.node == node}

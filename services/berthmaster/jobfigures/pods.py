@@ -42,7 +42,7 @@ class Pod(NamedTuple):
     node: str
     job: JobName
     devices: frozenset[str] = frozenset()  # UUIDs that are written on it, as HAMi does
-    group: str = ""  # KAI's: it shares the GPU that the group's keeper was given
+    groups: tuple[str, ...] = ()  # KAI's: it shares the GPU that each group's keeper was given
     keeper: bool = False
 
 
@@ -67,8 +67,8 @@ class Book:
         self._by_job.setdefault(pod.job.key, set()).add(pod.uid)
         for device in pod.devices:
             self._by_device.setdefault(device, set()).add(pod.uid)
-        if pod.group:
-            self._by_group.setdefault(pod.group, set()).add(pod.uid)
+        for group in pod.groups:
+            self._by_group.setdefault(group, set()).add(pod.uid)
 
     def drop(self, uid: str) -> None:
         """It is gone, or it has ended."""
@@ -80,7 +80,8 @@ class Book:
         _take(self._by_job, pod.job.key, uid)
         for device in pod.devices:
             _take(self._by_device, device, uid)
-        _take(self._by_group, pod.group, uid)
+        for group in pod.groups:
+            _take(self._by_group, group, uid)
 
     def get(self, uid: str) -> Pod | None:
         """By uid."""

@@ -90,7 +90,7 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
     resource: str  # such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
     milli: Milli  # of a GPU's compute
-    memory_mib: Count = 0  # 0 = not limited
+    memory_mib: Count = 0  # 0 = not limited; kai: what there is of a whole GPU, 0 = not told
     count: Count = 0  # on the node, free or not
     kind: Literal["shared", "mig", "hami", "kai"] = "shared"
     profile: str = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it

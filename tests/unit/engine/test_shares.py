@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from berthmaster.engine.fitting.fit import (
     Scratch,
+    assumed_gpus,
     bind_gang,
     bind_one,
     holding,
@@ -158,6 +159,22 @@ def test_parts_go_nowhere_but_where_they_are_offered_and_the_reason_is_told() ->
     assert why(sliced(), part(500)) == {"c1": "no such part of a GPU"}
     assert why(sliced(), part(400)) == {}
     assert why(node(), part(500)) == {}  # says nothing of shares: in any size
+
+
+def test_where_kai_divides_a_part_is_on_the_fullest_gpu_with_room() -> None:
+    report = replace(node(gpus=3, memory_mib=81_559), shares=(replace(KAI, memory_mib=81_500),))
+    fleet = fleet_of(report)
+    asked = [part(300), part(100, 20_375), part(500), part(450), part(550), part(240), part(700)]
+    got = []
+    for pods in asked:
+        binding, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods))
+        Scratch(fleet).take(held)
+        got.append(binding.gpus)
+    assert got == [(0,), (0,), (1,), (0,), (2,), (2,), ()]
+    assert fleet.arrays.gpu[0].tolist() == [0, 500, 210]
+    # The same where it is only known that one is there.
+    unsaid = [assumed_gpus(fleet, "c1", "n1", part(milli)) for milli in (200, 250)]
+    assert unsaid == [(2,), (1,)]
 
 
 REPLICA = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)

@@ -16,7 +16,7 @@ from tests.support.builders import node
 from tests.unit.executor.test_manifest import made, offers_of, order, pod_of
 
 HAMI: Final = Share(resource="nvidia.com/gpucores", milli=10, count=100, kind="hami")
-KAI: Final = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
+KAI: Final = Share(resource="gpu-fraction", milli=10, count=100, kind="kai", memory_mib=16_300)
 DRIVER: Final = "gpu.nvidia.com"
 A100: Final = "NVIDIA A100-SXM4-80GB"
 MODEL: Final = "NVIDIA-A100-SXM4-80GB"
@@ -99,15 +99,43 @@ def test_what_hami_gives_is_never_less_than_was_asked_for_nor_more_than_is_charg
 
 
 def test_kai_gets_a_fraction_or_memory_or_a_whole_gpu() -> None:
-    def told(pods: PodSet) -> tuple[dict[str, str], dict[str, str]]:
-        template = pod_template(pods, with_share(KAI, 16_384))
+    def told(pods: PodSet, share: Share = KAI) -> tuple[dict[str, str], dict[str, str]]:
+        template = pod_template(pods, with_share(share, 16_384))
         annotations = {k: v for k, v in template["metadata"]["annotations"].items() if "/" not in k}
         return annotations, template["spec"]["containers"][0]["resources"]["limits"]
 
     assert told(part(251)) == ({"gpu-fraction": "0.26"}, {})
     assert told(part(250, 8192)) == ({"gpu-memory": "8192"}, {})
-    # All of it is no fraction that KAI takes.
+    # All of it is no fraction that KAI takes, and no memory: of 16384 MiB it hands out 16300.
     assert told(part(995)) == ({}, {"nvidia.com/gpu": "1"})
+    assert told(part(250, 16_301)) == ({}, {"nvidia.com/gpu": "1"})
+    assert told(part(250, 16_384)) == ({}, {"nvidia.com/gpu": "1"})
+    assert told(part(500, 8150)) == ({"gpu-fraction": "0.5"}, {})
+    assert told(part(500, 8151)) == ({"gpu-memory": "8151"}, {})
+    # Where its node does not tell it what there is, it would take any memory for all of it.
+    untold = replace(KAI, memory_mib=0)
+    assert told(part(250, 8192), untold) == ({"gpu-fraction": "0.5"}, {})
+    assert told(part(250, 16_384), untold) == ({}, {"nvidia.com/gpu": "1"})
+
+
+@given(st.integers(1, 999), st.integers(0, 81_559), st.sampled_from([15_360, 16_384, 81_559]))
+def test_what_kai_charges_is_never_more_than_we_do_and_hardly_less(
+    milli: int, memory_mib: int, total_mib: int
+) -> None:
+    share = replace(KAI, memory_mib=total_mib // 100 * 100)
+    pods = part(milli, min(memory_mib, total_mib))
+    template = pod_template(pods, with_share(share, total_mib))
+    told = template["metadata"]["annotations"]
+    charged = takes_milli(share, part_of(pods), total_mib)
+    if "gpu-memory" in told:  # counted MiB by MiB
+        assert int(told["gpu-memory"]) == pods.gpu_memory_mib
+        theirs = int(told["gpu-memory"]) * 1000 / share.memory_mib
+        assert theirs <= charged < theirs + 1
+    elif "gpu-fraction" in told:
+        assert float(told["gpu-fraction"]) * 1000 == pytest.approx(charged)
+        assert share.memory_mib * float(told["gpu-fraction"]) >= pods.gpu_memory_mib - 0.01
+    else:
+        assert charged == 1000
 
 
 # MPS

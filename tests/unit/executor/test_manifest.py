@@ -343,7 +343,7 @@ def test_a_part_of_a_gpu_is_asked_for_as_its_node_hands_it_out() -> None:
     }
     template = part(KAI)
     assert template["metadata"]["annotations"]["gpu-fraction"] == "0.25"
-    assert template["metadata"]["labels"]["kai.scheduler/queue"] == "default"
+    assert template["metadata"]["labels"]["kai.scheduler/queue"] == "default-queue"
     assert template["spec"]["schedulerName"] == "kai-scheduler"
     assert template["spec"]["containers"][0]["resources"]["limits"] == {}
 
@@ -363,6 +363,26 @@ def test_pods_name_a_scheduler_where_one_is_set_but_for_those_that_others_share_
     assert scheduler_of(shared, own, MIG) == "berthmaster"
     assert scheduler_of(shared, own, KAI) == "kai-scheduler"
     assert scheduler_of(shared, own, HAMI) is None  # its admission names its own
+
+
+def test_pods_of_kais_scheduler_are_of_its_queue_whole_gpus_too_and_say_who_may_be_ended() -> None:
+    style = Style(scheduler="kai-scheduler", kai_queue="ml")
+
+    def told(pods: PodSet, *, preemptible: bool = True) -> dict[str, str]:
+        one = order(pods)
+        one = one._replace(request=replace(one.request, preemptible=preemptible))
+        made = document(one, None, offers_of(replace(node("c", "n1"), shares=(KAI,))), style)
+        labels = made["spec"]["template"]["metadata"]["labels"]
+        return {key: text for key, text in labels.items() if key.startswith("kai.scheduler/")}
+
+    for pods in (PodSet(gpus=2), PodSet(gpus=0), PodSet(gpus=1, gpu_milli=250)):
+        assert told(pods) == {"kai.scheduler/queue": "ml"}
+        assert told(pods, preemptible=False) == {
+            "kai.scheduler/queue": "ml",
+            "kai.scheduler/preemptibility": "non-preemptible",
+        }
+    plain = document(order(), None, Offers(), Style())["spec"]["template"]["metadata"]["labels"]
+    assert "kai.scheduler/queue" not in plain
 
 
 def test_a_part_that_no_chosen_node_offers_is_not_made() -> None:

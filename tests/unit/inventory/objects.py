@@ -105,15 +105,22 @@ def pod(
     )
 
 
-def ours(pod_name: str, requests: Json, *, attempt: int = 1, **more: Any) -> Pod:
+def ours(
+    pod_name: str,
+    requests: Json | None = None,
+    *,
+    attempt: int = 1,
+    labels: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Pod:
     """A pod that an executor of ours made."""
-    labels = {
+    known = {
         "berthmaster.io/tenant": "acme",
         "berthmaster.io/workload": "train",
         "berthmaster.io/attempt": str(attempt),
         "berthmaster.io/pod": pod_name,
     }
-    return pod(f"train-{pod_name}", requests, labels=labels, **more)
+    return pod(f"train-{pod_name}", requests or {}, labels=known | dict(labels or {}), **more)
 
 
 def resource_slice(

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from berthmaster.inventory.devices.layout import Gpu, Layout, Way, layout_of
 from berthmaster.inventory.devices.models import UNKNOWN
@@ -17,7 +18,8 @@ def test_a_node_without_gpus_has_none_and_nothing_is_wrong() -> None:
 def test_whole_gpus_and_those_that_the_device_plugin_has_given_up() -> None:
     found = layout_of(node("n", {GPU: "3"}, capacity={GPU: "4"}, labels=discovered()), kai=False)
     assert found == Layout(
-        gpus=(T4, T4, T4, T4._replace(healthy=False)), ways=(Way(GPU, (0, 1, 2, 3), 1000),)
+        gpus=(T4, T4, T4, T4._replace(healthy=False)),
+        ways=(Way(GPU, (0, 1, 2, 3), 1000, kai_mib=15_300),),
     )
 
 
@@ -193,8 +195,18 @@ def test_a_list_of_hamis_that_cannot_be_read_leaves_the_node_without_gpus(regist
 
 
 def test_where_kai_schedules_whole_gpus_are_shared_in_hundredths() -> None:
-    found = layout_of(node("n", {GPU: "2"}, labels=discovered()), kai=True)
-    assert found.shares == (Share(resource="gpu-fraction", milli=10, count=200, kind="kai"),)
+    share = Share(resource="gpu-fraction", milli=10, count=200, kind="kai", memory_mib=81_500)
+    tesla = discovered("Tesla-T4", 2, 15_360)
+    found = layout_of(node("n", {GPU: "2"}, labels=tesla), kai=True)
+    assert found.shares == (replace(share, memory_mib=15_300),)  # it rounds what the label says
+    found = layout_of(node("n", {GPU: "2"}, labels=discovered("NVIDIA-H100", 2, 81_559)), kai=True)
+    assert (found.shares, found.gpus[0].memory_mib) == ((share,), 81_559)
+    # Without that label it does not know, whoever else does.
+    cloud = {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}
+    found = layout_of(node("n", {GPU: "2"}, labels=cloud), kai=True)
+    assert (found.shares, found.gpus[0].memory_mib) == ((replace(share, memory_mib=0),), 15_360)
+    # What it keeps for sharers is NVIDIA's.
+    assert layout_of(node("n", {"amd.com/gpu": "2"}), kai=True).shares == ()
 
 
 def test_without_labels_the_model_is_unknown_and_a_clouds_label_is_translated() -> None:

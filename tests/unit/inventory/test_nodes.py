@@ -219,8 +219,45 @@ def test_kais_keeper_of_a_shared_gpu_counts_as_its_sharers_do() -> None:
     nodes.set_pod(pod("keeper", {GPU: "1"}, namespace="kai-resource-reservation", labels=group))
     assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 1000]
     nodes.set_pod(pod("a", labels=group, annotations={"gpu-fraction": "0.3"}))
-    nodes.set_pod(pod("b", labels=group, annotations={"gpu-memory": "7680"}))
+    nodes.set_pod(pod("b", labels=group, annotations={"gpu-memory": "7650"}))  # of 15300
     assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 800]
+    # Its own CPU is the keeper's; and whoever just says that he is of the group has what he asks.
+    nodes.set_pod(
+        pod("keeper", {GPU: "1", "cpu": "1"}, namespace="kai-resource-reservation", labels=group)
+    )
+    assert told(nodes).foreign == Amounts(cpu_milli=1000, gpu_milli=800)
+    nodes.set_pod(pod("a", {GPU: "1"}, labels=group))
+    nodes.drop_pod(("team", "b"))
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [1000, 1000]
+
+
+def test_kais_sharers_are_on_the_gpus_of_their_groups_whatever_would_fit_better() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered()))
+
+    def shares(name: str, fraction: str, *groups: str, mine: bool = False) -> None:
+        several = len(groups) > 1
+        labels = {f"runai-gpu-group/{g}" if several else "runai-gpu-group": g for g in groups}
+        told = {"gpu-fraction": fraction, "gpu-fraction-num-devices": str(len(groups))}
+        for group in groups:
+            keeper = {"runai-gpu-group": group}
+            nodes.set_pod(
+                pod(group, {GPU: "1"}, namespace="kai-resource-reservation", labels=keeper)
+            )
+        made = ours if mine else pod
+        nodes.set_pod(made(name, labels=labels, annotations=told))
+
+    shares("a", "0.3", "g1")
+    shares("b", "0.5", "g2")
+    shares("c", "0.3", "g1")
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 0, 500, 600]
+    shares("d", "0.2", "g1", "g3")
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [0, 200, 500, 800]
+    # One of ours shares with others: theirs is where it is.
+    shares("main-0", "0.1", "g2", mine=True)
+    report = told(nodes)
+    assert sorted(gpu.foreign_milli for gpu in report.gpus) == [0, 200, 500, 800]
+    assert report.gpus[report.pods[0].gpus[0]].foreign_milli == 500
 
 
 def test_a_fraction_that_is_none_is_told_and_the_pods_other_use_still_counts() -> None:

@@ -23,11 +23,11 @@ def pod(
     *,
     node: str = NODE,
     devices: frozenset[str] = frozenset(),
-    group: str = "",
+    groups: tuple[str, ...] = (),
     keeper: bool = False,
 ) -> Pod:
     job = JobName("ml", Owner("Job", f"job-of-{name}", f"uid-of-job-of-{name}"))
-    return Pod(f"uid-{name}", "ml", name, node, job, devices, group, keeper)
+    return Pod(f"uid-{name}", "ml", name, node, job, devices, groups, keeper)
 
 
 def book(*pods: Pod) -> Book:
@@ -140,9 +140,9 @@ def test_of_hamis_pods_what_is_written_counts_and_not_what_the_kubelet_was_asked
 
 
 def test_kais_sharers_have_the_gpu_of_their_groups_keeper() -> None:
-    keeper = pod("keeper", group="g1", keeper=True)
-    a, b = pod("a", group="g1"), pod("b", group="g1")
-    elsewhere, another = pod("c", group="g1", node="n2"), pod("d", group="g2")
+    keeper = pod("keeper", groups=("g1",), keeper=True)
+    a, b = pod("a", groups=("g1",)), pod("b", groups=("g0", "g1"))
+    elsewhere, another = pod("c", groups=("g1",), node="n2"), pod("d", groups=("g2",))
     everybody = book(keeper, a, b, elsewhere, another)
     gpu = replace(GPU, holders=held("keeper"), pods=(used("a", 1, 80.0),))
     assert [(part.pod.name, part.utilization_percent) for part in parts(gpu, everybody)] == [

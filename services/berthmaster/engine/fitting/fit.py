@@ -18,10 +18,12 @@ from berthmaster.engine.fitting.topology import Chooser, Mask, choices, shaped
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import Suitable, isolation_at, wants_fraction
 from berthmaster.engine.fleet.pieces import pieces_of
+from berthmaster.engine.fleet.shares import is_packed, part_of, share_for, takes_milli
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.engine.scoring.score_cache import Scorecard, can_seat, seats
 from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
 from berthmaster.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
+from berthmaster.messages.fleet import GpuDevice, NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Isolation, PodSet
 
@@ -75,14 +77,27 @@ class Bound(NamedTuple):
 
 
 def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[int, ...]:
-    """Which GPUs a pod is charged to when its cluster does not say: those with most room left."""
+    """Which GPUs a pod is charged to when its cluster does not say: those with most room left, or
+    for a part the fullest with room where that is what it got."""
     report = fleet.node(cluster, node)
     slot = fleet.slot(cluster, node)
     if report is None or slot is None or not pods.gpus:
         return ()
     row = fleet.arrays.gpu[slot].tolist()
+    if pods.gpu_milli < WHOLE and is_packed(report.shares):
+        fit = [p for p, gpu in enumerate(report.gpus) if row[p] >= _takes(report, pods, gpu)]
+        if fit:
+            return (report.gpus[min(fit, key=row.__getitem__)].index,)
     order = sorted(range(len(report.gpus)), key=lambda p: (-row[p], p))
     return tuple(sorted(report.gpus[p].index for p in order[: pods.gpus]))
+
+
+def _takes(report: NodeReport, pods: PodSet, gpu: GpuDevice) -> int:
+    """What a part comes to of a GPU."""
+    share = share_for(report.shares, pods)
+    if share is None:
+        return pods.gpu_milli
+    return takes_milli(share, part_of(pods), gpu.memory_mib)
 
 
 def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:

@@ -7,7 +7,9 @@ to what it can say: HAMi and KAI count in hundredths. GPUs that are handed out i
 never whole: their inventory charges what they keep for themselves.
 
 Memory that a part is to have counts too: where a part can be had in any size it is as large as its
-compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else.
+compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else. KAI
+is asked for MiB then, which it counts one by one, of a little less than the GPU has
+(``Share.memory_mib``); where its node does not tell it how much that is, for hundredths.
 
 How hard a limit is differs: a MIG slice is a device of its own (``hardware``), MPS and HAMi-core
 hold a pod to its memory (``memory``), and where replicas take turns or a scheduler only counts
@@ -107,10 +109,22 @@ def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
     """What of a GPU is charged to who takes this offer. A GPU that is handed out in parts only has
     one milli less than a whole one, and its pieces share what is left: the last one fits too."""
     if not counted(share):
-        milli, grain = sized_milli(part, gpu_memory_mib), max(1, share.milli)
-        return -(-milli // grain) * grain
+        grain = max(1, share.milli)
+        if share.kind == "kai" and share.memory_mib:
+            milli = -(-part.milli // grain) * grain
+            by_memory = -(-part.memory_mib * _GPU_MILLI // share.memory_mib)
+            if part.memory_mib <= gpu_memory_mib:  # what KAI rounds off comes with all of the GPU
+                by_memory = min(by_memory, _GPU_MILLI)
+            return max(milli, by_memory)
+        return -(-sized_milli(part, gpu_memory_mib) // grain) * grain
     pieces = max(1, _GPU_MILLI // share.milli) if share.milli else 1
     return min(share.milli, (_GPU_MILLI - 1) // pieces)
+
+
+def is_packed(shares: Sequence[Share]) -> bool:
+    """Whether whoever divides GPUs here takes the fullest one with room, as KAI does, whatever we
+    would have liked: only so does it have room where we think that it has."""
+    return any(share.kind == "kai" for share in shares)
 
 
 def sized_milli(part: Part, gpu_memory_mib: int) -> int:
@@ -141,6 +155,13 @@ def asked_as(
     if is_by_memory(pods, gpu_memories_mib):
         return asked | {HAMI_MEMORY: pods.gpu_memory_mib}
     return asked | {HAMI_MEMORY_PERCENT: min(100, milli // 10)}
+
+
+def is_by_kais_memory(share: Share, pods: PodSet) -> bool:
+    """Whether the memory that a part is to have is more than its share of what KAI hands out of a
+    GPU."""
+    percent = -(-pods.gpu_milli // 10)
+    return 0 < share.memory_mib * percent // 100 < pods.gpu_memory_mib
 
 
 def is_by_memory(pods: PodSet, gpu_memories_mib: Sequence[int]) -> bool:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.links import pick
 from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.fleet.shares import is_packed
 from berthmaster.engine.scoring.mix import Sample, Sampled
 from berthmaster.engine.scoring.pressure import (
     NOTHING_DEAR,
@@ -315,7 +316,8 @@ def pick_gpus(
     fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
 ) -> tuple[int, ...]:
     """Indices of the GPUs that one pod takes on a node where it fits: those whose holes lose least,
-    or whole ones that belong together, else the first."""
+    or the fullest where that is what it will get, or whole ones that belong together, else the
+    first."""
     if not pods.gpus:
         return ()
     devices = fleet.report_at(slot).gpus
@@ -325,6 +327,10 @@ def pick_gpus(
         allowed = suitable.gpus[slot].tolist()
         positions = [p for p in positions if allowed[p]]
     if wants_fraction(pods):
+        if is_packed(fleet.kinds[fleet.arrays.kind[slot]].shares):
+            milli = suitable.milli(slot, pods)
+            fit = [p for p in positions if row[p] >= milli]
+            return (devices[min(fit, key=row.__getitem__)].index,) if fit else ()
         loss = worth.loss(suitable.milli(slot, pods))
         best, least = -1, NOT_HERE
         for position in positions:

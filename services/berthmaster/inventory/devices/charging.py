@@ -2,7 +2,8 @@
 
 Where it is known it is taken as it is: by a claim, by HAMi's annotation, by ours. Where only the
 number is known, pods of ours are taken to have the first GPUs that are free, and all others the
-last: so the two meet as late as they can, and a GPU stays charged to whom it was charged.
+last: so the two meet as late as they can, and a GPU stays charged to whom it was charged. Whoever
+is of one of KAI's groups has the GPU of the group, which is nobody's but the group's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,8 +56,12 @@ def charge(
     for position, milli in orphaned:
         charges.foreign[position] += milli
     others = [hold for hold in holds if hold.ours is None]
-    sharers = {hold.group for hold in holds if hold.group and not hold.keeper}
-    others = [hold for hold in others if not (hold.keeper and hold.group in sharers)]
+    sharers = {group for hold in holds if hold.is_part for group in hold.groups}
+    others = [
+        # What its sharers take of the GPU counts, its CPU and memory are its own.
+        hold._replace(pieces=()) if hold.keeper and sharers.intersection(hold.groups) else hold
+        for hold in others
+    ]
     for hold in holds:  # the known places first, so that the rest is guessed around them
         charges.settle(hold)
     pods = tuple(charges.use(hold.ours, hold) for hold in holds if hold.ours is not None)
@@ -87,6 +92,7 @@ class _Charges:
         self._ours = [0] * len(gpus)
         self._settled: dict[str, list[Part]] = {}  # by uid: what is known without guessing
         self._guessed: set[str] = set()  # uids of which nothing is left to guess
+        self._of_group: dict[str, int] = {}  # KAI's groups: the GPU of each
 
     def _free(self, position: int) -> int:
         return WHOLE - self.foreign[position] - self._ours[position]
@@ -153,14 +159,38 @@ class _Charges:
             self._place(hold, self.foreign, first=False)
 
     def _place(self, hold: Hold, held: list[int], *, first: bool) -> list[Part]:
+        wanted = self._wanted(hold)
+        if hold.is_part and len(hold.groups) == len(wanted):
+            return self._share(hold.groups, wanted, held, first=first)
         parts: list[Part] = []
         taken: set[int] = set()
-        for way, milli in self._wanted(hold):
+        for way, milli in wanted:
             position = self._choose(way, milli, taken, first=first)
             if position is None:
                 continue
             if way.kind != "shared" and way.kind != "mig":
                 taken.add(position)  # two whole GPUs are two
+            held[position] += milli
+            parts.append((position, milli))
+        return parts
+
+    def _share(
+        self,
+        groups: Sequence[str],
+        wanted: Sequence[tuple[Way, int]],
+        held: list[int],
+        *,
+        first: bool,
+    ) -> list[Part]:
+        """Of KAI's groups: each of them has a GPU of its own."""
+        parts: list[Part] = []
+        for group, (way, milli) in zip(groups, wanted, strict=True):
+            position = self._of_group.get(group)
+            if position is None:
+                position = self._choose(way, WHOLE, set(self._of_group.values()), first=first)
+                if position is None:
+                    continue
+                self._of_group[group] = position
             held[position] += milli
             parts.append((position, milli))
         return parts
@@ -190,12 +220,12 @@ class _Charges:
             # No pod can be bound for more than there is; what says so is not believed.
             most = len(way.positions) * (WHOLE // milli if milli else 1)
             wanted += [(way, milli)] * min(count, most)
-        if hold.fraction_milli or hold.fraction_mib:
+        if hold.is_part:
             whole = next((way for way in self._ways.values() if way.kind == "whole"), None)
             if whole is not None:
                 milli = hold.fraction_milli
-                total_mib = self._gpus[whole.positions[0]].memory_mib
-                if not milli:
+                if not milli:  # all of it, where KAI is not told what it has
+                    total_mib = whole.kai_mib
                     share = -(-hold.fraction_mib * WHOLE // total_mib) if total_mib else WHOLE
                     milli = min(WHOLE, share)
                 wanted += [(whole, milli)] * min(hold.fraction_devices, len(whole.positions))

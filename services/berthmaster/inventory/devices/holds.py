@@ -2,7 +2,7 @@
 
 A pod is ours when it carries our labels; what any other holds is foreign use. KAI's scheduler keeps
 a GPU that it shares by a pod of its own, and the sharers ask for no resource: they say by
-annotation how much, and by label which group they belong to.
+annotation how much, and by label which groups they belong to, one for each GPU.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators.table import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, how_of
-from berthmaster.accelerators.written import KAI_GROUP, KAI_KEEPERS, HamiUse, hami_use
+from berthmaster.accelerators.written import KAI_KEEPERS, HamiUse, hami_use, kai_groups
 from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, held
 from berthmaster.inventory.devices.layout import WHOLE
 from berthmaster.inventory.objects import Pod
@@ -33,8 +33,13 @@ class Hold(NamedTuple):
     fraction_milli: int = 0  # by KAI, of each device
     fraction_mib: int = 0  # by KAI, where it asks for memory
     fraction_devices: int = 1
-    group: str = ""
-    keeper: bool = False  # KAI's own pod, which keeps a GPU for the group
+    groups: tuple[str, ...] = ()  # KAI's, of one GPU each
+    keeper: bool = False  # KAI's own pod, which keeps a GPU for its group
+
+    @property
+    def is_part(self) -> bool:
+        """Whether KAI gives it a part of a GPU."""
+        return bool(self.fraction_milli or self.fraction_mib)
 
 
 def hold_of(pod: Pod) -> tuple[Hold | None, str]:
@@ -61,9 +66,9 @@ def hold_of(pod: Pod) -> tuple[Hold | None, str]:
         gpus=gpu_indices(annotations),
         hami=hami_use(annotations) if pieces else (),
     )
-    if group := labels.get(KAI_GROUP, ""):
+    if groups := kai_groups(labels):
         keeper = pod.metadata.namespace in KAI_KEEPERS
-        hold = hold._replace(group=group, keeper=keeper)
+        hold = hold._replace(groups=groups, keeper=keeper)
     if KAI_FRACTION in annotations or KAI_MEMORY in annotations:
         try:
             hold = _shared_by_kai(hold, annotations)

@@ -41,6 +41,7 @@ from berthmaster.accelerators.table import (
     VENDOR,
     How,
     how_of,
+    kai_memory_mib,
 )
 from berthmaster.inventory.devices.amounts import Nonsense, offered, quota
 from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
@@ -78,6 +79,7 @@ class Way(NamedTuple):
     positions: tuple[int, ...]
     milli: int  # what a piece comes to
     kind: Literal["whole", "shared", "mig", "hami"] = "whole"
+    kai_mib: int = 0  # what KAI hands out of each GPU's memory; 0 = it is not told how much that is
 
 
 class Layout(NamedTuple):
@@ -313,12 +315,15 @@ class _Builder:
         self._gpus += [
             Gpu(model, memory_mib, healthy=n < pieces, resource=named) for n in range(all_pieces)
         ]
-        self._ways.append(Way(resource, positions, WHOLE))
-        if self._kai:
+        told = resource == NVIDIA and self._labels.get(f"{NVIDIA}.memory", "").isdecimal()
+        kai_mib = kai_memory_mib(memory_mib) if told else 0
+        self._ways.append(Way(resource, positions, WHOLE, kai_mib=kai_mib))
+        if self._kai and resource == NVIDIA:  # KAI keeps shared GPUs as NVIDIA's
             self._shares.append(
                 Share(
                     resource=KAI_FRACTION,
                     milli=GRAIN_MILLI,
+                    memory_mib=kai_mib,
                     count=pieces * WHOLE // GRAIN_MILLI,
                     kind="kai",
                 )
