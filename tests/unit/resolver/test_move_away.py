@@ -13,7 +13,7 @@ from berthmaster.messages.api import (
     WhatifRequest,
     WhyReply,
 )
-from berthmaster.messages.control import Cordon, QueueSetting
+from berthmaster.messages.control import Cordon, QueueAmounts, QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import (
     Checkpoint,
@@ -179,6 +179,57 @@ def test_a_drain_moves_what_has_room_elsewhere_and_ends_the_rest_before_its_dead
     world.pass_s(161.0, "c1", "c2")
     assert moves(world) == [(world.workloads[left].id, "drain", "")]
     assert world.workloads[left].leaving == "c1 is drained: firmware"
+
+
+def bounded(world: World, *, t4: int | None = None, **fields: Any) -> None:
+    """The queue may have so many milli of T4s."""
+    amounts = {"gpu/T4": QueueAmounts(capability=t4)} if t4 is not None else {}
+    world.control(QueueSetting(queue="default", resources=amounts, **fields))
+
+
+def test_nobody_is_ended_for_a_place_in_which_its_queue_may_not_have_it() -> None:
+    world = World()
+    for name, model in (("h", "H100"), ("t", "T4")):
+        world.fact(profile(name), alive(name), node(name, name=f"{name}-n", gpus=2, model=model))
+    bounded(world, t4=1000)
+    name = start(world, "a", gpus=2)
+    assert world.placed_on(name) == "h"
+    world.pass_s(100.0, "h", "t")
+    drain(world, "h")
+    assert moves(world) == []
+    world.control(Cordon(cluster="h", cordoned=False, set_by="ada", reason=""))
+    wish = MoveRequested(**head(world, name), **here(world, name), how="move", who="ada", to="t")
+    world.append(wish)
+    assert moves(world) == []
+    assert "ada wants it in t, which is out: its queue may have no more T4" in why(world, name)
+    bounded(world, t4=2000, held=True)
+    assert moves(world) == []
+    assert "in t, where it might not begin: its queue is held" in why(world, name)
+    bounded(world, t4=2000, max_running_jobs=1)  # which it is itself
+    assert moves(world) == [("a", "asked", "t")]
+
+
+def test_room_is_kept_for_nobody_whose_queue_may_not_have_it_any_more() -> None:
+    world = World()
+    for name, model in (("h", "H100"), ("t", "T4")):
+        world.fact(profile(name), alive(name), node(name, name=f"{name}-n", gpus=2, model=model))
+    name = start(world, "a", gpus=2)
+    there, other = ("h", "t") if world.placed_on(name) == "h" else ("t", "h")
+    world.append(
+        MoveRequested(**head(world, name), **here(world, name), how="move", who="ada", to=other)
+    )
+    assert moves(world) == [("a", "asked", other)]
+    resource = "gpu/T4" if other == "t" else "gpu/H100"
+    amounts = {resource: QueueAmounts(capability=1000)}
+    world.control(QueueSetting(queue="default", resources=amounts))
+    gone(world, name)
+    late = world.submit(job("late", queue="late", gpus=2, clusters=(other,)))
+    world.settle()
+    # It begins again where it may, and the room that was kept is another's.
+    assert (world.placed_on(name), world.placed_on(late)) == (there, other)
+    assert not world.resolver.know.reservations
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, len(world.decisions)), report
 
 
 def test_who_is_not_preemptible_stays_unless_the_drain_has_a_deadline() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.lifecycle.fold import Key
+from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueAmounts, QueueSetting
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.settings import Policy
@@ -179,6 +180,22 @@ def test_a_model_of_which_a_queue_has_all_that_it_may_is_passed_by() -> None:
     assert world.workloads[names[0]].request == job("j0", queue="q")  # as it was asked for
     end(world, next(name for name in names if world.placed_on(name) == "h"))
     assert len(order(world)) == 1
+
+
+def test_who_waits_as_its_queue_may_have_no_more_of_a_model_hears_that() -> None:
+    world = World()
+    world.fact(profile("t"), alive("t"), node("t", gpus=4, model="T4"))
+    world.fact(profile("h"), alive("h"), node("h", gpus=1, model="H100"))
+    world.control(queue("q", resources={"gpu/T4": QueueAmounts(capability=1000)}))
+    first, second, _ = submit(world, "q", "a", "b", "c")
+    order(world)
+    assert {world.placed_on(first), world.placed_on(second)} == {"h", "t"}
+    reply = world.resolver.why(TENANT, "c", world.now_s)
+    assert isinstance(reply, WhyReply)
+    assert reply.filtered == {"h": "busy: no room now", "t": "its queue may have no more T4"}
+    assert reply.summary == "waits: of 2 clusters: 1 busy, 1 its queue may have no more T4"
+    dry = world.resolver.dry_run(TENANT, job("d", queue="q"), world.now_s)
+    assert (dry.placed, dry.filtered) == (False, reply.filtered)
 
 
 def test_so_many_jobs_of_a_queue_run_at_once_and_none_is_larger_than_it_may_be() -> None:

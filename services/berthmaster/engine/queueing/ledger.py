@@ -87,6 +87,29 @@ class Ledger:
         """Live jobs of a queue and of all below it."""
         return self._running_together[queue] if queue in self._together else self.running[queue]
 
+    def but_for(
+        self, key: Key | None
+    ) -> tuple[Callable[[str], Mapping[str, int]], Callable[[str], int]]:
+        """What queues, with all below them, would take, and how many live jobs they would have, if
+        this placement were none."""
+        live = self._live.get(key) if key is not None else None
+        if live is None:
+            return self.used_together, self.running_together
+        amounts = live.amounts
+        counts = {live.queue, *self._counts_in.get(live.queue, ())}
+        alone = self._holders[live.queue, live.job] == 1
+
+        def used(queue: str) -> Mapping[str, int]:
+            left = dict(self.used_together(queue))
+            if queue in counts:
+                _add(left, amounts, -1)
+            return left
+
+        def running(queue: str) -> int:
+            return self.running_together(queue) - (alone and queue in counts)
+
+        return used, running
+
     def accounts(self) -> dict[str, Mapping[str, int]]:
         """What every queue has, parents with all below them."""
         return {**self._used, **self._together}

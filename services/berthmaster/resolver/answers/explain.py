@@ -34,7 +34,12 @@ from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import planned
 from berthmaster.resolver.deciding.divide import Shares, shares_of, why_parted
 from berthmaster.resolver.deciding.resize import most_that
-from berthmaster.resolver.deciding.turns import queue_refusal
+from berthmaster.resolver.deciding.turns import (
+    queue_refusal,
+    queue_right,
+    shortlist_of,
+    without_models,
+)
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
@@ -451,7 +456,8 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     ranking = shortlist.ranking(best[0]) if best else ()
     if refusal:
         return DryRunReply(placed=False, summary=f"would wait: {refusal}", ranking=ranking)
-    found = cycle.bind(request, shortlist)
+    allowed = without_models(know, queue_right(know, request), request)
+    found = cycle.bind(allowed or request, shortlist)
     if found is None:
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
         return DryRunReply(
@@ -484,12 +490,14 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
 
 
 def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
-    shortlist = cycle.shortlist(request)
-    if shortlist.candidates and cycle.bind(request, shortlist) is None:
+    right = queue_right(cycle.know, request)
+    shortlist = shortlist_of(cycle, request, right)
+    narrowed = without_models(cycle.know, right, request) or request
+    if shortlist.candidates and cycle.bind(narrowed, shortlist) is None:
         shortlist.candidates.clear()
     if shaped(request.pod_sets) and sum(pods.count for pods in request.pod_sets) > 1:
         _tell_never(cycle.know, shortlist, request)
-    return shortlist, queue_refusal(cycle.know, request)
+    return shortlist, right.refusal
 
 
 def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> None:

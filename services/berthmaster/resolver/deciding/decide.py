@@ -21,10 +21,9 @@ import msgspec
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.clusters import LOST
-from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.ledger import amounts_of
-from berthmaster.engine.queueing.queues import Amounts, Right, models_left
+from berthmaster.engine.queueing.queues import Amounts
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.fold import Key, Workload, key
@@ -56,7 +55,7 @@ from berthmaster.resolver.deciding.move_away import carry_out, leave
 from berthmaster.resolver.deciding.rebalance import Weighed, may_be_stuck, rebalance
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.resize import Resize, grown, most_that
-from berthmaster.resolver.deciding.turns import Turn
+from berthmaster.resolver.deciding.turns import Turn, without_models
 from berthmaster.resolver.deciding.worker_queue import target_of
 from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
 from berthmaster.resolver.settings import Policy
@@ -160,7 +159,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         asked = least_request(request)
         shape = shape_of(asked)
     if turn.right.barred:
-        narrowed = _without_models(know, turn.right, asked)
+        narrowed = without_models(know, turn.right, asked)
         if narrowed is None:
             return None
         asked, shape = narrowed, shape_of(narrowed)
@@ -216,7 +215,7 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
         if right.refusal:
             return None
         if right.barred:
-            asked = _without_models(draft.know, right, asked)
+            asked = without_models(draft.know, right, asked)
         return _find_room(draft, turn, asked, shape_of(asked)) if asked is not None else None
 
     return most_that(0, size_steps(request), find)
@@ -335,21 +334,6 @@ def _try(draft: Draft, asked: JobRequest, shape: bytes, kept: tuple[Kept, ...]) 
 def _is_direct(know: Knowledge, queue: str) -> bool:
     setting = know.queues.get(queue)
     return setting is None or setting.via == "direct"
-
-
-def _without_models(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
-    """The request without GPU models of which its queue has all that it may; None if nothing is
-    left of it."""
-    sets = []
-    for pods in request.pod_sets:
-        if pods.gpus:
-            left = models_left(pods.gpu_models, right.barred, know.derived.ledger.models())
-            if not left:
-                return None
-            exactly = tuple(f"{EXACTLY}{model}" for model in left)
-            pods = msgspec.structs.replace(pods, gpu_models=exactly)
-        sets.append(pods)
-    return msgspec.structs.replace(request, pod_sets=tuple(sets))
 
 
 def _record(

@@ -10,6 +10,7 @@ Rules of this file:
   (engine/queueing/leaving.py), and once room is kept for it elsewhere. What is left at the last
   moment before its deadline is ended all the same and waits again. Without a deadline nobody is
   ended who is not preemptible, or for whom there is no room.
+- Nobody is ended for a place in which its queue may not have it.
 - Room that is kept for a job which moves is charged beside the reservations of those who wait, and
   counts against none of them. It is the job's own until it begins there or the nodes cannot be had.
 - What Kueue governs, on a worker or on a hub, is left to Kueue.
@@ -38,6 +39,7 @@ from berthmaster.messages.placement import MoveOrder
 from berthmaster.messages.workload import EvictionRequested
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft
+from berthmaster.resolver.deciding.turns import right_elsewhere, shortlist_of, without_models
 from berthmaster.resolver.known.knowledge import Knowledge
 
 MOST_MOVING: Final = 64  # jobs that room is kept for elsewhere at the same time
@@ -116,9 +118,13 @@ def _move(draft: Draft, workload: Workload) -> None:
 
 
 def elsewhere(cycle: Cycle, workload: Workload, to: str, *, other: bool = True) -> Place | None:
-    """Room for all of it that is free now, beside what is kept. ``other``: in another cluster."""
-    request = workload.request
-    assert request is not None
+    """Room for all of it that is free now, beside what is kept, and that its queue may have.
+    ``other``: in another cluster."""
+    assert workload.request is not None
+    right = right_elsewhere(cycle.know, workload, workload.request)
+    request = without_models(cycle.know, right, workload.request)
+    if right.refusal or request is None:
+        return None  # it would be ended, and might not begin again
     shape = shape_of(request)
     shortlist = cycle.shortlist(request, shape)
     if not other:
@@ -274,7 +280,10 @@ def wish_refusal(know: Knowledge, cycle: Cycle, workload: Workload) -> str:
     where = wish.to or "another cluster"
     if cycle.now_s - wish.since_s > WISH_S:
         return f"a move to {where} found no room for an hour and was given up"
-    filtered = cycle.shortlist(request).filtered
+    right = right_elsewhere(know, workload, request)
+    if right.refusal:
+        return f"{wish.who} wants it in {where}, where it might not begin: {right.refusal}"
+    filtered = shortlist_of(cycle, request, right).filtered
     out = filtered.get(wish.to, BUSY)
     if out not in (BUSY, LESS_LIKED):
         return f"{wish.who} wants it in {wish.to}, which is out: {out}"

@@ -20,7 +20,7 @@ ended.
 - Room is owed where others were ended for it (make_room.py): that is for its job alone, whoever
   else waits, until it begins anywhere, may not run, or the nodes cannot be had.
 - Room of a job that is moved (move_away.py) is owed as well, while the job still runs elsewhere and
-  until it begins. It counts against nobody's reservations.
+  until it begins or may not run there. It counts against nobody's reservations.
 - Where a cluster's Kueue decides what starts, nothing is kept.
 """
 
@@ -33,6 +33,7 @@ from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line, duration_class, longest_s
+from berthmaster.engine.queueing.queues import models_left
 from berthmaster.engine.queueing.reservations import (
     MAX_HELD_NODES,
     UNKNOWN_S,
@@ -399,17 +400,19 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
     told = sorted(know.reservations.items(), key=lambda each: not each[1].owed)  # stable
     waiting = 0
     for key, reservation in told:
+        line = know.derived.lines.line_of(key)
+        if line is not None and not _may_have(know, line, reservation):
+            continue
         if reservation.moving:
             if _still_moves(know, key, reservation) and reservation.cluster not in closed:
                 valid[key] = reservation
             continue
-        line = know.derived.lines.line_of(key)
         if line is None or waiting >= policy.reservations:
             continue
         setting = know.queues.get(line.queue)
         if setting is not None and setting.via != "direct" and not reservation.owed:
             continue
-        if right_of(know, line).refusal or reservation.cluster in closed:
+        if reservation.cluster in closed:
             continue
         if not all(_usable(know, reservation.cluster, held) for held in reservation.held):
             continue
@@ -428,6 +431,19 @@ def in_force(cycle: Cycle) -> dict[Key, Reservation]:
         valid[key] = reservation
         waiting += 1
     return valid
+
+
+def _may_have(know: Knowledge, line: Line, reservation: Reservation) -> bool:
+    """Whether the line's queue lets it have that room: else it would stand empty."""
+    right = right_of(know, line)
+    if right.refusal:
+        return False
+    return not right.barred or not any(
+        gpu.index in held.gpus and not models_left((), right.barred, (gpu.model,))
+        for held in reservation.held
+        if (report := know.fleet.node(reservation.cluster, held.node)) is not None
+        for gpu in report.gpus
+    )
 
 
 def _still_moves(know: Knowledge, key: Key, reservation: Reservation) -> bool:

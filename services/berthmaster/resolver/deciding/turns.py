@@ -13,6 +13,9 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
+from berthmaster.engine.fleet.models import EXACTLY
 from berthmaster.engine.queueing.lines import Line, LineId, Order
 from berthmaster.engine.queueing.queues import (
     Amounts,
@@ -23,12 +26,15 @@ from berthmaster.engine.queueing.queues import (
     Tier,
     ask_of,
     dominant_share,
+    models_left,
     tier,
 )
 from berthmaster.engine.queueing.tree import Level, Path, right_along
-from berthmaster.lifecycle.fold import Key
+from berthmaster.fleetview.shortlist import Shortlist
+from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import least_request
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
@@ -292,6 +298,47 @@ def right_of(know: Knowledge, line: Line) -> Right:
     return know.derived.right(line.queue, line.ask)
 
 
+def right_elsewhere(know: Knowledge, workload: Workload, request: JobRequest) -> Right:
+    """Whether a job's queue may have it in another place than the one that it has now."""
+    ask = ask_of(least_request(request))
+    return know.derived.right(request.queue, ask, but_for=workload.key)
+
+
+def without_models(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
+    """The request without GPU models of which its queue has all that it may; None if nothing is
+    left of it."""
+    if not right.barred:
+        return request
+    sets = []
+    for pods in request.pod_sets:
+        if pods.gpus:
+            left = models_left(pods.gpu_models, right.barred, know.derived.ledger.models())
+            if not left:
+                return None
+            exactly = tuple(f"{EXACTLY}{model}" for model in left)
+            pods = msgspec.structs.replace(pods, gpu_models=exactly)
+        sets.append(pods)
+    return msgspec.structs.replace(request, pod_sets=tuple(sets))
+
+
+def shortlist_of(cycle: Cycle, request: JobRequest, right: Right) -> Shortlist:
+    """Where it might go, for people: clusters that are out for the sake of its queue say so."""
+    narrowed = without_models(cycle.know, right, request)
+    wide = cycle.shortlist(request)
+    if narrowed is request or narrowed is None:
+        return wide
+    shortlist = cycle.shortlist(narrowed)
+    for cluster, why in shortlist.filtered.items():
+        if wide.filtered.get(cluster) != why:
+            shortlist.filtered[cluster] = f"its queue may have no more {' or '.join(right.barred)}"
+    return shortlist
+
+
+def queue_right(know: Knowledge, request: JobRequest) -> Right:
+    """Whether a queue may have one more like this."""
+    return know.derived.right(request.queue, ask_of(least_request(request)))
+
+
 def queue_refusal(know: Knowledge, request: JobRequest) -> str:
     """Why a queue lets nothing like this out, or ""."""
-    return know.derived.right(request.queue, ask_of(least_request(request))).refusal
+    return queue_right(know, request).refusal

@@ -87,11 +87,12 @@ class Derived(FleetDerived):
         tree = self.tree
         return tree.levels(queue, self.ledger.used_together, ask, self.ledger.models())
 
-    def right(self, queue: str, ask: Ask) -> Right:
-        """Whether a queue, and all above it, may have one more job that asks for this."""
+    def right(self, queue: str, ask: Ask, *, but_for: Key | None = None) -> Right:
+        """Whether a queue, and all above it, may have one more job that asks for this. ``but_for``:
+        as if this one held nothing."""
         path, ledger = self.path(queue), self.ledger
-        together = ledger.used_together, ledger.running_together
-        return right_along(path, *together, ask, ledger.models())
+        used, running = ledger.but_for(but_for)
+        return right_along(path, used, running, ask, ledger.models())
 
     # In step with messages
 
