@@ -133,7 +133,7 @@ def test_a_mig_profile_is_asked_for_by_its_resource() -> None:
 
 def test_a_part_by_memory_is_told_to_who_divides() -> None:
     pods = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=4096, memory_mib=0)
-    kai = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
+    kai = Share(resource="gpu-fraction", milli=10, count=100, kind="kai", memory_mib=40_900)
     template = made(order(pods), shared(kai))["spec"]["template"]
     told = template["metadata"]["annotations"]
     assert (told["gpu-memory"], "gpu-fraction" in told) == ("4096", False)
