@@ -24,19 +24,39 @@ def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
 
 
 class HamiUse(NamedTuple):
-    """What one container holds of one GPU."""
+    """What a pod holds of one GPU."""
 
     uuid: str
     memory_mib: int
     cores_percent: int
 
 
-def hami_use(annotations: Mapping[str, str]) -> tuple[HamiUse, ...]:
-    """Which GPUs a pod has: "UUID,NVIDIA,MiB,cores:" for each device, ";" behind each container."""
-    uses: list[HamiUse] = []
-    for container in annotations.get(ALLOCATED, "")[:MAX_CHARS].split(";"):
+def hami_use(annotations: Mapping[str, str], init_containers: int = 0) -> tuple[HamiUse, ...]:
+    """Which GPUs a pod has: "UUID,NVIDIA,MiB,cores:" for each device, ";" behind each container.
+    Init containers come first and run one after the other, so of them the largest counts, and only
+    where the others together have less. A slice that HAMi cuts has its place behind the UUID."""
+    largest: dict[str, HamiUse] = {}
+    together: dict[str, HamiUse] = {}
+    for number, container in enumerate(annotations.get(ALLOCATED, "")[:MAX_CHARS].split(";")):
         for device in container.split(":"):
             fields: list[Any] = device.split(",")
-            if len(fields) >= 4 and fields[2].isdecimal() and fields[3].isdecimal():
-                uses.append(HamiUse(fields[0], int(fields[2][:9]), int(fields[3][:4])))
-    return tuple(uses[:MAX_DEVICES])
+            if len(fields) < 4 or not (fields[2].isdecimal() and fields[3].isdecimal()):
+                continue
+            use = HamiUse(fields[0].partition("[")[0], int(fields[2][:9]), int(fields[3][:4]))
+            if number < init_containers:
+                largest[use.uuid] = _larger(use, largest.get(use.uuid, use))
+            else:
+                before = together.get(use.uuid, HamiUse(use.uuid, 0, 0))
+                together[use.uuid] = HamiUse(
+                    use.uuid,
+                    before.memory_mib + use.memory_mib,
+                    before.cores_percent + use.cores_percent,
+                )
+    for uuid, use in largest.items():
+        together[uuid] = _larger(use, together.get(uuid, use))
+    return tuple(together.values())[:MAX_DEVICES]
+
+
+def _larger(one: HamiUse, other: HamiUse) -> HamiUse:
+    memory_mib = max(one.memory_mib, other.memory_mib)
+    return HamiUse(one.uuid, memory_mib, max(one.cores_percent, other.cores_percent))

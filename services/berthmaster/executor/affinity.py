@@ -34,10 +34,11 @@ def placing(
     pod_sets: Sequence[PodSet],
     known: Mapping[str, str],
     offers: Offers,
+    avoided: Sequence[str] = (),
 ) -> Document:
     """Fields of the specification of a pod. ``nodes``: that were chosen for the set; ``known``: the
-    labels of its pods."""
-    affinity: Document = {"nodeAffinity": _nodes(nodes, pods, offers)}
+    labels of its pods; ``avoided``: names of hosts where it could not start."""
+    affinity: Document = {"nodeAffinity": _nodes(nodes, pods, offers, avoided)}
     spec: Document = {"affinity": affinity}
     if makes_slice(pods):
         # Which is that of a pool's nodes, is the scheduler's to find: whole pools are of one slice.
@@ -89,7 +90,7 @@ def _pods_of(known: Mapping[str, str], pod_sets: Sequence[str]) -> Document:
     return {"matchLabels": whose, "matchExpressions": [among]}
 
 
-def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers) -> Document:
+def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers, avoided: Sequence[str]) -> Document:
     hosts = list(dict.fromkeys(offers.hostname(node) for node in nodes))[:MAX_PREFERRED]
     preferred = [(CHOSEN_WEIGHT, HOSTNAME, hosts)] if hosts else []
     if pods.gpus:
@@ -111,4 +112,9 @@ def _nodes(nodes: Sequence[str], pods: PodSet, offers: Offers) -> Document:
         ]
         if terms:
             affinity[_REQUIRED] = {"nodeSelectorTerms": terms}
+    if avoided:
+        elsewhere = {"key": HOSTNAME, "operator": "NotIn", "values": list(avoided)}
+        required = affinity.setdefault(_REQUIRED, {"nodeSelectorTerms": [{"matchExpressions": []}]})
+        for term in required["nodeSelectorTerms"]:  # any of which will do
+            term["matchExpressions"].append(elsewhere)
     return affinity

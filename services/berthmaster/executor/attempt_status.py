@@ -10,11 +10,12 @@ Rules of this file:
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.accelerators.written import hami_use
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     PodEvent,
@@ -61,6 +62,10 @@ _PERHAPS: Final = (
 )
 
 
+def _nobody_knows(node: str, uuid: str) -> int | None:
+    return None
+
+
 class Scene(msgspec.Struct, kw_only=True):
     """All that is known of one attempt in the cluster."""
 
@@ -78,6 +83,7 @@ class Scene(msgspec.Struct, kw_only=True):
     expires_s: float | None = None
     settles: bool = False  # its object went just now: news of its pods may still be on the way
     since_s: dict[str, float] = {}  # when something was first seen that may pass
+    gpu_index: Callable[[str, str], int | None] = _nobody_knows  # of a node's GPU, by its UUID
 
     def lasted_s(self, what: str, now_s: float) -> float:
         """For how long this has been so."""
@@ -233,11 +239,20 @@ def _found_running(scene: Scene) -> dict[str, PodBinding]:
     for pod in scene.pods.values():
         name = _name(pod)
         if pod.status.phase in ("Running", "Succeeded") and pod.spec.node_name and not pod.leaving:
-            gpus = gpu_indices(pod.metadata.annotations)
+            gpus = gpu_indices(pod.metadata.annotations) or _given_by_hami(scene, pod)
             found[name] = PodBinding(
                 pod=name, node=pod.spec.node_name, gpus=gpus, isolation=_isolation(pod)
             )
     return found
+
+
+def _given_by_hami(scene: Scene, pod: PodObject) -> tuple[int, ...]:
+    """The GPUs that HAMi has given a pod: it takes others than were chosen. None where one of them
+    is not known."""
+    node, uses = pod.spec.node_name, hami_use(pod.metadata.annotations)
+    found = {scene.gpu_index(node, use.uuid) for use in uses}
+    known = {index for index in found if index is not None}
+    return tuple(sorted(known)) if known == found else ()
 
 
 def _isolation(pod: PodObject) -> Isolation:

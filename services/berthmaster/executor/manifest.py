@@ -8,7 +8,8 @@ Rules of this file:
 - Ray's pods are a RayJob where KubeRay is served (ray.py).
 - Where the cluster is to run Jobs of Volcano's (volcano.py), all pod sets are one of those, except
   what Kueue starts, what grows and shrinks, and parts of GPUs that others' schedulers hand out.
-- Where pods were placed is preferred and never required: the scheduler sees what we do not.
+- Where pods were placed is preferred and never required: the scheduler sees what we do not. HAMi
+  heeds no preference: it takes the node and the GPU that it likes, and what runs says which.
 - Devices are asked for as their nodes hand them out: by counting, by annotations of KAI's, or by a
   claim (claims.py).
 - A deadline is enforced beside the pods and counts from when it was asked for. A job that the
@@ -65,6 +66,9 @@ STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
 LEAVING: Final = "berthmaster.io/leaving"  # annotation of a pod: why it is about to be ended
 RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signed by the door
 MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 KiB
+HAMI_POLICY: Final = "hami.io/gpu-scheduler-policy"  # annotation
+HAMI_WEBHOOK: Final = "hami.io/webhook"  # label
+MAX_AVOIDED: Final = 1024  # hosts that an object names; it must stay small
 MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
 MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
 MAX_VOLCANO_JOB_CHARS: Final = 52  # of a host name: -s15-4095
@@ -338,7 +342,7 @@ class _Devices(NamedTuple):
     annotations: Mapping[str, str] = {}
     env: Mapping[str, str] = {}
     claim: Document | None = None  # what a claim of each pod asks for
-    by: str = ""  # kai or hami where one of them shares out the GPUs
+    by: str = ""  # kai or hami where one of them hands out the GPUs
     isolation: str = ""  # of a part of a GPU: how hard its limit is
 
 
@@ -351,7 +355,8 @@ def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _
     if pods.gpu_milli == 1000:
         if claim is not None:
             return _claimed(others, claims.of_whole(nodes, pods, claim, offers))
-        return _Devices(others | {whole: pods.gpus})
+        by = "hami" if offers.are_hamis(nodes) else ""
+        return _Devices(others | {whole: pods.gpus}, by=by)
     share = offers.share(nodes, pods)
     if share is None:
         raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
@@ -435,6 +440,7 @@ def _template(
         scheduler = style.kai_scheduler
     elif devices.by == "hami":
         scheduler = ""  # HAMi brings its own
+        told[HAMI_POLICY] = "binpack"  # over the GPUs of a node, as they were chosen
     elif by_volcano and not order.request.preemptible:
         told[volcano.PREEMPTABLE] = "false"  # pods may be taken away unless they say so
     if scheduler == style.kai_scheduler:
@@ -455,7 +461,14 @@ def _template(
             **devices.env,
         },
     )
-    spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers)
+    avoided: list[str] = []
+    if NVIDIA in devices.counted and devices.by != "hami":
+        # HAMi's nodes count each GPU several times, and only who comes by its scheduler can start
+        # there; to its scheduler there are no other nodes.
+        avoided = offers.hosts_of_hami()[:MAX_AVOIDED]
+    if avoided:
+        known[HAMI_WEBHOOK] = "ignore"
+    spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers, avoided)
     if style.run_as_non_root:
         spec["securityContext"]["runAsNonRoot"] = True
     if scheduler:

@@ -42,6 +42,24 @@ class Offers:
         report = self._nodes.get(node)
         return report.labels.get(HOSTNAME, node) if report is not None else node
 
+    def gpu_index(self, node: str, uuid: str) -> int | None:
+        """Which GPU of a node has this UUID; None if nobody tells."""
+        report = self._nodes.get(node)
+        gpus = report.gpus if report is not None else ()
+        return next((gpu.index for gpu in gpus if gpu.uuid == uuid), None)
+
+    def are_hamis(self, nodes: Iterable[str]) -> bool:
+        """Whether HAMi hands out the GPUs of one of these: then its scheduler has to place all."""
+        return any(share.kind == "hami" for report in self._of(nodes) for share in report.shares)
+
+    def hosts_of_hami(self) -> list[str]:
+        """The names that those nodes have for themselves."""
+        return sorted(
+            self.hostname(report.node)
+            for report in self._nodes.values()
+            if any(share.kind == "hami" for share in report.shares)
+        )
+
     def models(self, pods: PodSet) -> dict[str, list[str]]:
         """Labels of the nodes with GPUs that the pods may use, as their models are named there:
         a node with one of them will do. What no node has is asked for by its own name."""

@@ -39,6 +39,7 @@ from berthmaster.executor.effects import AttemptEffects
 from berthmaster.executor.elastic_looks import ElasticLooks
 from berthmaster.executor.gangs import GROUP
 from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
+from berthmaster.executor.offers import Offers
 from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
@@ -70,13 +71,15 @@ class ClusterRuntime:
         namespaces: tuple[str, ...],
         kinds: Sequence[Resource] = (),
         groups: bool = False,
+        offers: Offers | None = None,
         clock: Callable[[], float],
         log: LogLike,
     ) -> None:
         """``kinds``: of job objects, beside Jobs, that the cluster serves; ``groups``: whether it
-        serves Volcano's PodGroups, and shows us them."""
+        serves Volcano's PodGroups, and shows us them; ``offers``: whose GPUs have which UUIDs."""
         self.writer = writer
         self._executor = executor
+        self._offers = offers or Offers()
         self._clock = clock
         self._log = log
         self._held: dict[Attempt, Held] = {}
@@ -311,7 +314,9 @@ class ClusterRuntime:
     # ---- what is told
 
     def _hold(self, attempt: Attempt) -> Held:
-        held = self._held[attempt] = Held(scene=Scene(attempt=attempt, wanted={}))
+        held = self._held[attempt] = Held(
+            scene=Scene(attempt=attempt, wanted={}, gpu_index=self._offers.gpu_index)
+        )
         return held
 
     def _say(self, event: PodEvent) -> None:

@@ -275,6 +275,7 @@ class _Serving:
             namespaces=settings.namespaces,
             kinds=served.kinds,
             groups=served.volcano_groups,
+            offers=offers,
             clock=door.now,
             log=ctx.log,
         )

@@ -98,6 +98,7 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     # How hard its limit is: see PodSet.isolation. "" = as its kind is: mig's hardware, hami's
     # memory, the others' none.
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
+    parts: Count = 0  # into which a GPU is split at most, where any size is had; 0 = no matter
 
 
 class NodeReport(

@@ -18,7 +18,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 11: what people hold is ended here, too.
 # 12: what a worker's Kueue counts as another resource is asked of its quota as that.
 # 13: a decision says how many events were stored with it.
-ENGINE_VERSION = "13"
+# 14: no part of a GPU of HAMi's is smaller than the pods leave that may have it at once.
+ENGINE_VERSION = "14"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

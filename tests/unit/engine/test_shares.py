@@ -15,7 +15,13 @@ from berthmaster.engine.fitting.fit import (
 )
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Suitable, Suitables, suitable_nodes
-from berthmaster.engine.fleet.shares import profile_milli, share_for
+from berthmaster.engine.fleet.shares import (
+    Part,
+    least_milli,
+    profile_milli,
+    share_for,
+    takes_milli,
+)
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import DeviceClaim, NodeReport, Share
 from berthmaster.messages.placement import PodBinding
@@ -254,6 +260,23 @@ def test_hami_gives_what_is_asked_for() -> None:
     fleet = fleet_of(replace(node(gpus=1), shares=(HAMI,)))
     assert room(fleet, part(300, count=9)) == [3]
     assert fleet.arrays.pieces == {}
+
+
+@pytest.mark.parametrize(
+    ("parts", "least"),
+    [(0, 0), (1, 1000), (2, 500), (3, 330), (7, 140), (10, 100), (20, 50), (64, 20), (1000, 10)],
+)
+def test_no_part_of_hamis_is_so_small_that_more_would_fit_than_pods_may_have_a_gpu(
+    parts: int, least: int
+) -> None:
+    share = replace(HAMI, parts=parts)
+    assert least_milli(share) == least
+    fleet = fleet_of(replace(node(gpus=1), shares=(share,)))
+    small = room(fleet, part(10, count=2000, cpu_milli=1, memory_mib=1))[0]
+    assert small <= (parts or 100)
+    assert small == 1000 // max(least, 10)
+    # What is larger takes what it asks for.
+    assert takes_milli(share, Part(990, 0)) == max(990, least)
 
 
 def profile(name: str, milli: int = 142, **fields: object) -> PodSet:

@@ -139,6 +139,23 @@ def test_it_runs_when_all_pods_run_and_says_where_and_on_which_gpus() -> None:
     assert told(half) == [PodsWaiting(TRAIN, ""), PodsRunning(TRAIN, where)]
 
 
+def test_hami_takes_other_gpus_than_were_chosen_and_it_says_which() -> None:
+    one = pod(0)
+    uuids = {("n0", "GPU-a"): 2, ("n0", "GPU-b"): 0}
+
+    def gpus_of(text: str) -> tuple[int, ...]:
+        annotations = one.metadata.annotations | {"hami.io/vgpu-devices-allocated": text}
+        held = replace(one, metadata=replace(one.metadata, annotations=annotations))
+        known = scene(job(), held, count=1, gpu_index=lambda node, uuid: uuids.get((node, uuid)))
+        [_, running] = told(known)
+        assert isinstance(running, PodsRunning)
+        return running.pods[0].gpus
+
+    assert gpus_of("GPU-a,NVIDIA,100,10:GPU-b,NVIDIA,100,10:;") == (0, 2)
+    assert gpus_of("GPU-a,NVIDIA,100,10:GPU-c,NVIDIA,100,10:;") == ()  # one of them nobody knows
+    assert gpus_of("") == ()
+
+
 def test_it_says_how_hard_the_limit_of_its_part_of_a_gpu_is() -> None:
     held = pod(0)
     for told_by_pod, isolation in (("memory", "memory"), ("very", ""), ("", "")):

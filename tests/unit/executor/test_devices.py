@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from berthmaster.engine.fleet.shares import is_by_memory, part_of, takes_milli
 from berthmaster.executor.claims import TEMPLATES
+from berthmaster.executor.manifest import Style, document
 from berthmaster.messages.fleet import DeviceClaim, GpuDevice, NodeReport, Share
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import node
@@ -96,6 +97,58 @@ def test_what_hami_gives_is_never_less_than_was_asked_for_nor_more_than_is_charg
     assert given_mib <= -(-charged * total_mib // 1000)
     assert int(asked["nvidia.com/gpucores"]) * 10 <= charged
     assert is_by_memory(pods, [total_mib]) == (percent is None)
+
+
+def test_hami_gives_no_part_smaller_than_what_pods_may_have_it_at_once_leave_for_each() -> None:
+    tenths = replace(HAMI, parts=10)
+    gpu = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "10"}
+    tenth = gpu | {"nvidia.com/gpumem-percentage": "10"}
+    assert limits(part(1), with_share(tenths, 16_384)) == tenth
+    assert limits(part(1, 1638), with_share(tenths, 16_384)) == tenth
+    assert limits(part(1, 1639), with_share(tenths, 16_384)) == {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpucores": "11",
+        "nvidia.com/gpumem": "1639",
+    }
+
+
+def test_on_hamis_nodes_its_scheduler_places_whole_gpus_too_and_packs_as_they_were_chosen() -> None:
+    """Its device plugin gives nothing to pods of another scheduler."""
+    report = with_share(HAMI, 16_384, 16_384)
+    offers, style = offers_of(report), Style(scheduler="berthmaster")
+    for pods in (PodSet(gpus=2), part(250)):
+        template: Any = document(order(pods), None, offers, style)["spec"]["template"]
+        assert "schedulerName" not in template["spec"]
+        assert template["metadata"]["annotations"]["hami.io/gpu-scheduler-policy"] == "binpack"
+        assert "hami.io/webhook" not in template["metadata"]["labels"]
+
+
+def test_who_is_placed_beside_hamis_nodes_is_left_alone_by_it_and_keeps_away_from_them() -> None:
+    """Its admission takes every pod that asks for nvidia.com/gpu, and knows its own nodes only."""
+    host = "kubernetes.io/hostname"
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    hamis = replace(with_share(HAMI, 16_384), node="h1")
+    elsewhere = {"key": host, "operator": "NotIn", "values": ["h1"]}
+
+    def template_of(pods: PodSet, *reports: NodeReport) -> Any:
+        made_of = order(pods, nodes=("n1",))
+        return made(made_of, offers_of(*reports))["spec"]["template"]
+
+    plain = template_of(PodSet(gpus=1), node("c", "n1"), hamis)
+    assert plain["metadata"]["labels"]["hami.io/webhook"] == "ignore"
+    assert plain["spec"]["affinity"]["nodeAffinity"][required] == {
+        "nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]
+    }
+    named = template_of(PodSet(gpus=1, gpu_models=("A100",)), node("c", "n1"), hamis)
+    for term in named["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]:
+        assert len(term["matchExpressions"]) == 2
+        assert term["matchExpressions"][-1] == elsewhere
+    for alone in (
+        template_of(PodSet(gpus=1), node("c", "n1")),  # no HAMi here
+        template_of(PodSet(gpus=0), node("c", "n1"), hamis),
+    ):
+        assert "hami.io/webhook" not in alone["metadata"]["labels"]
+        assert required not in alone["spec"]["affinity"]["nodeAffinity"]
 
 
 def test_kai_gets_a_fraction_or_memory_or_a_whole_gpu() -> None:

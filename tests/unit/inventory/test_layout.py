@@ -168,9 +168,28 @@ def test_hami_lists_its_devices_and_its_count_says_nothing(register: str) -> Non
             Gpu("Tesla-T4", 15_360, "GPU-a"),
             Gpu("Tesla-T4", 15_360, "GPU-b", healthy=False),
         ),
-        ways=(Way(GPU, (0, 1), 1000, "hami"),),
-        shares=(Share(resource="nvidia.com/gpucores", milli=10, count=200, kind="hami"),),
+        ways=(Way(GPU, (0, 1), 1000, "hami", least_milli=100),),
+        shares=(Share(resource="nvidia.com/gpucores", milli=10, count=200, kind="hami", parts=10),),
     )
+
+
+def test_of_a_gpu_that_is_not_healthy_hami_says_nothing_and_what_is_cordoned_is_not_offered() -> (
+    None
+):
+    """Its device plugin leaves out what is 0, empty or false."""
+    ill = '{"id":"GPU-a","count":10,"devmem":15360,"devcore":100,"type":"NVIDIA-Tesla T4"}'
+    well = ill.replace("GPU-a", "GPU-b").replace("}", ',"index":1,"health":true}')
+    gone = well.replace("GPU-b", "GPU-c")
+    told = {
+        "hami.io/node-nvidia-register": f"[{ill},{well},{gone}]",
+        "hami.io/device-cordon": "GPU-x, GPU-c,",
+    }
+    found = layout_of(node("n", {GPU: "20"}, annotations=told), kai=False)
+    assert [(gpu.uuid, gpu.healthy) for gpu in found.gpus] == [
+        ("GPU-a", False),
+        ("GPU-b", True),
+        ("GPU-c", False),
+    ]
 
 
 @pytest.mark.parametrize(

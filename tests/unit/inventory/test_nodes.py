@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from berthmaster.accelerators.written import ALLOCATED, hami_use
 from berthmaster.inventory.devices.dra import Offered
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.node_index import NodeIndex
@@ -210,6 +211,29 @@ def test_hami_tells_which_gpus_a_pod_has_and_how_much_of_them() -> None:
     nodes.drop_pod(("team", "not-yet"))
     nodes.set_pod(pod("greedy", {GPU: "1", "nvidia.com/gpucores": "10"}))
     assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [300, 1000]
+
+
+def test_hami_gives_no_gpu_to_more_pods_than_it_is_split_for() -> None:
+    nodes = book()
+    register = '[{"id":"GPU-a","count":4,"devmem":10000,"type":"NVIDIA-A10","health":true}]'
+    nodes.set_node(node("n1", {GPU: "4"}, annotations={"hami.io/node-nvidia-register": register}))
+    for number in range(4):
+        chosen = {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,100,1:;"}
+        nodes.set_pod(pod(f"p{number}", {GPU: "1"}, annotations=chosen))
+        assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [250 * (number + 1)]
+
+
+def test_of_hamis_init_containers_the_largest_counts_and_a_slice_is_of_its_gpu() -> None:
+    def used(text: str, inits: int) -> list[Any]:
+        return [tuple(use) for use in hami_use({ALLOCATED: text}, inits)]
+
+    a, b = "GPU-a,NVIDIA,{},{}:", "GPU-b,NVIDIA,{},{}:"
+    text = f"{a.format(500, 5)};{a.format(300, 20)};{a.format(200, 8)}{b.format(7, 1)};"
+    text += f"{a.format(200, 8)};"
+    assert used(text, 2) == [("GPU-a", 500, 20), ("GPU-b", 7, 1)]
+    assert used(text, 0) == [("GPU-a", 1200, 41), ("GPU-b", 7, 1)]
+    assert used(f"{a.format(500, 5)};;", 1) == [("GPU-a", 500, 5)]
+    assert used("GPU-a[1-0],NVIDIA,9,3:;", 0) == [("GPU-a", 9, 3)]
 
 
 def test_kais_keeper_of_a_shared_gpu_counts_as_its_sharers_do() -> None:

@@ -3,8 +3,10 @@
 A node that offers none of its own is taken to hand out any part (emulated ones do). Slices (MIG)
 and replicas (time slicing) are of fixed size: a pod takes one whole, however little it asks for.
 Where software divides (HAMi, KAI, DRA's consumable capacity) it gets what it asks for, rounded up
-to what it can say: HAMi and KAI count in hundredths. GPUs that are handed out in parts only are
-never whole: their inventory charges what they keep for themselves.
+to what it can say: HAMi and KAI count in hundredths. HAMi lets only so many pods have a GPU at once
+(ten, as it is installed), so no part of one is smaller than that makes it: ten that ask for less
+fill a GPU. GPUs that are handed out in parts only are never whole: their inventory charges what
+they keep for themselves.
 
 Memory that a part is to have counts too: where a part can be had in any size it is as large as its
 compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else. KAI
@@ -116,15 +118,26 @@ def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
             if part.memory_mib <= gpu_memory_mib:  # what KAI rounds off comes with all of the GPU
                 by_memory = min(by_memory, _GPU_MILLI)
             return max(milli, by_memory)
-        return -(-sized_milli(part, gpu_memory_mib) // grain) * grain
+        milli = -(-sized_milli(part, gpu_memory_mib) // grain) * grain
+        return max(least_milli(share), milli)
     pieces = max(1, _GPU_MILLI // share.milli) if share.milli else 1
     return min(share.milli, (_GPU_MILLI - 1) // pieces)
 
 
+def least_milli(share: Share) -> int:
+    """What the smallest part comes to where a GPU is split into so many at most: as many of it fit
+    and not one more. Of 3 it is 330: a fourth has no room."""
+    if not share.parts:
+        return 0
+    grain = max(1, share.milli)
+    least = _GPU_MILLI // share.parts // grain * grain
+    return least if least * (share.parts + 1) > _GPU_MILLI else least + grain
+
+
 def is_packed(shares: Sequence[Share]) -> bool:
-    """Whether whoever divides GPUs here takes the fullest one with room, as KAI does, whatever we
-    would have liked: only so does it have room where we think that it has."""
-    return any(share.kind == "kai" for share in shares)
+    """Whether whoever divides GPUs here takes the fullest one with room, as KAI does and HAMi is
+    told to, whatever we would have liked: only so does it have room where we think that it has."""
+    return any(share.kind in _DIVISIBLE for share in shares)
 
 
 def sized_milli(part: Part, gpu_memory_mib: int) -> int:
@@ -152,7 +165,7 @@ def asked_as(
     milli = takes_milli(share, part_of(pods), min(gpu_memories_mib, default=0))
     asked = {whole_gpu: 1, HAMI_CORES: min(100, milli // 10)}  # percent
     # Without either of these HAMi gives all memory of the GPU; of both it takes the first.
-    if is_by_memory(pods, gpu_memories_mib):
+    if is_by_memory(pods, gpu_memories_mib, least_milli(share)):
         return asked | {HAMI_MEMORY: pods.gpu_memory_mib}
     return asked | {HAMI_MEMORY_PERCENT: min(100, milli // 10)}
 
@@ -164,8 +177,9 @@ def is_by_kais_memory(share: Share, pods: PodSet) -> bool:
     return 0 < share.memory_mib * percent // 100 < pods.gpu_memory_mib
 
 
-def is_by_memory(pods: PodSet, gpu_memories_mib: Sequence[int]) -> bool:
-    """Whether the memory that a part is to have is more than its share of each of these GPUs."""
+def is_by_memory(pods: PodSet, gpu_memories_mib: Sequence[int], least_milli: int = 0) -> bool:
+    """Whether the memory that a part is to have is more than its share of each of these GPUs, of
+    which a part is at least so much."""
     most_mib = max(gpu_memories_mib, default=0)
-    percent = -(-pods.gpu_milli // 10)
+    percent = -(-max(pods.gpu_milli, least_milli) // 10)
     return pods.gpu_memory_mib > most_mib * percent // 100

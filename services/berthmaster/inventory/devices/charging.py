@@ -87,6 +87,7 @@ class _Charges:
         self._gpus = gpus
         self._ways = {way.resource: way for way in ways}
         self._claimed = claimed
+        self._least = {at: way.least_milli for way in ways for at in way.positions}
         self._uuids = {gpu.uuid: position for position, gpu in enumerate(gpus) if gpu.uuid}
         self.foreign = [gpu.reserved_milli for gpu in gpus]
         self._ours = [0] * len(gpus)
@@ -121,10 +122,12 @@ class _Charges:
         return [(at, milli) for at, (_, milli) in zip(hold.gpus, wanted, strict=True)]
 
     def _hami_milli(self, cores_percent: int, memory_mib: int, position: int) -> int:
-        """What of a GPU is gone for others: the larger part of its compute and its memory."""
+        """What of a GPU is gone for others: the larger part of its compute and its memory, and no
+        less than one of the pods takes away that may have it at once."""
         total_mib = self._gpus[position].memory_mib
         by_memory = -(-memory_mib * WHOLE // total_mib) if total_mib else 0
-        return min(WHOLE, max(cores_percent * 10, by_memory)) or WHOLE
+        milli = min(WHOLE, max(cores_percent * 10, by_memory)) or WHOLE
+        return max(milli, self._least.get(position, 0))
 
     def use(self, who: Identity, hold: Hold) -> PodUse:
         """One of ours, as the node sees it."""

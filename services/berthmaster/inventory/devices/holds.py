@@ -64,7 +64,7 @@ def hold_of(pod: Pod) -> tuple[Hold | None, str]:
         memory_bytes=asked.get(MEMORY, 0),
         pieces=pieces,
         gpus=gpu_indices(annotations),
-        hami=hami_use(annotations) if pieces else (),
+        hami=hami_use(annotations, len(pod.spec.init_containers)) if pieces else (),
     )
     if groups := kai_groups(labels):
         keeper = pod.metadata.namespace in KAI_KEEPERS

@@ -43,6 +43,7 @@ from berthmaster.accelerators.table import (
     how_of,
     kai_memory_mib,
 )
+from berthmaster.engine.fleet.shares import least_milli
 from berthmaster.inventory.devices.amounts import Nonsense, offered, quota
 from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
 from berthmaster.inventory.devices.models import UNKNOWN, memory_of, model_of
@@ -80,6 +81,7 @@ class Way(NamedTuple):
     milli: int  # what a piece comes to
     kind: Literal["whole", "shared", "mig", "hami"] = "whole"
     kai_mib: int = 0  # what KAI hands out of each GPU's memory; 0 = it is not told how much that is
+    least_milli: int = 0  # where parts are had in any size: of the smallest
 
 
 class Layout(NamedTuple):
@@ -404,12 +406,12 @@ class _Builder:
         self._gpus += [
             Gpu(d.model, d.memory_mib, d.uuid, d.healthy, numa_node=d.numa_node) for d in listed
         ]
-        self._ways.append(Way(NVIDIA, positions, WHOLE, "hami"))
-        self._shares.append(
-            Share(
-                resource=HAMI_CORES,
-                milli=GRAIN_MILLI,
-                count=len(listed) * WHOLE // GRAIN_MILLI,
-                kind="hami",
-            )
+        share = Share(
+            resource=HAMI_CORES,
+            milli=GRAIN_MILLI,
+            count=len(listed) * WHOLE // GRAIN_MILLI,
+            kind="hami",
+            parts=min((device.parts for device in listed if device.healthy), default=0),
         )
+        self._ways.append(Way(NVIDIA, positions, WHOLE, "hami", least_milli=least_milli(share)))
+        self._shares.append(share)
