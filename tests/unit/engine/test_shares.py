@@ -183,6 +183,16 @@ def test_where_kai_divides_a_part_is_on_the_fullest_gpu_with_room() -> None:
     assert unsaid == [(2,), (1,)]
 
 
+def test_hami_is_told_to_pack_and_is_taken_to_have_done_so() -> None:
+    fleet = fleet_of(replace(node(gpus=2), shares=(HAMI,)))
+    pods = part(300)
+    _, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods))
+    Scratch(fleet).take(held)
+    assert fleet.arrays.gpu[0].tolist() == [700, 1000]
+    unsaid = [assumed_gpus(fleet, "c1", "n1", part(milli)) for milli in (100, 800)]
+    assert unsaid == [(0,), (1,)]
+
+
 REPLICA = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)
 MPS = replace(REPLICA, resource="nvidia.com/mps", isolation="memory", memory_mib=8192)
 KAI = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")
