@@ -5,7 +5,8 @@ The operator does as `berth repair accept-log` does: looks, reads the log throug
 is missing. He is told by any service, and takes his time.
 """
 
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
@@ -31,14 +32,23 @@ READERS: Final = (Decider, Front, Doorway)
 SIZES: Final = (1, 2, 5, 20)
 
 
-class Lost(NamedTuple):
+@dataclass
+class Lost:
     """One damage."""
 
     at_s: float
     form: str
     first: int
     last: int
-    known: bool  # whether anything remembers that these numbers were there
+    is_marked: bool  # a mark that lasts tells that these numbers were there
+    readers: tuple[tuple[Process, int], ...]  # who remembers it while its life lasts
+    is_told: bool = False  # since then somebody has told of damage
+
+    @property
+    def known(self) -> bool:
+        """Whether anything remembers it, or did for long enough to tell."""
+        remembered = any(reader.life == life for reader, life in self.readers)
+        return self.is_marked or self.is_told or remembered
 
 
 class Damaged(Peopled):
@@ -66,13 +76,13 @@ class Damaged(Peopled):
             first = dice.randint(1, log.end)
         if not any(first <= message.sequence <= last for message in log.messages):
             return  # all of it is lost already
-        known = self._remembers(first, remade=form == "copy")
+        found = Lost(self.clock.now_s, form, first, last, *self._remembers(first, form == "copy"))
         self.judge.note("fate", f"the log loses {first} to {last}: {form}")
         self.note_misfortune(
             self.clock.now_s, f"damage ({form}) {first} to {last} of", self.door, 0
         )
         lost = self.bus.damage(first, last, remade=form == "copy")
-        self.damages.append(Lost(self.clock.now_s, form, first, last, known))
+        self.damages.append(found)
         open_ = {work.key for work in self.bus.snapshot_open()}
         self.judge.on_damage(lost, open_)
         for each in self.processes:
@@ -88,20 +98,25 @@ class Damaged(Peopled):
         """Whether there is damage that nobody has accepted yet."""
         return bool(self.damages) and self.damages[-1].at_s > self.bus.accepted_at_s
 
-    def _remembers(self, first: int, *, remade: bool) -> bool:
-        """Whether a mark, or whoever follows the log, has seen what it held so far: a log of which
+    def _remembers(
+        self, first: int, is_remade: bool
+    ) -> tuple[bool, tuple[tuple[Process, int], ...]]:
+        """Whether a mark, and who of those that follow the log, has seen what it held: one of which
         only the length is known may be as long again before anybody looks. Of one that is made
         anew it is enough to know that there was another; deciders that follow one end by that,
         and those that begin in their place know only what marks say. What was seen before an
         acceptance says nothing of what is there since."""
         watching: list[Front | Doorway] = [self.front, self.door]
         alive = [each for each in (*watching, *self.deciders) if _is_awake(each)]
-        if remade:
-            own = [kept for each in watching if each in alive for kept in each.watch.own()]
-            return bool(counted(self.bus, own))
+        if is_remade:
+            own = [each for each in watching if each in alive and each.watch.own()]
+            readers = [each for each in own if counted(self.bus, each.watch.own())]
+            return bool(counted(self.bus)), tuple((each, each.life) for each in readers)
         marks = [max(one.digests, default=0) for one, _ in counted(self.bus)]
-        seen = [each.watch.seen_to for each in alive if each.watch.is_current]
-        return max([*marks, *seen], default=0) >= first
+        current = [each for each in alive if each.watch.is_current]
+        return max(marks, default=0) >= first, tuple(
+            (each, each.life) for each in current if each.watch.seen_to >= first
+        )
 
     # As bus/follow.py does when its connection is there again
 
@@ -131,7 +146,10 @@ class Damaged(Peopled):
     # The operator
 
     def _operator_hears(self, words: str) -> None:
-        if self._operator_looks or not self.damages:
+        if not self.damages:
+            return
+        self.damages[-1].is_told |= self.damage_is_pending()
+        if self._operator_looks:
             return
         # Perhaps again: what is asked for again and again may be stored after more was lost.
         self._operator_looks = True
