@@ -81,6 +81,8 @@ class Decider(Process):
     def _follow(self) -> None:
         """The log is what it was."""
         self._folded_as = self.bus.snapshot_of  # whatever a person says of it later
+        if cut_at := self.bus.accepted_to:
+            self.core.log_was_cut(cut_at, self.bus.accepted_missing)
         if self.bus.snapshot is not None and self.bus.snapshot[0] == self.bus.snapshot_of:
             snapshot = _SNAPSHOTS.decode(self.bus.snapshot[1])
             if not snapshot.frozen:
@@ -101,7 +103,6 @@ class Decider(Process):
     # Messages
 
     def _read_log(self) -> None:
-        self.core.log_was_cut(self.bus.accepted_to)
         self.watch.caught_up(1 if not self._from_snapshot else 0)
         self._caught_up()
 

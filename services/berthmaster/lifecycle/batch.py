@@ -4,10 +4,13 @@ So whoever has read a decision knows how many messages behind it are of the same
 or none were stored; where one is not there, the log has lost it.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from berthmaster.messages.placement import Decision
 
+Gap = tuple[int, int]  # the first and the last number of what is missing
 Job = tuple[str, str]  # tenant, id
 
 
@@ -80,15 +83,25 @@ class NewestBatch:
 
     def __init__(self) -> None:
         self._began_at = 0
-        self.end = 0  # its last message
+        self._cut_at = 0
+        self._missing: tuple[Gap, ...] = ()
+        self.end = 0  # its last message that is there, or will be
 
     def began(self, decision: Decision, sequence: int) -> None:
         """A decision was read."""
         if sequence > self._began_at:
             self._began_at, self.end = sequence, sequence + batch_size(decision)
+            if sequence <= self._cut_at:
+                self._leave_out_what_is_lost()
 
-    def was_cut(self, at: int) -> None:
-        """Of a log that ended there a person has said to go on with it, and all that it has is
-        read: what of its newest commit is not there by then will not come."""
-        if self._began_at <= at:
-            self.end = self._began_at
+    def was_cut(self, at: int, missing: Sequence[Gap] = ()) -> None:
+        """A log that ended there, and had lost these, is what a person has said to go on with: of
+        a commit up to there nothing else will come. Known before any of it is read."""
+        self._cut_at, self._missing = at, tuple(missing)
+
+    def _leave_out_what_is_lost(self) -> None:
+        self.end = min(self.end, self._cut_at)
+        for first, last in sorted(self._missing, reverse=True):
+            if first <= self.end <= last:
+                self.end = first - 1
+        self.end = max(self.end, self._began_at)

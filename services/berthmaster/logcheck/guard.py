@@ -27,7 +27,16 @@ from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
-from berthmaster.logcheck.core import NOTHING, Damage, Doubt, LastKnown, Reading, Remembered, Single
+from berthmaster.logcheck.core import (
+    NOTHING,
+    Damage,
+    Doubt,
+    Gap,
+    LastKnown,
+    Reading,
+    Remembered,
+    Single,
+)
 from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.periodic import any_set_within, stopped_within, unless_stopped
@@ -132,6 +141,12 @@ class LogGuard:
     def accepted_to(self) -> int:
         """Where WORKLOADS ended when a person said to go on with it; 0 = never."""
         return self._looked[WORKLOADS].accepted_to if self._looked else 0
+
+    @property
+    def accepted_missing(self) -> tuple[Gap, ...]:
+        """What of WORKLOADS people have accepted as lost, up to there."""
+        accepted = self._looked[WORKLOADS].accepted if self.accepted_to else None
+        return core.heard(accepted.missing) if accepted is not None else ()
 
     @property
     def accepted_id(self) -> str:

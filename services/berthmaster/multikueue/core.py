@@ -12,7 +12,7 @@ Rules of this file:
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from berthmaster.controller.answer import Answer
@@ -28,7 +28,7 @@ from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.batch import NewestBatch
+from berthmaster.lifecycle.batch import Gap, NewestBatch
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
@@ -322,10 +322,10 @@ class Reconciler:
         self._wait_for = max(self._wait_for, last, log_end)
         self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
 
-    def log_was_cut(self, at: int) -> None:
-        """A log that had lost messages ended there when a person said to go on with what is left,
-        and all of it is folded: the rest of its newest batch may be among what is lost."""
-        self._batch.was_cut(at)
+    def log_was_cut(self, at: int, missing: Sequence[Gap]) -> None:
+        """A log that had lost these ended there when a person said to go on with what is left: the
+        rest of its newest batch may be among what is lost. Told before any of it is folded."""
+        self._batch.was_cut(at, missing)
 
     # What to do
 

@@ -226,6 +226,7 @@ class HubController(Controller[Write]):
         heard.flaws = self._guard.flaws
         if not await self._guard.begin():
             return
+        self.core.log_was_cut(self._guard.accepted_to, self._guard.accepted_missing)
         self._guard.follows(1)
         self._events = Follower(
             conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], start=1
@@ -271,8 +272,7 @@ class HubController(Controller[Write]):
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
-            if part == "log" and self._guard is not None:
-                self.core.log_was_cut(self._guard.accepted_to)
+            if part == "log":
                 self._log_read.set()
             self.ctx.health.ready(part, True)
             self.wake()

@@ -16,12 +16,12 @@ Rules of this file:
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from berthmaster.engine.fleet.clusters import LOST
-from berthmaster.lifecycle.batch import NewestBatch
+from berthmaster.lifecycle.batch import Gap, NewestBatch
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
@@ -204,10 +204,10 @@ class Resolver:
         )
         return Append(ref=f"ending/{workload.key}/{workload.sequence}", event=event)
 
-    def log_was_cut(self, at: int) -> None:
-        """A log that had lost messages ended there when a person said to go on with what is left,
-        and all of it is folded: the rest of its newest batch may be among what is lost."""
-        self._batch.was_cut(at)
+    def log_was_cut(self, at: int, missing: Sequence[Gap]) -> None:
+        """A log that had lost these ended there when a person said to go on with what is left: the
+        rest of its newest batch may be among what is lost. Told before any of it is folded."""
+        self._batch.was_cut(at, missing)
 
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on. They do

@@ -251,6 +251,7 @@ class Shell:
             context.health.ready(part, False, "catching up")
         if not await self._guard.begin():
             return
+        self.core.log_was_cut(self._guard.accepted_to, self._guard.accepted_missing)
         await self._restore()
         start = self.core.know.workloads_sequence + 1
         self._from_snapshot = start > 1
@@ -296,7 +297,6 @@ class Shell:
             if all(self._caught_up.values()):
                 self.core.prepare()  # before anybody is told that this replica is ready
             if part == "log":
-                self.core.log_was_cut(self._guard.accepted_to)
                 self._log_read.set()
             self._context.health.ready(part, True)
             self._stir.set()

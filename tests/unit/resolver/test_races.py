@@ -63,26 +63,28 @@ def test_nothing_is_decided_between_a_decision_and_its_events() -> None:
 def test_of_a_log_that_was_cut_in_a_batch_the_rest_is_waited_for_until_that_is_accepted() -> None:
     world = World()
     world.fact(alive(), node(gpus=2))
-    follower = Resolver("all", "resolver/follower", world.policy)
     world.submit(job("first"))
     plan = world.resolver.decide(world.now_s)
     assert plan is not None
     (submitted,) = world.events
-    follower.on_event(submitted[2], *submitted[:2])
-    # Its event, 3, is lost before anybody has read it.
-    follower.on_decision(plan.decision, 2)
-    follower.waited_long_enough()
-    assert is_behind(follower)
-    follower.log_was_cut(0)  # nobody has accepted anything
-    assert is_behind(follower)
-    follower.log_was_cut(2)
-    assert not is_behind(follower)
+
+    def follower(cut_at: int) -> Resolver:
+        """Its event, 3, is lost before anybody has read it."""
+        found = Resolver("all", "resolver/follower", world.policy)
+        found.log_was_cut(cut_at, ())
+        found.on_event(submitted[2], *submitted[:2])
+        found.on_decision(plan.decision, 2)
+        found.waited_long_enough()
+        return found
+
+    assert is_behind(follower(cut_at=0))  # nobody has accepted anything
+    late = follower(cut_at=2)
+    assert not is_behind(late)
     # The next commit is stored after that, and is whole.
-    follower.on_decision(msgspec.structs.replace(plan.decision, number=2, after=2), 3)
-    follower.log_was_cut(2)
-    assert is_behind(follower)
-    follower.on_event(plan.events[0], 4, world.now_s)
-    assert not is_behind(follower)
+    late.on_decision(msgspec.structs.replace(plan.decision, number=2, after=2), 3)
+    assert is_behind(late)
+    late.on_event(plan.events[0], 4, world.now_s)
+    assert not is_behind(late)
 
 
 def test_a_decision_of_a_replica_that_has_seen_less_of_the_fleet_repeats_bit_for_bit() -> None:
