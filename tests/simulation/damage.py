@@ -20,7 +20,13 @@ from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider
 from tests.simulation.doorway import Doorway
 from tests.simulation.front import Front
-from tests.simulation.logwatch import counted, damage_of, held_against_marks, new_reading
+from tests.simulation.logwatch import (
+    counted,
+    damage_of,
+    digests_of,
+    held_against_marks,
+    new_reading,
+)
 from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
@@ -182,6 +188,7 @@ class Damaged(Peopled):
             "created": bus.created,
             "sequence": bus.log.end,
             "missing": [{"first": gap.first, "last": gap.last} for gap in accepting],
+            "digests": digests_of(bus, core.heard(accepting)),
             "reason": "so it is",
             "after": bus.accepted_sequence,
         }

@@ -399,6 +399,15 @@ def damage_of(bus: Bus, reading: Reading, *, whole: bool = False) -> list[Damage
     return core.read_through(WORKLOADS, reading, gaps)
 
 
+def digests_of(bus: Bus, missing: tuple[core.Gap, ...]) -> dict[int, str]:
+    """What an operator reads of the log as it is, before he accepts what it has lost."""
+    reading = Reading(1, {}, missing)
+    for message in bus.log.messages:
+        _show(reading, message)
+    reading.ends(bus.log.end)
+    return reading.digests()
+
+
 def _show(reading: Reading, message: Message) -> None:
     reading.saw(message.sequence, *_raw(message))
 

@@ -26,7 +26,7 @@ from berthmaster.bus.read import read_all
 from berthmaster.bus.streams import ARCHIVE, CONTROL, MAKING, WORKLOADS, new_making
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import LINK, Archived, Numbers
-from berthmaster.logcheck.examine import WATCHED, Looked, look, read_through
+from berthmaster.logcheck.examine import WATCHED, Looked, look, newest_digests, read_through
 from berthmaster.logcheck.marks import NO_STREAM, acceptance
 from berthmaster.messages.control import LogAccepted
 from berthmaster.messages.families import ARCHIVED_STORIES, CONTROL_FACTS, UNREADABLE, encode
@@ -321,6 +321,7 @@ async def _accept(conn: Connection, looked: Looked) -> None:
         created=looked.seen.making,
         sequence=looked.seen.last,
         missing=core.told(core.up_to(gaps, looked.seen.last)),
+        digests=await newest_digests(conn, looked, gaps),
         reason="restored from a backup",
         set_by="berth restore",
         set_at_s=conn.now(),

@@ -38,7 +38,7 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
     """
     from berthmaster.cli.render.terminal import safe
     from berthmaster.logcheck import core
-    from berthmaster.logcheck.examine import all_of, look, with_jobs
+    from berthmaster.logcheck.examine import all_of, look, newest_digests, with_jobs
 
     if yes and not reason:
         raise click.UsageError("--reason is missing: why it is accepted, for those who come later")
@@ -53,11 +53,14 @@ async def accept_log(session: Session, stream: str, reason: str, yes: bool) -> i
         before = core.heard(looked.accepted.missing) if looked.accepted is not None else ()
         last = looked.seen.last
         gaps = core.together([*before, *(gap for each in damage for gap in each.missing)])
+        accepting = core.accepting(gaps, last)
+        digests = await read(newest_digests(berth.connection, looked, core.heard(accepting)))
         request = AcceptLogRequest(
             stream=stream,  # type: ignore[arg-type]  # click has checked it
             created=looked.seen.making,
             sequence=last,
-            missing=core.accepting(gaps, last),
+            missing=accepting,
+            digests=digests,
             reason=reason,
             after=looked.accepted_sequence,
         )

@@ -530,6 +530,7 @@ def _say_of_log(shared: SharedState, asked: Requested, now_s: float) -> Conversa
                 created=told.created,
                 sequence=told.sequence,
                 missing=told.missing,
+                digests=told.digests,
                 reason=told.reason,
                 set_by=shared.by,
                 set_at_s=now_s,

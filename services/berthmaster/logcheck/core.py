@@ -378,6 +378,11 @@ def accepting(gaps: Iterable[Gap], last: int) -> tuple[StrictLogGap, ...]:
     return tuple(StrictLogGap(first=a, last=b) for a, b in up_to(gaps, last))
 
 
+def newest_start(last: int) -> int:
+    """Where the newest blocks begin that are remembered of a log that goes up to this number."""
+    return max(0, last // BLOCK - KEPT_DIGESTS + 1) * BLOCK + 1
+
+
 def within(number: int, gaps: Sequence[Gap]) -> bool:
     """Whether it is in one of the gaps, which are in order."""
     at = bisect_right(gaps, number, key=lambda gap: gap[0])
@@ -417,7 +422,8 @@ def counted(
     accepted_at_s: float,
 ) -> list[tuple[StreamMark, LogMark]]:
     """The marks of a stream that are younger than what a person accepted of it, and by whoever
-    knew that; and what was accepted: as far as the stream went then it must go ever since."""
+    knew that; and what was accepted: as far as the stream went when it was looked at for that it
+    must go ever since, and hold what it held."""
     marks = [
         (one, kept.mark)
         for kept in remembered
@@ -430,6 +436,7 @@ def counted(
             stream=stream,
             created=accepted.created,
             sequence=accepted.sequence,
+            digests=accepted.digests,
             accepted_at_s=accepted_at_s,
         )
         marks.append((one, LogMark(service=ACCEPTING, at_s=accepted_at_s, streams=(one,))))

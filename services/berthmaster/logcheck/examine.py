@@ -171,6 +171,26 @@ async def all_of(conn: Connection, looked: Looked) -> list[Damage]:
     return [*(each for each in looked.damage if each.missing not in known), *found]
 
 
+async def newest_digests(
+    conn: Connection, looked: Looked, missing: Sequence[Gap]
+) -> dict[int, str]:
+    """What the newest blocks of the log of workloads hold where these numbers count as lost. Raises
+    BusError, TimeoutError."""
+    if looked.stream != WORKLOADS or looked.seen is None:
+        return {}
+    last = looked.seen.last
+    start = core.newest_start(last)
+    reading = Reading(start, {}, missing)
+
+    def take(recorded: Recorded) -> None:
+        if recorded.sequence <= last:
+            reading.saw(recorded.sequence, recorded.subject, recorded.data)
+
+    await read_all(conn, WORKLOADS, ALL_OF[WORKLOADS], take, start=start, limit_s=READ_LIMIT_S)
+    reading.ends(last)
+    return reading.digests()
+
+
 async def judged(
     conn: Connection, looked: Looked, reading: Reading, *, may_keep: bool = False
 ) -> list[Damage]:

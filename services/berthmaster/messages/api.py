@@ -682,6 +682,9 @@ class AcceptLogRequest(
     created: Named
     sequence: Annotated[int, Meta(ge=0)]
     missing: Annotated[tuple[StrictLogGap, ...], Meta(max_length=4_000)] = ()  # in order, apart
+    digests: Annotated[
+        dict[Annotated[int, Meta(ge=1)], Annotated[str, Meta(max_length=64)]], Meta(max_length=16)
+    ] = {}  # of the newest blocks of what was looked at, as LogAccepted has them
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
     # What was accepted before, when its sender looked: its sequence in CONTROL, 0 = nothing ever.
     # With it the request may be repeated however late; None: it counts whenever it comes.

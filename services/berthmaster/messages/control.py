@@ -202,6 +202,7 @@ class LogAccepted(
     created: str  # which making of the stream is accepted
     sequence: int  # its last one then; what was remembered before that counts no more
     missing: tuple[LogGap, ...] = ()  # all that ever were accepted, in order
+    digests: dict[int, str] = {}  # of its newest blocks, as they were when it was looked at
     reason: str = ""
     set_by: str = ""
     set_at_s: float = 0.0

@@ -29,6 +29,7 @@ MAX_REQUEST_BYTES: Final = 256 * 1024
 VALUE_CHARS: Final = 80
 FIELD_CHARS: Final = 200
 EXPECTED_CHARS: Final = 600
+MOST_DIGITS: Final = 20  # a sign and 19 of them: what 64 bits hold
 _NAME_PATTERN_START: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _PLACE: Final = re.compile(
     r" - at (?P<key>`key` in )?`\$(?P<path>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`\Z"
@@ -334,6 +335,10 @@ def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) 
                 continue
             except msgspec.ValidationError:
                 return key
+        if isinstance(info, inspect.IntType) and by_key:
+            if not _is_whole(key, info):
+                return key
+            continue
         text = key if by_key else inner
         if isinstance(info, inspect.FloatType) and not by_key:
             if not _is_number(inner, info):
@@ -342,6 +347,13 @@ def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) 
         if not isinstance(text, str) or (longest is not None and len(text) > longest):
             return key
     return ""
+
+
+def _is_whole(text: str, info: inspect.IntType) -> bool:
+    """Whether a name is one of these numbers: JSON has no others as names."""
+    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > MOST_DIGITS:
+        return False
+    return (info.ge is None or int(text) >= info.ge) and (info.le is None or int(text) <= info.le)
 
 
 def _is_number(value: object, info: inspect.FloatType) -> bool:

@@ -998,11 +998,18 @@ def test_an_operators_order_is_confirmed_when_it_is_stored(
     [
         (
             "accept_log",
-            {"stream": "WORKLOADS", "created": "a", "sequence": 7, "reason": "so be it"},
+            {
+                "stream": "WORKLOADS",
+                "created": "a",
+                "sequence": 7,
+                "digests": {"7": "d"},
+                "reason": "so be it",
+            },
             LogAccepted(
                 stream="WORKLOADS",
                 created="a",
                 sequence=7,
+                digests={7: "d"},
                 reason="so be it",
                 set_by=BY,
                 set_at_s=9.0,

@@ -103,6 +103,47 @@ def test_what_was_accepted_must_be_there_ever_since() -> None:
     assert "was made anew" in str(damage)
 
 
+def test_what_was_accepted_must_hold_what_it_held_when_it_was_looked_at() -> None:
+    """It lost its end once more before it was stored that a person goes on with it, and was as long
+    again before anybody looked. All that was remembered of it until then counts no more."""
+    lost = (5, 6)
+    looked = Reading(1, {}, [lost])
+    for number in (*range(1, 5), *range(7, 41)):
+        looked.saw(number, "berth.workload.t.j.submitted.-", b"body")
+    accepted = LogAccepted(
+        stream="WORKLOADS",
+        created="c1",
+        sequence=40,
+        missing=core.told([lost]),
+        digests=looked.digests(),
+    )
+    marks = counted("WORKLOADS", [marked(read(range(1, 61)))], accepted, 20.0)
+    assert held_against("WORKLOADS", Seen("c1", 1, 44, 42), marks, accepted) == []
+    known = known_digests("c1", marks)
+    same, other = Reading(1, known, [lost]), Reading(1, known, [lost])
+    for number in (*range(1, 5), *range(7, 45)):
+        same.saw(number, "berth.workload.t.j.submitted.-", b"body")
+        body = b"other" if number >= 39 else b"body"
+        other.saw(number, "berth.workload.t.j.submitted.-", body)
+    assert read_through("WORKLOADS", same, []) == []
+    (damage,) = read_through("WORKLOADS", other, [])
+    assert "is another log than it was: what it holds up to 40 has another digest" in str(damage)
+
+
+@pytest.mark.parametrize(
+    ("last", "start"),
+    [(1, 1), (BLOCK * 15 + 3, 1), (BLOCK * 16, BLOCK + 1), (BLOCK * 16 + 1, BLOCK + 1)],
+)
+def test_the_newest_blocks_of_a_log_are_remembered(last: int, start: int) -> None:
+    assert core.newest_start(last) == start
+    whole = read(range(1, last + 1)).digests()
+    newest = Reading(start)
+    for number in range(start, last + 1):
+        newest.saw(number, "berth.workload.t.j.submitted.-", b"body")
+    assert newest.digests().items() <= whole.items()
+    assert max(newest.digests()) == last
+
+
 # One pass
 
 

@@ -372,6 +372,7 @@ OTHERS = {
     "cordon": validation.cordon_request,
     "lost": validation.lost_request,
     "queue": validation.queue_setting,
+    "accept_log": validation.accept_log_request,
     "void": validation.void_request,
 }
 
@@ -416,6 +417,11 @@ OTHERS = {
             "lost",
             b'{"cluster":"a"}',
             invalid("reason", "(missing)", "text of 1 to 1024 characters (required)"),
+        ),
+        (
+            "accept_log",
+            b'{"stream":"WORKLOADS","created":"c","sequence":3,"digests":{"0":"d"},"reason":"x"}',
+            invalid("digests.0", '"0"', "as a name there: a whole number of at least 1"),
         ),
         (
             "void",
