@@ -29,7 +29,7 @@ from berthmaster.gateway.settings import GatewaySettings
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.logcheck import core, guard
 from berthmaster.logcheck import examine as logcheck_examine
-from berthmaster.logcheck.examine import examine, look, read_through
+from berthmaster.logcheck.examine import examine, look, newest_digests, read_through
 from berthmaster.logcheck.marks import declared_void, seen_of
 from berthmaster.messages.api import (
     AcceptLogRequest,
@@ -218,11 +218,13 @@ async def accept(conn: Connection) -> OperatorReply:
     assert looked.seen is not None
     last = looked.seen.last
     gaps = core.together(gap for each in damage for gap in each.missing)
+    missing = core.accepting(gaps, last)
     request = AcceptLogRequest(
         stream=WORKLOADS,
         created=looked.seen.making,
         sequence=last,
-        missing=core.accepting(gaps, last),
+        missing=missing,
+        digests=await newest_digests(conn, looked, core.heard(missing)),
         reason="a test",
     )
     reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
@@ -575,8 +577,14 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
         assert isinstance(refused, Refusal)
         assert (refused.code, refused.field) == ("conflict", "after")
         assert str(accepted.sequence) in refused.expected
-        after = msgspec.structs.replace(other, after=accepted.sequence)
+        digests = dict.fromkeys(await newest_digests(conn, looked, ()), "of what was lost since")
+        assert list(digests) == [1]
+        after = msgspec.structs.replace(other, after=accepted.sequence, digests=digests)
         assert isinstance(await ask(after), OperatorReply)
+    # What was looked at before that acceptance is not what the log holds.
+    async with side(server.url) as both:
+        await until(lambda: both.told, 30.0)
+        assert "up to 1 has another digest" in both.part("resolver")[1]
 
 
 @in_loop
