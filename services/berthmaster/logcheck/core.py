@@ -151,8 +151,8 @@ class LastKnown:
         return tuple(self._unproved)
 
     def proved(self, one: Single) -> None:
-        """It has been asked for."""
-        self._unproved.remove(one)
+        """It has been asked for; another one may have taken its place meanwhile."""
+        self._unproved = [each for each in self._unproved if each != one]
 
 
 ACCEPTING: Final = "whoever accepted it"

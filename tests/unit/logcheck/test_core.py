@@ -189,6 +189,13 @@ def test_the_last_that_was_known_is_asked_for_through_the_next_connection() -> N
     kept = last.unproved(40)
     assert len(kept) == core.MOST_UNPROVED
     assert (kept[0], kept[-1].number) == (four, 40)
+    # The next connection is lost while the newest is asked for.
+    last.knows(40, core.Single(41, "s", b""))
+    newest = last.unproved(41)[-1]
+    last.knows(41, core.Single(42, "s", b""))
+    last.unproved(42)
+    last.proved(newest)
+    assert last.unproved(42)[-1].number == 42
 
 
 def test_a_longer_log_that_began_alike_is_the_same_log() -> None:
