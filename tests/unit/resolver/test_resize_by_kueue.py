@@ -11,7 +11,7 @@ from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import LocalQueueReport, QueueReport
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Admitted, Resized, Succeeded
+from berthmaster.messages.workload import Admitted, PodSet, Resized, Succeeded
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
@@ -264,3 +264,16 @@ def test_one_that_kueue_takes_back_while_it_grows_waits_as_it_was_asked_for(worl
     world.settle()
     assert world.places(elastic) == 2
     assert isinstance(world.workloads[elastic].pods[0], PodBinding)
+
+
+def test_an_executor_is_not_believed_that_kueue_lets_several_pod_sets_change(
+    world: Worker,
+) -> None:
+    sets = tuple(PodSet(name=name, gpus=1, count=4, min_count=1) for name in ("a", "b"))
+    elastic = world.submit(job("elastic", queue="gpu", pod_sets=sets))
+    world.settle()
+    assert world.placed_on(elastic) == "c1"
+    world.let_in(elastic)
+    world.wait("mine", (None, 1, None), priority=5)
+    assert world.orders() == []
+    assert world.places(elastic) == 8

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import is_elastic
 from berthmaster.lifecycle.states import State
+from berthmaster.messages.workload import JobRequest
 
 
 def may_resize(workload: Workload) -> bool:
@@ -16,10 +17,16 @@ def may_resize(workload: Workload) -> bool:
         workload.state is State.RUNNING
         and request is not None
         and is_elastic(request)
-        and (workload.target.via == "direct" or workload.resizable)
+        and (workload.target.via == "direct" or _kueue_lets(workload, request))
         and workload.origin is None
         and not (workload.cancel_requested or workload.leaving or workload.resizing)
     )
+
+
+def _kueue_lets(workload: Workload, request: JobRequest) -> bool:
+    """Whether its worker's Kueue lets its number change, which it does of plain Jobs alone,
+    whatever an executor says."""
+    return workload.target.via == "worker" and workload.resizable and len(request.pod_sets) == 1
 
 
 class Elastic:
