@@ -130,7 +130,7 @@ def without(report: QueueReport, asks: Iterable[Ask]) -> QueueReport:
     they are taken to have had the first that is used so much."""
     flavors = list(report.flavors)
     for ask in asks:
-        for resource, amount in ask.ways[0].items():
+        for resource, amount in {**_granted_way(report, ask), PODS: ask.pods.count}.items():
             for at, flavor in enumerate(flavors):
                 granted = flavor.resources.get(resource)
                 if granted is not None and granted.used >= amount:
@@ -527,14 +527,18 @@ def _lack(
     return _Lack(f"no flavor of ClusterQueue {report.queue} has enough of everything")
 
 
+def _granted_way(report: QueueReport, ask: Ask) -> Amounts:
+    """The first way of all whose resources the queue grants some."""
+    granted = {name for flavor in report.flavors for name in flavor.resources}
+    return next((way for way in ask.ways if way.keys() <= granted), ask.ways[0])
+
+
 def _left(report: QueueReport, queue: _Node, asks: Sequence[Ask]) -> dict[str, int]:
     """Of each resource that is asked for, the most that one suitable flavor has left: of the pod
     set that asks for most of it."""
     most: dict[str, tuple[int, int]] = {}  # resource -> what is asked for of it, what is left
     for ask in asks:
-        granted = {name for flavor in report.flavors for name in flavor.resources}
-        way = next((way for way in ask.ways if way.keys() <= granted), ask.ways[0])
-        for name, amount in way.items():
+        for name, amount in _granted_way(report, ask).items():
             left = [
                 queue.free((flavor.flavor, name))
                 for flavor in report.flavors

@@ -19,7 +19,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 12: what a worker's Kueue counts as another resource is asked of its quota as that.
 # 13: a decision says how many events were stored with it.
 # 14: no part of a GPU of HAMi's is smaller than the pods leave that may have it at once.
-ENGINE_VERSION = "14"
+# 15: what has gone gives back the quota of its pods, too, by the resource that the queue grants.
+ENGINE_VERSION = "15"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

@@ -11,6 +11,7 @@ from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.kubernetes.quantity import milli, whole
 from berthmaster.kueue.queues import ClusterQueue, Cohort, ResourceFlavor
 from berthmaster.kueue.quota import (
+    PODS,
     UNLIMITED,
     Answer,
     Ask,
@@ -19,6 +20,7 @@ from berthmaster.kueue.quota import (
     counted,
     promises,
     queue_of,
+    without,
 )
 from berthmaster.messages.fleet import (
     CohortQuota,
@@ -158,6 +160,18 @@ def test_what_is_left_is_what_the_best_flavor_in_question_has() -> None:
 
     # More is used than there is, since quota was taken away: nothing is left, not less.
     assert Quotas([report(flavor(used=9))]).answer("q", [of_gpus(1)]).devices_left == 0
+
+
+def test_what_has_gone_is_free_by_whichever_resource_it_was_granted_and_so_are_its_pods() -> None:
+    amounts = {"amd.com/gpu": QuotaAmount(nominal=4, used=4), PODS: QuotaAmount(nominal=2, used=2)}
+    full = report(FlavorQuota(flavor="a", resources=amounts))
+    either = Ask(PodSet(), ({GPU: 2}, {"amd.com/gpu": 2}))
+    assert not Quotas([full]).answer("q", [either]).now
+    assert Quotas([without(full, [either])]).answer("q", [either]).now
+    assert without(without(full, [either]), [either]).flavors[0].resources == {
+        "amd.com/gpu": QuotaAmount(nominal=4, used=0),
+        PODS: QuotaAmount(nominal=2, used=0),
+    }
 
 
 def test_gpus_may_be_asked_for_in_one_of_several_ways() -> None:
