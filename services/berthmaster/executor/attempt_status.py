@@ -41,7 +41,7 @@ from berthmaster.messages.workload import Fault, Isolation
 from berthmaster.requests.validation import uri_fault
 
 DEADLINE: Final = "deadline"
-NO_QUOTA: Final = "no quota"
+LOST_AFTER: Final = 2  # looks in a row: one may fall between two writes of Kueue's
 DELETED: Final = "its job object was deleted"
 PULL_S: Final = 30.0  # what an image or its settings have time to heal
 SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
@@ -77,6 +77,7 @@ class Scene(msgspec.Struct, kw_only=True):
     elastic: bool = False  # the number of its pods may change while it runs
     resizable: bool = False  # and the cluster's own queueing lets it
     slices: Slices | None = None  # how Kueue's Workloads of it stand; None = nobody has looked
+    without_quota: int = 0  # so many looks in a row none of them had quota
     queued: bool = False  # its object is one that the cluster's own queueing starts
     by_volcano: bool = False  # its object is a Job of Volcano's, which queues it itself
     stopped: str | None = None  # why we stopped it, once the server has heard so
@@ -88,6 +89,17 @@ class Scene(msgspec.Struct, kw_only=True):
     def lasted_s(self, what: str, now_s: float) -> float:
         """For how long this has been so."""
         return now_s - self.since_s.setdefault(what, now_s)
+
+    def saw(self, slices: Slices | None) -> None:
+        """Somebody has looked at them once more."""
+        self.slices = slices
+        has_quota = slices is None or slices.have_quota
+        self.without_quota = 0 if has_quota else self.without_quota + 1
+
+    @property
+    def has_lost_quota(self) -> bool:
+        """Whether Kueue has taken it back and lets it run all the same (kueue/slices.py)."""
+        return self.without_quota >= LOST_AFTER
 
 
 def last_words(scene: Scene) -> PodsSaid | None:
@@ -150,7 +162,7 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     attempt = scene.attempt
     events: list[PodEvent] = []
     if scene.queued:
-        if job.spec.suspend or _has_lost_quota(scene, now_s):
+        if job.spec.suspend or scene.has_lost_quota:
             return AttemptStatus([PodsQueued(attempt)])
         events.append(PodsAdmitted(attempt, scene.resizable))
     elif job.suspended:
@@ -435,14 +447,6 @@ def _stuck(pod: PodObject) -> tuple[str, bool]:
             told = f"{told}: {waits.message}" if waits.message else told
             return _cut(told), waits.reason in _HOPELESS
     return "", False
-
-
-def _has_lost_quota(scene: Scene, now_s: float) -> bool:
-    """Whether Kueue has taken it back and lets it run all the same (kueue/slices.py)."""
-    if scene.slices is None or scene.slices.have_quota:
-        scene.since_s.pop(NO_QUOTA, None)
-        return False
-    return scene.lasted_s(NO_QUOTA, now_s) >= SETTLE_S
 
 
 def _unscheduled(pod: PodObject, scene: Scene) -> str:

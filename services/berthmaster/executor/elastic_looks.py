@@ -43,15 +43,19 @@ class ElasticLooks:
 
     def _done(self, held: Held, task: asyncio.Task[None]) -> None:
         self._tasks.pop(held.attempt, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
             self._log.error("no look at what Kueue makes of it", error=error, attempt=held.text)
+        else:
+            self.follow(held)  # something may have been seen between its last look and now
 
     async def close(self) -> None:
         """Look no more."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := list(self._tasks.values()):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self, held: Held) -> None:
         pause_s, told = FIRST_S, False
@@ -59,7 +63,7 @@ class ElasticLooks:
             await asyncio.sleep(pause_s)
             try:
                 async with self._turns:
-                    held.scene.slices = await self._writer.slices(held)
+                    held.scene.saw(await self._writer.slices(held))
             except KubernetesError as error:
                 if not told:
                     self._log.warning(

@@ -35,6 +35,7 @@ from berthmaster.executor.kinds import (
 )
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.objects import Condition, Metadata
+from berthmaster.kueue.slices import Slices
 from berthmaster.messages.placement import PodBinding
 
 TRAIN = Attempt("acme", "train", 1)
@@ -301,6 +302,21 @@ def test_the_clusters_queue_holds_it_until_it_lets_it_in() -> None:
     assert told(scene(job(suspend=True), queued=True)) == [PodsQueued(TRAIN)]
     let_in = told(scene(job(suspend=False), *both(), queued=True))
     assert [type(e) for e in let_in] == [PodsAdmitted, PodsWaiting, PodsRunning]
+
+
+def test_quota_is_lost_when_two_looks_in_a_row_say_so_whatever_is_heard_between_them() -> None:
+    one = scene(job(suspend=False), *both(), queued=True, resizable=True)
+    lost, kept = Slices(have_quota=False, waits=True), Slices(have_quota=True, waits=False)
+    one.saw(lost)  # between two writes of Kueue's
+    for now_s in (100.0, 104.0):
+        assert PodsQueued(TRAIN) not in told(one, now_s)
+    one.saw(kept)
+    one.saw(lost)
+    assert PodsQueued(TRAIN) not in told(one)
+    one.saw(lost)
+    assert told(one) == [PodsQueued(TRAIN)]
+    one.saw(None)  # all of them are over: that says nothing
+    assert PodsQueued(TRAIN) not in told(one)
 
 
 def test_an_image_that_cannot_be_had_is_given_back_after_a_while_or_at_once() -> None:

@@ -1,10 +1,12 @@
 """Jobs whose number of pods changes where a worker's Kueue starts them: how that Kueue is asked
 whether it lets it, over an API server in this process, and what is read off its Workloads."""
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 
+from berthmaster.executor.attempt_status import Scene
 from berthmaster.executor.attempts import Held
 from berthmaster.executor.cluster_protocol import (
     PodsAdmitted,
@@ -12,13 +14,16 @@ from berthmaster.executor.cluster_protocol import (
     PodsRunning,
     PodsWaiting,
 )
+from berthmaster.executor.elastic_looks import ElasticLooks
+from berthmaster.executor.kinds import Gate, JobObject, PodObject, PodSpec
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes.errors import Forbidden
+from berthmaster.kueue.slices import Slices
 from berthmaster.messages.workload import PodSet
 from tests.bus.tools import story
 from tests.unit.executor.little_api import Json, LittleApi
 from tests.unit.executor.test_runtime import QUEUED, TRAIN, Play, playing, train
-from tests.unit.kubernetes.stage import until
+from tests.unit.kubernetes.stage import Lines, until
 
 ELASTIC = "kueue.x-k8s.io/elastic-job"
 PARTIAL = "kueue.x-k8s.io/job-min-parallelism"
@@ -117,13 +122,36 @@ async def test_why_more_are_not_let_in_is_told_in_kueues_words_and_what_it_takes
             await until(
                 lambda: any(isinstance(e, PodsWaiting) and e.reason == why for e in play.told)
             )
-            # It evicts the first one and leaves the Job as it is. A look between two writes of
-            # Kueue's must not end it, so that has to last.
-            await workload(api, job, "first", QuotaReserved=True, Admitted=True, Evicted=True)
-            await until(lambda: bool(play.runtime._held[TRAIN].scene.since_s))
+            # It evicts the first one and leaves the Job as it is.
             assert not any(isinstance(e, PodsQueued) for e in play.told[1:])
-            play.ahead_s = 60.0
+            await workload(api, job, "first", QuotaReserved=True, Admitted=True, Evicted=True)
             await until(lambda: PodsQueued(TRAIN) in play.told[1:])
+
+
+@story
+async def test_what_opens_anew_as_a_look_ends_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("berthmaster.executor.elastic_looks.FIRST_S", 0.0)
+    held = Held(scene=Scene(attempt=TRAIN, wanted={"main": 2}, job=JobObject(), resizable=True))
+    judged: list[Held] = []
+
+    class Kueue:
+        async def slices(self, _: Held) -> Slices:
+            return Slices(have_quota=True, waits=False)
+
+    def grows() -> None:
+        waiting = PodSpec(scheduling_gates=(Gate(name=ELASTIC),))
+        held.scene.pods["p1"] = PodObject(spec=waiting)
+        looks.follow(held)
+
+    def judge(one: Held) -> None:
+        judged.append(one)
+        if len(judged) == 1:  # after which nothing is left to look for, until the next moment
+            asyncio.get_running_loop().call_soon(grows)
+
+    looks = ElasticLooks(cast("JobWriter", Kueue()), judge=judge, log=Lines())
+    looks.follow(held)
+    await until(lambda: len(judged) > 1)
+    await looks.close()
 
 
 @story
