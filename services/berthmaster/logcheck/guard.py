@@ -53,6 +53,7 @@ RECOVERY_S: Final = (
 BEGIN_AFTER: Final = 3.0  # of that, deciders begin: what was held back until then is told by then
 KEEP_ARCHIVE_S: Final = 3600.0  # so that the next start has little of the archive left to read
 PART: Final = "logs"
+NOT_LOOKED: Final = "nothing is decided: the log was not looked at since the connection was lost"
 MEMORY_HELP: Final = (
     "folder in which to remember how far the logs were, beside what the bus remembers of it; "
     "empty = only on the bus"
@@ -116,8 +117,7 @@ class LogGuard:
     def sound(self) -> bool:
         """Whether anything may be decided on the log: not before a look through the connection
         that there is now, since what was followed may have been accepted as lost meanwhile."""
-        has_looked = self._looked_through == self._conn.reconnects
-        return self._begun and has_looked and not self._grave and not self._changed_at
+        return self._begun and self._has_looked and not self._grave and not self._changed_at
 
     @property
     def in_order(self) -> bool:
@@ -167,6 +167,10 @@ class LogGuard:
     def flaws(self) -> Flaws:
         """What people said of the log."""
         return self._flaws
+
+    @property
+    def _has_looked(self) -> bool:
+        return self._looked_through == self._conn.reconnects
 
     @property
     def _grave(self) -> list[Damage]:
@@ -334,9 +338,7 @@ class LogGuard:
 
         def again() -> None:
             connected.set()
-            self._told(
-                "nothing is decided: the log was not looked at since the connection was lost"
-            )
+            self._told(NOT_LOOKED)
 
         ends = self._conn.when_reconnected(again)
         try:
@@ -414,7 +416,8 @@ class LogGuard:
         grave = "; ".join(str(d) for d in self._grave)
         if words != self._words:
             self._words = words
-            self._told(f"nothing is decided: {grave}" if grave else "")
+            unseen = "" if self._has_looked else NOT_LOOKED  # lost again during the look
+            self._told(f"nothing is decided: {grave}" if grave else unseen)
             for each in damage:
                 self._ctx.log.error("a log is damaged", why=str(each), remedy=core.REMEDY)
         why = f"nothing is decided, since {grave}; {core.REMEDY}"

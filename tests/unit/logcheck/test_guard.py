@@ -1,0 +1,84 @@
+"""What a service is told of the log while its connection comes and goes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.logcheck import guard
+from berthmaster.logcheck.core import Seen
+from berthmaster.logcheck.examine import WATCHED, Looked
+from berthmaster.runtime.health import Health
+from berthmaster.runtime.metrics import Metrics
+from berthmaster.runtime.service import Context
+from berthmaster.runtime.settings import CommonSettings
+from tests.bus.tools import story
+from tests.unit.kubernetes.stage import Lines
+
+
+class Line:
+    """A connection that is lost and made anew as its test says."""
+
+    def __init__(self) -> None:
+        self.reconnects = 0
+        self.log = Lines()
+        self._calls: list[Callable[[], None]] = []
+
+    def when_stored(self, _: Callable[[str, bytes, int], None]) -> None:
+        pass
+
+    def when_reconnected(self, call: Callable[[], None]) -> Callable[[], None]:
+        self._calls.append(call)
+        return lambda: self._calls.remove(call)
+
+    def again(self) -> None:
+        self.reconnects += 1
+        for call in self._calls:
+            call()
+
+    def now(self) -> float:
+        return 1000.0
+
+
+@story
+async def test_a_look_through_a_connection_that_is_lost_meanwhile_frees_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line, told, looks, goes_on = Line(), list[str](), 0, asyncio.Event()
+    in_order = {s: Looked(s, Seen("c1", 1, 5, 5), None, 0.0, 0, [], []) for s in WATCHED}
+
+    async def look(*_: Any) -> dict[str, Looked]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            line.again()  # the second connection is lost while its look is under way
+        if looks == 3:
+            await goes_on.wait()
+        return in_order
+
+    async def kept(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(guard, "look", look)
+    monkeypatch.setattr("berthmaster.logcheck.marks.keep", kept)
+    ctx = Context(
+        "t", CommonSettings(), log=cast("Any", line.log), metrics=Metrics("t"), health=Health()
+    )
+    mine = guard.LogGuard(ctx, cast("Connection", line), "t", told=told.append)
+    assert await mine.begin()
+    running = asyncio.ensure_future(mine.run())
+    await asyncio.sleep(0)
+    assert mine.sound
+    line.again()
+    async with asyncio.timeout(5.0):
+        while looks < 3:
+            await asyncio.sleep(0.001)
+        assert told[-1] == guard.NOT_LOOKED
+        goes_on.set()
+        while told[-1]:
+            await asyncio.sleep(0.001)
+    assert mine.sound
+    ctx.stopping.set()
+    await asyncio.wait_for(running, 2.0)
