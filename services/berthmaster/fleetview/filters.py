@@ -93,7 +93,7 @@ def why_unasked(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> str
 
 
 def _makes_it(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> bool:
-    """Whether an object is made there that has several pod sets, where there are several."""
+    """Whether what is made of it there can have as many pod sets. A plain Job has one."""
     kinds = cluster.profile.job_kinds if cluster.profile is not None else None
     if kinds is None or len(request.pod_sets) == 1 or "JobSet" in kinds:
         return True

@@ -86,10 +86,9 @@ def is_same(one: ControlFact, other: ControlFact) -> bool:
 
 
 def _bare(fact: ControlFact) -> ControlFact:
-    told = {"reason": "", "set_by": "", "set_at_s": 0.0}
-    return msgspec.structs.replace(
-        fact, **{name: told[name] for name in told if name in fact.__struct_fields__}
-    )
+    nothing = {"reason": "", "set_by": "", "set_at_s": 0.0}
+    fields = fact.__struct_fields__
+    return msgspec.structs.replace(fact, **{n: no for n, no in nothing.items() if n in fields})
 
 
 class Effects:
