@@ -83,6 +83,7 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 
+NO_READING_YET: Final = 1 << 62  # beyond all sequences: what is being read now is from before
 FROZEN_LOOK_S: Final = 60.0  # between two tries to read what cannot be read
 HOLD_BACK_S: Final = 15.0  # by then the resolver has mostly withdrawn what nobody claims
 CHECKPOINT_EVERY_S: Final = 10.0  # of one job at most, while it runs
@@ -220,7 +221,7 @@ class Executor:
             is_ours = name in listed.open and not (name in listed.unheld and job.logged in HELD)
             is_missed = not is_ours and job.sequence <= listed.sequence
             if listed.renewed or job.frozen or is_missed:
-                job.stale = True
+                job.moved_on(NO_READING_YET)
                 done += self._advance(job, now_s)
         return done
 

@@ -437,6 +437,20 @@ def test_what_runs_and_came_back_into_the_log_as_claimed_is_told_to_run_again() 
     assert executor.handle(gone, 112) == [DeletePods(TRAIN, "another job has its id")]
 
 
+def test_what_was_being_read_when_the_log_became_another_one_is_read_again() -> None:
+    executor = running_executor()
+    names = frozenset({key("acme", "train")})
+    (before,) = executor.handle(Listed(names, 99, unheld=names), 111)
+    assert isinstance(before, Reload)
+    assert executor.handle(Listed(names, 2, renewed=True), 112) == []
+    story = work(State.RUNNING)  # as the log had it that is no more
+    (again,) = executor.handle(Reloaded(ref=before.ref, workload=story), 113)
+    assert isinstance(again, Reload)
+    (told,) = executor.handle(Reloaded(ref=again.ref, workload=work(State.CLAIMED)), 114)
+    assert isinstance(told, Append)
+    assert isinstance(told.event, Running)
+
+
 def test_of_two_attempts_found_only_the_later_can_be_open() -> None:
     later = Attempt("acme", "train", 2)
     for order in ((TRAIN, later), (later, TRAIN)):
