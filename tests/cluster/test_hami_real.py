@@ -247,26 +247,28 @@ async def test_nodes_beside_hamis_are_kube_schedulers_and_hamis_are_not(
 
 
 @story
-async def test_a_gpu_that_is_ill_or_cordoned_gets_nobody_and_neither_is_chosen(
+async def test_a_gpu_takes_no_more_pods_than_it_is_split_for_and_none_if_it_is_ill_or_cordoned(
     planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
-    nodes = {"h1": [listed("h1", 0, health=False), *(listed("h1", at) for at in (1, 2))]}
-    cordoned = {"hami.io/device-cordon": "GPU-h1-2"}
+    """Three small parts fill a GPU of three; of the others one is ill and one cordoned."""
+    nodes = {"h1": [listed("h1", at, count=3, health=at != 0) for at in range(3)]}
+    cordoned = {"hami.io/device-cordon": "GPU-h1-2"}  # since HAMi 2.10
     async with under_hami(planes, namespace, tmp_path, nodes=nodes, annotations=cordoned) as (
         berlin,
         _,
     ):
         believer = Believer(berlin, ["h1"])
         await believer.read()
-        for name, gpus_of in (("first", (1,)), ("second", None)):
-            request = job(name, gpu_milli=600, run_s="forever")
+        for number in range(4):
+            request = job(f"j{number}", gpu_milli=20, run_s="forever")
             [pods] = request.pod_sets
             place = believer.place_of(pods)
-            assert (place.gpus if place is not None else None) == gpus_of
             await berlin.place(request, "h1")
-            if gpus_of is None:
-                await until_refused(berlin, name)
-            else:
-                bindings = await running_of(berlin, name)
-                assert bindings[0].gpus == gpus_of
-                believer.hold(request, bindings)
+            if number == 3:
+                assert place is None
+                await until_refused(berlin, request.id)
+                break
+            assert place is not None
+            bindings = await running_of(berlin, request.id)
+            assert place.gpus == bindings[0].gpus == (1,)
+            believer.hold(request, bindings)
