@@ -16,6 +16,7 @@ from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.fleetview.view import FleetView
+from berthmaster.messages.placement import Via
 from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.volcano_jobs import VOLCANO_JOB, is_for_volcano
 
@@ -31,7 +32,7 @@ NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
 def filtered_for(
-    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: bytes
+    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: bytes, *, by_hub: bool
 ) -> Filtered:
     """Which clusters are out whatever their room: the same for all requests of a shape."""
     known = snapshot.filtered.get(shape)
@@ -46,7 +47,10 @@ def filtered_for(
             usual = snapshot.filtered[b""] = _filtered_by(snapshot, {}, shares=False)
         known = Filtered(usual.why, usual.open, {}, shares)
     else:
-        asked = snapshot.table.note(("asks", shape), lambda: _unasked(view, snapshot, request))
+        asked = snapshot.table.note(
+            ("asks", shape),
+            lambda: _unasked(view, snapshot, request, "hub" if by_hub else "direct"),
+        )
         known = _filtered_by(snapshot, asked, shares=shares)
     snapshot.filtered[shape] = known
     return known
@@ -68,23 +72,26 @@ def _asks_nothing(request: JobRequest) -> bool:
     return not request.clusters and not request.cluster_labels and len(request.pod_sets) == 1
 
 
-def _unasked(view: FleetView, snapshot: ClusterSnapshot, request: JobRequest) -> dict[int, str]:
+def _unasked(
+    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, via: Via
+) -> dict[int, str]:
     """Numbers of the clusters that will not do for what the request says, and why."""
     found = {}
     for number, name in enumerate(snapshot.clusters):
-        if why := why_unasked(view.clusters.peek(name), request, by_kueue=False):
+        if why := why_unasked(view.clusters.peek(name), request, via):
             found[number] = why
     return found
 
 
-def why_unasked(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> str:
-    """Why a cluster will not do for what the request says of clusters, or "". ``by_kueue``: its own
-    Kueue starts it there, which knows no Jobs of Volcano's."""
+def why_unasked(cluster: Cluster, request: JobRequest, via: Via) -> str:
+    """Why a cluster will not do for what the request says of clusters, or "". ``via`` worker: its
+    own Kueue starts it there, which knows no Jobs of Volcano's. ``via`` hub: it is there already,
+    as an object of any kind, and the hub's Kueue copies that."""
     if request.clusters and cluster.name not in request.clusters:
         return NOT_ASKED
     if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
         return NO_LABELS
-    if not _makes_it(cluster, request, by_kueue=by_kueue):
+    if not _makes_it(cluster, request, via):
         return NO_JOB_SETS
     for taint in cluster.taints:
         if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
@@ -92,12 +99,14 @@ def why_unasked(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> str
     return ""
 
 
-def _makes_it(cluster: Cluster, request: JobRequest, *, by_kueue: bool) -> bool:
-    """Whether what is made of it there can have as many pod sets. A plain Job has one."""
+def _makes_it(cluster: Cluster, request: JobRequest, via: Via) -> bool:
+    """Whether what we make of it there can have as many pod sets. A plain Job has one."""
+    if via == "hub":
+        return True
     kinds = cluster.profile.job_kinds if cluster.profile is not None else None
     if kinds is None or len(request.pod_sets) == 1 or "JobSet" in kinds:
         return True
-    return VOLCANO_JOB in kinds and is_for_volcano(request, "worker" if by_kueue else "direct")
+    return VOLCANO_JOB in kinds and is_for_volcano(request, via)
 
 
 def behind_gate(
@@ -111,7 +120,7 @@ def behind_gate(
     why, is_open = dict(filtered.why), filtered.open.copy()
     for number in np.flatnonzero(is_open).tolist():
         name = snapshot.clusters[number]
-        makes = _makes_it(view.clusters.peek(name), request, by_kueue=True)
+        makes = _makes_it(view.clusters.peek(name), request, gate.via)
         if said := gate.why_not(name) if makes else NO_JOB_SETS:
             why[name] = said
             is_open[number] = False

@@ -13,6 +13,7 @@ decision (``also``: clusters without nodes) and ``filter_and_rank`` for each Wor
 from typing import Final
 
 from berthmaster.engine.scoring.parts.values import UNKNOWN
+from berthmaster.messages.placement import Via
 
 NO_LINE: Final = None
 
@@ -20,6 +21,7 @@ NO_LINE: Final = None
 class Gate:
     """Of one request. As it stands here, everything is open and nothing is known."""
 
+    via: Via = "direct"  # who makes its pods there, see why_unasked
     is_tiered = False  # ``tier`` and ``headroom`` are known, and being busy keeps nobody out
 
     def why_not(self, cluster: str) -> str:

@@ -123,7 +123,8 @@ def _by_preference(
 def _as_asked(
     view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: bytes, gate: Gate | None
 ) -> Shortlist:
-    filtered = filtered_for(view, snapshot, request, shape)
+    by_hub = gate is not None and gate.via == "hub"
+    filtered = filtered_for(view, snapshot, request, shape, by_hub=by_hub)
     is_tiered = gate is not None and gate.is_tiered
     weighting = snapshot.weightings.of(
         request,

@@ -20,7 +20,9 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 13: a decision says how many events were stored with it.
 # 14: no part of a GPU of HAMi's is smaller than the pods leave that may have it at once.
 # 15: what has gone gives back the quota of its pods, too, by the resource that the queue grants.
-ENGINE_VERSION = "15"
+# 16: several pod sets need no JobSets where they are another kind of job's; what is a JobSet or
+#     RayJob goes only where those are.
+ENGINE_VERSION = "16"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

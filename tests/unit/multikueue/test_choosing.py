@@ -75,6 +75,26 @@ def test_demo_one_by_node_labels_alone() -> None:
     assert whys == {"w1": "no node has the labels", "w2": "no node has the labels"}
 
 
+def test_jobs_of_several_pod_sets_go_where_their_own_kind_is() -> None:
+    world = World(workers=("w1", "w2", "w3"))
+    world.all_workers(free=8)
+    for cluster, kinds in (("w1", ("Job", "RayJob")), ("w2", ("Job", "JobSet")), ("w3", ("Job",))):
+        told = msgspec.structs.replace(profile(cluster), job_kinds=kinds)
+        world.fact(f"{cluster}/profile", told)
+    world.begin()
+    two = (pods(name="head"), pods(2, name="workers"))
+    assert sent(world, "ray", kind="RayJob", pod_sets=two) == ("w1",)
+    assert world.decisions()[0].placements[0].filtered == {
+        "w2": "has no RayJobs",
+        "w3": "has no RayJobs",
+    }
+    assert sent(world, "set", kind="JobSet", pod_sets=two) == ("w2",)
+    # Of other kinds no profile tells.
+    assert sent(world, "torch", kind="PyTorchJob", pod_sets=two) != ()
+    refused = world.decisions()[-1].placements[0].filtered
+    assert refused == {}
+
+
 def test_a_gpu_product_is_a_model() -> None:
     world = World(workers=("w1", "w2"))
     world.all_workers()

@@ -57,6 +57,7 @@ from berthmaster.podsets.devices import has
 
 NOT_LISTED: Final = "not in the MultiKueueConfig"
 NO_REPORT: Final = "reports no queues"
+TOLD_KINDS: Final = frozenset({"JobSet", "RayJob"})  # of which a profile says whether it has them
 CPU: Final = "cpu"  # what room is counted in where no GPU is asked for
 
 
@@ -70,6 +71,7 @@ class Asked(NamedTuple):
     asks: tuple[Ask, ...]  # of a worker's quota
     required: Required = ()  # of its nodes, beside what the engine looks for
     shares: frozenset[str] = frozenset()  # by which nodes hand out parts of GPUs
+    kind: str = ""  # of the object that the Workload is of, such as RayJob
 
 
 class Standing(NamedTuple):
@@ -97,6 +99,7 @@ class Shortfall(NamedTuple):
 class HubGate(Gate):
     """Of one Workload."""
 
+    via = "hub"
     is_tiered = True
 
     def __init__(
@@ -162,10 +165,12 @@ class HubGate(Gate):
     def _look(self, name: str) -> Standing:
         if shut := self.shut(name):
             return Standing(shut)
-        cluster = self._know.view.clusters.peek(name)
+        cluster, asked = self._know.view.clusters.peek(name), self._asked
         if not cluster.queues:
             return Standing(NO_REPORT)
-        asked = self._asked
+        kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+        if kinds is not None and asked.kind in TOLD_KINDS and asked.kind not in kinds:
+            return Standing(f"has no {asked.kind}s")
         found = self._know.local_queue(name, asked.namespace, asked.local_queue)
         if found is None:
             return Standing(f"has no LocalQueue {asked.namespace}/{asked.local_queue}")

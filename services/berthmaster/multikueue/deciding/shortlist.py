@@ -90,7 +90,8 @@ def shortlist_for(
     shares = know.share_names()
     request = without_shares(request, shares)
     namespace, queue = hub.metadata.namespace, hub.spec.queue_name
-    asked = Asked(bus.key, namespace, queue, request, asks, required, shares)
+    kind, _ = hub.owner
+    asked = Asked(bus.key, namespace, queue, request, asks, required, shares, kind)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)
     found = filter_and_rank(know.view, snapshot, request, shape_of(request), gate)
@@ -115,7 +116,7 @@ def shortlist_for(
         elif ref.name not in best:
             why = gate.shut(ref.name)
             if not why:
-                why = why_unasked(know.view.clusters.peek(ref.name), request, by_kueue=True)
+                why = why_unasked(know.view.clusters.peek(ref.name), request, gate.via)
             if not why:
                 why = found.filtered.get(ref.name, "") or _unheard(know, ref.name, policy, now_s)
                 if why in (SILENT, UNSCORED, NO_REPORT):

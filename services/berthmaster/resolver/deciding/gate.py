@@ -22,6 +22,8 @@ Pending = Callable[[str], list[tuple[Target, JobRequest]]]
 class WorkerGate(Gate):
     """What the clusters' own queues say of a request."""
 
+    via = "worker"
+
     def __init__(
         self,
         view: FleetView,
