@@ -78,9 +78,9 @@ def test_demo_one_by_node_labels_alone() -> None:
 def test_jobs_of_several_pod_sets_go_where_their_own_kind_is() -> None:
     world = World(workers=("w1", "w2", "w3"))
     world.all_workers(free=8)
-    for cluster, kinds in (("w1", ("Job", "RayJob")), ("w2", ("Job", "JobSet")), ("w3", ("Job",))):
-        told = msgspec.structs.replace(profile(cluster), job_kinds=kinds)
-        world.fact(f"{cluster}/profile", told)
+    for name, kinds in (("w1", ("Job", "RayJob")), ("w2", ("Job", "JobSet")), ("w3", ("Job",))):
+        told = msgspec.structs.replace(profile(name), job_kinds=kinds)
+        world.fact(f"{name}/profile", told)
     world.begin()
     two = (pods(name="head"), pods(2, name="workers"))
     assert sent(world, "ray", kind="RayJob", pod_sets=two) == ("w1",)
