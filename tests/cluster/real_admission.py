@@ -11,7 +11,7 @@ class Admission(NamedTuple):
 
     path: str
     changes: bool  # it may change what it is asked about
-    resource: str  # <group>/<version>/<plural>
+    resource: str  # <group>/<version>/<plural>; of Kubernetes' first kinds the group is empty
     operations: Sequence[str] = ("CREATE", "UPDATE")
 
 
@@ -27,7 +27,7 @@ def configuration(name: str, url: str, ca: Path, of: Admission) -> dict[str, Any
         "metadata": {"name": name},
         "webhooks": [
             {
-                "name": f"{kind.lower()}.{plural}.{group}",
+                "name": f"{kind.lower()}.{plural}.{group or 'core'}",
                 "rules": [rule | {"operations": list(of.operations)}],
                 "clientConfig": {"url": f"{url}{of.path}", "caBundle": told},
                 "admissionReviewVersions": ["v1"],

@@ -124,12 +124,13 @@ class Kai:
         admission.wait_ready(lambda: "Serving webhook server" in admission.said(), _LIMIT_S)
         self._plane.apply(self._registered())
 
-    def queue(self, name: str, *, parent: str = PARENT, **gpu: Any) -> None:
+    def queue(self, name: str, *, parent: str = PARENT, gpus: int = 0) -> None:
         """A queue of its; it has what the chart gives the default one: nothing for itself, no
-        limit, and an equal part of what is left. ``gpu``: what is otherwise of GPUs."""
-        usual = {"quota": 0, "limit": -1, "overQuotaWeight": 1}
+        limit, and an equal part of what is left. ``gpus``: that are its own, with CPU and memory
+        as it likes."""
+        rest = {"quota": -1 if gpus else 0, "limit": -1, "overQuotaWeight": 1}
         spec: dict[str, Any] = {
-            "resources": {"cpu": usual, "memory": usual, "gpu": usual | gpu},
+            "resources": {"cpu": rest, "memory": rest, "gpu": rest | {"quota": gpus}},
         }
         if parent:
             spec["parentQueue"] = parent
@@ -153,7 +154,9 @@ class Kai:
         for part in self.parts.values():
             part.kill()
         for each in (*self._registered(), *self._installed()):
-            self._plane.api.delete(self._plane.api.path_of(each))
+            path = self._plane.api.path_of(each)
+            if self._plane.api.find(path) is not None:
+                self._plane.api.delete(path)
         pods = f"/api/v1/namespaces/{KEEPERS}/pods"
         self._plane.api.delete(pods, gracePeriodSeconds=0)
         self._plane.withdraw(self._definitions)

@@ -22,6 +22,8 @@ from berthmaster.engine.fleet.shares import (
     share_for,
     takes_milli,
 )
+from berthmaster.engine.scoring.mix import PodType
+from berthmaster.engine.scoring.value import worth_of
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.fleet import DeviceClaim, NodeReport, Share
 from berthmaster.messages.placement import PodBinding
@@ -170,13 +172,25 @@ def test_parts_go_nowhere_but_where_they_are_offered_and_the_reason_is_told() ->
 def test_where_kai_divides_a_part_is_on_the_fullest_gpu_with_room() -> None:
     report = replace(node(gpus=3, memory_mib=81_559), shares=(replace(KAI, memory_mib=81_500),))
     fleet = fleet_of(report)
-    asked = [part(300), part(100, 20_375), part(500), part(450), part(550), part(240), part(700)]
+    # Of such a mix a small part would rather begin another GPU.
+    mix = worth_of(((PodType(1, 470, 0), 5), (PodType(1, 810, 0), 9), (PodType(1, 140, 0), 3)))
+    asked = [
+        part(100),
+        part(100),
+        part(100),
+        part(100, 20_375),
+        part(500),
+        part(450),
+        part(550),
+        part(240),
+        part(700),
+    ]
     got = []
     for pods in asked:
-        binding, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods))
+        binding, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods), mix)
         Scratch(fleet).take(held)
         got.append(binding.gpus)
-    assert got == [(0,), (0,), (1,), (0,), (2,), (2,), ()]
+    assert got == [(0,), (0,), (0,), (0,), (1,), (0,), (2,), (2,), ()]
     assert fleet.arrays.gpu[0].tolist() == [0, 500, 210]
     # The same where it is only known that one is there.
     unsaid = [assumed_gpus(fleet, "c1", "n1", part(milli)) for milli in (200, 250)]
