@@ -73,7 +73,9 @@ def reports(plane: Plane) -> list[NodeReport]:
 async def placed(berlin: Site, name: str) -> list[str]:
     """The nodes of its pods, "" for one that has none."""
     found = await asyncio.to_thread(berlin.pods)
-    mine = [one for one in found if one["metadata"]["labels"]["berthmaster.io/workload"] == name]
+    mine = [
+        one for one in found if one["metadata"]["labels"].get("berthmaster.io/workload") == name
+    ]
     return sorted(one["spec"].get("nodeName", "") for one in mine)
 
 
@@ -86,7 +88,7 @@ async def refused(berlin: Site, name: str) -> str:
         said[:] = [
             condition["message"]
             for one in found
-            if one["metadata"]["labels"]["berthmaster.io/workload"] == name
+            if one["metadata"]["labels"].get("berthmaster.io/workload") == name
             for condition in one["status"].get("conditions", ())
             if (condition["type"], condition["status"]) == ("PodScheduled", "False")
         ]
@@ -237,7 +239,7 @@ async def kai_places(berlin: Site, name: str) -> bool:
         return any(
             (condition["type"], condition["status"]) == ("PodScheduled", "False")
             for one in found
-            if one["metadata"]["labels"]["berthmaster.io/workload"] == name
+            if one["metadata"]["labels"].get("berthmaster.io/workload") == name
             for condition in one["status"].get("conditions", ())
         )
 
