@@ -41,6 +41,7 @@ from berthmaster.messages.workload import (
 )
 
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
+_GIFTS: Final = (Placed, Recovered)  # say which cluster an attempt is given to
 
 
 class Losses(NamedTuple):
@@ -216,6 +217,7 @@ def _known_better(
     for one in archived:
         if isinstance(one.event, _ENDINGS) and one.stored_at_s >= receipt.placed_at_s:
             return "the archive says how it ended"
+    is_given_here = _is_given(receipt, story)
     for one, verdict in zip(story, verdicts, strict=True):
         # What lost its race says nothing; of a story without its beginning nothing counts, and yet
         # each event was stored by somebody who knew it.
@@ -228,9 +230,28 @@ def _known_better(
             return f"the log has a later attempt of it, {attempt}"
         if attempt < receipt.attempt:
             continue
+        is_ours = getattr(one.event, "cluster", "") == receipt.cluster
+        is_gift = isinstance(one.event, _GIFTS)
+        if is_given_here and not is_ours and not is_gift:
+            continue  # by a cluster that does not hold the attempt: void, whatever is lost before
         if isinstance(one.event, Evicted | Withdrawn):
             return "the log says that this attempt is over"
         is_promise = isinstance(one.event, Placed) and work.state is State.PLACED
-        if getattr(one.event, "cluster", "") != receipt.cluster and not is_promise:
+        if not is_ours and not is_promise:
             return "the log says that this attempt is another cluster's"
     return ""
+
+
+def _is_given(receipt: Receipt, story: Sequence[RecordedEvent]) -> bool:
+    """Whether the newest that gives this attempt to a cluster gives it to the receipt's. Where the
+    log has lost that, the receipt says so if its cluster's own word of the attempt stands: two
+    clusters tell of it then, and one of them alone can show that it was given it."""
+    own = False
+    for one in reversed(story):
+        if getattr(one.event, "attempt", 0) != receipt.attempt or one.void:
+            continue
+        is_ours = getattr(one.event, "cluster", "") == receipt.cluster
+        if isinstance(one.event, _GIFTS):
+            return is_ours
+        own |= is_ours
+    return own

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from berthmaster.door.receipts import Receipt, Receipts
 from berthmaster.door.recovery import (
@@ -214,6 +215,26 @@ def test_what_the_log_knows_better_stands(kinds: tuple[type[WorkloadEvent], ...]
     assert verdict(receipt(), life(*kinds), cut_at(5)) == No(why)
     # Also where its beginning is lost, so that none of it counts.
     assert isinstance(verdict(receipt(), life(*kinds)[1:], gap(10)), No)
+
+
+def test_what_others_say_of_an_attempt_that_was_given_here_is_void_behind_a_gap_too() -> None:
+    """Nothing behind a gap is judged by the fold: a forged word would keep a job lost for good."""
+    story = life(*KINDS)[1:]  # its beginning is lost
+    for at, kind in ((50, Running), (60, Evicted), (70, Claimed)):
+        forged = replace(fitting(kind, lived(*KINDS)), cluster="evil", after=at - 10, by="liar")
+        story.append(RecordedEvent(sequence=at, stored_at_s=9.0, event=forged))
+    found = verdict(receipt(), story, gap(10))
+    assert isinstance(found, BringBack)
+    assert (found.event.cluster, found.event.attempt, found.event.after) == (CLUSTER, 1, 70)
+    # Also where the log has lost what gave it: of two that tell of it one can show a receipt.
+    found = verdict(receipt(), story[1:], gap(10, 20))
+    assert isinstance(found, BringBack)
+    assert isinstance(verdict(receipt(), story[3:], gap(10, 20)), No)  # only others tell of it
+    # Who was given it last has it: nobody can say that by a word alone.
+    elsewhere = RecordedEvent(
+        sequence=80, stored_at_s=9.0, event=replace(fitting(Placed, new()), cluster="c9", after=70)
+    )
+    assert isinstance(verdict(receipt(), [*story, elsewhere], gap(10)), No)
 
 
 def test_an_ending_in_the_archive_outweighs_a_receipt_of_that_life_and_of_no_later_one() -> None:
