@@ -252,6 +252,8 @@ class Executor:
             case Claimed():
                 job.logged = State.CLAIMED
                 job.claimed_at_s = event.at_s
+                # Our clock has gone back since: how long ago that was only the server can say.
+                job.stale |= now_s < event.at_s
             case Admitted():
                 job.logged = State.ADMITTED
             case Running():

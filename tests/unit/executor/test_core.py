@@ -605,6 +605,18 @@ def test_who_begins_anew_with_a_clock_that_is_behind_makes_no_pods_beyond_their_
     assert read_back(120, read_at_s=0)[0] == pods._replace(stop_after_s=40, asked_at_s=120)
 
 
+def test_whose_clock_went_back_while_it_claimed_asks_how_long_ago_that_was() -> None:
+    """It claimed with a clock that was 300 s ahead, and the answer took 50 s."""
+    executor = Executor("berlin")
+    assert executor.handle(HintSeen(1, placed(), 5), 400) == [claim("1", after=5, at_s=400)]
+    [read] = executor.handle(Answered(ref="1", outcome=Stored(6)), 150)
+    assert isinstance(read, Reload)
+    claimed = work(State.CLAIMED, evictions=0)  # at 100 s, by the log
+    [pods, done] = executor.handle(Reloaded(ref=read.ref, workload=claimed, now_s=150), 150)
+    assert isinstance(pods, CreatePods)
+    assert (pods.stop_after_s, done) == (10, Acknowledge(1))
+
+
 # Gangs
 
 
