@@ -10,7 +10,9 @@ far must read its story again, since a gap is either what was removed meanwhile 
 ended workloads are removed down to their ending, the oldest event first, and nothing else removes
 events but a damaged log. So a story with its ``submitted`` is whole, and what stands behind a gap
 in it is void; one without is what is left of an ended workload, and its ending is a tombstone. Of a
-workload that nothing is known of, an ending is a tombstone too, and nothing else counts.
+workload that nothing is known of, an ending is a tombstone too, and nothing else counts. The
+``submitted`` goes first of all that is removed: where it stands behind a gap and nothing before it
+counts, a damaged log has lost somebody's void words about a life that was yet to begin.
 
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
@@ -291,10 +293,11 @@ def _of_gap(
 ) -> Verdict | None:
     """What becomes of an event behind a gap in a whole story; None: nobody can tell. ``is_new``:
     nothing before it counts, or may have."""
+    if is_new and isinstance(event, Submitted):  # that is a life, whatever is lost before it
+        return Verdict.COUNTED
     if not is_lost(event.after):
         return Verdict.VOID
-    begins = is_new and isinstance(event, Submitted)  # that is a life, whatever is lost before it
-    return Verdict.COUNTED if begins or isinstance(event, _ENDINGS) else None
+    return Verdict.COUNTED if isinstance(event, _ENDINGS) else None
 
 
 def judged_story(
@@ -353,9 +356,19 @@ def heard(story: Sequence[RecordedEvent], sequence: int) -> Sequence[RecordedEve
 
 def _is_begun(story: Sequence[RecordedEvent]) -> bool:
     """Whether its ``submitted`` is there, or a ``recovered`` in its place: one that follows on what
-    stands before it. Nothing is removed of a story with two of them, so one that lost its race is
-    never taken for it."""
-    return _follows(story, Submitted) >= 0 or _recovered(story) >= 0
+    stands before it, or a ``submitted`` on what is lost. Nothing is removed of a story with two of
+    them, so one that lost its race is never taken for it."""
+    return _follows(story, Submitted) >= 0 or _recovered(story) >= 0 or _begins_behind(story)
+
+
+def _begins_behind(story: Sequence[RecordedEvent]) -> bool:
+    """Whether a life begins behind a gap."""
+    before = 0
+    for one in story:
+        if isinstance(one.event, Submitted) and not one.void:
+            return before < one.event.after < one.sequence
+        before = one.sequence
+    return False
 
 
 def _recovered(story: Sequence[RecordedEvent]) -> int:

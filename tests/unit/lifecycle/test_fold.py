@@ -332,6 +332,24 @@ def test_a_beginning_behind_a_lost_lie_begins_a_life_and_nobody_elses_does() -> 
     assert judged_story(TENANT, ID, unknown, lost)[1] == [Verdict.VOID, Verdict.VOID]
 
 
+def test_a_life_that_begins_behind_a_lost_lie_is_not_what_is_left_of_an_ended_one() -> None:
+    """What a stranger says of its end counts for no reader, however much of it each has heard."""
+    early = fitting(Claimed, lived(Submitted, Placed), after=999)
+    story = story_of((12, early))
+    work = Workload(tenant=TENANT, id=ID, sequence=30)  # the second lie, which is lost later
+    for at, kind in ((93, Submitted), (98, Placed), (99, Claimed), (100, Running)):
+        event = fitting(kind, work)
+        story += story_of((at, event))
+        assert offer(work, event, at, 0.0) is Verdict.COUNTED
+    story += story_of((101, fitting(Cancelled, work, cluster="nowhere")))
+    counted = [Verdict.VOID, *[Verdict.COUNTED] * 4, Verdict.IMPOSSIBLE]
+    for is_lost in ((30).__eq__, lambda _: False):  # an archivist knows nothing of losses
+        for length in range(2, len(story) + 1):
+            told = heard(story, story[length - 1].sequence)
+            assert judged_story(TENANT, ID, told, is_lost)[1] == counted[:length]
+    assert judged_story(TENANT, ID, story)[0].state is State.RUNNING
+
+
 def test_what_a_damaged_log_has_lost_is_made_good_by_what_was_recovered() -> None:
     recovered = fitting(Recovered, new(), attempt=2, evictions=1, submitted_at_s=1.0)
     assert isinstance(recovered, Recovered)
