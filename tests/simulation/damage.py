@@ -10,6 +10,7 @@ from typing import Final
 
 from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
+from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.logcheck import core
 from berthmaster.logcheck.guard import RECOVERY_S
@@ -216,9 +217,18 @@ class Damaged(Peopled):
             if left:
                 self.clock.after(SPOKEN_LOOK_S, lambda: look(left - 1))
             else:
-                self.judge.on_spoken(silent)
+                self.judge.on_spoken(silent, self._unanswered())
 
         look(looks)
+
+    def _unanswered(self) -> set[Attempt]:
+        """Whose executors have asked how they stand, and were not answered yet."""
+        return {
+            attempt
+            for site in self.sites
+            for attempt in site.cluster.world.groups
+            if key(attempt.tenant, attempt.id) in site.asking
+        }
 
     def _all_look(self) -> None:
         """There is something to be seen: in a fast world, and in a real one, all look so often."""

@@ -306,13 +306,14 @@ class Judge:
         self.pending = False
         self.remembered = {}
 
-    def on_spoken(self, silent: set[str]) -> None:
+    def on_spoken(self, silent: set[str], unanswered: set[Attempt]) -> None:
         """The time is over in which executors bring back what runs. ``silent``: those who could
-        not answer all of that time; whoever comes later finds what the log says by then."""
-        for name in silent:
-            late = self.orphans & self.clusters[name].world.groups.keys()
-            self.unspoken |= late
-            self.orphans -= late
+        not answer all of that time; whoever comes later finds what the log says by then. So does
+        what is ``unanswered``: on slow ways an answer may take as long."""
+        there = {name: self.clusters[name].world.groups.keys() for name in silent}
+        late = self.orphans & unanswered.union(*there.values())
+        self.unspoken |= late
+        self.orphans -= late
 
     def _check_promises(self, placed: Key) -> None:
         """What is placed where others are of whom the log has lost nothing."""
@@ -464,6 +465,8 @@ class Judge:
 
     def _check_running(self, event: Running) -> None:
         group = self._group(event.cluster, Attempt(event.tenant, event.id, event.attempt))
+        if group is None and key(event.tenant, event.id) in self.forgotten:
+            return  # sent before the log lost its end, and stored late: it fits once more
         if group is None:
             self.find("running says where the pods are", f"no pods at all: {event}")
 

@@ -29,7 +29,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import judged_story, key
+from berthmaster.lifecycle.fold import Key, judged_story, key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -76,6 +76,7 @@ class Site(Process):
         bus.consumers.append(self.consumer)
         self._cluster_due_s = 0.0
         self._failures: dict[str, int] = {}
+        self.asking: set[Key] = set()  # how these stand, and no answer has come yet
 
     def boot(self) -> None:
         """Look at what is there, then listen."""
@@ -89,6 +90,7 @@ class Site(Process):
         self._hint_number = 0
         self._tick_due_s = float("inf")
         self._failures = {}
+        self.asking = set()
         for event in self.cluster.found(self.core.name):
             self._hear(event)
         self._list_again()
@@ -211,6 +213,7 @@ class Site(Process):
 
     def _reload(self, step: Reload) -> None:
         """Until it is readable."""
+        self.asking.add(key(step.tenant, step.id))
         asked_s = self.clock.now_s  # not later than whoever answers reads it
 
         def done(story: list[Message] | None) -> None:
@@ -222,6 +225,7 @@ class Site(Process):
                 return
             if not self.bus.watched:
                 work, _ = judged_story(step.tenant, step.id, recorded(story))
+                self.asking.discard(key(step.tenant, step.id))
                 self._handle(
                     Reloaded(ref=step.ref, workload=work if story else None, now_s=asked_s)
                 )
@@ -238,6 +242,7 @@ class Site(Process):
             if told is None:
                 self.later(READ_AGAIN_S, again)
             else:
+                self.asking.discard(key(step.tenant, step.id))
                 self._handle(msgspec.structs.replace(told, now_s=asked_s))
 
         self.bus.read(self, key(step.tenant, step.id), done)
