@@ -166,6 +166,7 @@ class Judge:
             self._check_rebalances(body)
         elif isinstance(body, LogAccepted):
             self.on_accepted()
+            self._take_as_lost(body)
         elif isinstance(body, ClusterLost):
             if body.lost:
                 self.lost.setdefault(body.cluster, []).append(self.clock.now_s)
@@ -329,6 +330,17 @@ class Judge:
         for gpu, _ in _promises(self.workloads[placed]):
             if promised[gpu] > WHOLE:
                 self.find(PROMISED, f"{gpu}: {promised[gpu]} milli, the last to {placed}")
+
+    def _take_as_lost(self, accepted: LogAccepted) -> None:
+        """What of a torn commit was accepted as lost is lost to all readers, though its number was
+        given anew before anybody had looked; what names it may have been about anything."""
+        anew = {at for gap in accepted.missing for at in range(gap.first, gap.last + 1)} - self.gone
+        self.gone |= anew
+        for name in self.workloads:
+            story = self.stories(name)
+            if {message.body.after for message in story} & anew - {m.sequence for m in story}:
+                self._forget(name)
+                self._judge(name)
 
     def on_damage(self, lost: list[Message], known: set[Key]) -> None:
         """The log is what is left of it. ``known``: what was open, as somebody has kept it."""
