@@ -213,8 +213,16 @@ class Doorway(Process):
     ) -> Reloaded | None:
         """How a workload stands; None: it is not known now, ask again, which ``again`` does once
         something was brought back."""
-        if not self.is_up_to_date or not self.watch.in_order:
+        if not self.ready or not self.watch.in_order:
             return None
+        # One that is behind brings back all the same, which it judges by what is stored.
+        was_behind = not self.is_up_to_date
+        found = self._found(cluster, executor, step, story, again)
+        return None if was_behind else found
+
+    def _found(
+        self, cluster: str, executor: str, step: Reload, story: list[Message], again: Work
+    ) -> Reloaded | None:
         name = step.tenant, step.id
         read = recorded(self._stories.get(key(*name), []))
         work, verdicts = judged_story(*name, read, self.bus.is_lost)
