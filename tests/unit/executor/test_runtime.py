@@ -193,10 +193,14 @@ async def test_a_server_in_trouble_is_asked_again_until_it_answers() -> None:
         await until(lambda: not play.runtime.trouble)
         assert [e for e in play.told if isinstance(e, PodsRefused)] == []
         assert play.log.events().count("cannot create yet") == 1
+
         # Whoever gives it back meanwhile knows why, and hears when that is over.
-        waits = [e.reason for e in play.told if isinstance(e, PodsWaiting)]
-        assert waits[0].startswith("its object cannot be made yet: etcd (500 InternalError, ")
-        assert waits[1:] == ["1 of 1 pods are not made yet"]
+        def waits() -> list[str]:
+            return [e.reason for e in play.told if isinstance(e, PodsWaiting)]
+
+        await until(lambda: len(waits()) > 1)
+        assert waits()[0].startswith("its object cannot be made yet: etcd (500 InternalError, ")
+        assert waits()[1:] == ["1 of 1 pods are not made yet"]
 
 
 NOT_YET = (403, "Forbidden", 'jobs.batch is forbidden: User "us" cannot create resource "jobs"')
