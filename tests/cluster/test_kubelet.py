@@ -81,7 +81,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
         pid = max(node.pids())
         driver.gpus[place].compute_processes = [Process(pid, 512 * MIB)]
         (reading,) = source.read(1.0)
-        used = GpuPodUse(pod_uid=uid, memory_mib=512)
+        used = GpuPodUse(pod_uid=uid, memory_mib=512, sm_percent=80)  # alone on it
         assert reading.gpus[place].pods == (used,)
 
         # From there to the job, by way of the message.
