@@ -467,6 +467,14 @@ async def test_what_was_told_to_be_stored_and_nobody_has_read_is_missed_by_its_w
         await looking
 
 
+async def place_first(conn: Connection, both: Side) -> None:
+    """The only GPU is given away by the first decision."""
+    await Fleet(conn).report(gpus=1)
+    await until(lambda: both.ready)
+    assert isinstance(await submit(conn, "first"), SubmitReply)
+    assert await Fleet(conn).placed("first") is not None
+
+
 async def half_a_commit(conn: Connection, name: str) -> int:
     """A decision that places a job, and not the event that was stored with it: what a server leaves
     that lost the last message of its log. The decision's number in the log."""
@@ -486,10 +494,7 @@ async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is
 ) -> None:
     async with client(server.url) as conn:
         async with side(server.url) as both:
-            await Fleet(conn).report(gpus=1)
-            await until(lambda: both.ready)
-            assert isinstance(await submit(conn, "first"), SubmitReply)
-            assert await Fleet(conn).placed("first") is not None
+            await place_first(conn, both)
             assert isinstance(await submit(conn, "second"), SubmitReply)  # which has no room
             end = await half_a_commit(conn, "second")
 
@@ -521,10 +526,7 @@ async def test_a_commit_that_lost_its_rest_is_told_although_the_log_has_grown_si
 ) -> None:
     async with client(server.url) as conn:
         async with side(server.url) as both:
-            await Fleet(conn).report(gpus=1)
-            await until(lambda: both.ready)
-            assert isinstance(await submit(conn, "first"), SubmitReply)
-            assert await Fleet(conn).placed("first") is not None
+            await place_first(conn, both)
         await EventLog(conn).append(submitted("second"))
         end = await half_a_commit(conn, "second")
         await EventLog(conn).append(submitted("third"))

@@ -50,15 +50,12 @@ class Offers:
 
     def are_hamis(self, nodes: Iterable[str]) -> bool:
         """Whether HAMi hands out the GPUs of one of these: then its scheduler has to place all."""
-        return any(share.kind == "hami" for report in self._of(nodes) for share in report.shares)
+        return any(map(_is_hamis, self._of(nodes)))
 
     def hosts_of_hami(self) -> list[str]:
         """The names that those nodes have for themselves."""
-        return sorted(
-            self.hostname(report.node)
-            for report in self._nodes.values()
-            if any(share.kind == "hami" for share in report.shares)
-        )
+        reports = filter(_is_hamis, self._nodes.values())
+        return sorted(self.hostname(report.node) for report in reports)
 
     def models(self, pods: PodSet) -> dict[str, list[str]]:
         """Labels of the nodes with GPUs that the pods may use, as their models are named there:
@@ -137,3 +134,7 @@ def _usable(
             and gpu.memory_mib >= pods.gpu_memory_mib
         ):
             yield gpu, resource
+
+
+def _is_hamis(report: NodeReport) -> bool:
+    return any(share.kind == "hami" for share in report.shares)

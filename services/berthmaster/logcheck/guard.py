@@ -37,7 +37,15 @@ from berthmaster.logcheck.core import (
     Remembered,
     Single,
 )
-from berthmaster.logcheck.examine import WATCHED, Looked, judged, look, read_through, settled
+from berthmaster.logcheck.examine import (
+    WATCHED,
+    WHOLE_WITHIN_S,
+    Looked,
+    judged,
+    look,
+    read_through,
+    settled,
+)
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.periodic import any_set_within, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
@@ -101,7 +109,7 @@ class LogGuard:
         self._doubts_log = False  # and whether the last found it in more than the archive
         self._doubt: Doubt | None = None  # the log was too short, and has not been read since
         self._last_in_doubt = NOTHING  # the last that was known of it when it was found too short
-        self._last_commit = core.LastCommit(SETTLE_S)
+        self._last_commit = core.LastCommit(WHOLE_WITHIN_S)
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
         self._words = ""

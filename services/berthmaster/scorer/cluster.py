@@ -57,13 +57,14 @@ class _Node:
 
     __slots__ = (
         *("calm", "counter", "epoch", "healthy", "idle", "live_until_s", "lost", "report"),
-        "shared",
+        *("shared", "side_by_side"),
     )
 
     def __init__(self, report: NodeReport) -> None:
         self.report = report
         self.healthy: tuple[str, ...] = ()  # keys of its healthy GPUs
         self.shared: tuple[str, ...] = ()  # of those, the ones taken in part
+        self.side_by_side = False  # under MPS: whoever shares a GPU has SMs of its own
         self.epoch = 0
         self.counter = 0
         self.live_until_s = 0.0  # 0: no live telemetry
@@ -226,6 +227,9 @@ class ScoredCluster:
         node.healthy = tuple(
             reading_key(gpu.uuid, gpu.index) for gpu in healthy_gpus(report, node.lost)
         )
+        node.side_by_side = any(
+            share.kind == "shared" and share.isolation == "memory" for share in report.shares
+        )
         room = room_of(report, node.lost)
         node.shared = tuple(compress(node.healthy, room.shared))
         known = self.totals.parts.get(report.node)
@@ -259,9 +263,6 @@ class ScoredCluster:
         idle: dict[str, int] = {}
         calm: set[str] = set()
         lost: set[str] = set()
-        by_mps = any(
-            share.kind == "shared" and share.isolation == "memory" for share in node.report.shares
-        )
         for gpu in told.gpus:
             # Where a report only counts GPUs, its entries have no uuid and are known by index.
             for key in (reading_key(gpu.uuid, gpu.index), reading_key("", gpu.index)):
@@ -269,7 +270,7 @@ class ScoredCluster:
                     lost.add(key)
                 elif gpu.utilization_percent is not None:
                     idle[key] = 100_000 - round(1000 * gpu.utilization_percent)
-                    taken = gpu.sm_active_percent if by_mps else None
+                    taken = gpu.sm_active_percent if node.side_by_side else None
                     if (gpu.utilization_percent if taken is None else taken) < CALM_PERCENT:
                         calm.add(key)
         node.idle, node.calm = idle, frozenset(calm)
