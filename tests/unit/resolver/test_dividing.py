@@ -19,6 +19,7 @@ from berthmaster.messages.workload import (
     MoveRequested,
     PartPlace,
     PodSet,
+    Recovered,
     Reprioritized,
     Running,
     WorkloadEvent,
@@ -123,6 +124,38 @@ def test_a_part_whose_commit_a_damaged_log_has_lost_is_told_again_to_start() -> 
     [plan] = world.settle()
     assert [each.parts for each in plan.decision.commits] == [("train--1-0",)]
     assert [(type(each), each.id) for each in plan.events] == [(Committed, "train--1-0")]
+
+
+def test_a_job_that_comes_again_takes_no_id_of_parts_that_were_brought_back() -> None:
+    """A damaged log has lost job and parts; one part is brought back and ends before the job is
+    submitted once more. Its id is used up: the log would refuse each division that takes it."""
+    was = fleet(c1=2, c2=3)
+    _, (_, part) = begun(was)
+    lost = was.workloads[part]
+    assert lost.request is not None
+    world = fleet(c1=2, c2=3)
+    back = Recovered(
+        tenant=TENANT,
+        id=lost.id,
+        after=0,
+        at_s=world.now_s,
+        by="door",
+        cluster=lost.cluster,
+        attempt=1,
+        executor="executor/c2",
+        pods=lost.pods,
+        request=lost.request,
+        digest=lost.digest,
+        decision=1,
+    )
+    world.append(back)
+    world.run(part)
+    world.succeed(part)
+    assert dict(snapshot_of(world.resolver.know).divisions) == {key(TENANT, "train"): 1}
+    name = world.submit(GANG)
+    world.settle()
+    assert [each.id for each in world.workloads[name].parts] == ["train--2-0", "train--2-1"]
+    assert world.workloads[name].state is State.DIVIDED
 
 
 def test_whoever_runs_before_all_are_claimed_is_not_believed() -> None:

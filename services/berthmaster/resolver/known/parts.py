@@ -10,12 +10,13 @@ import msgspec
 
 from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.parts import division_of
-from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.states import Ending, State
 from berthmaster.messages.workload import (
     Cancelled,
     Checkpoint,
     Failed,
     Fault,
+    Recovered,
     Succeeded,
     WorkloadEvent,
 )
@@ -43,15 +44,21 @@ class Parts:
         self._open = open_
         self._jobs: dict[Key, Key] = {}  # part -> its job
         self._ends: dict[Key, dict[str, PartEnd]] = {}
-        self.numbers: dict[Key, int] = {}  # of open jobs: of the newest division with parts
+        self.numbers: dict[Key, int] = {}  # of jobs: of the newest division with parts
 
     def heard(self, event: WorkloadEvent) -> None:
         """An event of the log, of whatever workload. Where a damaged log has lost how often a job
-        was divided, its parts tell."""
-        if (found := division_of(event.id)) is not None:
-            name = key(event.tenant, found[0])
-            if name in self._open:
-                self.numbers[name] = max(found[1], self.numbers.get(name, 0))
+        was divided, its parts tell; also those that were brought back while it has lost the job
+        itself, since the ids of parts are used up when the job is submitted again."""
+        if (found := division_of(event.id)) is None:
+            return
+        name = key(event.tenant, found[0])
+        # An ending of one that is not open is what is left of its story.
+        begins_or_is_left = isinstance(event, Recovered) or (
+            isinstance(event, Ending) and key(event.tenant, event.id) not in self._open
+        )
+        if name in self._open or begins_or_is_left:
+            self.numbers[name] = max(found[1], self.numbers.get(name, 0))
 
     def next_number(self, job: Workload) -> int:
         """Of a division that is made now."""
@@ -81,6 +88,7 @@ class Parts:
 
     def ended(self, name: Key, event: WorkloadEvent, part: Workload | None) -> None:
         """A part has. ``part``: as it stood before; None: only its tombstone was seen."""
+        self.numbers.pop(name, None)  # it is a job, whose id does not come again
         job = self._jobs.get(name)
         if job is None or event.id in self._ends[job]:
             return
