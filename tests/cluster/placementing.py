@@ -127,6 +127,11 @@ class Rig:
         bindings = self._in_namespace.format("v1beta2") + "/managedclustersetbindings"
         self.hub.api.delete(f"{bindings}/{self.namespace}")
 
+    def take(self, name: str = "p") -> None:
+        """It is ours from now on."""
+        path = f"{self._in_namespace.format('v1beta1')}/placements/{name}"
+        self.hub.api.merge(path, {"metadata": {"annotations": OURS}})
+
     def give_back(self, name: str = "p") -> None:
         """It is Open Cluster Management's."""
         path = f"{self._in_namespace.format('v1beta1')}/placements/{name}"
