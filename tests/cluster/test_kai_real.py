@@ -79,6 +79,16 @@ async def placed(berlin: Site, name: str) -> list[str]:
     return sorted(one["spec"].get("nodeName", "") for one in mine)
 
 
+async def one_of(berlin: Site, name: str) -> str:
+    """A pod of its."""
+    found = await asyncio.to_thread(berlin.pods)
+    return next(
+        str(one["metadata"]["name"])
+        for one in found
+        if one["metadata"]["labels"].get("berthmaster.io/workload") == name
+    )
+
+
 async def refused(berlin: Site, name: str) -> str:
     """Why KAI has no room for its pods, in its words."""
     said: list[str] = []
@@ -272,7 +282,7 @@ def left(berlin: Site) -> list[int]:
 
 
 @story
-async def test_what_kai_takes_back_for_another_queue_is_told_and_never_who_may_not_be_ended(
+async def test_what_kai_takes_back_for_another_queue_is_evicted_and_never_who_may_not_be_ended(
     planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
     flags = ("--kai-queue", "ours")
@@ -299,11 +309,17 @@ async def test_what_kai_takes_back_for_another_queue_is_told_and_never_who_may_n
         berlin.plane.api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
         taken = await berlin.until("lent", "Evicted")
         assert isinstance(taken, Evicted)
-        # As installed it deletes pods and writes nowhere on them why.
-        assert taken.reason.startswith("its pods were taken away: ")
-        assert (taken.fault, taken.blameless) == ("", False)
+        # As installed it deletes pods and writes nothing on them.
+        assert taken.reason.startswith("KAI took pods of it away: ")
+        assert taken.fault == "evicted"
         assert (await berlin.kinds("kept"))[-1] == "Running"
         assert await placed(berlin, "kept") == ["n1", "n1"]
+        # What a person deletes is none of KAI's doing.
+        path = f"/api/v1/namespaces/{namespace}/pods/{await one_of(berlin, 'kept')}"
+        berlin.plane.api.delete(path, gracePeriodSeconds=0)
+        deleted = await berlin.until("kept", "Evicted")
+        assert isinstance(deleted, Evicted)
+        assert "KAI" not in deleted.reason
 
 
 @story

@@ -30,7 +30,14 @@ from berthmaster.executor.cluster_protocol import (
     PodsSaid,
     PodsWaiting,
 )
-from berthmaster.executor.kinds import APP_FAILED, GroupObject, JobObject, PodObject, Terminated
+from berthmaster.executor.kinds import (
+    APP_FAILED,
+    GroupObject,
+    JobObject,
+    KaiGroupObject,
+    PodObject,
+    Terminated,
+)
 from berthmaster.joblogs.progress import heard_in
 from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
@@ -74,6 +81,7 @@ class Scene(msgspec.Struct, kw_only=True):
     job: JobObject | None = None
     pods: dict[str, PodObject] = {}  # by their own names
     group: GroupObject | None = None  # of Volcano's, where it starts them
+    kai_group: KaiGroupObject | None = None  # where KAI's scheduler does
     elastic: bool = False  # the number of its pods may change while it runs
     resizable: bool = False  # and the cluster's own queueing lets it
     slices: Slices | None = None  # how Kueue's Workloads of it stand; None = nobody has looked
@@ -295,7 +303,8 @@ def _failed(
     verdict = _whose_fault(scene)
     if verdict is None and scene.job is not None and scene.job.by_kuberay:
         verdict = _by_kuberay(attempt, why)
-    if verdict is None and (not final or scene.lasted_s("fault", now_s) < SETTLE_S):
+    unsure = verdict is None or (isinstance(verdict, PodsFailed) and _kai_may_yet_say(scene))
+    if unsure and ((verdict is None and not final) or scene.lasted_s("fault", now_s) < SETTLE_S):
         return AttemptStatus([_still_there(scene, left)] if left else [], SETTLE_S)
     events.append(verdict or _taken_away(scene, why))
     if over:
@@ -322,7 +331,7 @@ def _by_kuberay(attempt: Attempt, why: Condition) -> PodEvent:
 def _whose_fault(scene: Scene) -> PodEvent | None:
     """What the first pod that ended badly says; None if no pod says anything."""
     attempt = scene.attempt
-    taken = [one for pod in scene.pods.values() for one in _said_by(pod)]
+    taken = [one for pod in scene.pods.values() for one in _said_by(pod)] + _said_by_kai(scene)
     ended = [
         (_when_s(t.finished_at), _name(pod), t, pod)
         for pod in scene.pods.values()
@@ -400,7 +409,7 @@ class _Taken(NamedTuple):
     pod: str
     text: str
     fault: Fault
-    node: str
+    node: str = ""
 
 
 def _said_by(pod: PodObject) -> list[_Taken]:
@@ -408,13 +417,33 @@ def _said_by(pod: PodObject) -> list[_Taken]:
     if found is None or not found.true:
         return []
     fault = _TAKEN.get(found.reason, "evicted")
-    text = f"{found.reason}: {found.message}"
+    name = _name(pod)
+    text = f"pod {name}: {found.reason}: {found.message}"
     at_s = _when_s(found.last_transition_time)
-    return [_Taken(at_s, _name(pod), text, fault, pod.spec.node_name)]
+    return [_Taken(at_s, name, text, fault, pod.spec.node_name)]
+
+
+def _said_by_kai(scene: Scene) -> list[_Taken]:
+    """That KAI took pods away, as it says of their group. What a person deletes it does not."""
+    group = scene.kai_group
+    if group is None or group.evicted_s is None:
+        return []
+    meta = group.metadata
+    where = f"`kubectl describe podgroups.scheduling.run.ai -n {meta.namespace} {meta.name}`"
+    return [_Taken(group.evicted_s, "", f"KAI took pods of it away: {where} says why", "evicted")]
+
+
+def _kai_may_yet_say(scene: Scene) -> bool:
+    """Whether pods are missing under KAI, which deletes them first and says so when its cycle ends.
+    Until then others of a gang that fail for want of them seem to have failed by themselves."""
+    group = scene.kai_group
+    there = sum(not pod.leaving for pod in scene.pods.values())
+    missing = there < sum(scene.wanted.values())
+    return group is not None and group.evicted_s is None and missing
 
 
 def _given_back(attempt: Attempt, why: _Taken) -> PodsRefused:
-    return PodsRefused(attempt, _cut(f"pod {why.pod}: {why.text}"), why.fault, why.node)
+    return PodsRefused(attempt, _cut(why.text), why.fault, why.node)
 
 
 def _when_s(time: str | None) -> float:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.kubernetes.objects import Condition, Object, Struct
+from berthmaster.kubernetes.objects import Condition, Object, Struct, seconds
 from berthmaster.kueue.names import ELASTIC_GATE, ELASTIC_JOB
 
 
@@ -189,6 +189,22 @@ class GroupObject(Object, frozen=True):
 def _by_time(told: Condition) -> tuple[str, bool]:
     """Times are told in seconds: of one second, what says that it found room."""
     return told.last_transition_time or "", told.type != _UNSCHEDULABLE
+
+
+_KAI_EVICTED: Final = "kai.scheduler/last-eviction-timestamp"
+
+
+class KaiGroupObject(Object, frozen=True):
+    """A PodGroup of KAI's: it makes one for the pods of each Job, with the labels of that."""
+
+    @property
+    def evicted_s(self) -> float | None:
+        """When KAI decided last to take pods of it away. It deletes those pods and, unless it is
+        told to (``updatePodEvictionCondition``), writes nothing on them."""
+        try:
+            return seconds(self.metadata.annotations.get(_KAI_EVICTED)) or None
+        except ValueError:
+            return None  # no word of KAI's
 
 
 class Waiting(Struct, frozen=True):

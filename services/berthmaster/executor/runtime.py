@@ -14,7 +14,7 @@ Rules of this file:
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from berthmaster.executor.attempt_status import DEADLINE, Scene, last_words
 from berthmaster.executor.attempts import Goal, Held, attempt_of, not_later
@@ -38,7 +38,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.effects import AttemptEffects
 from berthmaster.executor.elastic_looks import ElasticLooks
 from berthmaster.executor.gangs import GROUP
-from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
+from berthmaster.executor.kinds import GroupObject, JobObject, KaiGroupObject, PodObject
 from berthmaster.executor.offers import Offers
 from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
@@ -57,6 +57,7 @@ DEADLINE_GRACE_S: Final = 5.0  # the cluster's own controllers come first
 _OPPOSITE: Final[dict[type, type]] = {PodsQueued: PodsAdmitted, PodsAdmitted: PodsQueued}
 _MADE: Final = (Goal.NONE, Goal.COMPLETE, Goal.CREATE, Goal.RESIZE)
 _OVER: Final = (PodsGone, PodsExpired, PodsRefused)
+G = TypeVar("G", GroupObject, KaiGroupObject)
 
 
 class ClusterRuntime:
@@ -70,13 +71,14 @@ class ClusterRuntime:
         executor: str,
         namespaces: tuple[str, ...],
         kinds: Sequence[Resource] = (),
-        groups: bool = False,
+        groups: Sequence[Resource] = (),
         offers: Offers | None = None,
         clock: Callable[[], float],
         log: LogLike,
     ) -> None:
-        """``kinds``: of job objects, beside Jobs, that the cluster serves; ``groups``: whether it
-        serves Volcano's PodGroups, and shows us them; ``offers``: whose GPUs have which UUIDs."""
+        """``kinds``: of job objects, beside Jobs, that the cluster serves; ``groups``: of PodGroups
+        that say something of them, and that it shows us; ``offers``: whose GPUs have which
+        UUIDs."""
         self.writer = writer
         self._executor = executor
         self._offers = offers or Offers()
@@ -84,6 +86,7 @@ class ClusterRuntime:
         self._log = log
         self._held: dict[Attempt, Held] = {}
         self._groups: dict[Attempt, GroupObject] = {}  # of Volcano's
+        self._kai_groups: dict[Attempt, KaiGroupObject] = {}
         self._tell: Callable[[PodEvent], None] | None = None
         self._ready = False
         self._listed = asyncio.Event()
@@ -99,7 +102,8 @@ class ClusterRuntime:
             groups=groups,
             on_job=self._on_job,
             on_pod=self._on_pod,
-            on_group=self._on_group,
+            on_group=lambda change: self._on_group(change, self._groups),
+            on_kai_group=lambda change: self._on_group(change, self._kai_groups),
             log=log,
         )
 
@@ -244,7 +248,7 @@ class ClusterRuntime:
         if held is None:
             held = self._hold(mine[0])
         held.see(kind, job)
-        held.scene.group = self._groups.get(mine[0])  # which may have been heard of before
+        self._see_groups(held)  # which may have been heard of before
         if {TEMPLATES, GROUP, SERVICE} & job.metadata.annotations.keys():
             self._effects.complete(held)
         if new and self._ready:
@@ -293,23 +297,27 @@ class ClusterRuntime:
             case Listed():
                 self._listed.set()
 
-    def _on_group(self, change: Change[GroupObject]) -> None:
+    def _on_group(self, change: Change[G], groups: dict[Attempt, G]) -> None:
         match change:
             case Added(group) | Updated(group) | Deleted(group):
                 mine = attempt_of(group)
                 if mine is None or mine[1] != self._executor:
                     return
                 if isinstance(change, Deleted):
-                    self._groups.pop(mine[0], None)
+                    groups.pop(mine[0], None)
                 else:
-                    self._groups[mine[0]] = group
+                    groups[mine[0]] = group
                 if (held := self._held.get(mine[0])) is not None:
-                    held.scene.group = self._groups.get(mine[0])
+                    self._see_groups(held)
                     self._judge(held)
             case Unreadable(bad):
                 self._log.error("cannot read a PodGroup", group=bad.name, why=bad.why)
             case Listed():
                 pass
+
+    def _see_groups(self, held: Held) -> None:
+        held.scene.group = self._groups.get(held.attempt)
+        held.scene.kai_group = self._kai_groups.get(held.attempt)
 
     # ---- what is told
 

@@ -33,6 +33,7 @@ from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.resources import (
     JOB_SETS,
+    KAI_POD_GROUPS,
     RAY_JOBS,
     VOLCANO_JOBS,
     VOLCANO_POD_GROUPS,
@@ -51,6 +52,7 @@ GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be insta
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
 
 _OF_JOBS: Final = ("create", "watch", "patch", "delete")
+_TELLING: Final = (VOLCANO_POD_GROUPS, KAI_POD_GROUPS)  # why pods wait, or who took them away
 
 
 class ExecutorMetrics:
@@ -140,7 +142,7 @@ class Served(NamedTuple):
     job_sets: bool
     gangs: Gangs
     volcano_jobs: bool = False  # and we may make and watch them everywhere
-    volcano_groups: bool = False  # and we may watch them everywhere
+    groups: tuple[Resource, ...] = ()  # kinds of PodGroups that we may watch everywhere
     ray_jobs: bool = False  # and we may make and watch them everywhere
 
     @property
@@ -158,8 +160,8 @@ async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | No
             job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
             jobs = await _may(ctx, client, VOLCANO_JOBS, *_OF_JOBS)
             ray = await _may(ctx, client, RAY_JOBS, *_OF_JOBS)
-            groups = await _may(ctx, client, VOLCANO_POD_GROUPS, "watch")
-            return Served(job_sets, await _gangs(ctx, client), jobs, groups, ray)
+            groups = [each for each in _TELLING if await _may(ctx, client, each, "watch")]
+            return Served(job_sets, await _gangs(ctx, client), jobs, tuple(groups), ray)
         except KubernetesError as error:
             ctx.health.ready("cluster", False, str(error))
         await stopped_within(LOOK_AGAIN_S, ctx.stopping)
@@ -192,7 +194,7 @@ async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
 async def _may(
     ctx: Context[ExecutorSettings], client: Client, resource: Resource, *verbs: str
 ) -> bool:
-    """Whether a kind of Volcano's or KubeRay's is served, and we may do all this with it in each
+    """Whether a kind that others brought is served, and we may do all this with it in each
     namespace. Raises KubernetesError."""
     if resource.plural not in await client.served(resource.group_version):
         return False
@@ -200,8 +202,7 @@ async def _may(
         lacking = await _lacking(ctx, client, resource, verb)
         if lacking:
             ctx.log.warning(
-                f"{'KubeRay' if resource is RAY_JOBS else 'Volcano'} is served, and we may not use "
-                "all of it",
+                f"{resource.kind} of {resource.group} is served, and we may not use all of it",
                 right=f"{verb} {resource.plural} of {resource.group}",
                 namespaces=",".join(lacking),
             )
@@ -274,7 +275,7 @@ class _Serving:
             executor=core.name,
             namespaces=settings.namespaces,
             kinds=served.kinds,
-            groups=served.volcano_groups,
+            groups=served.groups,
             offers=offers,
             clock=door.now,
             log=ctx.log,

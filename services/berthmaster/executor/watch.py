@@ -1,5 +1,5 @@
 """Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and what is served of
-JobSets, RayJobs, Volcano's Jobs and its PodGroups.
+JobSets, RayJobs, Volcano's Jobs, and PodGroups of Volcano's and KAI's.
 
 A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
 there, and what was made there before is taken to be as it was. The others are served meanwhile.
@@ -11,13 +11,19 @@ from typing import Any, Final, TypeVar
 
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.controller.watch import metadata_of
-from berthmaster.executor.kinds import GroupObject, JobObject, PodObject
+from berthmaster.executor.kinds import GroupObject, JobObject, KaiGroupObject, PodObject
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.denials import GRACE_S
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.reflector import Change, Reflector
-from berthmaster.kubernetes.resources import JOBS, PODS, VOLCANO_POD_GROUPS, Resource
+from berthmaster.kubernetes.resources import (
+    JOBS,
+    KAI_POD_GROUPS,
+    PODS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
 from berthmaster.runtime.log import LogLike
 
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
@@ -26,7 +32,9 @@ T = TypeVar("T", bound=Object)
 OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
 OnPod = Callable[[Change[PodObject]], None]
 OnGroup = Callable[[Change[GroupObject]], None]
-Mirror = Reflector[JobObject] | Reflector[PodObject] | Reflector[GroupObject]
+OnKaiGroup = Callable[[Change[KaiGroupObject]], None]
+GroupMirror = Reflector[GroupObject] | Reflector[KaiGroupObject]
+Mirror = Reflector[JobObject] | Reflector[PodObject] | GroupMirror
 
 
 class JobMirrors:
@@ -39,10 +47,11 @@ class JobMirrors:
         *,
         executor: str,
         kinds: Sequence[Resource],
-        groups: bool,
+        groups: Sequence[Resource],
         on_job: OnJob,
         on_pod: OnPod,
         on_group: OnGroup,
+        on_kai_group: OnKaiGroup,
         log: LogLike,
     ) -> None:
         self._client = client
@@ -52,15 +61,17 @@ class JobMirrors:
         self._log = log
         self._jobs: dict[tuple[Resource, str], Reflector[JobObject]] = {}
         self._pods: dict[str, Reflector[PodObject]] = {}
-        self._groups: dict[str, Reflector[GroupObject]] = {}
+        self._groups: dict[tuple[Resource, str], GroupMirror] = {}
         for namespace in namespaces:
             for kind in (JOBS, *kinds):
                 self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
             self._pods[namespace] = self._mirror(PODS, PodObject, namespace, on_pod)
-            if groups:
-                self._groups[namespace] = self._mirror(
-                    VOLCANO_POD_GROUPS, GroupObject, namespace, on_group
-                )
+            if (volcanos := VOLCANO_POD_GROUPS) in groups:
+                mirror = self._mirror(volcanos, GroupObject, namespace, on_group)
+                self._groups[volcanos, namespace] = mirror
+            if (kais := KAI_POD_GROUPS) in groups:
+                of_kai = self._mirror(kais, KaiGroupObject, namespace, on_kai_group)
+                self._groups[kais, namespace] = of_kai
 
     def _of_jobs(self, kind: Resource, namespace: str) -> Reflector[JobObject]:
         return self._mirror(
@@ -123,7 +134,7 @@ class JobMirrors:
         rest = [namespace for namespace in self._pods if namespace not in closed]
         groups = [
             mirror
-            for where, mirror in self._groups.items()
+            for (_, where), mirror in self._groups.items()
             if where in rest and not (mirror.absent or mirror.denied_for_s(now_s))
         ]
         needed = [*groups, *(mirror for where in rest for mirror in self._of(where))]

@@ -27,6 +27,7 @@ from berthmaster.executor.kinds import (
     JobObject,
     JobSpec,
     JobStatus,
+    KaiGroupObject,
     PodObject,
     PodSpec,
     PodStatus,
@@ -244,6 +245,52 @@ def test_pods_that_somebody_deletes_are_given_back_but_not_before_their_news_had
     assert [type(e) for e in told(late)] == [PodsWaiting]
     late.pods = {"x": pod(0, "Failed", code=7)}
     assert told(late)[0] == PodsFailed(TRAIN, "pod main-0 exited with 7", 7, "exit", "n0")
+
+
+KAI_TOOK = (
+    "KAI took pods of it away: `kubectl describe podgroups.scheduling.run.ai -n team pg-train-1` "
+    "says why"
+)
+
+
+def kai_group(evicted: str = "") -> KaiGroupObject:
+    told = {"kai.scheduler/last-eviction-timestamp": evicted} if evicted else {}
+    return KaiGroupObject(metadata=Metadata(name="pg-train-1", namespace="team", annotations=told))
+
+
+def test_what_kai_takes_away_is_evicted_and_what_fails_for_want_of_it_has_not_failed() -> None:
+    failed = job("Failed", reason="BackoffLimitExceeded")
+    given_back = PodsRefused(TRAIN, KAI_TOOK, "evicted")
+    gone = scene(failed, kai_group=kai_group(LATER))
+    assert told(gone) == [given_back, PodsGone(TRAIN, "")]
+    other = pod(1, "Failed", code=1, at=LATER)
+    assert told(scene(failed, other, kai_group=kai_group(EARLIER)))[0] == given_back
+    # KAI says so when its cycle ends, and the other has failed by then.
+    late = scene(failed, pod(0, leaving=True), other, kai_group=kai_group())
+    assert [type(e) for e in told(late, 100.0)] == [PodsWaiting]
+    late.kai_group = kai_group(EARLIER)
+    assert told(late, 101.0)[0] == given_back
+
+
+@pytest.mark.parametrize("evicted", ["", LATER, "yesterday"])
+def test_what_failed_before_kai_took_the_rest_away_has_failed_by_itself(evicted: str) -> None:
+    failing = job("FailureTarget", reason="BackoffLimitExceeded")
+    first = pod(1, "Failed", code=1, at=EARLIER)
+    own = scene(failing, pod(0, leaving=True), first, kai_group=kai_group(evicted))
+    told(own, 100.0)
+    verdict = PodsFailed(TRAIN, "pod main-1 exited with 1", 1, "exit", "n1")
+    assert told(own, 100.0 + SETTLE_S)[0] == verdict
+    # One pod alone has nobody to wait for.
+    alone = scene(failing, pod(0, "Failed", code=1), count=1, kai_group=kai_group())
+    assert type(told(alone)[0]) is PodsFailed
+
+
+def test_what_a_person_deletes_under_kai_is_told_as_elsewhere() -> None:
+    failed = job("Failed", reason="BackoffLimitExceeded")
+    deleted = scene(failed, pod(0, leaving=True), kai_group=kai_group())
+    told(deleted, 100.0)
+    verdict = told(deleted, 100.0 + SETTLE_S)[0]
+    assert verdict == PodsRefused(TRAIN, "somebody deleted pod main-0", "evicted")
 
 
 def test_its_deadline_is_over_when_no_pod_is_left() -> None:
