@@ -24,7 +24,7 @@ from berthmaster.bus.embedded import (
 from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.runtime.log import Log
-from berthmaster.runtime.ports import free_ports
+from berthmaster.runtime.ports import PortClaims
 
 
 class Settings(msgspec.Struct):
@@ -102,8 +102,9 @@ def test_three_servers_make_streams_of_three_replicas(tmp_path: Path) -> None:
 
 
 def test_several_servers_have_the_ports_of_their_life_before(tmp_path: Path) -> None:
-    first = ServerCluster(tmp_path)
-    first.make()
+    with PortClaims() as claims:
+        first = ServerCluster(tmp_path, claims=claims)
+        first.make()
     again = ServerCluster(tmp_path)
     again.make()
     assert [each.config for each in again.servers] == [each.config for each in first.servers]
@@ -176,8 +177,14 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_free_ports_are_different() -> None:
-    assert len(set(free_ports(20))) == 20
+def test_a_server_that_was_killed_keeps_its_ports_for_its_next_life(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        server.kill()
+        ports = (server.config.port, server.config.monitor_port)
+        with PortClaims() as others:
+            assert [others.take(port) for port in ports] == [False, False]
+        server.start()
+        assert (server.config.port, server.config.monitor_port) == ports
 
 
 def test_a_machine_without_the_program_is_told_how_to_get_it(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.runtime.ports import PortClaims
 from tests.controlplane import components
 from tests.controlplane.api import (
     CALL_LIMIT_S,
@@ -48,7 +48,8 @@ class Etcd:
     """The one store of all planes; each has a prefix of its own in it."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
-        self.port, peer_port = free_ports(2)
+        self._claims = PortClaims()  # over all its lives
+        self.port, peer_port = self._claims.choose(2)
         argv = components.etcd(programs, folder, self.port, peer_port)
         self.process = Process("etcd", argv, folder / "etcd.log")
 
@@ -108,7 +109,8 @@ class Plane:
 
     def __init__(self, name: str, role: Role, folder: Path, programs: Programs, etcd: Etcd) -> None:
         self.name, self.role, self.folder = name, role, folder
-        self.port, kwok_port = free_ports(2)
+        self._claims = PortClaims()  # over all its lives
+        self.port, kwok_port = self._claims.choose(2)
         self.url = f"https://{components.LOOPBACK}:{self.port}"
         self._etcd = etcd
         self._numbers = itertools.count(1)

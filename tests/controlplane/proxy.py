@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.runtime.ports import PortClaims
 
 ANSWER_LIMIT_S: Final = 10.0
 _APPLICATION_DATA: Final = (
@@ -32,7 +32,8 @@ class Proxy:
     def __init__(self, target_port: int, *, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
         self.connections = 0
-        self.port = free_ports(1)[0]
+        self._claims = PortClaims()  # it is closed and opened again
+        [self.port] = self._claims.choose(1)
         self._target_port = target_port
         self._deaf = False
         self._open: set[asyncio.Task[None]] = set()

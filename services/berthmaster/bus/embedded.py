@@ -5,7 +5,6 @@ data over restarts, so that clients find it again after a kill -9; it dies with 
 started it, and its log is a file in its folder. Calls here block, a start some 10 ms.
 """
 
-import itertools
 import os
 import shutil
 import signal
@@ -25,7 +24,7 @@ import msgspec
 
 from berthmaster.runtime.children import dying_with_this_process
 from berthmaster.runtime.open_files import raise_open_files
-from berthmaster.runtime.ports import free_ports, port_is_free
+from berthmaster.runtime.ports import PortClaims
 
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 # Our streams reserve some 55 GiB of them when they are made; smaller disks end before that.
@@ -159,9 +158,17 @@ def _all_stopped(pid: int) -> bool:
 class Server:
     """One nats-server with its folder: configuration, log, data."""
 
-    def __init__(self, folder: Path, config: ServerConfig | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: ServerConfig | None = None,
+        claims: PortClaims | None = None,
+    ) -> None:
+        """``claims``: of its ports, over all its lives; its own ones, unless somebody chooses for
+        several servers."""
         self.folder = folder
         self.config = config or ServerConfig()
+        self._claims = claims or PortClaims()
         self._fixed_port = self.config.port != 0
         if self.config.store_dir == ServerConfig.store_dir:
             self.config = replace(self.config, store_dir=folder / "jetstream")
@@ -224,13 +231,12 @@ class Server:
         if self.running:
             raise ServerFailed(f"{self.config.name} is running already (pid {self.pid})")
         self.folder.mkdir(parents=True, exist_ok=True)
-        ports = free_ports(2)
         open_files = raise_open_files()
         self.config = replace(
             self.config,
             max_connections=min(self.config.max_connections, open_files // 2),
-            port=self.config.port or ports[0],
-            monitor_port=self.config.monitor_port or ports[1],
+            port=self.config.port or self._claims.choose(1)[0],
+            monitor_port=self.config.monitor_port or self._claims.choose(1)[0],
         )
         self.config_path.touch(mode=0o600)
         self.config_path.write_text(render_config(self.config))
@@ -349,10 +355,17 @@ class Server:
 class ServerCluster:
     """Several servers on loopback that replicate streams among each other."""
 
-    def __init__(self, folder: Path, size: int = 3, config: ServerConfig | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        size: int = 3,
+        config: ServerConfig | None = None,
+        claims: PortClaims | None = None,
+    ) -> None:
         self._folder = folder
         self._size = size
         self._config = config or ServerConfig()
+        self._claims = claims or PortClaims()
         self.servers: list[Server] = []
 
     @property
@@ -398,6 +411,7 @@ class ServerCluster:
                     cluster_port=cluster_ports[index],
                     routes=cluster_ports,
                 ),
+                self._claims,
             )
             for index in range(self._size)
         ]
@@ -411,10 +425,12 @@ class ServerCluster:
             kept = _PORTS.decode(path.read_bytes())
         except (OSError, msgspec.DecodeError):
             kept = []
-        fresh = (port for port in free_ports(2 * count) if port not in kept)
         if len(kept) != count:
-            kept = list(itertools.islice(fresh, count))
-        ports = [port if port_is_free(port) else next(fresh) for port in kept]
+            ports = self._claims.choose(count)
+        else:
+            lost = [not self._claims.take(port) for port in kept]
+            fresh = iter(self._claims.choose(sum(lost)))
+            ports = [next(fresh) if gone else port for port, gone in zip(kept, lost, strict=True)]
         self._folder.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.encode(ports))
         return ports

@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
-from berthmaster.runtime.ports import free_ports
+from berthmaster.runtime.ports import PortClaims
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 from berthmaster.supervisor.faults import FAULTS, fault_text
@@ -70,6 +70,7 @@ class Pod(Generic[S]):
             "child_restarts", "How often this child was started again", ["child"]
         )
         self._started = False
+        self._claims = PortClaims()
         self._rooms = Path(tempfile.gettempdir()) / f"berth-{ctx.name}-{os.getpid()}"
         ctx.health.ready("start", False, "the children are being started")
 
@@ -121,7 +122,7 @@ class Pod(Generic[S]):
     def ports(self, count: int) -> list[int]:
         """Where the children's health is: behind the pod's own port, or anywhere if that is."""
         first = self.ctx.settings.http_port + 1
-        return list(range(first, first + count)) if first > 1 else free_ports(count)
+        return list(range(first, first + count)) if first > 1 else self._claims.choose(count)
 
     async def live(self, starting: Awaitable[object]) -> None:
         """Start, report until told to stop, and end all. Raises CannotStart."""
@@ -136,6 +137,7 @@ class Pod(Generic[S]):
         finally:
             report.cancel()
             await self.supervisor.stop()
+            self._claims.close()
             shutil.rmtree(self._rooms, ignore_errors=True)
 
     def _told(self, watched: Supervised) -> None:

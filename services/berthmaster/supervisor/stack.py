@@ -8,7 +8,6 @@ The connection file comes last: whoever finds it can connect.
 import asyncio
 import os
 import random
-import socket
 import sys
 import tempfile
 import time
@@ -29,7 +28,7 @@ from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.log import Log
-from berthmaster.runtime.ports import PAGE_PORT, claim, free_ports, port_is_free
+from berthmaster.runtime.ports import PAGE_PORT, PortClaims, port_is_free
 from berthmaster.supervisor.folder import (
     KEYS_FOLDER,
     TLS_FOLDER,
@@ -125,25 +124,26 @@ class Stack:
         announce: bool = True,
         supervisor: Supervisor | None = None,
         child: "ChildMaker | None" = None,
-        ports: Callable[[int], Sequence[int]] = free_ports,
+        ports: Callable[[int], Sequence[int]] | None = None,
         start_limit_s: float = START_LIMIT_S,
         slow: Callable[[SlowStart], None] = lambda slow: None,
     ) -> None:
         """``announce``: leave a connection file where other commands look for it. A pod brings a
-        supervisor and children of its own kind. ``slow`` is told when a start takes long."""
+        supervisor, children of its own kind, and ports. ``slow`` is told when a start takes
+        long."""
         self._entries = entries(options)  # a plan that cannot be is told before anything is started
         self.options = options
         self.folder = options.folder.absolute()
         self.supervisor = supervisor or Supervisor(told, slow=self._slow_start)
         self._child = child or self._logged
-        self._ports = ports
+        self._claims = PortClaims()
+        self._ports = ports or self._claims.choose
         self._start_limit_s = start_limit_s
         self._slow = slow
         self._is_answering = False  # the bus does, and has its streams
         self._files: Certificates | None = None
         self.took_s = 0.0
         self._page_port = 0
-        self._page_claim: socket.socket | None = None
         self._env = env
         self._announce = announce
         self._lock = FolderLock(self.folder)
@@ -257,8 +257,8 @@ class Stack:
             websocket_origins=options.websocket_origins,
         )
         if options.servers == 1:
-            return [self._with_accounts(Server(self.folder, config))]
-        cluster = ServerCluster(self.folder, options.servers, config)
+            return [self._with_accounts(Server(self.folder, config, self._claims))]
+        cluster = ServerCluster(self.folder, options.servers, config, self._claims)
         cluster.make()
         return [self._with_accounts(server) for server in cluster.servers]
 
@@ -320,15 +320,11 @@ class Stack:
     def _choose_page_port(self) -> int:
         """The one that was asked for; else the usual one, as people remember it."""
         asked = self.options.page_port
-        if asked and not port_is_free(asked):
+        if asked and not self._claims.take(asked):
             raise PlanError(f"port {asked} is in use; give another with --page-port")
         if asked:
             return asked
-        # Several that start at once would all find it free.
-        self._page_claim = claim(PAGE_PORT)
-        if self._page_claim is not None and port_is_free(PAGE_PORT):
-            return PAGE_PORT
-        return self._ports(1)[0]
+        return PAGE_PORT if self._claims.take(PAGE_PORT) else self._ports(1)[0]
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
@@ -375,8 +371,7 @@ class Stack:
         try:
             await self.supervisor.stop()
         finally:
-            if self._page_claim is not None:
-                self._page_claim.close()
+            self._claims.close()
             self._lock.__exit__()
 
 
