@@ -572,7 +572,10 @@ class Shell:
                 case Stands():
                     break  # this replica has not read so far
                 case BringBack(event):
-                    outcome = await self._appends.append(event)
+                    try:
+                        outcome = await self._appends.append(event)
+                    except BusError as error:
+                        return unavailable(str(error))
                     if isinstance(outcome, Stored):
                         self._figures.brought_back("stored")
                         self._ctx.log.warning(
