@@ -7,9 +7,10 @@ import pytest
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import TooLarge
 from berthmaster.bus.grouped import GroupedAppends
+from berthmaster.bus.joining import Heard
 from berthmaster.door.core import unavailable
 from berthmaster.door.recovery import BringBack, Losses
-from berthmaster.door.service import Heard, Shell
+from berthmaster.door.service import Shell
 from berthmaster.door.settings import DoorSettings
 from berthmaster.logcheck.core import Loss
 from berthmaster.messages.door import StoryReply, StoryRequest
