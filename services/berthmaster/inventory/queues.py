@@ -238,10 +238,13 @@ class Copy(NamedTuple):
     message: str = ""
     looked_at: bool = True
     reason: str = ""
+    flavors: tuple[dict[str, str], ...] = ()
 
 
 def copy_of(found: Workload) -> Copy:
-    """What its conditions say."""
+    """What its status says."""
+    admission = found.status.admission if found.status is not None else None
+    assigned = (admission.pod_set_assignments if admission is not None else None) or ()
     return Copy(
         origin=found.metadata.labels.get(ORIGIN_LABEL, ""),
         quota_reserved=found.holds(QUOTA_RESERVED),
@@ -251,6 +254,7 @@ def copy_of(found: Workload) -> Copy:
         message=_says_most(found)[:MAX_MESSAGE_CHARS],
         looked_at=bool(found.conditions),
         reason=_why_no_quota(found)[:MAX_REASON_CHARS],
+        flavors=tuple(each.flavors or {} for each in assigned),
     )
 
 

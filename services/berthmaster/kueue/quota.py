@@ -24,6 +24,7 @@ which 2 are used: a can have 9 now, and 11 when b is empty. Asked for 10, the an
 for 12 "never".
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NewType
 
@@ -52,6 +53,14 @@ class Ask(NamedTuple):
 
     pods: PodSet
     ways: tuple[Amounts, ...]  # never empty
+
+
+class Gone(NamedTuple):
+    """A pod set that is taken to have gone, and what is known of the flavors that it had."""
+
+    ask: Ask
+    flavors: Mapping[str, str] = {}  # resource -> flavor, where Kueue has said so
+    nodes: Sequence[Mapping[str, str]] = ()  # labels of nodes that its pods are on
 
 
 class Answer(NamedTuple):
@@ -125,20 +134,49 @@ def _counted(way: Amounts, counted_as: Mapping[str, str]) -> Amounts:
     return found
 
 
-def without(report: QueueReport, asks: Iterable[Ask]) -> QueueReport:
-    """A queue once Workloads of it that ask for this have gone. Which flavors they had is not told:
-    they are taken to have had the first that is used so much."""
+def without(
+    report: QueueReport, gone: Iterable[Gone], counted_as: Mapping[str, str] | None = None
+) -> QueueReport:
+    """A queue once these pod sets of it have gone. Each had one flavor of a resource group: the one
+    that is told, or else the first that it may have had."""
     flavors = list(report.flavors)
-    for ask in asks:
-        for resource, amount in {**_granted_way(report, ask), PODS: ask.pods.count}.items():
+    groups = dict.fromkeys(frozenset(flavor.resources) for flavor in flavors)
+    for one in gone:
+        [ask] = counted([one.ask], counted_as or {})
+        asked = {**_granted_way(report, ask), PODS: ask.pods.count}
+        for resources in groups:
+            part = {name: amount for name, amount in asked.items() if name in resources}
             for at, flavor in enumerate(flavors):
-                granted = flavor.resources.get(resource)
-                if granted is not None and granted.used >= amount:
-                    less = msgspec.structs.replace(granted, used=granted.used - amount)
-                    changed = {**flavor.resources, resource: less}
-                    flavors[at] = msgspec.structs.replace(flavor, resources=changed)
+                if (
+                    part
+                    and flavor.resources.keys() == resources
+                    and _may_have_had(flavor, one, part)
+                ):
+                    flavors[at] = _given_back(flavor, part)
                     break
     return msgspec.structs.replace(report, flavors=tuple(flavors))
+
+
+def _may_have_had(flavor: FlavorQuota, gone: Gone, part: Amounts) -> bool:
+    """Kueue gives pods the labels of their flavor, so they are on nodes that have these."""
+    if told := {gone.flavors[name] for name in part if name in gone.flavors}:
+        return flavor.flavor in told
+    labels = flavor.node_labels.items()
+    is_there = all(labels <= node.items() for node in gone.nodes)
+    # Of devices Kueue counts what we do; of the rest with overhead and defaults.
+    devices = [name for name in part if name not in DIVISIBLE] or list(part)
+    is_used = all(flavor.resources[name].used >= part[name] for name in devices)
+    return is_there and is_used and _suits(flavor, gone.ask.pods)
+
+
+def _given_back(flavor: FlavorQuota, part: Amounts) -> FlavorQuota:
+    """Without what the report does not count, or does not count any more."""
+    less = {
+        name: msgspec.structs.replace(granted, used=granted.used - part[name])
+        for name, granted in flavor.resources.items()
+        if granted.used >= part.get(name, math.inf)
+    }
+    return msgspec.structs.replace(flavor, resources={**flavor.resources, **less})
 
 
 class Quotas:

@@ -31,9 +31,10 @@ class CheckState(Struct, frozen=True):
 
 class PodSetAssignment(Struct, frozen=True):
     """What Kueue counts for all pods of a set: the resources that it governs, with overhead,
-    defaults and transformations."""
+    defaults and transformations; and the flavor that it gave of each."""
 
     name: str = "main"
+    flavors: dict[str, str] | None = None
     resource_usage: dict[str, Quantity] | None = None
 
 

@@ -293,6 +293,7 @@ class CopyReport(
     unscheduled: Count = 0  # pods of its job for which the cluster's scheduler finds no node
     scheduler: str = ""  # its words for one of them
     reason: str = ""  # Kueue's for having no quota; which there are differs by its version
+    flavors: tuple[dict[str, str], ...] = ()  # of each pod set: resource -> flavor that it has
 
     @property
     def running(self) -> bool:

@@ -22,7 +22,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 15: what has gone gives back the quota of its pods, too, by the resource that the queue grants.
 # 16: several pod sets need no JobSets where they are another kind of job's; what is a JobSet or
 #     RayJob goes only where those are.
-ENGINE_VERSION = "16"
+# 17: what has gone gives back quota of the flavor that it had, as far as that is known.
+ENGINE_VERSION = "17"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

@@ -222,7 +222,16 @@ def flavor(name: str, **labels: str) -> ResourceFlavor:
     )
 
 
-def workload(name: str, conditions: Sequence[Json], checks: Sequence[Json] = ()) -> Workload:
+def workload(
+    name: str,
+    conditions: Sequence[Json],
+    checks: Sequence[Json] = (),
+    flavors: Mapping[str, str] | None = None,
+) -> Workload:
+    status: dict[str, Any] = {"conditions": list(conditions), "admissionChecks": list(checks)}
+    if flavors is not None:
+        assigned = {"name": "main", "flavors": dict(flavors)}
+        status["admission"] = {"clusterQueue": "q", "podSetAssignments": [assigned]}
     return msgspec.convert(
         {
             "metadata": {
@@ -230,7 +239,7 @@ def workload(name: str, conditions: Sequence[Json], checks: Sequence[Json] = ())
                 "namespace": "team",
                 "labels": {"kueue.x-k8s.io/multikueue-origin": "multikueue"},
             },
-            "status": {"conditions": list(conditions), "admissionChecks": list(checks)},
+            "status": status,
         },
         Workload,
     )

@@ -270,12 +270,14 @@ def test_a_copys_life() -> None:
     book.dirty_copies.clear()
     book.set_copy(workload("w", [PENDING]))
     assert book.dirty_copies == {}
-    book.set_copy(workload("w", [RESERVED_NOW, ADMITTED]))
+    had = {"nvidia.com/gpu": "h100", "cpu": "h100"}
+    book.set_copy(workload("w", [RESERVED_NOW, ADMITTED], flavors=had))
     assert book.copy(key, STAMP, NOW_S, served=True) == report(
         origin="multikueue",
         quota_reserved=True,
         admitted=True,
         message="The workload is admitted",
+        flavors=(had,),
     )
     book.drop_copy(key)
     assert book.copy(key, STAMP, NOW_S, served=True) == report(message="removed", gone=True)

@@ -2,6 +2,7 @@
 (tests/bed/test_kueue_quota.py), and what only we say of it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from berthmaster.kueue.quota import (
     UNLIMITED,
     Answer,
     Ask,
+    Gone,
     Quotas,
     closed,
     counted,
@@ -167,11 +169,50 @@ def test_what_has_gone_is_free_by_whichever_resource_it_was_granted_and_so_are_i
     full = report(FlavorQuota(flavor="a", resources=amounts))
     either = Ask(PodSet(), ({GPU: 2}, {"amd.com/gpu": 2}))
     assert not Quotas([full]).answer("q", [either]).now
-    assert Quotas([without(full, [either])]).answer("q", [either]).now
-    assert without(without(full, [either]), [either]).flavors[0].resources == {
+    assert Quotas([without(full, [Gone(either)])]).answer("q", [either]).now
+    assert without(full, [Gone(either), Gone(either)]).flavors[0].resources == {
         "amd.com/gpu": QuotaAmount(nominal=4, used=0),
         PODS: QuotaAmount(nominal=2, used=0),
     }
+
+
+def test_what_has_gone_gives_back_the_flavor_that_it_had_as_far_as_that_is_known() -> None:
+    def flavors(*used: int) -> tuple[FlavorQuota, ...]:
+        return tuple(
+            FlavorQuota(
+                flavor=name,
+                node_labels={"kind": name},
+                resources={
+                    GPU: QuotaAmount(nominal=8, used=gpus),
+                    "cpu": QuotaAmount(nominal=8_000, used=4_000),
+                },
+            )
+            for name, gpus in zip(("a", "b", "c"), used, strict=True)
+        )
+
+    def left(**gone: Any) -> list[int]:
+        found = without(report(*flavors(4, 4, 4)), [Gone(ask, **gone)])
+        cpu = [flavor.resources["cpu"].used for flavor in found.flavors]
+        gpus = [flavor.resources[GPU].used for flavor in found.flavors]
+        assert [used < 4_000 for used in cpu] == [used < 4 for used in gpus]  # of the same one
+        return gpus
+
+    ask = Ask(PodSet(), ({GPU: 2, "cpu": 1_000},))
+    assert left() == [2, 4, 4]
+    assert left(flavors={GPU: "c", "cpu": "c"}, nodes=[{"kind": "b"}]) == [4, 4, 2]
+    assert left(nodes=[{"kind": "b", "zone": "1"}]) == [4, 2, 4]
+    ask = Ask(PodSet(node_labels={"kind": "c"}), ask.ways)
+    assert left() == [4, 4, 2]
+
+    # What the report does not count any more is not given back by another.
+    gone = Gone(Ask(PodSet(), ({GPU: 2},)), {GPU: "b"})
+    assert without(report(*flavors(4, 0, 4)), [gone]).flavors == flavors(4, 0, 4)
+    nowhere = Gone(gone.ask, nodes=[{"kind": "a"}, {"kind": "b"}])
+    assert without(report(*flavors(4, 4, 4)), [nowhere]).flavors == flavors(4, 4, 4)
+    # CPU is counted with what containers have by default.
+    little = Gone(Ask(PodSet(), ({GPU: 2, "cpu": 5_000},)))
+    [first, *_] = without(report(*flavors(4, 4, 4)), [little]).flavors
+    assert {name: one.used for name, one in first.resources.items()} == {GPU: 2, "cpu": 4_000}
 
 
 def test_gpus_may_be_asked_for_in_one_of_several_ways() -> None:

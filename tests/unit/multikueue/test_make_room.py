@@ -2,6 +2,7 @@
 is moved back and forth."""
 
 import msgspec
+import pytest
 
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.queues import (
@@ -13,9 +14,11 @@ from berthmaster.kueue.queues import (
 )
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.fleet import Taint
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.multikueue.instructions import SendBack
 from berthmaster.multikueue.settings import ENGINE_VERSION
+from berthmaster.podsets.templates import PodToleration
 from tests.unit.multikueue.hub_objects import (
     CLUSTER_QUEUE,
     OWN_CHECK,
@@ -258,6 +261,32 @@ def test_quota_of_a_worker_counts_too_unless_its_own_kueue_displaces() -> None:
         submit(world, "urgent", priority=10)
         world.wait(5.0, step_s=1.0)
         assert len(orders(world)) == goes
+
+
+@pytest.mark.parametrize(("told", "goes"), [("ours", 1), ("theirs", 0)])
+def test_what_goes_gives_back_quota_of_the_flavor_that_it_has_there(told: str, goes: int) -> None:
+    world = world_of()
+    room(world, w1=8)
+    anywhere = PodToleration(operator="Exists")
+    world.submit("old", pod_sets=[pods(gpus=4, tolerations=(anywhere,))])
+    world.reserve("old", own="Pending")
+    world.settle()
+    world.admit("old", "w1")
+    world.start("old")
+    world.settle()
+    room(world, w1=4)  # nodes have some, quota has none
+    full = queue_report("w1", gpus=8, used=8)
+    [either] = full.flavors
+    taint = Taint(key="theirs", effect="NoSchedule")
+    theirs = msgspec.structs.replace(either, flavor="theirs", taints=(taint,))
+    ours = msgspec.structs.replace(either, flavor="ours")
+    world.fact("w1/queue", msgspec.structs.replace(full, flavors=(theirs, ours)))
+    flavors = ({"nvidia.com/gpu": told},)
+    copy = copy_report("w1", "old", admitted=True, quota_reserved=True, flavors=flavors)
+    world.fact("w1/copy", copy)
+    submit(world, "urgent", priority=10)
+    world.wait(5.0, step_s=1.0)
+    assert len(orders(world)) == goes
 
 
 def test_one_that_waits_in_a_worker_already_gets_room_there_once_the_worker_says_so() -> None:

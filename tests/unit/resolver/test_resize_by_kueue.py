@@ -277,3 +277,20 @@ def test_an_executor_is_not_believed_that_kueue_lets_several_pod_sets_change(
     world.wait("mine", (None, 1, None), priority=5)
     assert world.orders() == []
     assert world.places(elastic) == 8
+
+
+def test_what_shrinks_gives_back_quota_of_the_flavor_whose_nodes_it_is_on(world: Worker) -> None:
+    def told(used: int) -> None:
+        world.counter += 1
+        theirs = flavor("theirs", labels={"kind": "theirs"}, used=8)
+        ours = flavor("ours", labels={"kind": "ours"}, used=used)
+        world.fact(report(flavors=(theirs, ours), local=(LOCAL,), counter=world.counter))
+
+    for name in ("n1", "n2"):
+        world.fact(node("c1", name, labels={"kind": "ours"}, counter=2))
+    told(0)
+    world.begin("elastic", (2, 8, None))
+    told(8)
+    world.wait("mine", (None, 3, None), priority=5, node_labels={"kind": "ours"})
+    assert world.orders() == [("elastic", 8, 5, "mine", "priority")]
+    assert replay(world.inputs(), "all").first_difference is None

@@ -37,6 +37,7 @@ from berthmaster.kueue.asks import asked_resource, asks_of, devices_asked, of_al
 from berthmaster.kueue.quota import (
     UNLIMITED,
     Ask,
+    Gone,
     Quotas,
     closed,
     counted,
@@ -269,18 +270,18 @@ class HubGate(Gate):
     def admits_without(
         self,
         cluster: str,
-        gone: Iterable[tuple[str, str, Sequence[Ask]]],
+        gone: Iterable[tuple[str, str, Sequence[Gone]]],
         ahead: Callable[[Workload], bool],
     ) -> bool:
         """Whether its queue there would let it in at once if these had gone: of each its namespace,
-        its LocalQueue and what it asks for."""
+        its LocalQueue and its pod sets."""
         asked, know = self._asked, self._know
         seen = know.view.clusters.peek(cluster)
         reports = dict(seen.queues)
-        for namespace, local_queue, asks in gone:
+        for namespace, local_queue, sets in gone:
             found = queue_of(reports.values(), namespace, local_queue)
             if found is not None:
-                reports[found[0].queue] = without(found[0], counted(asks, _counted_as(seen)))
+                reports[found[0].queue] = without(found[0], sets, _counted_as(seen))
         found = queue_of(reports.values(), asked.namespace, asked.local_queue)
         if found is None:
             return False

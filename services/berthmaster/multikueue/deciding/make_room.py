@@ -41,7 +41,7 @@ from berthmaster.kubernetes.quantity import QuantityError, whole
 from berthmaster.kueue.asks import asked_resource
 from berthmaster.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED, READY
 from berthmaster.kueue.queues import ClusterQueue
-from berthmaster.kueue.quota import Ask
+from berthmaster.kueue.quota import Gone
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
@@ -71,7 +71,7 @@ _NEVER: Final = (None, "", "Never")
 _ANY: Final = "Any"
 
 
-_Takes = tuple[str, str, Sequence[Ask]]  # of a worker's quota: see gate.admits_without
+_Takes = tuple[str, str, Sequence[Gone]]  # of a worker's quota: see gate.admits_without
 
 
 class Made(NamedTuple):
@@ -430,7 +430,11 @@ def _takes(view: WorkloadView) -> _Takes | None:
     bus, hub = view.bus, view.hub
     if bus is None or hub is None or bus.request is None:
         return None
-    return hub.metadata.namespace, hub.spec.queue_name, read_asks(hub, bus.request)
+    asks = read_asks(hub, bus.request)
+    told = view.copy.flavors if view.copy is not None else ()
+    flavors = told if len(told) == len(asks) else ({},) * len(asks)
+    sets = [Gone(ask, had) for ask, had in zip(asks, flavors, strict=True)]
+    return hub.metadata.namespace, hub.spec.queue_name, sets
 
 
 def _own_quota(queue: ClusterQueue) -> Mapping[str, int]:

@@ -15,6 +15,7 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.gate import WorkerGate
+from berthmaster.resolver.deciding.worker_queue import Freed
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
@@ -32,7 +33,7 @@ class Cycle:
         # Of the draft that is being made: what the clusters' own queues do not know of yet.
         self.drafted: dict[str, list[tuple[Target, JobRequest]]] = {}
         # While it is tried what would fit without them: pods that would leave those queues.
-        self.freed: dict[str, list[tuple[Target, JobRequest]]] = {}
+        self.freed: dict[str, list[Freed]] = {}
 
     def shortlist(self, request: JobRequest, shape: bytes | None = None) -> Shortlist:
         """All clusters for a request, filtered and ranked. ``shape``: its own, if it is known."""

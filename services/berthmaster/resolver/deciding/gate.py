@@ -13,7 +13,7 @@ from berthmaster.kueue.asks import Devices, devices_of
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.deciding.worker_queue import Said, asked, target_in
+from berthmaster.resolver.deciding.worker_queue import Freed, Said, asked, target_in
 
 # Of a cluster: placements of ours that its own queue has not let in.
 Pending = Callable[[str], list[tuple[Target, JobRequest]]]
@@ -30,7 +30,7 @@ class WorkerGate(Gate):
         request: JobRequest,
         setting: QueueSetting,
         pending: Pending,
-        freed: Mapping[str, Sequence[tuple[Target, JobRequest]]],
+        freed: Mapping[str, Sequence[Freed]],
     ) -> None:
         """``freed``: by cluster, what is taken to have left its queues."""
         self._view = view

@@ -62,7 +62,7 @@ from berthmaster.messages.placement import PodBinding, Reservation, ResizeOrder,
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.turns import Turn, right_of
-from berthmaster.resolver.deciding.worker_queue import others_wait
+from berthmaster.resolver.deciding.worker_queue import Freed, others_wait
 from berthmaster.resolver.known.elastic import may_resize
 
 MOST_DOUBLINGS: Final = 6  # of the time until it is tried again to have more pods
@@ -196,13 +196,18 @@ class Shrinker:
         for loser, size in left:
             workload = self._know.open[loser.key]
             if workload.target.via == "worker" and workload.request is not None:
-                fewer = len(loser.sizes[0]) - len(loser.sizes[size])
-                gone.append((workload.target, with_coming(workload.request, fewer)))
+                pods = without(loser.sizes[0], loser.sizes[size])
+                request = with_coming(workload.request, len(pods))
+                gone.append(Freed(workload.target, request, self._labels(cluster, pods)))
         self._cycle.freed[cluster] = gone
         try:
             yield
         finally:
             del self._cycle.freed[cluster]
+
+    def _labels(self, cluster: str, pods: Sequence[PodBinding]) -> list[Mapping[str, str]]:
+        reports = (self._know.fleet.node(cluster, each.node) for each in pods)
+        return [report.labels for report in reports if report is not None]
 
     def _losers(self, cluster: str, mover: Mover, via: Via) -> list[_Loser]:
         """Those that may shrink, the cheapest first; together they take no queue below what it

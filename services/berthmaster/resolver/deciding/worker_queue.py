@@ -6,12 +6,12 @@ kueue/quota.py's to work out; placements of ours that it has not let in yet are 
 report does not know them.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.kueue.asks import Devices, asks_of
-from berthmaster.kueue.quota import Quotas, closed, counted, queue_of, without
+from berthmaster.kueue.quota import Gone, Quotas, closed, queue_of, without
 from berthmaster.lifecycle.fold import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import QueueReport
@@ -22,6 +22,14 @@ ANYWHERE: Final = "*"
 NO_QUEUE: Final = "has no LocalQueue"
 NO_DEADLINE: Final = "its deadline cannot be kept where the cluster's own queue starts it"
 Pending = Iterable[tuple[Target, JobRequest]]
+
+
+class Freed(NamedTuple):
+    """Pods that are taken to have left a cluster's own queue."""
+
+    target: Target
+    request: JobRequest  # of so many
+    nodes: Sequence[Mapping[str, str]]  # labels of those that they are on
 
 
 def target_in(setting: QueueSetting | None, cluster: str) -> Target:
@@ -70,7 +78,7 @@ def asked(
     request: JobRequest,
     pending: Pending,
     devices: Devices,
-    freed: Pending = (),
+    freed: Iterable[Freed] = (),
 ) -> Said:
     """``pending``: placements of ours there that it has not let in yet; ``devices``: how its nodes'
     GPUs are asked for; ``freed``: what is taken to have gone that its report counts. The report may
@@ -101,14 +109,14 @@ def asked(
     return Said("", InLine(max(report.pending, ours), report.admitted, answer.borrows))
 
 
-def _less(cluster: Cluster, freed: Pending, devices: Devices) -> list[QueueReport]:
+def _less(cluster: Cluster, freed: Iterable[Freed], devices: Devices) -> list[QueueReport]:
     """Its queues without what is taken to have gone."""
     left = dict(cluster.queues)
-    for target, request in freed:
+    for target, request, nodes in freed:
         found = queue_of(left.values(), target.namespace, target.local_queue)
         if found is not None:
-            asks = counted(asks_of(request, devices), cluster.counted_as)
-            left[found[0].queue] = without(found[0], asks)
+            gone = [Gone(ask, nodes=nodes) for ask in asks_of(request, devices)]
+            left[found[0].queue] = without(found[0], gone, cluster.counted_as)
     return list(left.values())
 
 
