@@ -68,7 +68,7 @@ def workloads_in(*states: Any) -> Known:
     """The newest ones."""
 
     async def known(berth: "Client") -> dict[str, str]:
-        found = await berth.list(states=states, limit=MOST)
+        found = await berth.list(states=states, limit=MOST, parts=True)
         return {view.id: f"{view.state}, {view.queue}" for view in found.workloads}
 
     return known

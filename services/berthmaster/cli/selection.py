@@ -42,9 +42,14 @@ class Selection:
         return same and self.labels.items() <= labels.items()
 
     async def views(
-        self, berth: "Client", states: "Sequence[WorkloadStateName]" = ()
+        self,
+        berth: "Client",
+        states: "Sequence[WorkloadStateName]" = (),
+        *,
+        parts: bool = False,
     ) -> "AsyncIterator[WorkloadView]":
-        """The workloads that there are, newest first; ``states``: only in these."""
+        """The workloads that there are, newest first; ``states``: only in these; ``parts``: those
+        of divided jobs too."""
         before = 0
         while True:
             page = await berth.list(
@@ -53,6 +58,7 @@ class Selection:
                 labels=self.labels,
                 limit=1000,
                 before=before,
+                parts=parts,
             )
             for view in page.workloads:
                 yield view

@@ -169,8 +169,9 @@ class _Watching:
 
     async def _list_jobs(self, *, tells: bool) -> None:
         while True:
-            reply = await self.berth.list(states=OPEN, limit=MOST_JOBS)
-            self._views = reply.workloads
+            reply = await self.berth.list(states=OPEN, limit=MOST_JOBS, parts=True)
+            # What a divided job's GPUs do its parts tell, cluster by cluster.
+            self._views = tuple(view for view in reply.workloads if not view.parts)
             await self._ask_figures()
             if tells:
                 self.known.set()

@@ -62,7 +62,7 @@ SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
     "priority": lambda view: -view.priority,
     "gpus": lambda view: -view.gpus,
     "queue": lambda view: view.queue,
-    "cluster": lambda view: view.cluster,
+    "cluster": lambda view: view.clusters,
 }
 
 
@@ -97,7 +97,8 @@ async def jobs(
     watch: bool,
     form: Form | None,
 ) -> None:
-    """List workloads, newest first."""
+    """List workloads, newest first. Of one that is divided over clusters `berth job` has the
+    parts."""
     from berthmaster.cli.render import workloads
     from berthmaster.cli.requests import WrongInput, parse_duration_s
 
@@ -221,7 +222,7 @@ async def watch(
             since = 0  # its story so far, then what comes
         if selected and since is None:
             since = await berth.position()  # what is submitted while they are listed comes too
-        ids = {view.id async for view in selected.views(berth)} if selected else set()
+        ids = {view.id async for view in selected.views(berth, parts=True)} if selected else set()
         followed = Followed(selected, ids)
         who = "*" if all_tenants else None
         session.out.say("Following; Ctrl-C ends.")

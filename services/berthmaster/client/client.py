@@ -324,9 +324,11 @@ class Client:
         labels: Mapping[str, str] | None = None,
         since_s: float = 0.0,
         all_tenants: bool = False,
+        parts: bool = False,
     ) -> ListReply:
         """Workloads, newest first; the next page with ``before=reply.next_before``. ``since_s``:
-        of which something has happened since that time. ``all_tenants``: for operators."""
+        of which something has happened since that time. ``all_tenants``: for operators. ``parts``:
+        those of divided jobs too, beside their jobs."""
         request = ListRequest(
             states=tuple(states),
             queue=queue,
@@ -335,6 +337,7 @@ class Client:
             set=set_name,
             labels=dict(labels or {}),
             since_s=since_s,
+            parts=parts,
         )
         subject = subjects.operator("list") if all_tenants else subjects.api(self.tenant, "list")
         return await self._ask(subject, encode(request), ListReply)

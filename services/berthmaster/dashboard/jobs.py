@@ -36,7 +36,7 @@ _TOLD: Final = (Submitted, Placed, Running, Resized, Evicted, Succeeded, Failed,
 
 Sort = Literal["", "waited", "gpus", "priority", "changed"]
 WAITING: Final = "waiting"  # a word for two states, as people say it
-_STATES: Final = {WAITING: (State.QUEUED,), "live": (State.DIVIDED, *LIVE), "ended": tuple(ENDED)}
+_STATES: Final = {WAITING: (State.QUEUED,), "live": tuple(LIVE), "ended": tuple(ENDED)}
 
 
 class Query(NamedTuple):
@@ -67,7 +67,8 @@ class Jobs:
         self.ended: OrderedDict[Key, Workload] = OrderedDict()
         self.unreadable: dict[Key, str] = {}  # frozen: an event of it cannot be read
         self.changes = 0  # rises with each event that counted
-        self.counts: dict[str, Counter[str]] = {}  # tenant -> state -> how many are known
+        # Tenant -> state -> how many are known; a divided job is one, and its parts are none.
+        self.counts: dict[str, Counter[str]] = {}
         self.recent: deque[dict[str, Any]] = deque(maxlen=MAX_RECENT)
         self.recent_of: OrderedDict[str, deque[dict[str, Any]]] = OrderedDict()
         self.touched: set[str] = set()  # tenants, since somebody looked
@@ -82,17 +83,18 @@ class Jobs:
         known = work is not None
         if work is None:
             work = Workload(tenant=event.tenant, id=event.id)
-        before = work.state
+        before = work.shown
         judged = Verdict.VOID if is_astray else None
         verdict = offer(work, event, sequence, stored_at_s, judged=judged)
         if verdict is not Verdict.COUNTED:
             return verdict
         self.changes += 1
         self.touched.add(event.tenant)
-        counts = self.counts.setdefault(event.tenant, Counter())
-        if known:
-            counts[before] -= 1
-        counts[work.state] += 1
+        if not work.part_of:
+            counts = self.counts.setdefault(event.tenant, Counter())
+            if known:
+                counts[before] -= 1
+            counts[work.shown] += 1
         if work.ended:
             self.open.pop(name, None)
             self.ended[name] = work
@@ -116,8 +118,10 @@ class Jobs:
         return self.open.get(name) or self.ended.get(name)
 
     def waiting(self) -> Iterator[Workload]:
-        """Those without a place."""
-        return (work for work in self.open.values() if work.state is State.QUEUED)
+        """Those without a place; of a divided job no part is one."""
+        return (
+            work for work in self.open.values() if work.state is State.QUEUED and not work.part_of
+        )
 
     def select(self, query: Query, scope: Scope) -> Found:
         """One page of what was asked for, of what may be seen."""
@@ -125,16 +129,21 @@ class Jobs:
         found = [
             work
             for work in (*self.open.values(), *self.ended.values())
-            if (not states or work.state in states)
+            if not self._is_told_with_its_job(work)
+            and (not states or work.shown in states)
             and (not query.tenant or work.tenant == query.tenant)
             and scope.sees_tenant(work.tenant)
             and (not query.queue or queue_of(work) == query.queue)
-            and (not query.cluster or work.cluster == query.cluster)
+            and (not query.cluster or query.cluster in _clusters(work))
             and (not query.text or _speaks_of(work, query.text.casefold()))
         ]
         most = query.offset + query.limit
         page = heapq.nsmallest(most, found, key=lambda work: _order(work, query.sort))
         return Found(page[query.offset :], len(found))
+
+    def _is_told_with_its_job(self, work: Workload) -> bool:
+        job = work.part_of
+        return bool(job) and self.find(work.tenant, job) is not None
 
     def _tell(self, event: WorkloadEvent, stored_at_s: float) -> None:
         line = {
@@ -155,7 +164,12 @@ class Jobs:
     def _forget_oldest(self) -> None:
         while len(self.ended) > self._most_ended:
             _, work = self.ended.popitem(last=False)
-            self.counts[work.tenant][work.state] -= 1
+            if not work.part_of:
+                self.counts[work.tenant][work.state] -= 1
+
+
+def _clusters(work: Workload) -> tuple[str, ...]:
+    return tuple(part.cluster for part in work.parts) or (work.cluster,)
 
 
 def queue_of(work: Workload) -> str:
@@ -185,7 +199,7 @@ def row_of(work: Workload) -> dict[str, Any]:
         "pods": sum(pods.count for pods in request.pod_sets) if request is not None else 0,
         "cluster": work.cluster,
         "parts": [{"id": p.id, "cluster": p.cluster, "pods": p.pods} for p in work.parts],
-        "part_of": request.part.job if request is not None and request.part is not None else "",
+        "part_of": work.part_of,
         "attempt": work.attempt,
         "evictions": work.evictions,
         "submitted_at_s": work.submitted_at_s,
@@ -220,7 +234,8 @@ def _labels(work: Workload) -> dict[str, str]:
 
 
 def _speaks_of(work: Workload, text: str) -> bool:
-    if text in work.id or text in work.tenant.casefold():
+    ids = (work.id, *(part.id for part in work.parts))
+    if any(text in each for each in ids) or text in work.tenant.casefold():
         return True
     if work.origin is not None and text in work.origin.owner.casefold():
         return True

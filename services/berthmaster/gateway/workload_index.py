@@ -68,6 +68,7 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
     set: str = ""
     array_index: int | None = None
     labels: tuple[str, ...] = ()  # key, value, key, value
+    part_of: str = ""
 
 
 def _asked_for(request: JobRequest | None) -> tuple[float, tuple[str, ...], int]:
@@ -113,13 +114,8 @@ def view_of(work: Workload) -> WorkloadView:
         labels=work.request.labels if work.request else {},
         waits_for=_waits_for(work),
         parts=work.parts,
-        part_of=_part_of(work),
+        part_of=work.part_of,
     )
-
-
-def _part_of(work: Workload) -> str:
-    part = work.request.part if work.request is not None else None
-    return part.job if part is not None else ""
 
 
 def _waits_for(work: Workload) -> tuple[str, ...]:
@@ -148,6 +144,7 @@ def _view_of_record(tenant: str, record: Record) -> WorkloadView:
         set=record.set,
         array_index=record.array_index,
         labels=dict(zip(record.labels[::2], record.labels[1::2], strict=True)),
+        part_of=record.part_of,
     )
 
 
@@ -174,6 +171,7 @@ def _record_of(work: Workload, order: int) -> Record:
         labels=_shared(tuple(t for pair in work.request.labels.items() for t in pair))
         if work.request
         else (),
+        part_of=work.part_of,
     )
 
 
@@ -231,7 +229,10 @@ class _Tenant:
         self.open_shelf = _Shelf()
         self.counts: dict[WorkloadStateName, int] = {}
 
-    def count(self, state: State, change: int) -> None:
+    def count(self, state: State, change: int, part_of: str) -> None:
+        """What is part of a job is counted with that."""
+        if part_of:
+            return
         name = state_name(state)
         left = self.counts.get(name, 0) + change
         if left:
@@ -247,12 +248,15 @@ class _Tenant:
         work = self.open.get(workload_id)
         if work is not None:
             state, in_queue = work.shown, work.request.queue if work.request else ""
-            same = self.orders[workload_id] == order
+            same, part_of = self.orders[workload_id] == order, work.part_of
         else:
             record = self.ended.get(workload_id)
             if record is None:
                 return False
             state, in_queue, same = record.state, record.queue, record.order == order
+            part_of = record.part_of
+        if part_of and not request.parts and (part_of in self.open or part_of in self.ended):
+            return False  # one whose job is not known stands for itself
         if not same or (wanted and state not in wanted) or (queue and in_queue != queue):
             return False
         if not (request.set or request.labels or request.since_s):
@@ -325,31 +329,31 @@ class WorkloadIndex:
         verdict = offer(work, event, sequence, stored_at_s, judged=judged)
         if work.state is State.NEW:
             return verdict, work  # a story without its beginning: nothing to remember
-        if before is not work.shown and work.request is not None and not _part_of(work):
+        if before is not work.shown and work.request is not None and not work.part_of:
             self.waiting[work.request.queue] += work.state is State.QUEUED
             self.waiting[work.request.queue] -= before is State.QUEUED
         if is_new:
             tenant.all_shelf.add(sequence, work.id)
             self._open(tenant, work, sequence)
         elif before is not work.shown:
-            tenant.count(before, -1)
-            tenant.count(work.shown, 1)
+            tenant.count(before, -1, work.part_of)
+            tenant.count(work.shown, 1, work.part_of)
         if work.ended:
             self._end(tenant, work)
         return verdict, work
 
     def _open(self, tenant: _Tenant, work: Workload, order: int) -> None:
         tenant.open[work.id] = work
-        tenant.open_parts += bool(_part_of(work))
+        tenant.open_parts += bool(work.part_of)
         tenant.orders[work.id] = order
-        tenant.count(work.shown, 1)
+        tenant.count(work.shown, 1, work.part_of)
         self.open_count += 1
         if not work.ended:
             tenant.open_shelf.add(order, work.id)
 
     def _end(self, tenant: _Tenant, work: Workload) -> None:
         del tenant.open[work.id]
-        tenant.open_parts -= bool(_part_of(work))
+        tenant.open_parts -= bool(work.part_of)
         record = _record_of(work, tenant.orders.pop(work.id))
         tenant.ended[work.id] = record
         self._endings.append((record.changed_at_s, tenant.name, record))
@@ -360,7 +364,7 @@ class WorkloadIndex:
 
     def _drop(self, tenant: _Tenant, record: Record) -> None:
         del tenant.ended[record.id]
-        tenant.count(record.state, -1)
+        tenant.count(record.state, -1, record.part_of)
         tenant.all_shelf.gone += 1
         self.ended_count -= 1
         tenant.tidy()

@@ -34,6 +34,7 @@ from typing import Final, NewType
 import msgspec
 
 from berthmaster.lifecycle.faults import OWN, backoff_s, repeats_after
+from berthmaster.lifecycle.parts import division_of
 from berthmaster.lifecycle.sizes import is_elastic, together, with_bound, without
 from berthmaster.lifecycle.states import (
     ENDED,
@@ -180,6 +181,14 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
         how = self.request.divide if self.request is not None else None
         starts = self.committed or (how is not None and not how.gang)
         return State.RUNNING if starts else State.PLACED
+
+    @property
+    def part_of(self) -> str:
+        """The divided job that it is a part of, "" = it is none. Of a tombstone its id says so."""
+        if self.request is not None:
+            return self.request.part.job if self.request.part is not None else ""
+        division = division_of(self.id)
+        return division[0] if division is not None else ""
 
     @property
     def ended(self) -> bool:

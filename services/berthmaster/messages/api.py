@@ -299,6 +299,13 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     parts: tuple[PartPlace, ...] = ()  # of its open attempt, if that is divided over clusters
     part_of: str = ""  # the divided job that it is a part of
 
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Where it is: of a divided job, where its parts are."""
+        return tuple(dict.fromkeys(part.cluster for part in self.parts)) or (
+            (self.cluster,) if self.cluster else ()
+        )
+
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event with what the stream knows of it."""
@@ -355,7 +362,7 @@ class LogsReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 class ListRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Workloads of one tenant, newest first."""
+    """Workloads of one tenant, newest first. A divided job is one, which names its parts."""
 
     states: tuple[WorkloadStateName, ...] = ()  # empty = all
     queue: LabelText = ""
@@ -364,12 +371,14 @@ class ListRequest(
     set: SetName = ""  # only of this set
     labels: Annotated[dict[LabelText, LabelText], Meta(max_length=16)] = {}  # only with all these
     since_s: Annotated[float, Meta(ge=0)] = 0.0  # only those of which something happened since then
+    parts: bool = False  # those of divided jobs too, as workloads of their own
 
 
 class ListReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.workloads.v1"
 ):
-    """The answer to ``list``; ``counts`` covers all of the tenant's workloads still in the log."""
+    """The answer to ``list``; ``counts`` covers all of the tenant's workloads still in the log, and
+    takes a divided one for one."""
 
     workloads: tuple[WorkloadView, ...] = ()
     counts: dict[WorkloadStateName, int] = {}

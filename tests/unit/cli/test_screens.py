@@ -33,6 +33,7 @@ from berthmaster.messages.workload import (
     Claimed,
     Evicted,
     JobRequest,
+    PartPlace,
     Placed,
     PodSet,
     Submitted,
@@ -91,6 +92,16 @@ def test_jobs_are_a_table_with_the_counts_below() -> None:
         "Older ones: --before 12"
     )
     assert screen(workloads.jobs(ListReply(), NOW_S)) == "No workloads yet."
+
+
+def test_a_divided_job_is_a_row_with_the_clusters_of_its_parts() -> None:
+    parts = tuple(PartPlace(id=f"train-7--1-{n}", cluster=c, pods=1) for n, c in enumerate("ab"))
+    divided = view(state="running", gpus=2.0, pods=2, parts=parts, submitted_at_s=NOW_S - 5)
+    assert screen(workloads.jobs(ListReply(workloads=(divided,)), NOW_S)) == (
+        "ID       STATE    GPUS  PODS  QUEUE   PRIO  CLUSTER  AGE\n"
+        "train-7  running     2     2  vision     0  a, b      5s"
+    )
+    assert workloads.job_line(divided, NOW_S).plain.endswith("running on a, b")
 
 
 def test_a_job_is_shown_with_what_it_asked_for_and_its_story() -> None:

@@ -14,6 +14,10 @@ from berthmaster.messages.records import Lease
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
 from berthmaster.messages.workload import (
     Claimed,
+    Divide,
+    Divided,
+    Part,
+    PartPlace,
     Placed,
     Running,
     Submitted,
@@ -200,6 +204,35 @@ def test_jobs_are_found_by_what_is_asked_and_ended_ones_are_bounded() -> None:
     assert names(Query(limit=1, offset=1)) == ["j2"]
     assert names(Query(), Scope(False, frozenset({"rival"}))) == []
     assert names(Query(queue="other")) == []
+
+
+def test_a_divided_job_is_one_row_found_by_the_clusters_and_ids_of_its_parts() -> None:
+    jobs = Jobs()
+    head: dict[str, Any] = {"tenant": "acme", "at_s": 0.0, "by": "t"}
+    places = tuple(PartPlace(id=f"train--1-{n}", cluster=f"c{n + 1}", pods=1) for n in (0, 1))
+    of = Part(job="train", attempt=1, number=0, clusters=("c1", "c2"), pods=(1, 1))
+    events: list[WorkloadEvent] = [
+        Submitted(
+            **head, id="train", after=0, request=job("train", divide=Divide(gang=False)), digest="d"
+        ),
+        Divided(**head, id="train", after=1, attempt=1, parts=places, decision=1),
+        *(
+            Submitted(**head, id=p.id, after=0, request=job(p.id, part=of), digest="d")
+            for p in places
+        ),
+    ]
+    for sequence, event in enumerate(events, 1):
+        jobs.take(event, sequence, float(sequence))
+    assert dict(+jobs.counts["acme"]) == {"running": 1}
+    assert list(jobs.waiting()) == []
+
+    def names(**query: Any) -> list[str]:
+        return [work.id for work in jobs.select(Query(**query), EVERYTHING).jobs]
+
+    assert names() == names(states=frozenset({"live"})) == ["train"]
+    assert names(states=frozenset({"running"})) == names(cluster="c2") == ["train"]
+    assert names(text="train--1-1") == ["train"]
+    assert names(states=frozenset({"waiting"})) == names(cluster="c3") == []
 
 
 def test_a_long_life_stands_in_a_bounded_number_of_points() -> None:

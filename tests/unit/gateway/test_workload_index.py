@@ -1,6 +1,7 @@
 """What the gateway remembers: pages without gaps, small records, nothing for ever."""
 
 import tracemalloc
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -10,7 +11,15 @@ from berthmaster.gateway.workload_index import MAX_EXAMINED, WorkloadIndex
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadView
 from berthmaster.messages.families import EVENTS, encode
-from berthmaster.messages.workload import Part, PodSet, Recovered, WorkloadEvent
+from berthmaster.messages.workload import (
+    Divide,
+    Divided,
+    Part,
+    PartPlace,
+    PodSet,
+    Recovered,
+    WorkloadEvent,
+)
 from tests.unit.gateway.stories import cancelled, job, placed, submitted, succeeded
 
 
@@ -120,6 +129,38 @@ def test_a_divided_job_is_one_of_those_that_are_open_and_its_parts_wait_for_noth
     assert (view.open_of("ann"), view.waiting["default"]) == (2, 2)
     offer_all(view, cancelled(part, 4, attempt=1), cancelled(job("train"), 1), start=5)
     assert (view.open_of("ann"), view.waiting["default"], view.open_count) == (1, 1, 1)
+
+
+def test_a_divided_job_is_listed_and_counted_as_one_and_its_parts_for_who_asks_for_them() -> None:
+    view = WorkloadIndex()
+    whole = job("train", labels={"team": "nlp"}, divide=Divide())
+    of = Part(job="train", attempt=1, number=0, clusters=("c1", "c2"), pods=(1, 1))
+    places = tuple(PartPlace(id=f"train--1-{n}", cluster=f"c{n + 1}", pods=1) for n in (0, 1))
+    parts = [job(each.id, labels=whole.labels, part=of) for each in places]
+    head: dict[str, Any] = {"tenant": "ann", "id": "train", "at_s": 0.0, "by": "resolver"}
+    divided = Divided(**head, after=1, attempt=1, parts=places, decision=1)
+    offer_all(view, submitted(whole), divided, *map(submitted, parts))
+    assert ids(view) == ids(view, limit=1, labels={"team": "nlp"}) == ["train"]
+    (shown,) = listed(view, ListRequest()).workloads
+    assert (shown.state, shown.clusters, shown.parts) == ("placed", ("c1", "c2"), places)
+    assert listed(view, ListRequest()).counts == {"placed": 1}
+    assert ids(view, parts=True) == ["train--1-1", "train--1-0", "train"]
+
+    # When all have ended and when all that is left are tombstones.
+    ended = [cancelled(part, at + 3) for at, part in enumerate(parts)]
+    last = cancelled(whole, 2, attempt=1)
+    offer_all(view, *ended, last, start=5)
+    left = WorkloadIndex()
+    offer_all(left, *ended, last, start=5)
+    for each in (view, left):
+        assert ids(each) == ["train"]
+        assert listed(each, ListRequest()).counts == {"cancelled": 1}
+        assert sorted(ids(each, parts=True)) == ["train", "train--1-0", "train--1-1"]
+
+    # One whose job a damaged log has lost is not hidden.
+    alone = WorkloadIndex()
+    offer_all(alone, submitted(parts[0]))
+    assert ids(alone) == ["train--1-0"]
 
 
 def test_an_id_that_lives_again_is_listed_once_in_its_new_place() -> None:

@@ -115,7 +115,7 @@ def _cells(view: WorkloadView, now_s: float) -> tuple[Text | str, ...]:
         str(view.pods or "-"),
         safe(view.queue or "-"),
         str(view.priority),
-        safe(view.cluster or "-"),
+        safe(", ".join(view.clusters) or "-"),
         amounts.since(view.submitted_at_s, now_s),
     )
 
@@ -137,7 +137,7 @@ def job_line(view: WorkloadView, now_s: float, *, all_tenants: bool = False) -> 
     name = f"{view.tenant}/{view.id}" if all_tenants else view.id
     head = safe(f"{amounts.clock(now_s)}  {name:<{NAME_COLUMNS}} ")
     head.append(state_text(view))
-    where = f" on {view.cluster}" if view.cluster else ""
+    where = f" on {', '.join(view.clusters)}" if view.clusters else ""
     head.append(visible(f"{where}: {view.reason}" if view.reason else where))
     return head
 

@@ -58,7 +58,7 @@ function full() {
 
 function waits() {
   const told = jobs(), waiting = told.counts.queued || 0;
-  const live = ["divided", "placed", "claimed", "admitted", "running"].reduce((sum, state) => sum + (told.counts[state] || 0), 0);
+  const live = ["placed", "claimed", "admitted", "running"].reduce((sum, state) => sum + (told.counts[state] || 0), 0);
   return h("div", { class: `fact ${waiting ? "warn" : "good"}`, id: "fact-waits" },
     h("span", { class: "big" }, count(waiting), h("small", {}, waiting === 1 ? "waits" : "wait")),
     h("div", { class: "say" },
