@@ -58,6 +58,19 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(server: Serv
         await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": newest, "keep": 2})
         assert await load(conn, "s") == b"first" * 100_000
         assert log.count("a snapshot is damaged") == 1
+
+
+@story
+async def test_a_name_that_is_no_text_any_more_is_passed_over(server: Server) -> None:
+    log = Lines()
+    async with connected(server.url, replicas=1, log=log) as conn:
+        await save(conn, "s", b"first")
+        await save(conn, "s", b"second")
+        newest = max(await snapshots._slots(conn, "s"), key=lambda slot: slot.sequence)
+        subject = snapshots._meta_subject(snapshots._object_name("s", newest.number))
+        await conn.store(subject, b'{"name":"\xff"}')
+        assert await load(conn, "s") == b"first"
+        assert log.count("a snapshot's name cannot be read") == 1
         await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": "$O.SNAPSHOTS.C.>"})
         assert await load(conn, "s") is None
         await save(conn, "s", b"third")

@@ -12,6 +12,7 @@ from typing import Final
 from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.subjects import decision as decision_subject
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered, Seen, Single
 from berthmaster.logcheck.guard import BEGIN_AFTER, LOOK_S, READ_AGAIN_S, RECOVERY_S, SETTLE_S
@@ -399,7 +400,7 @@ def damage_of(bus: Bus, reading: Reading, *, whole: bool = False) -> list[Damage
     return core.read_through(WORKLOADS, reading, gaps)
 
 
-def digests_of(bus: Bus, missing: tuple[core.Gap, ...]) -> dict[int, str]:
+def digests_of(bus: Bus, missing: tuple[Gap, ...]) -> dict[int, str]:
     """What an operator reads of the log as it is, before he accepts what it has lost."""
     reading = Reading(1, {}, missing)
     for message in bus.log.messages:

@@ -60,7 +60,7 @@ class Site(NamedTuple):
             connection.request(
                 "GET" if body is None else "POST",
                 path,
-                None if body is None else json.dumps(body),
+                body if body is None or isinstance(body, bytes) else json.dumps(body),
                 {**sent, **headers},
             )
             reply = connection.getresponse()
@@ -172,6 +172,8 @@ def test_people_act_with_their_own_rights_and_by_the_page_alone(site: Site, up: 
     assert up.json("job", "mine")["workload"]["priority"] == 7
     wrong = site.ask("/api/act", token=ADA, body={"verb": "wipe", "cluster": "a10"})
     assert (wrong.status, "verb" in wrong.body["error"]) == (400, True)
+    for text in (b'{"verb":"cordon","cluster":"\xff"}', b'{"x":' + b"[" * 5_000):
+        assert site.ask("/api/act", token=ADA, body=text).status == 400
 
 
 def test_people_hold_evict_and_drain_on_the_page(site: Site, up: Up) -> None:

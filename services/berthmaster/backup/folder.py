@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from berthmaster.backup.core import BrokenBackup, Record, records
+from berthmaster.messages.families import UNREADABLE
 
 MANIFEST: Final = "backup.json"
 
@@ -56,7 +57,7 @@ def load(folder: Path) -> Manifest | None:
         return None
     try:
         return _MANIFEST.decode(file.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BrokenBackup(f"{file}: {error}") from error
 
 

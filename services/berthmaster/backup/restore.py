@@ -24,6 +24,7 @@ from berthmaster.bus.errors import ApiError, BusError, NoAnswer
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.streams import ARCHIVE, CONTROL, MAKING, WORKLOADS, new_making
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import LINK, Archived, Numbers
 from berthmaster.logcheck.examine import WATCHED, Looked, look, newest_digests, read_through
@@ -197,9 +198,9 @@ def _left_on_purpose(folder: Path, manifest: Manifest) -> Callable[[int], bool]:
     return left
 
 
-def _accepted(folder: Path, manifest: Manifest) -> tuple[core.Gap, ...]:
+def _accepted(folder: Path, manifest: Manifest) -> tuple[Gap, ...]:
     """What a person accepted as lost: what came later was decided without it, so it stays away."""
-    gaps: tuple[core.Gap, ...] = ()
+    gaps: tuple[Gap, ...] = ()
     control = manifest.streams.get(CONTROL)
     for segment in control.segments if control is not None else ():
         for record in files.read_segment(folder, segment):

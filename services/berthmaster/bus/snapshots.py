@@ -20,6 +20,7 @@ from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import SNAPSHOTS
 from berthmaster.bus.subjects import token
+from berthmaster.messages.families import UNREADABLE
 
 MAX_BYTES: Final = 1024**3
 MAX_CHUNK_BYTES: Final = 256 * 1024
@@ -131,7 +132,7 @@ async def _slots(conn: Connection, name: str) -> list[_Slot]:
         if message is not None:
             try:
                 found = _OBJECT.decode(message.data)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 conn.log.error("a snapshot's name cannot be read", name=name, why=str(error))
             if found is not None and found.deleted:
                 found = None

@@ -175,7 +175,7 @@ def find_connection(
         path = folder / CONNECTION_FILE
         try:
             return path, _FILE.decode(path.read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
     return None
 

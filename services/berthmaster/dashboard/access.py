@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from berthmaster.dashboard.board import Scope
+from berthmaster.messages.families import UNREADABLE
 
 Role = Literal["watcher", "tenant", "operator"]
 TRIES: Final = 10  # wrong tokens of one address at once
@@ -102,7 +103,7 @@ def read_people(data: bytes) -> People:
     """Raises PeopleError."""
     try:
         people = _READER.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise PeopleError(str(error)) from None
     seen: set[str] = set()
     for each in people.people:

@@ -26,6 +26,7 @@ from berthmaster.dashboard.static_files import StaticFile
 from berthmaster.dashboard.streaming import Streams
 from berthmaster.dashboard.web import HEADERS, MAX_BODY_BYTES
 from berthmaster.lifecycle.states import State
+from berthmaster.messages.families import UNREADABLE
 from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.plain_json import dumps
 
@@ -342,7 +343,7 @@ class Routes:
             raise Failed(HTTPStatus.FORBIDDEN, str(error)) from error
         except NotAnswered as error:
             raise Failed(HTTPStatus.GATEWAY_TIMEOUT, str(error)) from error
-        except (msgspec.DecodeError, subjects.SubjectError) as error:
+        except (subjects.SubjectError, *UNREADABLE) as error:
             raise Failed(HTTPStatus.BAD_REQUEST, str(error)) from error
         return _raw(reply)
 

@@ -19,6 +19,7 @@ import msgspec
 from berthmaster.engine.fleet.shares import part_of, profile_of, sized_milli
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes.pods import Document, use_claims
+from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.fleet import DeviceClaim, Share
 from berthmaster.messages.workload import PodSet
 
@@ -123,7 +124,7 @@ def decode(text: str) -> dict[str, Document]:
     """What an annotation says; nothing if it says nonsense, as somebody else's words may."""
     try:
         return msgspec.json.decode(text, type=dict[str, Document])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return {}
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.messages.placement import Decision
 
-Gap = tuple[int, int]  # the first and the last number of what is missing
 Job = tuple[str, str]  # tenant, id
 
 

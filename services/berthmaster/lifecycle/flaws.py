@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from berthmaster.messages.control import LogGap
 from berthmaster.messages.workload import Reprioritized, WorkloadEvent
 
+Gap = tuple[int, int]  # the first and the last number of what is missing
+
 LOST: Final = "events of it are missing from the log"  # why a workload is frozen
 DECLARED_BY: Final = "berth repair void"
 

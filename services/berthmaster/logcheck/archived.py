@@ -108,6 +108,6 @@ async def _load(conn: Connection, making: str) -> _Kept:
         return nothing
     try:
         kept = _KEPT.decode(raw)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return nothing
     return kept if kept.created == making else nothing

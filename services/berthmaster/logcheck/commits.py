@@ -13,9 +13,9 @@ import msgspec
 
 from berthmaster.bus.subjects import SubjectError, is_decision, parse_workload_event
 from berthmaster.lifecycle.batch import Job, Orders, batch_size, jobs_of
+from berthmaster.messages.families import UNREADABLE
 
 _ORDERS: Final = msgspec.json.Decoder(Orders)
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _Caused(msgspec.Struct, frozen=True):

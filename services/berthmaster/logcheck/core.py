@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.bus.subjects import SubjectError, is_decision, parse_workload_event
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck.commits import Commits, Torn
 from berthmaster.messages.api import StrictLogGap
 from berthmaster.messages.control import LogAccepted, LogGap
@@ -36,8 +37,6 @@ MOST_GAPS: Final = 4_000  # of one acceptance; nearer ones are told as one
 TOLD_JOBS: Final = 50
 MOST_UNPROVED: Final = 8  # messages; beyond it the newest has taken the place of the one before
 REMEDY: Final = "`berth audit` tells more, `berth repair accept-log` goes on with what is left"
-
-Gap = tuple[int, int]  # the first and the last number of what is missing
 
 
 class Loss(NamedTuple):

@@ -15,12 +15,13 @@ from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import ARCHIVE, CONTROL, CONTROL_A_SUBJECT, WORKLOADS
-from berthmaster.lifecycle.flaws import Flaws, flaws_of
+from berthmaster.lifecycle.flaws import Flaws, Gap, flaws_of
 from berthmaster.logcheck import core
 from berthmaster.logcheck.archived import READ_LIMIT_S, archived
-from berthmaster.logcheck.core import Damage, Doubt, Gap, Reading, Remembered, Seen
+from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered, Seen
 from berthmaster.logcheck.marks import NO_STREAM, acceptance, declared_void, remembered, seen_of
 from berthmaster.messages.control import LogAccepted, MessagesVoid
+from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.records import LogMark, StreamMark
 
 LOOK_S: Final = 0.25
@@ -224,7 +225,7 @@ async def with_jobs(
             raw = await load(conn, f"resolver-{service.removeprefix(RESOLVER)}")
             try:
                 snapshot = _SNAPSHOT.decode((raw or b"").partition(b"\n")[2])
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNREADABLE:
                 continue
             known |= {
                 f"{one.tenant}/{one.id}": (one.sequence, one.submitted_sequence)

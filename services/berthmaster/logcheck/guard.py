@@ -24,14 +24,13 @@ from berthmaster.bus.follow import Recorded
 from berthmaster.bus.log import message_at
 from berthmaster.bus.storing import stream_of
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
+from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws, Gap
 from berthmaster.logcheck import core, marks
 from berthmaster.logcheck.archived import archived
 from berthmaster.logcheck.core import (
     NOTHING,
     Damage,
     Doubt,
-    Gap,
     LastKnown,
     Reading,
     Remembered,

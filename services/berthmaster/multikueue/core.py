@@ -28,7 +28,8 @@ from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.batch import Gap, NewestBatch
+from berthmaster.lifecycle.batch import NewestBatch
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.lifecycle.fold import Key, Verdict, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals

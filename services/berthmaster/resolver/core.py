@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from berthmaster.engine.fleet.clusters import LOST
-from berthmaster.lifecycle.batch import Gap, NewestBatch
+from berthmaster.lifecycle.batch import NewestBatch
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals

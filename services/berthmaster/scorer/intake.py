@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.bus import subjects
-from berthmaster.messages.families import TELEMETRY
+from berthmaster.messages.families import TELEMETRY, UNREADABLE
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
@@ -92,7 +92,7 @@ class Intake:
             return None
         try:
             told = TELEMETRY.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             return NotBelieved("telemetry", Drop.UNDECODABLE, str(error))
         if (told.cluster, told.node) != known:
             return _another("telemetry", subject)
@@ -133,7 +133,7 @@ class Intake:
         """Only what the mix needs is decoded: whether the rest is right is for others to say."""
         try:
             request = _SUBMITTED.decode(data).request
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             return NotBelieved("submitted", Drop.UNDECODABLE, str(error))
         return WorkloadSubmitted(request.pod_sets, stored_at_s)
 

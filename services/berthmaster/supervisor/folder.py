@@ -146,7 +146,7 @@ def read_external(folder: Path) -> str:
     """Where agents elsewhere connect; "" if they cannot."""
     try:
         return msgspec.json.decode((folder / EXTERNAL_FILE).read_bytes(), type=External).url
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return ""
 
 

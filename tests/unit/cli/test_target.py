@@ -4,9 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.cli.target import BusTarget, find_target
+from berthmaster.cli.target import BusTarget, find_connection, find_target
 from berthmaster.cli.up import services_of
-from berthmaster.supervisor.folder import ConnectionFile, remove_connection, write_connection
+from berthmaster.supervisor.folder import (
+    CONNECTION_FILE,
+    EXTERNAL_FILE,
+    ConnectionFile,
+    read_external,
+    remove_connection,
+    write_connection,
+)
 from berthmaster.supervisor.plan import PlanError
 
 HERE = Path("/data")
@@ -22,6 +29,14 @@ def test_services_are_named_with_their_number() -> None:
 def find(cwd: Path, env: dict[str, str] | None = None, **flags: str | None) -> BusTarget:
     given = {"server": None, "tenant": None, "creds_file": None, **flags}
     return find_target(**given, data=None, env=env or {}, cwd=cwd)
+
+
+def test_a_connection_file_of_no_text_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / ".berth").mkdir()
+    (tmp_path / ".berth" / CONNECTION_FILE).write_bytes(b'{"url":"\xff"}')
+    assert find_connection(None, {}, tmp_path) is None
+    (tmp_path / EXTERNAL_FILE).write_bytes(b'{"url":"\xff"}')
+    assert read_external(tmp_path) == ""
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_connection_file(

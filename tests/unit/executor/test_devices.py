@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.engine.fleet.shares import is_by_memory, part_of, takes_milli
-from berthmaster.executor.claims import TEMPLATES
+from berthmaster.executor.claims import TEMPLATES, decode
 from berthmaster.executor.manifest import Style, document
 from berthmaster.messages.fleet import DeviceClaim, GpuDevice, NodeReport, Share
 from berthmaster.messages.workload import PodSet
@@ -385,3 +385,9 @@ def test_the_pods_of_a_slice_are_on_nodes_of_one_pool() -> None:
     affinity = pod_of(order(pods))["affinity"]["podAffinity"]
     [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "cloud.google.com/gke-nodepool"
+
+
+def test_an_annotation_that_says_nonsense_names_no_templates() -> None:
+    deep = "[" * 5_000 + "]" * 5_000
+    for text in ("", "[]", "{", '{"a":{"b":' + deep + "}}"):
+        assert decode(text) == {}

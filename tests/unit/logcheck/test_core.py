@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import (
     BLOCK,
     Archived,
     Damage,
-    Gap,
     Link,
     Numbers,
     Reading,

@@ -146,6 +146,7 @@ def test_a_message_that_speaks_for_another_is_not_believed() -> None:
         b"\xff\xfe",
         b"[]",
         b'{"type":"telemetry.node.v2"}',
+        b'{"type":"telemetry.node.v1","x":' + b"[" * 5_000 + b"]" * 5_000 + b"}",
         encode(telemetry(50.0)).replace(b"50.0", b"NaN"),
         encode(telemetry(50.0)).replace(b"50.0", b"1e999"),
         encode(telemetry(50.0)).replace(b"50.0", b"-1"),
