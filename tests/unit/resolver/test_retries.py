@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from berthmaster.lifecycle.fold import key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.workload import Evicted
+from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World, placements
 
@@ -44,3 +45,33 @@ def test_a_failure_of_its_own_is_tried_again_after_a_pause_that_doubles() -> Non
     world.evict(name)
     assert (work.failures, work.evictions) == (2, 1)
     assert placements(world.decide())
+
+
+def test_a_clock_that_is_put_back_lets_it_rest_again_and_what_is_decided_repeats() -> None:
+    """Whoever repeats a decision knows no time but that of the decision."""
+    world = World()
+    world.fact(profile("c1"), alive("c1"), node("c1", gpus=2))
+    name = world.submit(replace(job("flaky", gpus=1), retries=3, backoff_s=10.0))
+    assert placements(world.decide())
+    world.claim(name)
+    failed = Evicted(
+        **world._attempt(name),  # type: ignore[arg-type]
+        reason="exited with 1",
+        fault="exit",
+        exit_code=1,
+    )
+    world.append(failed)
+    work, before_s = world.resolver.know.open[name], world.now_s
+    # Nothing is decided of it meanwhile: another has all of the room.
+    other = world.submit(replace(job("other", gpus=2), priority=9))
+    world.now_s = work.retry_at_s
+    assert list(placements(world.decide())) == ["other"]
+    world.now_s = before_s
+    world.claim(other)
+    world.succeed(other)
+    assert world.decide() is None
+    world.now_s = work.retry_at_s
+    world.fact(alive("c1"))
+    assert list(placements(world.decide())) == ["flaky"]
+    report = replay(world.inputs(), "all")
+    assert (report.first_difference, report.equal) == (None, 3)

@@ -55,6 +55,8 @@ class Derived(FleetDerived):
         self.parts: dict[Key, None] = {}  # of divided jobs, and not ended
         self.asked: dict[Key, None] = {}  # live, and a person holds it or wants it gone
         self.resting: dict[Key, float] = {}  # failed, and tried again then
+        self._rested: dict[Key, float] = {}  # waits in its line since then
+        self._rests_ended_s = 0.0  # looked at last
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
         self.ends_told = 0  # how often running jobs said how far they are
@@ -113,6 +115,7 @@ class Derived(FleetDerived):
             self._stand_in_line(workload, State.QUEUED, waits=False)
         self.lines.remove(name)
         self.resting.pop(name, None)
+        self._rested.pop(name, None)
         self.movable.drop(name)
         self.elastic.drop(name)
         self.asked.pop(name, None)
@@ -174,6 +177,8 @@ class Derived(FleetDerived):
         if waits and workload.retry_at_s and not rested:  # refresh() says when that is over
             self.resting[name] = workload.retry_at_s
             waits = False
+        if not waits:
+            self._rested.pop(name, None)
         self.due_order.changed(workload)
         self._stand_in_line(workload, before, waits=waits)
         self.due_order.follow(workload, waits=name in self.lines)
@@ -225,13 +230,22 @@ class Derived(FleetDerived):
     # As of a time
 
     def _end_rests(self, now_s: float) -> None:
-        """Those that failed and have waited long enough wait in their lines again."""
-        for name in [name for name, at_s in self.resting.items() if at_s <= now_s]:
-            del self.resting[name]
-            workload = self._open[name]
-            self._stand_in_line(workload, State.QUEUED, waits=True)
-            self.due_order.follow(workload, waits=name in self.lines)
+        """Those that failed and have waited long enough wait in their lines again; not yet, where
+        the clock was put back, since whoever repeats what is decided now sees no other time."""
+        over = [name for name, at_s in self.resting.items() if at_s <= now_s]
+        for name in over:
+            self._rested[name] = self.resting.pop(name)
             self.growth += 1
+        early = []
+        if now_s < self._rests_ended_s:
+            early = [name for name, at_s in self._rested.items() if at_s > now_s]
+        for name in early:
+            self.resting[name] = self._rested.pop(name)
+        self._rests_ended_s = now_s
+        for name in (*over, *early):
+            workload = self._open[name]
+            self._stand_in_line(workload, State.QUEUED, waits=name not in self.resting)
+            self.due_order.follow(workload, waits=name in self.lines)
 
     def refresh(
         self,
