@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.lifecycle.states import State
-from berthmaster.messages.fleet import QueueReport
+from berthmaster.messages.fleet import CopyReport, QueueReport
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig
@@ -68,6 +68,14 @@ def labels_told(rig: Rig, worker: str) -> list[dict[str, str]]:
     return [flavor.node_labels for report in mine for flavor in report.flavors]
 
 
+def flavors_told(rig: Rig, job: str) -> list[tuple[dict[str, str], ...]]:
+    """Which flavors a job's copies have, as workers' inventories tell it."""
+    name = rig.name(job).partition("/")[2]
+    facts = [seen.fact for seen in list(rig.bus.facts.values())]
+    copies = (fact for fact in facts if isinstance(fact, CopyReport) and not fact.gone)
+    return [copy.flavors for copy in copies if name.startswith(copy.workload)]
+
+
 def test_room_is_of_the_resource_that_is_asked_for_on_nodes_of_the_flavor(rig: Rig) -> None:
     one = rig.k.planes[ONE].api
     pods = f"/api/v1/namespaces/{rig.k.namespace}/pods"
@@ -81,6 +89,8 @@ def test_room_is_of_the_resource_that_is_asked_for_on_nodes_of_the_flavor(rig: R
         rig.until_told("cuda", f"running {TWO}")
         rig.submit("rocm", requests={"cpu": "1", AMD: "2"})
         rig.until_told("rocm", f"running {ONE}")
+        had = ({"cpu": BARE, AMD: BARE},)
+        rig.until(lambda: flavors_told(rig, "rocm") == [had], "its flavors are told")
         (choice,) = rig.bus.decisions[-1].placements
         tiers = {ranked.cluster: round(ranked.parts["tier"]) for ranked in choice.ranking}
         assert (tiers[ONE], tiers[TWO]) == (100, 33)
