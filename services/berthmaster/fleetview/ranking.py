@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from berthmaster.engine.scoring.parts import fit as fit_part
 from berthmaster.engine.scoring.parts import headroom as headroom_part
 from berthmaster.engine.scoring.parts import locality as locality_part
 from berthmaster.engine.scoring.parts import price as price_part
@@ -98,11 +97,9 @@ class Candidates(Sequence[Candidate]):
 
     def shown(self, numbers: list[int]) -> list[tuple[float, dict[str, float]]]:
         """Scores of some clusters, and what they are made of, as records have them."""
-        found = shown(self.found.values, self._parts, numbers)
-        weighting = self.weighting
-        for number, (_, parts) in zip(numbers, found, strict=True):
-            parts.update(weighting.shown.get(number) or weighting.parts_of(number))
-            for name, values in self._late:
+        found = shown(self.found.values, self._parts, self.weighting.fixed, numbers)
+        for name, values in self._late:
+            for number, (_, parts) in zip(numbers, found, strict=True):
                 parts[name] = to_show(told(values.item(number)))
         return found
 
@@ -131,14 +128,11 @@ def rank(asking: Asking, weighting: Weighting, may: NDArray[np.bool_]) -> Candid
     request, cards = asking.request, asking.cards
     single = len(cards) == 1 and request.pod_sets[0].count == 1
     needs_node = single and not asking.gate.is_tiered  # where it would not have to wait
-    fleet, worth = asking.view.fleet, asking.snapshot.worth
+    fleet = asking.view.fleet
     free_milli = _of_all(asking, fleet.arrays.free_milli, NO_MILLI)
     all_milli = _of_all(asking, fleet.arrays.all_milli, NO_MILLI)
     field = Field(free_milli, all_milli, weighting.total, weighting.room, weighting.fit)
-    sets = [
-        SetFit(_of_all(asking, card.best, NO_ROOM), fit_part.costs(pods, worth))
-        for pods, card in zip(request.pod_sets, cards, strict=True)
-    ]
+    sets = [SetFit(_of_all(asking, card.best, NO_ROOM), *card.costs) for card in cards]
     late: tuple[tuple[str, Floats], ...] = ()
     if not weighting.late:
         found = ranked(field, sets, may, single=needs_node)

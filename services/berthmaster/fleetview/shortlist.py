@@ -165,7 +165,12 @@ def bind(
     for candidate in shortlist.candidates:
         if candidate.slot >= 0:
             binding, held = bind_one(
-                view.fleet, candidate.slot, request.pod_sets[0], shortlist.suitables[0], worth
+                view.fleet,
+                candidate.slot,
+                request.pod_sets[0],
+                shortlist.suitables[0],
+                worth,
+                card=shortlist.cards[0],
             )
             return candidate, Bound((binding,), (held,))
         bound = bind_gang(

@@ -19,9 +19,9 @@ import numpy as np
 from berthmaster.engine.scoring.cluster_table import ClusterTable
 from berthmaster.engine.scoring.parts import fresh, idle, interference
 from berthmaster.engine.scoring.parts.price import NAME as PRICE
-from berthmaster.engine.scoring.parts.values import MOST, UNKNOWN, Floats, told
+from berthmaster.engine.scoring.parts.values import MOST, UNKNOWN, Floats, all_told
 from berthmaster.engine.scoring.profiles import BALANCED, PARTS, Said, Weights, chosen
-from berthmaster.engine.scoring.ranking import to_show
+from berthmaster.engine.scoring.ranking import Fixed
 from berthmaster.fleetview.policy import RankingPolicy
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import JobRequest
@@ -39,21 +39,12 @@ class Weighting(NamedTuple):
     room: float
     late: tuple[tuple[str, float], ...]  # of the parts that depend on the request, their factors
     total: Floats  # [C], what the other parts come to
-    fixed: dict[str, Floats]  # those parts, [C] each
-    shown: dict[int, dict[str, float]]  # cluster -> those parts as records have them
+    fixed: Fixed  # those parts, for records
 
     @property
     def uses_steadiness(self) -> bool:
         """Whether the record must tell what of that was known."""
-        return "steadiness" in self.fixed
-
-    def parts_of(self, number: int) -> dict[str, float]:
-        """The parts that depend on the cluster alone, as records have them."""
-        parts = self.shown.get(number)
-        if parts is None:
-            parts = {name: to_show(told(float(p[number]))) for name, p in self.fixed.items()}
-            self.shown[number] = parts
-        return parts
+        return "steadiness" in self.fixed.parts
 
 
 class _Factors(NamedTuple):
@@ -134,8 +125,7 @@ class Weightings:
             room=factors["room"],
             late=tuple((part, factors[part]) for part in LATE if part in factors),
             total=sum_ + turned if turned else sum_,
-            fixed=fixed,
-            shown={},
+            fixed=Fixed(tuple(fixed), all_told([*fixed.values()], len(sum_))),
         )
 
     def _factors(self, own: Said, theirs: Said, kind: RequestShape) -> _Factors:

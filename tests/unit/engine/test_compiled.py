@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.engine.fitting.fit import Scratch, bind_gang, bind_one
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.engine.scoring.asks import ask_of
@@ -21,7 +21,7 @@ from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
 from berthmaster.engine.scoring.mix import PodType, Sample
 from berthmaster.engine.scoring.pressure import LARGEST_BLOCK, Dear, useful_room
 from berthmaster.engine.scoring.room import Room
-from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat
+from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat, seat_of_one
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
 from berthmaster.messages.workload import PodSet, Topology
 from berthmaster.resolver.answers.fork import fork
@@ -154,6 +154,32 @@ def test_it_is_c_that_keeps_the_usual_cards() -> None:
     fleet = filled(1)
     for need in NEEDS:
         assert ask_of(need, suitable_nodes(fleet, need), worth_of(())) is not None
+
+
+@settings(UNHURRIED, max_examples=100)
+@given(st.integers(0, 1 << 32), pods(), st.sampled_from(MIXES))
+def test_one_pod_gets_the_gpus_in_c_that_it_gets_without_it(
+    seed: int, need: PodSet, sample: Sample
+) -> None:
+    fleet, chance = filled(seed), random.Random(seed)
+    worth, suitable = scarce(fleet, worth_of(sample), chance), suitable_nodes(fleet, need)
+    card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth)
+    before = all_of(fleet)
+    for slot in range(len(fleet.names)):
+        where = fleet, slot, need, suitable, worth
+        assert bind_one(*where, card=card) == bind_one(*where)
+    assert all_of(fleet) == before
+
+
+def test_it_is_c_that_seats_the_usual_pod() -> None:
+    fleet, need, worth = filled(5), NEEDS[1], worth_of(MIXES[1])
+    suitable = suitable_nodes(fleet, need)
+    card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth)
+    slot = int(card.best_slot[0])
+    found = seat_of_one(fleet, slot, card)
+    assert found == bind_one(fleet, slot, need, suitable, worth)[0].gpus
+    fleet.columns_only[0] = False
+    assert seat_of_one(fleet, slot, card) is None  # numpy knows
 
 
 # Gangs

@@ -11,6 +11,7 @@ from berthmaster.engine.scoring.compiled import COMPILED, cards
 from berthmaster.engine.scoring.parts.fit import costs
 from berthmaster.engine.scoring.ranking import (
     Field,
+    Fixed,
     Ranked,
     SetFit,
     in_order,
@@ -42,6 +43,11 @@ def field_of(clusters: int, seed: int, room: float, fit: float) -> Field:
     )
 
 
+def fixed_of(clusters: int, seed: int) -> Fixed:
+    parts = ("idle", "fresh", "steadiness")[: seed % 4]
+    return Fixed(parts, np.random.default_rng(seed + 3).random((len(parts), clusters)) * 100.0)
+
+
 def bests(clusters: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Few values, so that there are ties."""
     chance = np.random.default_rng(seed + 1)
@@ -68,7 +74,7 @@ def test_clusters_ranked_in_c_have_the_bits_of_those_that_numpy_ranks(
     def by(*, compiled: bool) -> Ranked:
         worth = worth_of(mix)
         sets = [
-            SetFit(bests(clusters, seed + number), costs(need, worth))
+            SetFit(bests(clusters, seed + number), *costs(need, worth))
             for number, need in enumerate(needs)
         ]
         return ranked(field, sets, may, single=single, compiled=compiled)
@@ -76,9 +82,10 @@ def test_clusters_ranked_in_c_have_the_bits_of_those_that_numpy_ranks(
     ours, twins = by(compiled=True), by(compiled=False)
     assert ours.values.tobytes() == twins.values.tobytes()
     assert (ours.able, ours.order) == (twins.able, twins.order)
-    told = shown(ours.values, field.parts, ours.order, compiled=True)
-    assert told == shown(twins.values, field.parts, ours.order, compiled=False)
-    assert [list(parts) for _, parts in told] == [list(field.parts)] * len(told)
+    fixed = fixed_of(clusters, seed)
+    told = shown(ours.values, field.parts, fixed, ours.order, compiled=True)
+    assert told == shown(twins.values, field.parts, fixed, ours.order, compiled=False)
+    assert [list(parts) for _, parts in told] == [[*field.parts, *fixed.parts]] * len(told)
 
 
 def test_the_best_come_first_and_the_unable_not_at_all() -> None:
@@ -142,14 +149,37 @@ def test_other_things_are_refused() -> None:
             rank(*arrays)
     with pytest.raises(TypeError):
         rank(*handed()[:-1])
-    for args in ((), (values, ["fit", "room"], [0]), (values, ("fit", "room"), (0,))):
+    fixed = np.zeros((1, CLUSTERS))
+    of_request, of_cluster = ("fit", "room"), ("idle",)
+    for args in (
+        (),
+        (values, of_request, [0]),
+        (values, list(of_request), fixed, of_cluster, [0]),
+        (values, of_request, fixed, list(of_cluster), [0]),
+        (values, of_request, fixed, of_cluster, (0,)),
+    ):
         with pytest.raises(TypeError):
             show(*args)
-    with pytest.raises(ValueError, match="long, not"):
-        show(values, ("fit",), [0])
+    for wrong in (
+        (values, ("fit",), fixed, of_cluster),
+        (values, of_request, fixed, ()),
+        (values, of_request, np.zeros((1, CLUSTERS - 1)), of_cluster),
+    ):
+        with pytest.raises(ValueError, match="long, not"):
+            show(*wrong, [0])
     for number in (-1, CLUSTERS, 1 << 70):
         with pytest.raises((IndexError, OverflowError)):
-            show(values, ("fit", "room"), [number])
+            show(values, of_request, fixed, of_cluster, [number])
+
+
+@in_c
+@pytest.mark.parametrize("how", SPOILT)
+def test_wrong_arrays_of_what_is_shown_are_refused(how: str) -> None:
+    for spoilt in (0, 2):
+        args: list[Any] = [np.zeros((2, 6)), ("fit",), np.zeros((1, 6)), ("idle",), [0]]
+        args[spoilt] = SPOILT[how](args[spoilt])
+        with pytest.raises(WRONG):
+            cards.shown(*args)
 
 
 @in_c
@@ -163,6 +193,6 @@ def test_what_cannot_be_written_is_refused() -> None:
 def test_a_pod_needs_a_node_and_a_gang_its_bound() -> None:
     field, best = field_of(3, 1, 0.5, 0.5), np.array([NOT_HERE, 1.0, NOT_HERE], np.float32)
     may = np.array([True, True, False])
-    args = field, [SetFit(best, costs(pod_set(), worth_of(())))], may
+    args = field, [SetFit(best, *costs(pod_set(), worth_of(())))], may
     assert ranked(*args, single=True).order == [1]
     assert sorted(ranked(*args, single=False).order) == [0, 1]

@@ -20,7 +20,7 @@ from berthmaster.engine.fleet.needs import Suitable, isolation_at, wants_fractio
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.fleet.shares import is_packed, part_of, share_for, takes_milli
 from berthmaster.engine.scoring.room import room_of
-from berthmaster.engine.scoring.score_cache import Scorecard, can_seat, seats
+from berthmaster.engine.scoring.score_cache import Scorecard, can_seat, seat_of_one, seats
 from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
 from berthmaster.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
 from berthmaster.messages.fleet import GpuDevice, NodeReport
@@ -123,11 +123,15 @@ def bind_one(
     suitable: Suitable,
     worth: Worth = _NOTHING_LEARNED,
     index: int = 0,
+    card: Scorecard | None = None,
 ) -> tuple[PodBinding, Holding]:
-    """Bind one pod to a node where it fits."""
+    """Bind one pod to a node where it fits. ``card``: up to date, if there is any."""
     cluster, node = fleet.names[slot]
-    gpus = pick_gpus(fleet, slot, pods, suitable, worth)
-    isolation: Isolation = isolation_at(fleet, slot, pods) if wants_fraction(pods) else ""
+    isolation: Isolation = ""
+    gpus = seat_of_one(fleet, slot, card) if card is not None and pods.gpus else None
+    if gpus is None:
+        gpus = pick_gpus(fleet, slot, pods, suitable, worth)
+        isolation = isolation_at(fleet, slot, pods) if wants_fraction(pods) else ""
     pod = f"{pods.name}-{index}"
     binding = PodBinding(pod=pod, node=node, gpus=gpus, isolation=isolation)
     return binding, holding(cluster, binding, pods)

@@ -118,6 +118,11 @@ def rank(
     """The clusters by score; scores and what they are made of are written to ``values``."""
 
 def shown(
-    values: _Doubles, parts: tuple[str, ...], numbers: list[int], /
+    values: _Doubles,
+    parts: tuple[str, ...],
+    fixed: _Doubles,
+    fixed_parts: tuple[str, ...],
+    numbers: list[int],
+    /,
 ) -> list[tuple[float, dict[str, float]]]:
     """Scores and parts of some clusters as records have them."""

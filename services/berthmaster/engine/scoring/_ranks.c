@@ -173,52 +173,74 @@ PyObject *ranks_rank(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 /* ---- what records show */
 
+typedef struct {
+    Py_buffer held;  /* a row for each part */
+    PyObject *names; /* of the parts */
+} Parts;
+
 static PyObject *to_show(double value)
 {
     return PyFloat_FromDouble(floor(value * 1e4 + 0.5) / 1e4);
 }
 
-static PyObject *shown(const Py_buffer *values, PyObject *names, Py_ssize_t number)
+static int show_parts(const Parts *from, Py_ssize_t first, Py_ssize_t number, PyObject *into)
 {
-    const double *of_it = (const double *)values->buf + number;
-    PyObject *score = to_show(of_it[0]), *parts = PyDict_New(), *both = NULL;
-    int done = score && parts;
-    for (Py_ssize_t row = 1; done && row < values->shape[0]; row++) {
-        PyObject *part = to_show(of_it[row * values->shape[1]]);
-        done = part && PyDict_SetItem(parts, PyTuple_GetItem(names, row - 1), part) == 0;
+    const double *of_it = (const double *)from->held.buf + number;
+    for (Py_ssize_t row = first; row < from->held.shape[0]; row++) {
+        PyObject *part = to_show(of_it[row * from->held.shape[1]]);
+        int done = part ? PyDict_SetItem(into, PyTuple_GetItem(from->names, row - first), part) : -1;
         Py_XDECREF(part);
+        if (done < 0)
+            return -1;
     }
-    if (done)
+    return 0;
+}
+
+static PyObject *shown(const Parts *values, const Parts *fixed, Py_ssize_t number)
+{
+    PyObject *score = to_show(((const double *)values->held.buf)[number]);
+    PyObject *parts = PyDict_New(), *both = NULL;
+    if (score && parts && show_parts(values, 1, number, parts) == 0
+        && show_parts(fixed, 0, number, parts) == 0)
         both = PyTuple_Pack(2, score, parts);
     Py_XDECREF(score);
     Py_XDECREF(parts);
     return both;
 }
 
-PyObject *ranks_shown(PyObject *module, PyObject *const *args, Py_ssize_t count)
+static PyObject *shown_all(const Parts *values, const Parts *fixed, PyObject *numbers)
 {
-    (void)module;
-    if (count != 3 || !PyTuple_Check(args[1]) || !PyList_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "shown takes an array, a tuple and a list");
-        return NULL;
-    }
-    Py_buffer values;
-    if (hold(args[0], &values, (Wanted){"values", 'd', 2, 0}) < 0)
-        return NULL;
-    Py_ssize_t length = PyList_Size(args[2]);
-    PyObject *list = NULL;
-    if (long_enough(&values, 0, 1 + PyTuple_Size(args[1]), "values"))
-        list = PyList_New(length);
+    Py_ssize_t length = PyList_Size(numbers);
+    PyObject *list = PyList_New(length);
     for (Py_ssize_t at = 0; list && at < length; at++) {
-        Py_ssize_t number = PyLong_AsSsize_t(PyList_GetItem(args[2], at));
+        Py_ssize_t number = PyLong_AsSsize_t(PyList_GetItem(numbers, at));
         PyObject *one = NULL;
-        if (number >= 0 && number < values.shape[1])
-            one = shown(&values, args[1], number);
+        if (number >= 0 && number < values->held.shape[1])
+            one = shown(values, fixed, number);
         else if (!PyErr_Occurred())
             PyErr_SetString(PyExc_IndexError, "no such cluster");
         if (!one || PyList_SetItem(list, at, one) < 0)
             Py_CLEAR(list);
     }
-    PyBuffer_Release(&values);
+    return list;
+}
+
+PyObject *ranks_shown(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    static const Wanted wanted[2] = {{"values", 'd', 2, 0}, {"fixed", 'd', 2, 0}};
+    (void)module;
+    if (count != 5 || !PyTuple_Check(args[1]) || !PyTuple_Check(args[3]) || !PyList_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "shown takes two arrays, each with a tuple, and a list");
+        return NULL;
+    }
+    Parts values = {{0}, args[1]}, fixed = {{0}, args[3]};
+    PyObject *list = NULL;
+    if (hold(args[0], &values.held, wanted[0]) == 0 && hold(args[2], &fixed.held, wanted[1]) == 0
+        && long_enough(&values.held, 0, 1 + PyTuple_Size(args[1]), "values")
+        && long_enough(&fixed.held, 0, PyTuple_Size(args[3]), "fixed")
+        && long_enough(&fixed.held, 1, values.held.shape[1], "fixed"))
+        list = shown_all(&values, &fixed, args[4]);
+    let_go(&values.held, 1);
+    let_go(&fixed.held, 1);
     return list;
 }

@@ -42,7 +42,8 @@ class SetFit(NamedTuple):
     """What one pod set of a request finds in the clusters."""
 
     best: NDArray[np.float32]  # [C], the score of each one's best node
-    costs: fit_part.Costs
+    a_gpu: float  # as in fit_part.Costs
+    even: float
 
 
 class Ranked(NamedTuple):
@@ -68,8 +69,7 @@ def ranked(
     node, too."""
     if compiled:
         values = np.empty((1 + len(field.parts), len(may)))
-        handed = tuple([(best, *costs) for best, costs in sets])
-        return Ranked(values, *cards.rank(values, *field, handed, may, single))
+        return Ranked(values, *cards.rank(values, *field, tuple(sets), may, single))
     able = may & (sets[0].best > NO_ROOM) if single else may
     values = weighed(field, fit_of(sets) if field.fit else None)
     return Ranked(values, able.tobytes(), in_order(values[0], able))
@@ -77,7 +77,9 @@ def ranked(
 
 def fit_of(sets: Sequence[SetFit]) -> Floats:
     """Of each cluster, what it is for the set that fits worst."""
-    least: Floats = np.minimum.reduce([fit_part.part(best, costs) for best, costs in sets])
+    least: Floats = np.minimum.reduce(
+        [fit_part.part(best, fit_part.Costs(*costs)) for best, *costs in sets]
+    )
     return least
 
 
@@ -107,16 +109,29 @@ def in_order(score: Floats, able: NDArray[np.bool_]) -> list[int]:
     return order
 
 
+class Fixed(NamedTuple):
+    """The parts that depend on the clusters alone."""
+
+    parts: tuple[str, ...]
+    values: Floats  # [parts, C], what is not known as records have it
+
+
 def shown(
-    values: Floats, parts: Sequence[str], numbers: list[int], *, compiled: bool = COMPILED
+    values: Floats,
+    parts: tuple[str, ...],
+    fixed: Fixed,
+    numbers: list[int],
+    *,
+    compiled: bool = COMPILED,
 ) -> list[tuple[float, dict[str, float]]]:
     """Scores and parts of some clusters as records have them."""
     if compiled:
-        return cards.shown(values, tuple(parts), numbers)
-    found = []
+        return cards.shown(values, parts, fixed.values, fixed.parts, numbers)
+    names, found = (*parts, *fixed.parts), []
     for number in numbers:
-        score, *others = (to_show(value) for value in values[:, number].tolist())
-        found.append((score, dict(zip(parts, others, strict=True))))
+        of_it = (*values[:, number].tolist(), *fixed.values[:, number].tolist())
+        score, *others = map(to_show, of_it)
+        found.append((score, dict(zip(names, others, strict=True))))
     return found
 
 

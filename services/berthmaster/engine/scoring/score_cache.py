@@ -21,6 +21,7 @@ from berthmaster.engine.fleet.needs import Suitable
 from berthmaster.engine.fleet.pieces import makes_slice
 from berthmaster.engine.scoring.asks import ask_of
 from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
+from berthmaster.engine.scoring.parts import fit
 from berthmaster.engine.scoring.room import Room
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, score_nodes
 from berthmaster.messages.workload import MAX_PODS, PodSet, Topology
@@ -33,7 +34,7 @@ _FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
 class Scorecard:
     """Of one kind of pod: every node's score, and the best node of each cluster."""
 
-    __slots__ = ("ask", "best", "best_slot", "nodes", "room", "scores", "seen", "worth")
+    __slots__ = ("ask", "best", "best_slot", "costs", "nodes", "room", "scores", "seen", "worth")
 
     def __init__(self, fleet: Fleet) -> None:
         self.scores: NDArray[np.float32] = np.empty(len(fleet.names), np.float32)
@@ -41,6 +42,7 @@ class Scorecard:
         self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
         self.best_slot: NDArray[np.int64] = np.empty(len(fleet.clusters), np.int64)
         self.worth: Worth | None = None  # that it was made with
+        self.costs = fit.Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
         self.seen = 0  # where the log of touched slots ended
         self.room: Room | None = None  # made for the first gang that asks
         self.ask: cards.Ask | None = None  # for C; None = numpy does it
@@ -84,8 +86,11 @@ class Scorecard:
             return True
         if self.worth is None or not self.worth.same_for(pods, suitable, worth):
             return False
-        self.worth = worth
+        self._learn(pods, worth)
         return True
+
+    def _learn(self, pods: PodSet, worth: Worth) -> None:
+        self.worth, self.costs = worth, fit.costs(pods, worth)
 
     def _make(
         self,
@@ -95,7 +100,7 @@ class Scorecard:
         worth: Worth,
         nodes: "cards.Nodes | None",
     ) -> None:
-        self.worth = worth
+        self._learn(pods, worth)
         self.ask = ask_of(pods, suitable, worth) if nodes is not None else None
         if nodes is not None and self.ask is not None:
             cards.make(nodes, self.ask, self.scores, self.best, self.best_slot)
@@ -170,6 +175,16 @@ def seats(
     nodes = sets[0][1].nodes
     assert nodes is not None
     return cards.seat(nodes, tuple(asks), *span)
+
+
+def seat_of_one(fleet: Fleet, slot: int, card: Scorecard) -> tuple[int, ...] | None:
+    """GPUs for one pod on a node, by C; None if only numpy knows which, or it does not fit."""
+    if card.ask is None or card.nodes is None:
+        return None
+    if not fleet.columns_only[fleet.arrays.cells.cluster_of[slot]]:
+        return None
+    found = cards.seat(card.nodes, ((card.ask, 1, 1),), slot, slot + 1)
+    return found[0][0][1] if found is not None else None
 
 
 class ScoreCache:

@@ -48,35 +48,62 @@ class Turn(NamedTuple):
 
     line: Line
     key: Key
-    order: Order
-    share: QueueShare
     right: Right
-    levels: tuple[Level, ...]  # the queue itself first
-    rank: Rank
     blocked: bool  # known not to fit
     accounts: "_Accounts"  # of its queue and of those above it
+    places: list[tuple[Place, str]]  # of its queue and of those above it, from the top
+    priority: int  # negated
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """By what right each of the queues would have it, its own first."""
+        return tuple(Level(queue, Tier(at[2]), -at[1]) for at, queue in reversed(self.places))
+
+    @property
+    def rank(self) -> Rank:
+        """Who has a lesser one goes before it."""
+        return tuple((at[0], at[1]) for at, _ in self.places), self.priority
 
     def right_to(self, request: JobRequest, models: Models) -> Right:
         """Whether its queue may have this, which need not be all that the job wishes for."""
         return self.accounts.right(ask_of(request), models)
 
 
-class _Accounts(NamedTuple):
+class _Accounts:
     """A queue and those above it, as they stand in a draft."""
 
-    path: Path
-    used: Mapping[str, Mapping[str, int]]
-    running: Mapping[str, int]
+    __slots__ = ("_path", "_queues")
+
+    def __init__(self, queues: Iterable["_Queue"]) -> None:
+        self._queues = {each.share.queue: each for each in queues if not each.is_remnant}
+        self._path: Path = tuple(each.share for each in self._queues.values())
 
     def right(self, ask: Ask, models: Models) -> Right:
         """Whether all of them may have one more job."""
-        return right_along(self.path, self.used.__getitem__, self.running.__getitem__, ask, models)
+        return right_along(self._path, self._used, self._running, ask, models)
+
+    def _used(self, queue: str) -> Mapping[str, int]:
+        return self._queues[queue].used
+
+    def _running(self, queue: str) -> int:
+        return self._queues[queue].running
 
 
 class _Queue:
     """One queue in a draft: with jobs of its own, or with queues below it."""
 
-    __slots__ = ("above", "below", "has", "heads", "is_remnant", "running", "share", "used")
+    __slots__ = (
+        "above",
+        "accounts",
+        "below",
+        "has",
+        "heads",
+        "is_remnant",
+        "path",
+        "running",
+        "share",
+        "used",
+    )
 
     def __init__(
         self,
@@ -85,7 +112,10 @@ class _Queue:
         running: int,
         has: float,
         above: "_Queue | None" = None,
+        *,
+        is_remnant: bool = False,
     ) -> None:
+        """``above``: None of the top alone, which is on nobody's path."""
         self.share = share
         self.used: Amounts = dict(used)
         self.running = running
@@ -93,7 +123,9 @@ class _Queue:
         self.above = above
         self.heads: list[tuple[Order, int, Key, Line]] = []
         self.below: list[tuple[Place, _Queue]] = []
-        self.is_remnant = False  # the jobs that a parent has of its own, from before it was one
+        self.is_remnant = is_remnant  # a parent's own jobs, from before it was one
+        self.path: tuple[_Queue, ...] = (self, *above.path) if above is not None else ()
+        self.accounts = _Accounts(self.path)
 
     def first(self) -> tuple[Order, Line]:
         """The job that it has to offer."""
@@ -130,7 +162,7 @@ class Turns:
             if queue.heads:
                 assert queue.above is not None  # only the top has nothing above
                 queue.above.below.append((self._place(queue), queue))
-        for queue in sorted(self._inner.values(), key=lambda q: -len(self._path(q))):
+        for queue in sorted(self._inner.values(), key=lambda q: -len(q.path)):
             if queue.below and queue.above is not None:
                 heapq.heapify(queue.below)
                 queue.above.below.append((self._place(queue), queue))
@@ -145,8 +177,7 @@ class Turns:
         if is_remnant:
             above, share = self._parent(name), QueueShare(name)
         has = ledger.used(name), ledger.running[name]
-        queue = _Queue(share, *has, self._share(share, has[0]), above)
-        queue.is_remnant = is_remnant
+        queue = _Queue(share, *has, self._share(share, has[0]), above, is_remnant=is_remnant)
         for number, line in enumerate(lines.values()):
             first = line.first()
             if first is not None:
@@ -184,59 +215,45 @@ class Turns:
         """Who is to be decided about; the same one until it is placed or passed over."""
         if not self._top.below:
             return None
-        queue, levels = self._top, []
+        queue, places = self._top, []
         while queue.below:
             place, queue = queue.below[0]
             if not queue.is_remnant:
-                levels.append((place, queue))
+                places.append((place, queue.share.queue))
         order, _, key, line = queue.heads[0]
-        accounts = self._accounts(queue)
         return Turn(
             line,
             key,
-            order,
-            queue.share,
-            accounts.right(line.ask, self._models),
-            tuple(Level(q.share.queue, Tier(p[2]), -p[1]) for p, q in reversed(levels)),
-            (tuple((place[0], place[1]) for place, _ in levels), order[1]),
+            queue.accounts.right(line.ask, self._models),
             line.blocked_at == self._growth and line.is_first(key),
-            accounts,
-        )
-
-    def _path(self, queue: _Queue) -> list[_Queue]:
-        """A queue and those above it."""
-        found = []
-        at: _Queue | None = queue
-        while at is not None and at is not self._top:
-            found.append(at)
-            at = at.above
-        return found
-
-    def _accounts(self, queue: _Queue) -> _Accounts:
-        path = [each for each in self._path(queue) if not each.is_remnant]
-        return _Accounts(
-            tuple(each.share for each in path),
-            {each.share.queue: each.used for each in path},
-            {each.share.queue: each.running for each in path},
+            queue.accounts,
+            places,
+            order[1],
         )
 
     def placed(self, amounts: Amounts) -> None:
         """The one whose turn it was has a place now."""
         queue = self._leaf()
-        _, number, key, line = heapq.heappop(queue.heads)
-        for each in self._path(queue):
+        _, number, key, line = queue.heads[0]
+        for each in queue.path:
             used, more = each.used, {}
             for resource, amount in amounts.items():
                 used[resource] = more[resource] = used.get(resource, 0) + amount
             each.has = max(each.has, self._share(each.share, more))  # of the rest it has no less
             each.running += line.ask.jobs
         self._placed.add(key)
-        if line.is_first(key):
-            while (first := line.first()) is not None and first[1] in self._placed:
+        first = line.first()
+        if first is None or first[1] != key:  # it had a turn of its own, behind the first
+            heapq.heappop(queue.heads)
+        else:
+            while first is not None and first[1] in self._placed:
                 self._taken.setdefault(line, []).append(first)
                 line.pop()
-            if first is not None:
-                heapq.heappush(queue.heads, (first[0], number, first[1], line))
+                first = line.first()
+            if first is None:
+                heapq.heappop(queue.heads)
+            else:
+                heapq.heapreplace(queue.heads, (first[0], number, first[1], line))
         self._moved(queue)
 
     def passed(self) -> None:
@@ -260,7 +277,7 @@ class Turns:
     def _moved(self, queue: _Queue) -> None:
         while queue.heads and queue.heads[0][2] in self._placed:  # it had two turns
             heapq.heappop(queue.heads)
-        for each in self._path(queue):
+        for each in queue.path:
             assert each.above is not None  # only the top has nothing above
             if each.heads or each.below:
                 heapq.heapreplace(each.above.below, (self._place(each), each))

@@ -1,5 +1,6 @@
 """What all parts share: the value that says "not known", and the bounds."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -28,3 +29,9 @@ def within_bounds(values: Floats) -> Floats:
 def told(value: float) -> float:
     """As records have it: what is not known is the worst."""
     return value if value == value else 0.0
+
+
+def all_told(parts: Sequence[Floats], count: int) -> Floats:
+    """The same of all parts of so many clusters, a row for each."""
+    rows: Floats = np.array(parts, np.float64).reshape(len(parts), count)
+    return np.where(np.isnan(rows), 0.0, rows)
