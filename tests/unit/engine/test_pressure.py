@@ -8,6 +8,7 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.scoring.mix import Mix, accepted, accepting, sampled_from, told_as
 from berthmaster.engine.scoring.pressure import (
+    DEAR_KEPT,
     MOVES_MILLI,
     NO_PRESSURE,
     NOTHING_DEAR,
@@ -204,6 +205,21 @@ def test_pressure_of_another_sample_or_of_none_counts_for_nothing() -> None:
     later = learned((ANY, 30), (T4, 600)).newest
     assert gauge.dear(fleet, later, made) is NOTHING_DEAR
     assert gauge.dear(fleet, mix.newest, NO_PRESSURE) is NOTHING_DEAR
+
+
+def test_prices_that_come_back_are_what_they_were_and_few_are_kept() -> None:
+    fleet, newest, gauge = fleet_of(("a", 8, "G2")), learned((ANY, 40)).newest, Gauge()
+
+    def at(price_milli: int) -> Dear:
+        whole = (WholeBlock(gpus=2, price_milli=price_milli),)
+        return gauge.dear(fleet, newest, Pressure(pods=newest.pods, whole=whole))
+
+    usual = at(100)
+    assert at(200) is not usual
+    assert at(100) is usual  # so cards that were made for it still hold
+    for price_milli in range(300, 300 + DEAR_KEPT):
+        at(price_milli)
+    assert at(100) is not usual
 
 
 def test_what_was_told_comes_to_the_same_on_a_fleet_that_is_laid_out_anew() -> None:

@@ -32,6 +32,7 @@ Rules of this file:
 - Only what can be told counts: thousandths, and the same for all nodes of a pool.
 """
 
+from collections import OrderedDict
 from typing import Final
 
 import numpy as np
@@ -58,6 +59,8 @@ MOVES_SHARE: Final = 8  # … an eighth of what it was
 _STEP_MILLI: Final = 10
 _SELDOM: Final = 12  # worked out when a pod was placed for each so many nodes …
 _SOONEST: Final = 2  # … but at least so many
+
+DEAR_KEPT: Final = 8  # 8 bytes a node each: prices go to and fro, and cards still hold then
 
 _GPUS: Final = np.arange(LARGEST_BLOCK + 1)  # wholly free on a node
 
@@ -185,7 +188,7 @@ class Gauge:
         self._laid: Laid | None = None
         self._pools: Pools | None = None
         self._made: tuple[object, Pressure] | None = None
-        self._dear: tuple[int, Pressure, Dear] | None = None
+        self._dear: OrderedDict[tuple[int, Pressure], Dear] = OrderedDict()  # by layout
 
     def pools(self, fleet: Fleet, sampled: Sampled) -> Pools:
         """Those of a fleet and a sample. The fleet must be arranged."""
@@ -218,11 +221,13 @@ class Gauge:
         """What it comes to on the nodes as they are laid out now."""
         if pressure.pods != sampled.pods or not (pressure.pools or pressure.whole):
             return NOTHING_DEAR
-        known = self._dear
-        if known is None or known[:2] != (fleet.layout, pressure):
-            made = dear_of(self.pools(fleet, sampled), pressure)
-            known = self._dear = fleet.layout, pressure, made
-        return known[2]
+        key = fleet.layout, pressure
+        known = self._dear.get(key)
+        if known is None:
+            known = self._dear[key] = dear_of(self.pools(fleet, sampled), pressure)
+            if len(self._dear) > DEAR_KEPT:
+                self._dear.popitem(last=False)
+        return known
 
 
 def is_due(pressure: Pressure, sampled: Sampled, placed: int, nodes: int) -> bool:

@@ -168,7 +168,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         shape = shape_of(asked)  # it was ended to go on there
     found = None
     shares: Shares | None = None
-    owed = reserves.owed(turn.key)
+    owed = kept is not None and kept.reservation.owed
     spread = request.divide is not None and request.divide.by == "weight"
     blocked = turn.blocked and line.left_alone <= reserves.tokens
     if draft.anew or not blocked:
@@ -199,7 +199,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
         reserves.drop(turn.key)
         reserves.give_way(turn.rank, bound.holdings)
     _record(draft, workload, request, shortlist, chosen, bound)
-    taken = with_bound(request, bound.bindings)
+    taken = with_bound(request, bound.bindings) if elastic else request
     return amounts_of(know.fleet.node, taken, chosen.cluster, bound.bindings)
 
 

@@ -325,7 +325,8 @@ def _commit(
 
 def is_parted(draft: Draft, workload: Workload) -> bool:
     """Whether it is a part that must not go on, and is about to be ended."""
-    if workload.key not in draft.know.derived.parts:
+    request = workload.request
+    if request is None or request.part is None:
         return False
     job = draft.know.parts.job_of(workload)
     return job is None or bool(why_parted(draft.know, draft.policy, draft.now_s, job))
