@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from berthmaster.dashboard.board import Scope
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.lifecycle.fold import Key, Verdict, Workload, ends_as_told_s, key, offer
+from berthmaster.lifecycle.remains import Remains
 from berthmaster.lifecycle.states import ENDED, LIVE, State
 from berthmaster.messages.families import event_cluster, event_kind
 from berthmaster.messages.workload import (
@@ -65,6 +66,7 @@ class Jobs:
     def __init__(self, most_ended: int = MAX_ENDED) -> None:
         self.open: dict[Key, Workload] = {}
         self.ended: OrderedDict[Key, Workload] = OrderedDict()
+        self._remains = Remains()
         self.unreadable: dict[Key, str] = {}  # frozen: an event of it cannot be read
         self.changes = 0  # rises with each event that counted
         # Tenant -> state -> how many are known; a divided job is one, and its parts are none.
@@ -82,10 +84,12 @@ class Jobs:
         work = self.open.get(name) or self.ended.get(name)
         known = work is not None
         if work is None:
-            work = Workload(tenant=event.tenant, id=event.id)
+            work = self._remains.take(event.tenant, event.id)
         before = work.shown
         judged = Verdict.VOID if is_astray else None
         verdict = offer(work, event, sequence, stored_at_s, judged=judged)
+        if not known:
+            self._remains.keep(work)
         if verdict is not Verdict.COUNTED:
             return verdict
         self.changes += 1

@@ -31,6 +31,7 @@ from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.lifecycle.governed import sent_by_hub
+from berthmaster.lifecycle.remains import Remains
 from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL
@@ -143,6 +144,7 @@ class LogView:
         self._window = window
         self._open: dict[Key, Workload] = {}
         self._ended: OrderedDict[Key, int] = OrderedDict()
+        self._remains = Remains()
         self._here: dict[str, dict[Key, _Here]] = {}
         self._by_hub: dict[str, dict[HubName, _Here]] = {}
         self._hub_names: dict[Key, HubName] = {}  # of those that are in it
@@ -232,13 +234,15 @@ class LogView:
             self._ended[name] = sequence
             return ""
         known = self._open.get(name)
-        workload = known or Workload(tenant=event.tenant, id=event.id)
+        workload = known or self._remains.take(event.tenant, event.id)
         was = workload.cluster if workload.live else ""
         claimant = workload.executor
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         if verdict is Verdict.MISSED:
             self.doubts.append((event.tenant, event.id, sequence))
             self._doubted.add(name)
+        if known is None:
+            self._remains.keep(workload)
         if verdict is not Verdict.COUNTED:
             return ""
         if workload.ended:

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.remains import Remains
 from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
 from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
@@ -287,6 +288,7 @@ class WorkloadIndex:
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
+        self._remains = Remains()
         self._frozen: dict[Key, str] = {}
         self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
         self.waiting: Counter[str] = Counter()  # queue -> how many jobs wait in it
@@ -324,11 +326,12 @@ class WorkloadIndex:
                 if sequence <= record.sequence or not isinstance(event, Submitted) or event.after:
                     return None
                 self._drop(tenant, record)  # its tombstone is gone, and the id begins a new life
-            work = Workload(tenant=tenant.name, id=event.id)
+            work = self._remains.take(tenant.name, event.id)
         before = work.shown
         verdict = offer(work, event, sequence, stored_at_s, judged=judged)
-        if work.state is State.NEW:
-            return verdict, work  # a story without its beginning: nothing to remember
+        if work.state is State.NEW:  # a story without its beginning
+            self._remains.keep(work)
+            return verdict, work
         if before is not work.shown and work.request is not None and not work.part_of:
             self.waiting[work.request.queue] += work.state is State.QUEUED
             self.waiting[work.request.queue] -= before is State.QUEUED

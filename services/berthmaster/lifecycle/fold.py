@@ -14,6 +14,10 @@ workload that nothing is known of, an ending is a tombstone too, and nothing els
 ``submitted`` goes first of all that is removed: where it stands behind a gap and nothing before it
 counts, a damaged log has lost somebody's void words about a life that was yet to begin.
 
+What is left of a life may be what a damaged log has left of one that goes on. Nobody can tell by
+the story, but for one thing: where a placement stands in it (or a ``recovered``) and behind that
+its claimant's word, the attempt is his: what others say of its end is void, as in a whole story.
+
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
 the server's guard does, so an honest writer that was refused fits in again.
@@ -83,6 +87,7 @@ from berthmaster.messages.workload import (
 
 Key = NewType("Key", str)
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
+_TAKES: Final = (Claimed, Admitted, Running)
 TELLS_ALL: Final = (Recovered, *_ENDINGS)  # what may make sense of a story that lacks something
 PROGRESS_EVERY_S: Final = 10.0
 PROGRESS_SHARE: Final = 0.01  # of what it has run
@@ -111,6 +116,16 @@ class Wish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     since_s: float
     to: str = ""
     reason: str = ""
+
+
+class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Of a life whose beginning is not there: to whom what is left says that its last attempt was
+    given. Only once he has taken it that is certain: the first event of what is left may have lost
+    its race."""
+
+    attempt: int
+    cluster: str
+    taken: bool = False
 
 
 class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -166,6 +181,7 @@ class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
     progress_at_s: float = 0.0  # server's time
     ran_s: float = 0.0  # of attempts that are over, what max_run_s counts
     reason: str = ""  # of the last withdrawal, eviction or ending
+    rest: Rest | None = None  # while it is NEW
 
     @property
     def key(self) -> Key:
@@ -263,12 +279,15 @@ def offer(
         if judged is Verdict.COUNTED:  # it follows on what this reader has not seen
             workload.sequence = max(workload.sequence, event.after)
         left_over = workload.state is _NEW and event.after > 0
-        if isinstance(event, _ENDINGS) and not workload.ended:
-            if left_over or judged is Verdict.COUNTED:
-                _raise_tombstone(workload, event, sequence, stored_at_s)
-                return Verdict.COUNTED
-        elif left_over and not isinstance(event, Submitted | Recovered):
-            workload.sequence = sequence
+        if (
+            isinstance(event, _ENDINGS)
+            and not workload.ended
+            and (judged is Verdict.COUNTED or (left_over and _may_end(workload, event)))
+        ):
+            _raise_tombstone(workload, event, sequence, stored_at_s)
+            return Verdict.COUNTED
+        if left_over and not isinstance(event, Submitted | Recovered):
+            _pass_over(workload, event, sequence)
             return Verdict.VOID
         if event.after > workload.sequence and not workload.ended:
             return Verdict.MISSED
@@ -323,7 +342,8 @@ def judged_story(
     is void.
     """
     workload = Workload(tenant=tenant, id=workload_id)
-    ending = -1 if _is_begun(story) else _left_over(story)
+    is_begun = _is_begun(story)
+    ending = -1 if is_begun else _left_over(story)
     given_up = _given_up(story)
     healed = max(_recovered(story), given_up)
     verdicts: list[Verdict] = []
@@ -335,6 +355,8 @@ def judged_story(
             told = Verdict.VOID
         elif at == ending:
             told = Verdict.COUNTED
+        elif ending < 0 and not is_begun and isinstance(event, _ENDINGS):
+            told = Verdict.VOID
         elif is_given_up(event):
             told = Verdict.COUNTED if has_gap and at == given_up else Verdict.VOID
         verdict = offer(workload, event, *place, judged=told)
@@ -408,12 +430,41 @@ def _left_over(story: Sequence[RecordedEvent]) -> int:
     """Which of what is left of an ended life is its ending: the first one that names the event
     before it, as a void one may stand in between; else the first of all. -1: none is."""
     first = -1
+    left = Workload(tenant="", id="")
     for at, one in enumerate(story):
-        if isinstance(one.event, _ENDINGS) and one.event.after:
-            if at and one.event.after == story[at - 1].sequence:
+        event = one.event
+        if isinstance(event, _ENDINGS) and event.after and _may_end(left, event):
+            if at and event.after == left.sequence:
                 return at
             first = at if first < 0 else first
+        if not one.void:
+            _pass_over(left, event, one.sequence)
+        left.sequence = one.sequence
     return first
+
+
+def _may_end(left: Workload, event: Ending) -> bool:
+    """Whether it may be the ending of a life of which this is left. What has lost its race ends
+    nothing, and an attempt that was taken is ended by nobody else."""
+    if event.after < left.sequence:
+        return False
+    rest = left.rest
+    if rest is None or not rest.taken or event.after > left.sequence or is_given_up(event):
+        return True
+    return event.attempt == rest.attempt and event.cluster in ("", rest.cluster)
+
+
+def _pass_over(left: Workload, event: WorkloadEvent, sequence: int) -> None:
+    """It counts for nothing, as the beginning is not there; yet it may say whose the attempt is."""
+    before, left.sequence = left.sequence, sequence
+    if event.after < before or event.after >= sequence:
+        return  # it has lost its race
+    if isinstance(event, Placed | Recovered):
+        left.rest = Rest(event.attempt, event.cluster)
+    elif event.after > before or isinstance(event, Divided):
+        left.rest = None
+    elif isinstance(event, _TAKES) and left.rest == Rest(event.attempt, event.cluster):
+        left.rest = Rest(event.attempt, event.cluster, taken=True)
 
 
 def is_whole(events: Sequence[RecordedEvent]) -> bool:
@@ -470,6 +521,7 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
 
 def _raise_tombstone(workload: Workload, event: Ending, sequence: int, stored_at_s: float) -> None:
     _apply(workload, event, sequence, stored_at_s)
+    workload.rest = None
     workload.attempt = event.attempt
     workload.cluster = event.cluster
     workload.submitted_at_s = event.submitted_at_s
@@ -658,6 +710,7 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
 
 def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: float) -> None:
     """It is new. For a part of a divided job room is kept, and it goes on where the job was."""
+    workload.rest = None
     workload.request = event.request
     workload.digest = event.digest
     workload.cell = event.cell
@@ -672,6 +725,7 @@ def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: f
 
 def _take_over(workload: Workload, event: Recovered, sequence: int, stored_at_s: float) -> None:
     """All of it but what no executor knows: an origin, a wish to cancel."""
+    workload.rest = None
     for field in _TOLD:
         setattr(workload, field, getattr(event, field))
     workload.submitted_sequence = workload.submitted_sequence or sequence

@@ -89,10 +89,12 @@ class Log:
         cell: str = "all",
         pod_sets: tuple[PodSet, ...] = (PodSet(),),
         target: Target = Target(),  # noqa: B008
+        lost: bool = False,
         **more: Any,
     ) -> Placed:
-        """Submitted if need be, and placed."""
-        after = self.submit(name, cell, pod_sets, **more) if attempt == 1 else self.last
+        """Submitted if need be (``lost``: the log has lost that), and placed."""
+        is_first = attempt == 1 and not lost
+        after = self.submit(name, cell, pod_sets, **more) if is_first else self.last
         placed = Placed(
             **head(after, name),
             cluster=cluster,
@@ -386,6 +388,18 @@ def test_what_was_brought_back_is_listed_as_claimed_and_its_executor_goes_on() -
     assert isinstance(story, OwnWorkload)
     assert (story.state, story.sequence, story.attempt) == ("claimed", log.last, 1)
     assert log.view.check(RED, succeeded(log.last), again=False) == Store()
+
+
+def test_what_lost_its_beginning_is_brought_back_whatever_a_stranger_says_of_its_end() -> None:
+    log = at_work()
+    log.last += 1  # its submission, which is lost
+    log.place(RED, lost=True)
+    log.store(claimed(log.last))
+    log.store(msgspec.structs.replace(succeeded(log.last), cluster=BLUE))
+    assert log.store(recovered(log.last, RED)) == RED
+    story = log.view.story(RED, "acme", "train")
+    assert isinstance(story, OwnWorkload)
+    assert story.state == "claimed"
 
 
 def test_of_two_clusters_the_one_with_the_earlier_attempt_is_sent_a_list_without_it() -> None:

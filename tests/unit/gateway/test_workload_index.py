@@ -20,7 +20,7 @@ from berthmaster.messages.workload import (
     Recovered,
     WorkloadEvent,
 )
-from tests.unit.gateway.stories import cancelled, job, placed, submitted, succeeded
+from tests.unit.gateway.stories import cancelled, claimed, job, placed, submitted, succeeded
 
 
 def offer_all(view: WorkloadIndex, *events: WorkloadEvent, start: int = 1) -> None:
@@ -53,26 +53,30 @@ def ids(view: WorkloadIndex, **request: object) -> list[str]:
         asked = msgspec.structs.replace(asked, before=page.next_before)
 
 
+def recovered(name: str, after: int) -> Recovered:
+    return Recovered(
+        tenant="ann",
+        id=name,
+        after=after,
+        at_s=0.0,
+        by="door",
+        cluster="c1",
+        attempt=1,
+        executor="x",
+        pods=(),
+        request=job(name),
+        digest="d",
+        decision=1,
+    )
+
+
 def test_what_was_brought_back_is_shown_as_claimed_whatever_was_known_of_it() -> None:
     for known in (True, False):
         view = WorkloadIndex()
         if known:
             offer_all(view, submitted(job("back")))
             view.freeze("ann", "back", "events of it are missing from the log")
-        event = Recovered(
-            tenant="ann",
-            id="back",
-            after=int(known),
-            at_s=0.0,
-            by="door",
-            cluster="c1",
-            attempt=1,
-            executor="x",
-            pods=(),
-            request=job("back"),
-            digest="d",
-            decision=1,
-        )
+        event = recovered("back", after=int(known))
         if known:  # its story is read again: it may freeze it again
             offered = view.offer(event, 9, 9.0)
             assert offered is not None
@@ -83,6 +87,18 @@ def test_what_was_brought_back_is_shown_as_claimed_whatever_was_known_of_it() ->
         assert (shown.id, shown.state, shown.cluster) == ("back", "claimed", "c1")
         assert view.open_of("ann") == 1
         assert view.waiting["default"] == 0
+
+
+def test_what_lost_its_beginning_is_brought_back_whatever_a_stranger_says_of_its_end() -> None:
+    view = WorkloadIndex()
+    lie = msgspec.structs.replace(succeeded(job("back"), 3), cluster="nowhere")
+    left: list[WorkloadEvent] = [placed(job("back"), 1), claimed(job("back"), 2), lie]
+    for at, event in enumerate(left, 2):
+        offered = view.offer(event, at, float(at))
+        assert offered is not None
+        assert offered[0] is Verdict.VOID
+    offer_all(view, recovered("back", after=4), start=5)
+    assert [one.state for one in listed(view, ListRequest()).workloads] == ["claimed"]
 
 
 def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:

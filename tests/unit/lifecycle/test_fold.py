@@ -256,6 +256,12 @@ def whole(*kinds: type[WorkloadEvent]) -> tuple[list[RecordedEvent], Workload]:
     return story_of(*events), workload
 
 
+def heard_live(story: list[RecordedEvent]) -> tuple[Workload, list[Verdict]]:
+    """By a reader that hears each event by itself."""
+    work = new()
+    return work, [offer(work, one.event, one.sequence, one.stored_at_s) for one in story]
+
+
 @pytest.mark.parametrize("kind", [Succeeded, Failed, Cancelled, Running, Claimed, Evicted])
 @pytest.mark.parametrize("after", [31, 44, 999])
 def test_a_lie_behind_a_gap_is_void_once_the_story_is_read_and_the_life_goes_on(
@@ -348,6 +354,66 @@ def test_a_life_that_begins_behind_a_lost_lie_is_not_what_is_left_of_an_ended_on
             told = heard(story, story[length - 1].sequence)
             assert judged_story(TENANT, ID, told, is_lost)[1] == counted[:length]
     assert judged_story(TENANT, ID, story)[0].state is State.RUNNING
+
+
+def test_a_stranger_does_not_end_what_was_brought_back_if_what_that_builds_on_is_lost() -> None:
+    """Twice damaged: it is frozen, and its own ending ends it."""
+    back = fitting(Recovered, new(), after=15, attempt=1)
+    running = fitting(Running, lived(Submitted, Placed, Claimed), after=20)
+    own = fitting(Succeeded, lived(Submitted, Placed, Claimed), after=40)
+    lie = msgspec.structs.replace(own, after=30, cluster="nowhere")
+    told = story_of((20, back), (30, running), (40, lie), (50, own))
+    work, verdicts = judged_story(TENANT, ID, told[:-1], (15).__eq__)
+    assert (work.state, verdicts) == (State.NEW, [Verdict.MISSED, Verdict.VOID, Verdict.VOID])
+    work, verdicts = judged_story(TENANT, ID, told, (15).__eq__)
+    assert (work.state, verdicts[-2:]) == (State.SUCCEEDED, [Verdict.VOID, Verdict.COUNTED])
+
+
+def test_what_is_left_of_a_life_says_whose_its_end_may_be() -> None:
+    """Its beginning is lost. Whoever was given the attempt and claimed it ends it, or nobody."""
+    life, work = whole(Submitted, Placed, Claimed, Running)
+    lie = fitting(Cancelled, work, cluster="nowhere")
+    told = [*life[1:], *story_of((50, lie))]
+    for work, verdicts in (judged_story(TENANT, ID, told), heard_live(told)):
+        assert (work.state, verdicts) == (State.NEW, [Verdict.VOID] * 4)
+    # By its own ending it ends, behind the lie as well; and it is brought back.
+    own = fitting(Succeeded, lived(Submitted, Placed, Claimed, Running), after=50)
+    for work, verdicts in (
+        judged_story(TENANT, ID, [*told, *story_of((60, own))]),
+        heard_live([*told, *story_of((60, own))]),
+    ):
+        assert (work.state, verdicts[-1]) == (State.SUCCEEDED, Verdict.COUNTED)
+    recovered = fitting(Recovered, new(), attempt=1, after=50)
+    for work, verdicts in (
+        judged_story(TENANT, ID, [*told, *story_of((60, recovered))]),
+        heard_live([*told, *story_of((60, recovered))]),
+    ):
+        assert (work.state, verdicts[-1]) == (State.CLAIMED, Verdict.COUNTED)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [(20, 50), (30, 50), (20, 30, 45, 50), (20, 30, 45, 46, 50)],
+    ids=["not claimed", "not placed", "placed anew meanwhile", "placed anew, and claimed"],
+)
+def test_where_what_is_left_does_not_say_whose_it_is_an_ending_ends_it(
+    left: tuple[int, ...],
+) -> None:
+    """The first of what is left may have lost its race, and a hole may hide another attempt."""
+    placed, claimed = (fitting(kind, lived(Submitted), after=0) for kind in (Placed, Claimed))
+    placed = msgspec.structs.replace(placed, after=10)
+    claimed = msgspec.structs.replace(claimed, after=20, attempt=1)
+    again = msgspec.structs.replace(claimed, after=45, attempt=2, cluster="c9")
+    there = {
+        20: placed,
+        30: claimed,
+        45: fitting(Running, new(), after=40, attempt=2, cluster="c9"),
+        46: again,
+    }
+    told = story_of(*((at, there[at]) for at in left[:-1]))
+    told += story_of((50, tombstone(after=left[-2], attempt=2)))
+    for work, verdicts in (judged_story(TENANT, ID, told), heard_live(told)):
+        assert (work.state, verdicts[-1]) == (State.SUCCEEDED, Verdict.COUNTED)
 
 
 def test_what_a_damaged_log_has_lost_is_made_good_by_what_was_recovered() -> None:
