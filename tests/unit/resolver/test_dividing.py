@@ -151,6 +151,11 @@ def test_a_job_that_comes_again_takes_no_id_of_parts_that_were_brought_back() ->
     world.append(back)
     world.run(part)
     world.succeed(part)
+    lost_word = CancelRequested(
+        tenant=TENANT, id="train", after=1, at_s=world.now_s, by="gateway", cluster="c2"
+    )
+    world.resolver.on_event(lost_word, world.sequence + 1, world.now_s)  # of the life that is lost
+    world.sequence += 1
     assert dict(snapshot_of(world.resolver.know).divisions) == {key(TENANT, "train"): 1}
     name = world.submit(GANG)
     world.settle()

@@ -2,12 +2,23 @@
 
 from msgspec.structs import replace
 
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.fold import Key, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.workload import Evicted
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World, placements
+
+
+def fail(world: World, name: Key) -> None:
+    """Its attempt ends by its own fault, and it is to be tried again."""
+    failed = Evicted(
+        **world._attempt(name),  # type: ignore[arg-type]
+        reason="exited with 1",
+        fault="exit",
+        exit_code=1,
+    )
+    world.append(failed)
 
 
 def test_a_failure_of_its_own_is_tried_again_after_a_pause_that_doubles() -> None:
@@ -18,13 +29,7 @@ def test_a_failure_of_its_own_is_tried_again_after_a_pause_that_doubles() -> Non
     for pause_s in (10.0, 20.0):
         assert placements(world.decide())
         world.claim(name)
-        failed = Evicted(
-            **world._attempt(name),  # type: ignore[arg-type]
-            reason="exited with 1",
-            fault="exit",
-            exit_code=1,
-        )
-        world.append(failed)
+        fail(world, name)
         began_s = world.now_s
         assert work.retry_at_s == work.changed_at_s + pause_s
         assert world.decide() is None
@@ -54,13 +59,7 @@ def test_a_clock_that_is_put_back_lets_it_rest_again_and_what_is_decided_repeats
     name = world.submit(replace(job("flaky", gpus=1), retries=3, backoff_s=10.0))
     assert placements(world.decide())
     world.claim(name)
-    failed = Evicted(
-        **world._attempt(name),  # type: ignore[arg-type]
-        reason="exited with 1",
-        fault="exit",
-        exit_code=1,
-    )
-    world.append(failed)
+    fail(world, name)
     work, before_s = world.resolver.know.open[name], world.now_s
     # Nothing is decided of it meanwhile: another has all of the room.
     other = world.submit(replace(job("other", gpus=2), priority=9))

@@ -74,8 +74,6 @@ class Parts:
 
     def follow(self, workload: Workload, before: State) -> None:
         """A workload changed, which may be such a job."""
-        if workload.ended:
-            self.numbers.pop(workload.key, None)
         is_divided = workload.state is State.DIVIDED
         if is_divided and workload.key not in self._ends:
             self._ends[workload.key] = {}
@@ -87,8 +85,10 @@ class Parts:
                 del self._jobs[name]
 
     def ended(self, name: Key, event: WorkloadEvent, part: Workload | None) -> None:
-        """A part has. ``part``: as it stood before; None: only its tombstone was seen."""
-        self.numbers.pop(name, None)  # it is a job, whose id does not come again
+        """A part or a job has, if the event says so. ``part``: as it stood before; None: it is not
+        open, so an ending is a tombstone, and anything else says nothing."""
+        if isinstance(event, Ending):
+            self.numbers.pop(name, None)  # of a job, whose id does not come again
         job = self._jobs.get(name)
         if job is None or event.id in self._ends[job]:
             return
