@@ -396,9 +396,12 @@ class Judge:
                 self.claims[Attempt(work.tenant, work.id, work.attempt)] = work.executor
 
     def was_lied_of(self, name: Key) -> bool:
-        """Whether a lie stands in its story: if the log has lost some of it, too, nobody can tell
-        any more what is true of it."""
-        return any(message.sequence in self.lies for message in self.stories(name))
+        """Whether a lie stands in its story that names what the log has lost: nobody can tell any
+        more what is true of it."""
+        return any(
+            message.sequence in self.lies and self._is_gone(message.body.after)
+            for message in self.stories(name)
+        )
 
     def _judge(self, name: Key) -> Verdict:
         """Of the last event of a story, as the log has it now."""

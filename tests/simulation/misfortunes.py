@@ -74,7 +74,6 @@ class Haunted(Damaged):
         later = Workload(tenant=TENANT, id=f"job-{dice.randrange(16)}")
         if later.key not in self.judge.workloads:  # perhaps it is submitted later
             known.append(later)
-        known = [work for work in known if work.key not in self.judge.forgotten]  # see was_lied_of
         if not known:
             return
         work = dice.choice(known)

@@ -10,6 +10,8 @@ Rules of this file:
   whole, or has ended, brings nothing back.
 - What the log knows outweighs the receipt: an ending, in log or archive; a later attempt; the end
   of this one; another content under the same id, which is another job.
+- Who wrote before the placement knew of neither that attempt nor a later one: what he says of them
+  is a lie, or of a life before. But what counts in what is left stands, however old it is.
 - Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
   Of the same attempt, what runs outweighs a placement that nobody has claimed: a decider that began
   just after the loss placed anew what it could not know of.
@@ -38,6 +40,7 @@ from berthmaster.messages.workload import (
     Submitted,
     Succeeded,
     Withdrawn,
+    WorkloadEvent,
 )
 
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
@@ -57,6 +60,21 @@ class Losses(NamedTuple):
         """Whether anything was accepted as lost since the receipt was signed."""
         mine = self.of(log)
         return bool(mine) and (receipt.log != log or mine[-1].at_s > receipt.accepted_at_s)
+
+    def precedes(self, one: RecordedEvent, receipt: Receipt, log: str) -> bool:
+        """Whether it was stored before the placement that the receipt is of. Its number alone does
+        not say that, as numbers behind a lost tail are given anew; its time alone does not, as a
+        server's clock may be put back; and what stands behind an end that was accepted since has
+        come after it, whatever the clock said."""
+        return (
+            one.sequence < receipt.sequence
+            and one.stored_at_s < receipt.placed_at_s
+            and all(
+                one.sequence <= loss.last
+                for loss in self.of(log)
+                if receipt.log != log or loss.at_s > receipt.accepted_at_s
+            )
+        )
 
     def has(self, number: int, receipt: Receipt, log: str, is_taken: Callable[[int], bool]) -> bool:
         """Whether what stood under this number when the receipt was signed is lost now.
@@ -129,7 +147,13 @@ def judged(
     taken = taken | _taken_by_itself(receipt, story)
     work, verdicts = judged_story(receipt.tenant, receipt.id, story, is_lost)
     has_gap = Verdict.MISSED in verdicts
-    if why := _known_better(receipt, work, story, verdicts, archived):
+    telling = [
+        one.event
+        for one, verdict in zip(story, verdicts, strict=True)
+        if _tells(one, verdict, work.state)
+        and (verdict is Verdict.COUNTED or not losses.precedes(one, receipt, log))
+    ]
+    if why := _known_better(receipt, work, telling, archived):
         return No(why)
     is_here = work.live and work.attempt == receipt.attempt and work.cluster == receipt.cluster
     if is_here and not has_gap and work.state is not State.PLACED:
@@ -202,14 +226,22 @@ def _taken_by_itself(receipt: Receipt, story: Sequence[RecordedEvent]) -> set[in
     return taken
 
 
+def _tells(one: RecordedEvent, verdict: Verdict, state: State) -> bool:
+    """Whether somebody who knew the workload may have written it. What lost its race says nothing;
+    of a story without its beginning nothing counts, and yet each event was stored by somebody."""
+    if one.void or (verdict is Verdict.VOID and state is not State.NEW):
+        return False
+    return one.event.after < one.sequence  # else it names what was not stored then
+
+
 def _known_better(
     receipt: Receipt,
     work: Workload,
-    story: Sequence[RecordedEvent],
-    verdicts: Sequence[Verdict],
+    telling: Sequence[WorkloadEvent],
     archived: Sequence[RecordedEvent],
 ) -> str:
-    """What the log says against it, "" = nothing."""
+    """What the log says against it, "" = nothing. ``telling``: of the story whatever may have been
+    written by somebody who knew of the attempt."""
     if work.ended:
         return f"the log says that it has {work.state}"
     if work.request is not None and work.digest != receipt.digest:
@@ -217,41 +249,35 @@ def _known_better(
     for one in archived:
         if isinstance(one.event, _ENDINGS) and one.stored_at_s >= receipt.placed_at_s:
             return "the archive says how it ended"
-    is_given_here = _is_given(receipt, story)
-    for one, verdict in zip(story, verdicts, strict=True):
-        # What lost its race says nothing; of a story without its beginning nothing counts, and yet
-        # each event was stored by somebody who knew it.
-        if one.void or (verdict is Verdict.VOID and work.state is not State.NEW):
-            continue
-        if one.event.after >= one.sequence:
-            continue  # it names what was not stored then: nobody who knew it wrote that
-        attempt = getattr(one.event, "attempt", 0)
+    is_given_here = _is_given(receipt, telling)
+    for event in telling:
+        attempt = getattr(event, "attempt", 0)
         if attempt > receipt.attempt:
             return f"the log has a later attempt of it, {attempt}"
         if attempt < receipt.attempt:
             continue
-        is_ours = getattr(one.event, "cluster", "") == receipt.cluster
-        is_gift = isinstance(one.event, _GIFTS)
+        is_ours = getattr(event, "cluster", "") == receipt.cluster
+        is_gift = isinstance(event, _GIFTS)
         if is_given_here and not is_ours and not is_gift:
             continue  # by a cluster that does not hold the attempt: void, whatever is lost before
-        if isinstance(one.event, Evicted | Withdrawn):
+        if isinstance(event, Evicted | Withdrawn):
             return "the log says that this attempt is over"
-        is_promise = isinstance(one.event, Placed) and work.state is State.PLACED
+        is_promise = isinstance(event, Placed) and work.state is State.PLACED
         if not is_ours and not is_promise:
             return "the log says that this attempt is another cluster's"
     return ""
 
 
-def _is_given(receipt: Receipt, story: Sequence[RecordedEvent]) -> bool:
+def _is_given(receipt: Receipt, telling: Sequence[WorkloadEvent]) -> bool:
     """Whether the newest that gives this attempt to a cluster gives it to the receipt's. Where the
     log has lost that, the receipt says so if its cluster's own word of the attempt stands: two
     clusters tell of it then, and one of them alone can show that it was given it."""
     own = False
-    for one in reversed(story):
-        if getattr(one.event, "attempt", 0) != receipt.attempt or one.void:
+    for event in reversed(telling):
+        if getattr(event, "attempt", 0) != receipt.attempt:
             continue
-        is_ours = getattr(one.event, "cluster", "") == receipt.cluster
-        if isinstance(one.event, _GIFTS):
+        is_ours = getattr(event, "cluster", "") == receipt.cluster
+        if isinstance(event, _GIFTS):
             return is_ours
         own |= is_ours
     return own

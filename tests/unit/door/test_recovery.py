@@ -237,6 +237,48 @@ def test_what_others_say_of_an_attempt_that_was_given_here_is_void_behind_a_gap_
     assert isinstance(verdict(receipt(), [*story, elsewhere], gap(10)), No)
 
 
+def _told(sequence: int, stored_at_s: float, event: WorkloadEvent, cluster: str) -> RecordedEvent:
+    told = replace(event, cluster=cluster, after=sequence - 5)  # type: ignore[call-arg]
+    return RecordedEvent(sequence=sequence, stored_at_s=stored_at_s, event=told)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        fitting(Evicted, lived(*KINDS)),
+        fitting(Withdrawn, lived(Submitted, Placed)),
+        fitting(Claimed, lived(Submitted, Placed)),
+        fitting(Placed, lived(Submitted)),
+        replace(fitting(Running, lived(*KINDS)), attempt=2),
+    ],
+    ids=["its end", "taken back", "another's", "given to another", "a later attempt"],
+)
+def test_who_wrote_before_the_placement_says_nothing_of_the_attempt(word: WorkloadEvent) -> None:
+    lost = cut_at(15)  # nothing is left of it but a lie of before it was submitted
+    for cluster in ("evil", CLUSTER):
+        found = verdict(receipt(), [_told(9, 0.5, word, cluster)], lost)
+        assert isinstance(found, BringBack)
+        assert (found.event.cluster, found.event.attempt, found.event.after) == (CLUSTER, 1, 9)
+
+    # A number that was given anew, a clock that was put back, a message behind an accepted end.
+    assert isinstance(verdict(receipt(), [_told(9, 2.5, word, "evil")], lost), No)
+    later = [_told(21, 0.5, word, "evil")]
+    assert isinstance(verdict(receipt(), later, cut_at(25), taken=(20,)), No)
+    assert isinstance(verdict(receipt(), [_told(9, 0.5, word, "evil")], cut_at(8)), No)
+    # That the log ended there before the receipt was signed says nothing.
+    twice = Losses((Loss(LOG, ACCEPTED_S - 9, 8), *lost.each))
+    signed = receipt(accepted_at_s=ACCEPTED_S - 9)
+    assert isinstance(verdict(signed, [_told(9, 0.5, word, "evil")], twice), BringBack)
+
+
+def test_what_counts_stands_however_old_it_is() -> None:
+    """The log as it was before its id was used again for the same job."""
+    for kinds in ((Submitted, Placed, Withdrawn), (*KINDS, Evicted)):
+        again = receipt(sequence=200, submitted_sequence=190, placed_at_s=99.0)
+        found = verdict(again, life(*kinds), cut_at(60))
+        assert found == No("the log says that this attempt is over")
+
+
 def test_an_ending_in_the_archive_outweighs_a_receipt_of_that_life_and_of_no_later_one() -> None:
     ended = life(*KINDS, Succeeded)
     why = No("the archive says how it ended")
