@@ -238,7 +238,7 @@ def test_what_others_say_of_an_attempt_that_was_given_here_is_void_behind_a_gap_
 
 
 def _told(sequence: int, stored_at_s: float, event: WorkloadEvent, cluster: str) -> RecordedEvent:
-    told = replace(event, cluster=cluster, after=sequence - 5)  # type: ignore[call-arg]
+    told = replace(event, cluster=cluster, after=sequence - 5)
     return RecordedEvent(sequence=sequence, stored_at_s=stored_at_s, event=told)
 
 
