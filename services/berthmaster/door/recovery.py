@@ -228,10 +228,12 @@ def _taken_by_itself(receipt: Receipt, story: Sequence[RecordedEvent]) -> set[in
 
 def _tells(one: RecordedEvent, verdict: Verdict, state: State) -> bool:
     """Whether somebody who knew the workload may have written it. What lost its race says nothing;
-    of a story without its beginning nothing counts, and yet each event was stored by somebody."""
-    if one.void or (verdict is Verdict.VOID and state is not State.NEW):
-        return False
-    return one.event.after < one.sequence  # else it names what was not stored then
+    of a story without its beginning nothing counts, and yet each event was stored by somebody. Nor
+    does what follows on what is left and makes no sense there: who had read that as the newest knew
+    of no attempt that it does not know."""
+    if one.void or verdict is Verdict.IMPOSSIBLE or one.event.after >= one.sequence:
+        return False  # the last names what was not stored then: nobody who knew it wrote that
+    return verdict is not Verdict.VOID or state is State.NEW
 
 
 def _known_better(

@@ -271,6 +271,21 @@ def test_who_wrote_before_the_placement_says_nothing_of_the_attempt(word: Worklo
     assert isinstance(verdict(signed, [_told(9, 0.5, word, "evil")], twice), BringBack)
 
 
+def test_who_follows_on_what_is_left_and_tells_of_an_attempt_that_it_lacks_did_not_know_it() -> (
+    None
+):
+    """The log was cut behind the submission, and lied to before anybody looked."""
+    for kind in (Evicted, Succeeded, Running):
+        word = replace(fitting(kind, lived(*KINDS)), cluster="evil", after=10)
+        story = [*life(Submitted), RecordedEvent(sequence=25, stored_at_s=9.0, event=word)]
+        found = verdict(receipt(), story, cut_at(25), taken=(20,))
+        assert isinstance(found, BringBack)
+        assert (found.event.cluster, found.event.after) == (CLUSTER, 25)
+        # Who builds on what is lost may have known it.
+        knew = [story[0], replace(story[1], event=replace(word, after=20))]
+        assert isinstance(verdict(receipt(), knew, gap(20)), No)
+
+
 def test_what_counts_stands_however_old_it_is() -> None:
     """The log as it was before its id was used again for the same job."""
     for kinds in ((Submitted, Placed, Withdrawn), (*KINDS, Evicted)):
