@@ -17,6 +17,7 @@ counts, a damaged log has lost somebody's void words about a life that was yet t
 What is left of a life may be what a damaged log has left of one that goes on. Nobody can tell by
 the story, but for one thing: where a placement stands in it (or a ``recovered``) and behind that
 its claimant's word, the attempt is his: what others say of its end is void, as in a whole story.
+Behind a gap in a story his word is enough if it builds on what is lost, and others end nothing.
 
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
@@ -348,8 +349,11 @@ def judged_story(
     healed = max(_recovered(story), given_up)
     verdicts: list[Verdict] = []
     has_gap = False
+    missed = Workload(tenant=tenant, id=workload_id)  # what is told behind a gap, and of whom
     for at, one in enumerate(story):
         event, place = one.event, (one.sequence, one.stored_at_s)
+        is_frozen = Verdict.MISSED in verdicts
+        follows = at > 0 and event.after == story[at - 1].sequence
         told: Verdict | None = None
         if at < ending or one.void or (has_gap and at < given_up):
             told = Verdict.VOID
@@ -359,20 +363,24 @@ def judged_story(
             told = Verdict.VOID
         elif is_given_up(event):
             told = Verdict.COUNTED if has_gap and at == given_up else Verdict.VOID
+        elif is_begun and is_frozen and follows:  # on what was missed, or on what is void behind it
+            is_its_end = isinstance(event, _ENDINGS) and _may_end(missed, event)
+            told = Verdict.COUNTED if is_its_end else Verdict.MISSED
         verdict = offer(workload, event, *place, judged=told)
-        if verdict is Verdict.MISSED:
+        if verdict is Verdict.MISSED and told is None:
             has_gap = True
             if at <= healed:
                 told = Verdict.VOID
-            elif Verdict.MISSED in verdicts and event.after == story[at - 1].sequence:
-                told = Verdict.COUNTED if isinstance(event, _ENDINGS) else None
             else:
-                is_new = workload.state is _NEW and Verdict.MISSED not in verdicts
+                is_new = workload.state is _NEW and not is_frozen
                 told = _of_gap(event, is_lost, is_new=is_new)
             if told is not None:
                 verdict = offer(workload, event, *place, judged=told)
-            if told is Verdict.COUNTED:
-                verdicts = [Verdict.VOID if v is Verdict.MISSED else v for v in verdicts]
+        if told is Verdict.COUNTED:
+            verdicts = [Verdict.VOID if v is Verdict.MISSED else v for v in verdicts]
+        if verdict is Verdict.MISSED:
+            _pass_over(missed, event, one.sequence, is_known_lost=not follows)
+        missed.sequence = one.sequence
         verdicts.append(verdict)
     return workload, verdicts
 
@@ -454,13 +462,19 @@ def _may_end(left: Workload, event: Ending) -> bool:
     return event.attempt == rest.attempt and event.cluster in ("", rest.cluster)
 
 
-def _pass_over(left: Workload, event: WorkloadEvent, sequence: int) -> None:
-    """It counts for nothing, as the beginning is not there; yet it may say whose the attempt is."""
+def _pass_over(
+    left: Workload, event: WorkloadEvent, sequence: int, *, is_known_lost: bool = False
+) -> None:
+    """It counts for nothing, as the beginning is not there; yet it may say whose the attempt is.
+    ``is_known_lost``: what it builds on is lost, so that it has lost no race as far as anybody
+    knows."""
     before, left.sequence = left.sequence, sequence
     if event.after < before or event.after >= sequence:
         return  # it has lost its race
     if isinstance(event, Placed | Recovered):
         left.rest = Rest(event.attempt, event.cluster)
+    elif isinstance(event, _TAKES) and is_known_lost:
+        left.rest = Rest(event.attempt, event.cluster, taken=True)
     elif event.after > before or isinstance(event, Divided):
         left.rest = None
     elif isinstance(event, _TAKES) and left.rest == Rest(event.attempt, event.cluster):

@@ -369,6 +369,31 @@ def test_a_stranger_does_not_end_what_was_brought_back_if_what_that_builds_on_is
     assert (work.state, verdicts[-2:]) == (State.SUCCEEDED, [Verdict.VOID, Verdict.COUNTED])
 
 
+def test_behind_a_gap_a_stranger_does_not_end_what_its_claimant_tells_of() -> None:
+    """Its placement is lost: it is frozen, and its own ending ends it."""
+    life, work = whole(Submitted, Placed, Claimed, Running)
+    lie = fitting(Failed, work, cluster="nowhere")
+    for left, lost in (([0, 3], (20, 30)), ([0, 2, 3], (20,)), ([0, 1, 3], (30,))):
+        told = [*(life[at] for at in left), *story_of((50, lie))]
+        found, verdicts = judged_story(TENANT, ID, told, lost.__contains__)
+        assert (found.state, verdicts[-2:]) == (
+            State.PLACED if 1 in left else State.QUEUED,
+            [Verdict.MISSED] * 2,
+        )
+        own = fitting(Succeeded, lived(Submitted, Placed, Claimed, Running), after=50)
+        found, verdicts = judged_story(TENANT, ID, [*told, *story_of((60, own))], lost.__contains__)
+        assert (found.state, verdicts[-2:]) == (State.SUCCEEDED, [Verdict.VOID, Verdict.COUNTED])
+
+
+def test_behind_a_gap_an_ending_follows_on_a_lie_that_builds_on_another_s_number() -> None:
+    life, work = whole(Submitted, Placed, Claimed, Running)
+    told = [life[0], life[3], *story_of((45, fitting(Evicted, work, after=25, cluster="nowhere")))]
+    own = fitting(Succeeded, work, after=45)
+    found, verdicts = judged_story(TENANT, ID, [*told, *story_of((50, own))], (30).__eq__)
+    assert found.state is State.SUCCEEDED
+    assert verdicts == [Verdict.COUNTED, Verdict.VOID, Verdict.VOID, Verdict.COUNTED]
+
+
 def test_what_is_left_of_a_life_says_whose_its_end_may_be() -> None:
     """Its beginning is lost. Whoever was given the attempt and claimed it ends it, or nobody."""
     life, work = whole(Submitted, Placed, Claimed, Running)
