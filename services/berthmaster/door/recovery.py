@@ -10,8 +10,9 @@ Rules of this file:
   whole, or has ended, brings nothing back.
 - What the log knows outweighs the receipt: an ending, in log or archive; a later attempt; the end
   of this one; another content under the same id, which is another job.
-- Who wrote before the placement knew of neither that attempt nor a later one: what he says of them
-  is a lie, or of a life before. But what counts in what is left stands, however old it is.
+- What counts in what is left stands. What does not says something only if it builds on what is lost,
+  and not if it was stored before the placement: whoever wrote that knew of neither that attempt nor
+  a later one.
 - Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
   Of the same attempt, what runs outweighs a placement that nobody has claimed: a decider that began
   just after the loss placed anew what it could not know of.
@@ -60,6 +61,23 @@ class Losses(NamedTuple):
         """Whether anything was accepted as lost since the receipt was signed."""
         mine = self.of(log)
         return bool(mine) and (receipt.log != log or mine[-1].at_s > receipt.accepted_at_s)
+
+    def underlie(
+        self, one: RecordedEvent, story: Set[int], log: str, is_lost: Callable[[int], bool]
+    ) -> bool:
+        """Whether what it builds on may be lost: its ``after`` is, or stands in the story, which
+        has lost something before that. Else it is about nothing, or all that its writer may have
+        known stands there and says the same to everybody. ``story``: the numbers that are there.
+
+        For example, 31 to 40 are lost. Of a story of which 44 and 45 are left, 44 may have known
+        what is lost if it builds on 35, and not if it builds on 0 or 42; 45, which builds on 44,
+        may.
+        """
+        after = one.event.after
+        return is_lost(after) or (
+            after in story
+            and any(first <= after for loss in self.of(log) for first, _ in loss.missing)
+        )
 
     def precedes(self, one: RecordedEvent, receipt: Receipt, log: str) -> bool:
         """Whether it was stored before the placement that the receipt is of. Its number alone does
@@ -147,11 +165,16 @@ def judged(
     taken = taken | _taken_by_itself(receipt, story)
     work, verdicts = judged_story(receipt.tenant, receipt.id, story, is_lost)
     has_gap = Verdict.MISSED in verdicts
+    numbers_here = {one.sequence for one in story}
     telling = [
         one.event
         for one, verdict in zip(story, verdicts, strict=True)
-        if _tells(one, verdict, work.state)
-        and (verdict is Verdict.COUNTED or not losses.precedes(one, receipt, log))
+        if verdict is Verdict.COUNTED
+        or (
+            _may_know(one, verdict, work.state)
+            and losses.underlie(one, numbers_here, log, is_lost)
+            and not losses.precedes(one, receipt, log)
+        )
     ]
     if why := _known_better(receipt, work, telling, archived):
         return No(why)
@@ -226,11 +249,11 @@ def _taken_by_itself(receipt: Receipt, story: Sequence[RecordedEvent]) -> set[in
     return taken
 
 
-def _tells(one: RecordedEvent, verdict: Verdict, state: State) -> bool:
-    """Whether somebody who knew the workload may have written it. What lost its race says nothing;
-    of a story without its beginning nothing counts, and yet each event was stored by somebody. Nor
-    does what follows on what is left and makes no sense there: who had read that as the newest knew
-    of no attempt that it does not know."""
+def _may_know(one: RecordedEvent, verdict: Verdict, state: State) -> bool:
+    """Whether somebody who knew the workload may have written what does not count. What lost its
+    race says nothing; but of a story without its beginning nothing counts. Nor does what follows on
+    what is left and makes no sense there: who had read that as the newest knew of no attempt that
+    it does not know."""
     if one.void or verdict is Verdict.IMPOSSIBLE or one.event.after >= one.sequence:
         return False  # the last names what was not stored then: nobody who knew it wrote that
     return verdict is not Verdict.VOID or state is State.NEW

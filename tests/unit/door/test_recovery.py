@@ -73,9 +73,9 @@ def life(*kinds: type[WorkloadEvent]) -> list[RecordedEvent]:
     return story
 
 
-def cut_at(last: int, at_s: float = ACCEPTED_S) -> Losses:
-    """The log ended there when a person accepted it."""
-    return Losses((Loss(LOG, at_s, last),))
+def cut_at(last: int, *missing: int) -> Losses:
+    """The log ended there when a person accepted it, and lacked these."""
+    return Losses((Loss(LOG, ACCEPTED_S, last, tuple((n, n) for n in missing)),))
 
 
 def gap(*numbers: int) -> Losses:
@@ -229,7 +229,8 @@ def test_what_others_say_of_an_attempt_that_was_given_here_is_void_behind_a_gap_
     # Also where the log has lost what gave it: of two that tell of it one can show a receipt.
     found = verdict(receipt(), story[1:], gap(10, 20))
     assert isinstance(found, BringBack)
-    assert isinstance(verdict(receipt(), story[3:], gap(10, 20)), No)  # only others tell of it
+    only_others = verdict(receipt(), story[3:], gap(10, 20, 30, 40))
+    assert isinstance(only_others, No)
     # Who was given it last has it: nobody can say that by a word alone.
     elsewhere = RecordedEvent(
         sequence=80, stored_at_s=9.0, event=replace(fitting(Placed, new()), cluster="c9", after=70)
@@ -254,7 +255,7 @@ def _told(sequence: int, stored_at_s: float, event: WorkloadEvent, cluster: str)
     ids=["its end", "taken back", "another's", "given to another", "a later attempt"],
 )
 def test_who_wrote_before_the_placement_says_nothing_of_the_attempt(word: WorkloadEvent) -> None:
-    lost = cut_at(15)  # nothing is left of it but a lie of before it was submitted
+    lost = cut_at(15, 4)  # nothing is left but a lie of before it was submitted, on what is lost
     for cluster in ("evil", CLUSTER):
         found = verdict(receipt(), [_told(9, 0.5, word, cluster)], lost)
         assert isinstance(found, BringBack)
@@ -263,10 +264,10 @@ def test_who_wrote_before_the_placement_says_nothing_of_the_attempt(word: Worklo
     # A number that was given anew, a clock that was put back, a message behind an accepted end.
     assert isinstance(verdict(receipt(), [_told(9, 2.5, word, "evil")], lost), No)
     later = [_told(21, 0.5, word, "evil")]
-    assert isinstance(verdict(receipt(), later, cut_at(25), taken=(20,)), No)
-    assert isinstance(verdict(receipt(), [_told(9, 0.5, word, "evil")], cut_at(8)), No)
+    assert isinstance(verdict(receipt(), later, cut_at(25, 16), taken=(20,)), No)
+    assert isinstance(verdict(receipt(), [_told(9, 0.5, word, "evil")], cut_at(8, 4)), No)
     # That the log ended there before the receipt was signed says nothing.
-    twice = Losses((Loss(LOG, ACCEPTED_S - 9, 8), *lost.each))
+    twice = Losses((Loss(LOG, ACCEPTED_S - 9, 8, ((4, 4),)), *lost.each))
     signed = receipt(accepted_at_s=ACCEPTED_S - 9)
     assert isinstance(verdict(signed, [_told(9, 0.5, word, "evil")], twice), BringBack)
 
@@ -284,6 +285,28 @@ def test_who_follows_on_what_is_left_and_tells_of_an_attempt_that_it_lacks_did_n
         # Who builds on what is lost may have known it.
         knew = [story[0], replace(story[1], event=replace(word, after=20))]
         assert isinstance(verdict(receipt(), knew, gap(20)), No)
+
+
+@pytest.mark.parametrize("kind", [Running, Evicted, Claimed])
+def test_what_builds_on_nothing_that_is_lost_says_nothing(kind: type[WorkloadEvent]) -> None:
+    """Of the story nothing is left but lies from after the log was cut, or lost its middle."""
+    word = replace(fitting(kind, lived(*KINDS)), cluster="evil")
+
+    def told(*links: tuple[int, int]) -> list[RecordedEvent]:
+        return [
+            RecordedEvent(sequence=at, stored_at_s=9.0, event=replace(word, after=after))
+            for at, after in links
+        ]
+
+    for story in (told((45, 0)), told((45, 44)), told((45, 0), (46, 45))):  # 44 is another's
+        for losses, taken in ((cut_at(15), ()), (cut_at(50), (20,)), (cut_at(60, 50), (20,))):
+            found = verdict(receipt(), story, losses, taken=taken)
+            assert isinstance(found, BringBack)
+            assert (found.event.cluster, found.event.after) == (CLUSTER, story[-1].sequence)
+    assert isinstance(verdict(receipt(), told((45, 0)), gap(10, 20)), BringBack)
+    # On what is lost, or behind it: he may have known.
+    for story in (told((45, 20)), told((45, 0), (46, 45))):
+        assert isinstance(verdict(receipt(), story, gap(10, 20)), No)
 
 
 def test_what_counts_stands_however_old_it_is() -> None:
