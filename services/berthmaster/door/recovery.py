@@ -10,9 +10,9 @@ Rules of this file:
   whole, or has ended, brings nothing back.
 - What the log knows outweighs the receipt: an ending, in log or archive; a later attempt; the end
   of this one; another content under the same id, which is another job.
-- What counts in what is left stands. What does not says something only if it builds on what is lost,
-  and not if it was stored before the placement: whoever wrote that knew of neither that attempt nor
-  a later one.
+- What counts in what is left stands. What does not says something only if it builds on what is
+  lost, and not if it was stored before the placement: whoever wrote that knew of neither that
+  attempt nor a later one.
 - Of two clusters the later attempt is right: an attempt is placed only when the one before is over.
   Of the same attempt, what runs outweighs a placement that nobody has claimed: a decider that began
   just after the loss placed anew what it could not know of.
