@@ -18,8 +18,8 @@ from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.emulator.workloads import generated
 from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
 from berthmaster.messages.workload import (
     Claimed,

@@ -20,7 +20,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.client import Client
 from berthmaster.emulator.workloads import generated
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.families import encode, event_cluster, event_kind
 from berthmaster.messages.fleet import ClusterAlive, NodeReport, Stamp
 from berthmaster.messages.placement import Decision

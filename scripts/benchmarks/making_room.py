@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from berthmaster.engine.queueing.making_room import lost_gpu_s
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding

@@ -25,8 +25,9 @@ from berthmaster.emulator.reporter import Reporter
 from berthmaster.executor.core import Executor
 from berthmaster.executor.shell import Shell
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.fleet import ClusterAlive, ClusterProfile, NodeGone, NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (

@@ -17,8 +17,9 @@ from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import EventLog, decode_story, last_message
 from berthmaster.bus.streams import WORKLOADS
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.families import DECISIONS, EVENTS
 from tests.bus.tools import (
     cancelled,

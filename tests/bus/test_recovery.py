@@ -23,8 +23,9 @@ from berthmaster.emulator.host import Host
 from berthmaster.emulator.reporter import Reporter
 from berthmaster.gateway.service import SERVICE as GATEWAY
 from berthmaster.gateway.settings import GatewaySettings
-from berthmaster.lifecycle.fold import Workload, judged_story
+from berthmaster.lifecycle.fold import judged_story
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.logcheck import core, guard
 from berthmaster.logcheck.examine import look, read_through
 from berthmaster.logcheck.marks import flaws_of

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import JOB_LABEL
 from tests.cluster.multikueueing import ROOT, Rig

@@ -18,8 +18,9 @@ from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.manifest import object_name
 from berthmaster.kubernetes.resources import JOBS, Resource
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import (

@@ -22,7 +22,8 @@ from berthmaster.bus.facts import FactMirror, FactWriter, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.families import API_REPLIES, DECISIONS, EVENTS, encode

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.fleet import ClusterAlive, NodeReport, QueueReport
 from berthmaster.messages.workload import Ending
 from tests.cluster.multikueueing import ROOT, Rig

@@ -13,7 +13,8 @@ from typing import Any, Final
 import yaml
 
 from berthmaster.doctor.rights import DISPATCHING_ROLE
-from berthmaster.lifecycle.fold import Key, Verdict, key
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueue_bus import LIMIT_S, Bus

@@ -14,7 +14,7 @@ from berthmaster.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.fleet.shares import part_of, share_for, takes_milli
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet, Running

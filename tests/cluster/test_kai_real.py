@@ -15,7 +15,7 @@ from berthmaster.accelerators.written import kai_groups
 from berthmaster.engine.fitting.fit import bind_one
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import suitable_nodes
-from berthmaster.engine.scoring.mix import PodType
+from berthmaster.engine.scoring.sampled import PodType
 from berthmaster.engine.scoring.value import NOT_HERE, score_nodes, worth_of
 from berthmaster.inventory.kinds import Problems
 from berthmaster.inventory.node_index import NodeIndex

@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import PodUse
 from berthmaster.messages.placement import Target
 from berthmaster.podsets.reading import workload_id

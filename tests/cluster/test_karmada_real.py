@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.workload import CancelRequested
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus

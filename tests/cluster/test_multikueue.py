@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.control import Cordon, QueuePlace, QueueSetting
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in

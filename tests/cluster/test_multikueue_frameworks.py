@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from berthmaster.credentials.rights import FRAMEWORKS, rules
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueueing import Bus, Rig
 from tests.controlplane.api import Api, ApiError, Object

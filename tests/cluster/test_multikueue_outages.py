@@ -16,7 +16,7 @@ import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.errors import BusError
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.multikueue.apiserver.watch import WATCHED
 from berthmaster.multikueue.deciding.traps import NOT_CLEARED

@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import pytest
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import JOB_LABEL, inventories
 from tests.cluster.multikueueing import Rig

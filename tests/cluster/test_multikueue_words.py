@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories

@@ -19,8 +19,8 @@ from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.subjects import log_accepted
 from berthmaster.gateway.effects import is_same
 from berthmaster.lifecycle.flaws import Gap
-from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.logcheck.core import Remembered, heard, within
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact, LogAccepted

@@ -11,7 +11,7 @@ from typing import Final
 from berthmaster.bus.follow import REPLACED_AFTER_S
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.executor.cluster_protocol import Attempt
-from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.logcheck import core
 from berthmaster.logcheck.guard import RECOVERY_S
 from berthmaster.messages.api import ApiReply, OperatorReply

@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Key, Verdict, heard, judged_story, key
+from berthmaster.lifecycle.fold import Verdict, heard, judged_story
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan

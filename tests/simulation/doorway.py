@@ -20,9 +20,10 @@ from berthmaster.door.recovery import (
 from berthmaster.executor.events import Listed
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, judged_story, key, offer
+from berthmaster.lifecycle.fold import Verdict, judged_story, offer
 from berthmaster.lifecycle.instructions import Outcome, Reload, Reloaded
 from berthmaster.lifecycle.states import HELD
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.logcheck.core import Loss, heard
 from berthmaster.logcheck.guard import BEGIN_AFTER, RECOVERY_S
 from berthmaster.messages.control import LogAccepted

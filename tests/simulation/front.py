@@ -26,7 +26,7 @@ from berthmaster.gateway.events import (
     Tick,
 )
 from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
-from berthmaster.lifecycle.fold import Verdict, heard, judged_story, key
+from berthmaster.lifecycle.fold import Verdict, heard, judged_story
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -37,6 +37,7 @@ from berthmaster.lifecycle.instructions import (
     Reply,
     Unknown,
 )
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.control import (
     Cordon,

@@ -10,7 +10,7 @@ from berthmaster.emulator.disturbance import Nature
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
 from berthmaster.executor.core import Executor
 from berthmaster.gateway.core import Gateway
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.resolver.core import Resolver
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import START_S, Clockwork, Process

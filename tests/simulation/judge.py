@@ -16,10 +16,11 @@ from berthmaster.emulator.world import ALIVE, Group, Phase
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.executor.instructions import Freeze
 from berthmaster.lifecycle.faults import OWN
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key, offer
+from berthmaster.lifecycle.fold import Verdict, is_given_up, judged_story, offer
 from berthmaster.lifecycle.parts import division_of
 from berthmaster.lifecycle.sizes import counts_of, least, most
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ClusterLost, LogAccepted
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (

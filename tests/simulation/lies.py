@@ -8,7 +8,7 @@ and every reader must come to the same.
 import random
 from typing import Any, Final
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Process
 from tests.simulation.damage import Damaged

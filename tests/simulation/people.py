@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import ApiReply, Refusal, SubmitReply
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import DUE_SPEED

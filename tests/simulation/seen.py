@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from berthmaster.engine.fleet.needs import gpu_milli
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (

@@ -29,7 +29,7 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import Key, judged_story, key
+from berthmaster.lifecycle.fold import judged_story
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -38,6 +38,7 @@ from berthmaster.lifecycle.instructions import (
     Reloaded,
     Unknown,
 )
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.workload import Placed
 from tests.simulation.bus import Bus, Consumer, Message, recorded

@@ -13,8 +13,9 @@ from berthmaster.gateway import events as gateway_events
 from berthmaster.gateway import instructions as gateway_asks
 from berthmaster.gateway.core import Gateway
 from berthmaster.lifecycle import fold
-from berthmaster.lifecycle.fold import Verdict, Workload
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 
 from berthmaster.emulator.world import ALIVE
 from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, is_given_up, judged_story, key
+from berthmaster.lifecycle.fold import Verdict, is_given_up, judged_story
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.logcheck.guard import BEGIN_AFTER, RECOVERY_S
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import LogAccepted

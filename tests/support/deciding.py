@@ -8,8 +8,9 @@ from collections import Counter
 
 from berthmaster.lifecycle.batch import jobs_of
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Key, Workload, key, offer
+from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.messages.placement import Decision, PodBinding

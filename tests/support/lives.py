@@ -3,7 +3,8 @@
 from typing import Any
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     Cancelled,

@@ -17,7 +17,7 @@ from berthmaster.executor.events import Event, Hint, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.executor.limits import Limits
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -28,6 +28,7 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     CancelRequested,

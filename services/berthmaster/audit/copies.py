@@ -14,8 +14,8 @@ Only Workloads that people made on the hub: the log knows no Kueue name of the o
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import CopyReport
 
 TOLERANCE_S: Final = 10.0  # from a report that is late to a copy that Kueue removes in its time

@@ -14,9 +14,10 @@ import msgspec
 
 from berthmaster.audit.copies import Copies
 from berthmaster.lifecycle.flaws import stand_in
-from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, is_given_up, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, is_given_up, offer
 from berthmaster.lifecycle.sizes import least, most
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding

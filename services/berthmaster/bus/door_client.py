@@ -18,9 +18,9 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.door_wire import RawHint, RawTake
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,

@@ -11,8 +11,9 @@ import msgspec
 
 from berthmaster.cli.render.amounts import percentile
 from berthmaster.client.following import SeenEvent
-from berthmaster.lifecycle.fold import Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.states import ENDED, LIVE, State
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.workload import Evicted, JobRequest, Placed
 
 RECENT: Final = 12

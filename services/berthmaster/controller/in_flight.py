@@ -6,8 +6,8 @@ that there is a time limit, since a write may be lost, or its effect purged.
 
 from typing import Any, Final, Protocol, TypeVar
 
-from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import WorkloadEvent
 
 FOLD_LIMIT_S: Final = 1.0

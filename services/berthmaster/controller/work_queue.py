@@ -7,7 +7,7 @@ come by the thousand, and each look ranks clusters.
 from collections.abc import Iterable
 from typing import Final
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 
 SWEEP_S: Final = 0.1  # what depends on the fleet is looked at again at most so often
 

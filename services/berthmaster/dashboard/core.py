@@ -27,8 +27,8 @@ from berthmaster.dashboard.known import Known, Stored
 from berthmaster.dashboard.problems import problems
 from berthmaster.dashboard.series import measured
 from berthmaster.fleetview.rows import ClusterRow
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import BEGUN, LIVE, State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
 from berthmaster.messages.fleet import (
     ClusterAlive,

@@ -9,7 +9,7 @@ from berthmaster.dashboard.core import Dashboard
 from berthmaster.dashboard.grid import HISTORY, UNKNOWN, Grid, Node, held_milli
 from berthmaster.dashboard.jobs import row_of
 from berthmaster.dashboard.series import AllSeries
-from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.fleet import GpuDevice
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.dashboard.board import Scope
 from berthmaster.engine.fleet.needs import gpu_milli
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, ends_as_told_s, key, offer
+from berthmaster.lifecycle.fold import Verdict, ends_as_told_s, offer
 from berthmaster.lifecycle.remains import Remains
 from berthmaster.lifecycle.states import ENDED, LIVE, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.families import event_cluster, event_kind
 from berthmaster.messages.workload import (
     Cancelled,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.dashboard.grid import UNKNOWN
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 
 MOST: Final = 240
 MAX_JOBS: Final = 4_000  # some 10 KiB each

@@ -28,10 +28,11 @@ from berthmaster.door.receipts import Receipt
 from berthmaster.kueue.jobs import job_name
 from berthmaster.lifecycle.faults import OWN, is_tried_again
 from berthmaster.lifecycle.flaws import NO_FLAWS
-from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.remains import Remains
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL

@@ -26,8 +26,9 @@ from collections.abc import Callable, Sequence, Set
 from typing import Final, NamedTuple
 
 from berthmaster.door.receipts import Receipt
-from berthmaster.lifecycle.fold import Verdict, Workload, judged_story
+from berthmaster.lifecycle.fold import Verdict, judged_story
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.logcheck.core import Loss, within
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL

@@ -43,8 +43,8 @@ from berthmaster.door.recovery import (
     refused_at_once,
 )
 from berthmaster.door.settings import DoorSettings
-from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.logcheck.guard import LogGuard
 from berthmaster.logcheck.marks import accepted_losses
 from berthmaster.messages.api import Refusal

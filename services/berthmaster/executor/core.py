@@ -51,7 +51,7 @@ from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.executor.log_events import LogEvents
 from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS
-from berthmaster.lifecycle.fold import Key, Workload, key, progress_every_s
+from berthmaster.lifecycle.fold import progress_every_s
 from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -65,6 +65,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.sizes import with_bound
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Admitted,

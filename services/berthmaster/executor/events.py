@@ -4,8 +4,8 @@ its own writes and reads."""
 from typing import NamedTuple
 
 from berthmaster.executor.cluster_protocol import PodEvent
-from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Answered, Reloaded
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import (
     CancelRequested,
     Committed,

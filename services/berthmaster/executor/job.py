@@ -26,9 +26,9 @@ from berthmaster.executor.cluster_protocol import (
     PodsWaiting,
 )
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.sizes import index_of, least, set_of, with_bound
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import Checkpoint, Fault, JobRequest, Placed, Progress
 

@@ -29,7 +29,6 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -40,6 +39,7 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.workload import Placed
 from berthmaster.runtime.backoff import Backoff
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Suitable
-from berthmaster.engine.scoring.mix import Mix, Sampled
+from berthmaster.engine.scoring.mix import Mix
+from berthmaster.engine.scoring.sampled import Sampled
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.engine.scoring.track_record import SPEAKS, TrackRecord
 from berthmaster.engine.scoring.value import Worth

@@ -114,7 +114,11 @@ class Weightings:
         factors = factored.factors
         # What is turned round is 100 less the part: the 100 stands in the sum.
         turned = sum(-MOST * factors[each] for each in ("fit", "room") if factors[each] < 0)
-        fixed = {part: self._fixed(part) for part in factors if part not in ("fit", "room", *LATE)}
+        fixed = {
+            part: self._fixed(part)
+            for part in factors
+            if part not in ("fit", "room") and part not in LATE
+        }
         sum_ = np.zeros(len(self._table.names))
         for part, values in fixed.items():
             sum_ = sum_ + counted(values, factors[part])

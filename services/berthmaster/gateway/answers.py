@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from berthmaster.gateway.workload_index import state_name, view_of
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import (
     ChangeReply,
     GetReply,

@@ -41,7 +41,7 @@ from berthmaster.gateway.job_verbs import refusal_of as order_refusal
 from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Verdict, Workload, is_whole, judged_story, key
+from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -53,6 +53,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import BEGUN, HELD, State
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.api import (
     AcceptLogRequest,
     ApiReply,

@@ -44,7 +44,7 @@ from berthmaster.gateway.job_verbs import ORDERS
 from berthmaster.gateway.shared_state import Limits, SharedState
 from berthmaster.gateway.suspects import Suspects
 from berthmaster.gateway.workload_index import WorkloadIndex
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -54,6 +54,7 @@ from berthmaster.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.workload import Evicted

@@ -9,8 +9,8 @@ cancelled, and the reason names the other.
 from collections.abc import Mapping, Sequence
 
 from berthmaster.gateway.shared_state import SharedState
-from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import ENDED, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import invalid, shorten
 from berthmaster.messages.workload import Dependency, JobRequest

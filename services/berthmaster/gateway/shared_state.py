@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.gateway.workload_index import WorkloadIndex
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.explain import nearest
 from berthmaster.messages.runtimes import RuntimeSetting

@@ -15,7 +15,7 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from berthmaster.lifecycle.faults import CONTAGIOUS
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.workload import Evicted, Failed, Fault, Succeeded, WorkloadEvent
 

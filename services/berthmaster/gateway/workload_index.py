@@ -18,9 +18,10 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
 from berthmaster.lifecycle.remains import Remains
 from berthmaster.lifecycle.states import ENDED, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
 from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
 

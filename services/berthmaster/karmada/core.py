@@ -39,9 +39,10 @@ from berthmaster.karmada.steps import (
 )
 from berthmaster.kubernetes.objects import Metadata, Object, key_of
 from berthmaster.kubernetes.resources import RESOURCE_BINDINGS
-from berthmaster.lifecycle.fold import Key, Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append
 from berthmaster.lifecycle.instructions import Outcome as LogOutcome
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision

@@ -11,8 +11,9 @@ from berthmaster.karmada.steps import Seen, View
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import SelectorError
 from berthmaster.lifecycle.endings import Endings
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.states import LIVE, Ending
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, PodUse
 from berthmaster.messages.workload import Submitted, WorkloadEvent

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from berthmaster.karmada.objects import OVER, ResourceBinding
 from berthmaster.karmada.requests import Read
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.fleet import PodUse
 from berthmaster.messages.placement import PodBinding
 

@@ -18,7 +18,7 @@ from berthmaster.karmada.steps import Hold, Say
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.objects import timestamp
 from berthmaster.kubernetes.resources import OVERRIDE_POLICIES, RESOURCE_BINDINGS
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 
 MAX_MESSAGE: Final = 1024
 _POD_LABELS: Final = "/spec/template/metadata/labels/"

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import ENDING_OF, Ending, State
+from berthmaster.lifecycle.workload import Workload
 
 MAX_REASON_CHARS: Final = 500
 

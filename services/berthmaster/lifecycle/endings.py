@@ -7,8 +7,8 @@ Bounded: of older endings the log is asked.
 from collections import OrderedDict
 from typing import Final
 
-from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.states import STATE_OF, Ending, State
+from berthmaster.lifecycle.workload import Key, key
 
 MAX_ENDINGS: Final = 100_000
 

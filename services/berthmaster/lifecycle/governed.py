@@ -1,6 +1,6 @@
 """Who governs an attempt: whose word ends it, and who makes its pods. Pure."""
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import Placed
 
 

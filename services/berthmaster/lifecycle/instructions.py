@@ -8,7 +8,7 @@ The simulation drives the same cores with the same words.
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import ApiReply
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.workload import WorkloadEvent

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.workload import WorkloadEvent
 
 FIRST_PAUSE_S: Final = 0.1  # most often what came in between is just not heard yet

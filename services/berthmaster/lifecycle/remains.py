@@ -8,7 +8,7 @@ and a damaged log has lost few beginnings.
 from collections import OrderedDict
 from typing import Final
 
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.workload import Key, Workload, key
 
 MAX_REMAINS: Final = 10_000
 

@@ -30,10 +30,11 @@ from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.batch import NewestBatch
 from berthmaster.lifecycle.flaws import Gap
-from berthmaster.lifecycle.fold import Key, Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ControlFact, Cordon
 from berthmaster.messages.fleet import CopyReport, FleetFact

@@ -7,8 +7,8 @@ known again. A write to Kubernetes that failed is an answer (controller/answer.p
 from typing import Any, NamedTuple
 
 from berthmaster.controller.instructions import KubeEvent
-from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.instructions import Append
+from berthmaster.lifecycle.workload import Key
 from berthmaster.multikueue.known.hub import ObjectKey
 
 

@@ -23,9 +23,10 @@ import msgspec
 from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.lifecycle.batch import NewestBatch
 from berthmaster.lifecycle.flaws import Gap
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import (
     CordonsReply,
     DryRunReply,

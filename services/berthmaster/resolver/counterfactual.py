@@ -9,7 +9,7 @@ from collections import Counter
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.resolver.known.knowledge import Knowledge
 

@@ -20,7 +20,7 @@ from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.one_at_a_time import OneAtATime
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import (
     CordonsRequest,
     GpusRequest,

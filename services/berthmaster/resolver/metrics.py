@@ -7,7 +7,8 @@ again, which is not counted either.
 from collections.abc import Callable
 from typing import Final
 
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision

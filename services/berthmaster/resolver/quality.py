@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.engine.queueing.queues import GPU, fair_shares
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.quality import QualityReport, QueueQuality
 from berthmaster.messages.workload import Evicted, Placed, Succeeded, WorkloadEvent
 from berthmaster.resolver.known.knowledge import Knowledge

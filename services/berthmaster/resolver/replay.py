@@ -25,7 +25,8 @@ from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
 from berthmaster.lifecycle.flaws import LOST, NO_FLAWS, Flaws, flaws_of, stand_in
-from berthmaster.lifecycle.fold import Key, Verdict, judged_story, key
+from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact, LogAccepted, LogGap, MessagesVoid
 from berthmaster.messages.families import (

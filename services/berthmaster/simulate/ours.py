@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from berthmaster.emulator.fleets import ClusterSpec, gpu_memory_mib
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import key
 from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import ClusterAlive, ClusterProfile, GpuDevice, NodeReport, Stamp
 from berthmaster.messages.placement import Decision

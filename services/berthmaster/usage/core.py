@@ -13,7 +13,8 @@ its story is needed when it ends; of the archive all before a story of which a p
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.records import ArchivedStory
 from berthmaster.messages.telemetry import JobFigures

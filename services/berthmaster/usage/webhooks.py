@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Meta
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import EndKind as Kind
 from berthmaster.messages.control import QueueSetting, TenantWebhook

@@ -19,8 +19,9 @@ from berthmaster.door.log_view import (
 )
 from berthmaster.door.receipts import Receipt
 from berthmaster.kueue.jobs import job_name
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.door import HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import EVENTS, encode
 from berthmaster.messages.placement import HUB_CELL, PodBinding, Target

@@ -16,8 +16,9 @@ from berthmaster.door.recovery import (
     may_lack,
     refused_at_once,
 )
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.logcheck.core import Loss
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL

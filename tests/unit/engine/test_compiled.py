@@ -18,9 +18,9 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.engine.scoring.asks import ask_of
 from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.engine.scoring.mix import PodType, Sample
 from berthmaster.engine.scoring.pressure import LARGEST_BLOCK, Dear, useful_room
 from berthmaster.engine.scoring.room import Room
+from berthmaster.engine.scoring.sampled import PodType, Sample
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard, can_seat, seat_of_one
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_all, worth_of
 from berthmaster.messages.workload import PodSet, Topology

@@ -11,7 +11,7 @@ from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.engine.scoring.value import pick_gpus, worth_of
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport, Taint
 from berthmaster.messages.workload import PodSet, Toleration
 from tests.support.builders import node, pod_set

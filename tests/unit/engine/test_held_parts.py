@@ -8,7 +8,7 @@ import pytest
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
 from berthmaster.engine.queueing.held_parts import HeldParts, Takes
 from berthmaster.engine.queueing.making_room import Loss, PodNeed
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from tests.support.builders import node
 
 NOW_S = 10_000.0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.engine.queueing.ledger import Ledger
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, Part

@@ -23,7 +23,7 @@ from berthmaster.engine.queueing.making_room import (
 )
 from berthmaster.engine.queueing.queues import QueueShare, Tier
 from berthmaster.engine.queueing.tree import Level, Path
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.workload import Key, Workload
 from tests.support.builders import job
 
 B = QueueShare("b", priority=3, guarantee={"gpu": 1000}, deserved={"gpu": 3000, "cpu": 50})

@@ -6,17 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.engine.scoring.mix import (
-    COUNTS_OF_ONE,
-    FIRST_SAMPLE,
-    LONGEST_PODS,
-    MAX_TYPES,
-    MEMORY_PODS,
-    Mix,
-    MixState,
-    PodType,
-    Sampled,
-)
+from berthmaster.engine.scoring.mix import COUNTS_OF_ONE, LONGEST_PODS, MAX_TYPES, MEMORY_PODS, Mix
+from berthmaster.engine.scoring.sampled import FIRST_SAMPLE, MixState, PodType, Sampled
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
 from tests.unit.engine.fleets import UNHURRIED

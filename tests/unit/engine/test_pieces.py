@@ -11,7 +11,7 @@ from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.kubernetes.pods import pod_spec
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import Amounts, NodeReport, Taint
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet, RunSpec, Topology

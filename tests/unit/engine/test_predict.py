@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.engine.queueing import predict
+from berthmaster.engine.queueing.learned import Ending
+from berthmaster.engine.queueing.learned import LearnedDurations as Learned
 from berthmaster.engine.queueing.predict import (
     ENOUGH,
     FIRST_GUESS_S,
@@ -17,8 +19,6 @@ from berthmaster.engine.queueing.predict import (
     SIZES_ENOUGH,
     SIZES_KEPT,
     Durations,
-    Ending,
-    Learned,
     Sizes,
     expected_from,
     left_s,

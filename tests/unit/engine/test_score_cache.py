@@ -11,10 +11,10 @@ from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import kind_of, suitable_nodes
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.fleet.touched import Touched
-from berthmaster.engine.scoring.mix import PodType
+from berthmaster.engine.scoring.sampled import PodType
 from berthmaster.engine.scoring.score_cache import ScoreCache, Scorecard
 from berthmaster.engine.scoring.value import NOT_HERE, score_all, worth_of
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import PodSet, Topology
 from tests.support.builders import node, pod_set

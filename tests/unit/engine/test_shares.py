@@ -22,9 +22,9 @@ from berthmaster.engine.fleet.shares import (
     share_for,
     takes_milli,
 )
-from berthmaster.engine.scoring.mix import PodType
+from berthmaster.engine.scoring.sampled import PodType
 from berthmaster.engine.scoring.value import worth_of
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import DeviceClaim, NodeReport, Share
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet

@@ -13,7 +13,8 @@ from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.fleet.pieces import foreign_pieces, pieces_of, pieces_on
 from berthmaster.engine.fleet.shares import Part, enough, takes_milli
-from berthmaster.engine.scoring.mix import Mix, PodType, Sample
+from berthmaster.engine.scoring.mix import Mix
+from berthmaster.engine.scoring.sampled import PodType, Sample
 from berthmaster.engine.scoring.value import (
     CPU_SHARE,
     NOT_HERE,

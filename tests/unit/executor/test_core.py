@@ -24,7 +24,6 @@ from berthmaster.executor.job import FinalResult, How, Job
 from berthmaster.executor.limits import Limits
 from berthmaster.executor.log_events import LogEvents
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -36,6 +35,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.runtimes import PodTemplate, RuntimeUse, RuntimeVolume
 from berthmaster.messages.workload import (

@@ -18,9 +18,9 @@ from berthmaster.executor.core import BACK_IN_QUEUE, Executor
 from berthmaster.executor.events import HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge
 from berthmaster.executor.limits import Limits
-from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.lifecycle.instructions import Answered, Append, Refused, Reload, Reloaded, Stored
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import (
     Admitted,

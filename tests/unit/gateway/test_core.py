@@ -27,7 +27,7 @@ from berthmaster.gateway.events import (
 )
 from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -40,6 +40,7 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import (
     ChangeReply,
     GetReply,

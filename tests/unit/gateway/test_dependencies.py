@@ -8,8 +8,9 @@ import pytest
 from berthmaster.gateway.core import Gateway
 from berthmaster.gateway.events import CaughtUp, Logged, QueueSet, StoryRead, Tick
 from berthmaster.gateway.instructions import ReadStory
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (

@@ -7,8 +7,9 @@ import pytest
 
 from berthmaster.gateway.core import Gateway
 from berthmaster.gateway.events import Logged, QueueSet
-from berthmaster.lifecycle.fold import Workload, offer
+from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Answered, Append, Reload, Reloaded, Reply, Stored
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal
 from berthmaster.messages.control import Cordon, JobDefaults, QueueSetting
 from berthmaster.messages.placement import HUB_CELL, Target

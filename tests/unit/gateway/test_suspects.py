@@ -1,7 +1,7 @@
 """Nodes that fail everybody's jobs: which are cordoned, by which evidence, and which are not."""
 
 from berthmaster.gateway.suspects import BY, Suspects
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Evicted, Failed, Fault, Succeeded

@@ -15,9 +15,10 @@ from berthmaster.controller.instructions import KubeEvent
 from berthmaster.karmada.core import KarmadaCore
 from berthmaster.karmada.instructions import PutBinding, PutCondition, PutOverride, Write
 from berthmaster.karmada.objects import KarmadaCluster, Policy, ResourceBinding
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.fleet import PodUse
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import Placed, WorkloadEvent

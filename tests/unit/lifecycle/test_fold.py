@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, Workload, heard, is_whole, judged_story, key, offer
+from berthmaster.lifecycle.fold import Verdict, heard, is_whole, judged_story, offer
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.placement import PodBinding

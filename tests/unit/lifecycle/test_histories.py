@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from berthmaster.archivist.core import removal_order, stays
-from berthmaster.lifecycle.fold import Verdict, Workload, judged_story, offer
+from berthmaster.lifecycle.fold import Verdict, judged_story, offer
 from berthmaster.lifecycle.states import TRANSITIONS, State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.workload import (
     Admitted,

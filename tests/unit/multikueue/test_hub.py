@@ -3,7 +3,7 @@
 import msgspec
 
 from berthmaster.kueue.multikueue import Parameters
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.multikueue.known.hub import ClusterRef, Hub
 from tests.unit.multikueue.hub_objects import (
     CHECK,

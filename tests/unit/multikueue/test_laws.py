@@ -21,8 +21,9 @@ from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.queues import Preemption
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.fold import Verdict, Workload
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import CancelRequested, Held, HoldReleased, MoveRequested

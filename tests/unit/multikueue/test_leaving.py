@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from berthmaster.kubernetes.selector import parse_selector
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.workload import (
     Held,

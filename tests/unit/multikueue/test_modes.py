@@ -11,8 +11,9 @@ from berthmaster.kueue.queues import (
     ResourceGroup,
     ResourceQuota,
 )
-from berthmaster.lifecycle.fold import Key, Verdict, key
+from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Refused
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.placement import MAIN_CELL
 from berthmaster.messages.workload import (

@@ -7,7 +7,7 @@ import pytest
 
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.writer import HubWriter
 from berthmaster.multikueue.core import LASTING_TROUBLE_S

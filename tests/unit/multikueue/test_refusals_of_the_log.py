@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
 from tests.unit.multikueue.world import Log, World

@@ -6,7 +6,7 @@ import pytest
 from berthmaster.kueue.jobs import HubJob, JobStatus
 from berthmaster.kueue.multikueue import Parameters
 from berthmaster.kueue.workloads import Admission
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport, LocalQueueReport
 from berthmaster.multikueue.deciding.traps import (

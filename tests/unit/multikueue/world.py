@@ -23,8 +23,9 @@ from berthmaster.kueue.jobs import HubJob, JobStatus
 from berthmaster.kueue.names import HELD_ANNOTATION
 from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.instructions import Append, Refused, Stored
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import CopyReport, FleetFact
 from berthmaster.messages.placement import HUB_CELL, Decision

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, key
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Membership, Stamp, Taint

@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from berthmaster.audit.core import Auditor
-from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (

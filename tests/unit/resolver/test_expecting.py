@@ -8,7 +8,7 @@ import pytest
 from berthmaster.engine.queueing import due_order
 from berthmaster.engine.queueing.order import LATE, STATED
 from berthmaster.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import Decision, Expected, PodBinding, ToldOutlook
 from berthmaster.messages.workload import Ending, JobRequest, Recovered, WorkloadEvent
 from berthmaster.resolver.core import Resolver

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.families import encode
 from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.deciding.decide import decide

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.messages.workload import CancelRequested, Evicted

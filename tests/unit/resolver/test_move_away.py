@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import (
     CordonsReply,
     DrainRequest,

@@ -1,6 +1,6 @@
 """Pressure counts among clusters as it does among nodes."""
 
-from berthmaster.engine.scoring.mix import FIRST_SAMPLE
+from berthmaster.engine.scoring.sampled import FIRST_SAMPLE
 from berthmaster.messages.workload import JobRequest
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import World

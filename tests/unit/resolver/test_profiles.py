@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from berthmaster.engine.scoring.parts.price import NAME as PRICE
 from berthmaster.engine.scoring.profiles import PROFILES
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import (
     Refusal,
     SubmitRequest,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Stamp
 from berthmaster.messages.quality import QualityReport, QueueQuality

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.resolver.answers.explain import why
 from berthmaster.resolver.known.stored import restore, snapshot_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueAmounts, QueueSetting
 from berthmaster.messages.workload import JobRequest

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import (
     Ended,
     Rebalanced,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from berthmaster.lifecycle.fold import Key, key
 from berthmaster.lifecycle.instructions import Refused
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost
 from berthmaster.messages.workload import WorkloadEvent

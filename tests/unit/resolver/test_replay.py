@@ -2,7 +2,8 @@
 
 from msgspec.structs import replace
 
-from berthmaster.engine.scoring.mix import FIRST_SAMPLE, told_as
+from berthmaster.engine.scoring.mix import told_as
+from berthmaster.engine.scoring.sampled import FIRST_SAMPLE
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import Ending, WorkloadEvent
 from berthmaster.resolver.core import Resolver

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import Cancelled, JobRequest

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import PodBinding, Target

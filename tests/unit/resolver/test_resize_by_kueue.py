@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import LocalQueueReport, QueueReport

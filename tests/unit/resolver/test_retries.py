@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.workload import Evicted
 from berthmaster.resolver.replay import replay

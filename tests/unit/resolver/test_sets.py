@@ -1,7 +1,7 @@
 """Sets of which only so many have a place at once, and jobs that wait for others."""
 
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import Dependency, JobRequest, Released
 from berthmaster.resolver.known.sets import JobSets
 from tests.support.builders import alive, node, profile

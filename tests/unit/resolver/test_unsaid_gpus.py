@@ -2,7 +2,7 @@
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import Running
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from tests.support.builders import alive, job, node, profile

@@ -2,7 +2,7 @@
 
 from berthmaster.engine.queueing.lines import MAX_STALE, Line
 from berthmaster.engine.queueing.order import Rank
-from berthmaster.lifecycle.fold import key
+from berthmaster.lifecycle.workload import key
 from tests.support.builders import job
 
 PLACE = Rank(due_at_s=0.0)

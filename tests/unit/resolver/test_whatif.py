@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import (
     AddedCluster,
     CordonRequest,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from berthmaster.engine.queueing.reservations import stated_end_s
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import QueueAccount, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import Taint

@@ -17,7 +17,7 @@ from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
 from berthmaster.engine.fleet.shares import Part, counted, enough, sized_milli, takes_milli
 from berthmaster.engine.fleet.touched import Touched
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.fleet import NodeReport, Share, Taint
 
 WHOLE: Final = 1000

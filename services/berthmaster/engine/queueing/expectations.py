@@ -10,30 +10,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-import msgspec
-
-from berthmaster.engine.queueing import predict
-from berthmaster.engine.queueing.life_tables import NO_LIVES, LivesSeen
+from berthmaster.engine.queueing.learned import Learned
+from berthmaster.engine.queueing.life_tables import LivesSeen
 from berthmaster.engine.queueing.order import LATE, Outlook, gpu_share
 from berthmaster.engine.queueing.predict import Durations, Sizes
-from berthmaster.lifecycle.fold import Key, Workload, key, saved_s
-from berthmaster.messages.placement import Decision, Expected, Lives, ToldOutlook
+from berthmaster.lifecycle.fold import saved_s
+from berthmaster.lifecycle.workload import Key, Workload, key
+from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest
 
 _LONGEST_S: Final = 1e12
 OnTold = Callable[[Key, JobRequest, float, float], None]  # expected, and what was known before
-
-
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``Expectations`` keeps in a snapshot."""
-
-    durations: predict.Learned = predict.Learned()
-    sizes: list[float] = []
-    lives: Lives = NO_LIVES
-    expected_s: dict[Key, float] = {}  # of open jobs that do not say themselves
-    untold: list[Key] = []
-    submitted: int = 0
-    late: int = 0
 
 
 class Expectations:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.queueing.making_room import Loss, PodNeed
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 
 _FIRST_ROWS: Final = 16
 _MOST_COST: Final = 1 << 50  # GPU milliseconds; more is as bad

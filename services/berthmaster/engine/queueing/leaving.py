@@ -12,7 +12,8 @@ Rules of this file:
 from typing import Final
 
 from berthmaster.engine.queueing.reservations import stated_end_s
-from berthmaster.lifecycle.fold import Hold, Wish, Workload, unsaved_s
+from berthmaster.lifecycle.fold import unsaved_s
+from berthmaster.lifecycle.workload import Hold, Wish, Workload
 from berthmaster.messages.control import Cordon
 
 WISH_S: Final = 3600.0  # a move that could not be carried out for so long is wished for no more

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from berthmaster.engine.fleet.fleet import WHOLE
 from berthmaster.engine.fleet.shares import part_of, sized_milli
 from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
-from berthmaster.lifecycle.fold import Key
-from berthmaster.lifecycle.fold import key as named
+from berthmaster.lifecycle.workload import Key
+from berthmaster.lifecycle.workload import key as named
 from berthmaster.messages.fleet import GpuDevice, NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet

@@ -13,8 +13,8 @@ from typing import Final
 from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.order import Rank
 from berthmaster.engine.queueing.queues import Ask, ask_of
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import least_request
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 MAX_STALE = 64  # entries of a line that nobody waits under any more, beside as many as wait

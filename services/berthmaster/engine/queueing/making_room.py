@@ -24,7 +24,8 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
 from berthmaster.engine.queueing.tree import Level, Path
-from berthmaster.lifecycle.fold import Key, Workload, unsaved_s
+from berthmaster.lifecycle.fold import unsaved_s
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs

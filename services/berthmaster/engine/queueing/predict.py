@@ -25,12 +25,10 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
-
 from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.queueing.learned import DEGREES, Ending, Kind, KindHistory, LearnedDurations
 from berthmaster.messages.workload import JobRequest
 
-DEGREES: Final = 3  # of likeness, beside having nothing in common
 ENOUGH: Final = 3  # endings of a kind, before it is believed
 KEPT: Final = 128  # endings of a kind; the oldest are forgotten
 NEAREST: Final = 5  # endings that an expectation is made of
@@ -44,25 +42,8 @@ SIZES_KEPT: Final = 2000  # jobs of late
 SIZES_ENOUGH: Final = 50  # before any job is called large
 LARGE_QUANTILE: Final = 0.97  # three jobs in a hundred are larger
 
-Kind = tuple[str, ...]
 Kinds = tuple[Kind | None, ...]  # None: it has no labels
 ALL: Final[Kind] = ("all",)
-Ending = tuple[float, float]  # when it was submitted, and how long it ran
-
-
-class KindHistory(msgspec.Struct, frozen=True, array_like=True):
-    """The endings of one kind, as a snapshot keeps them: oldest first."""
-
-    kind: Kind
-    endings: list[Ending]
-
-
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """All that ``Durations`` knows."""
-
-    kinds: list[KindHistory] = []  # in the order of forgetting
-    judged: tuple[float, ...] = (0.0,) * DEGREES  # expectations of each degree, faded
-    off: tuple[float, ...] = (0.0,) * DEGREES  # by which factor they missed: its mean logarithm
 
 
 def kinds_of(tenant: str, request: JobRequest) -> Kinds:
@@ -118,8 +99,8 @@ class _Endings:
 class Durations:
     """What has been learned."""
 
-    def __init__(self, learned: Learned | None = None) -> None:
-        learned = learned or Learned()
+    def __init__(self, learned: LearnedDurations | None = None) -> None:
+        learned = learned or LearnedDurations()
         self._ended = OrderedDict((each.kind, _Endings(each.endings)) for each in learned.kinds)
         self._judged = list(learned.judged)
         self._off = list(learned.off)
@@ -168,9 +149,9 @@ class Durations:
                 return expected_s
         return FIRST_GUESS_S
 
-    def kept(self) -> Learned:
+    def kept(self) -> LearnedDurations:
         """What a new one is made of."""
-        return Learned(
+        return LearnedDurations(
             kinds=[KindHistory(kind, list(ends.newest)) for kind, ends in self._ended.items()],
             judged=tuple(self._judged),
             off=tuple(self._off),

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from berthmaster.engine.queueing.leaving import ENDING_S, USUAL_GRACE_S
 from berthmaster.engine.queueing.making_room import Floors, gpus_of, in_common
 from berthmaster.engine.queueing.tree import Path
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import JobRequest
 
 _KEEPS_ALL: Final[tuple[str, Floors]] = ("rebalance", ())

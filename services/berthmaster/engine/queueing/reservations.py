@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, TypeVar
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.fleet.pieces import Pieces
-from berthmaster.lifecycle.fold import Key, Workload, ends_as_told_s, saved_s
+from berthmaster.lifecycle.fold import ends_as_told_s, saved_s
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import HeldNode, HeldPieces, Reservation
 
 MAX_HELD_NODES: Final = 3000  # of all reservations: they are told in one message

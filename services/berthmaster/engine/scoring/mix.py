@@ -12,11 +12,12 @@ Rules of this file:
   for by pods that accept the same nodes, room aside (a model, a MIG profile, a label of nodes).
 """
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from berthmaster.engine.fleet.needs import wants_fraction
+from berthmaster.engine.scoring.sampled import MixState, PodType, Sample, Sampled, Wants
 from berthmaster.messages.placement import LearnedMix, PodKind, Wanted
 from berthmaster.messages.workload import PodSet
 
@@ -25,39 +26,8 @@ MEMORY_PODS: Final = 16_384  # pods after which one counts half
 MAX_TYPES: Final = 1024
 MAX_WANTS: Final = 256  # of which a sample has those that most is asked for by
 SAMPLED_WANTS: Final = 48
-FIRST_SAMPLE: Final = 32  # pods
 GROWTH: Final = 2  # a sample is renewed when half as many more have arrived …
 LONGEST_PODS: Final = 4096  # … or so many
-
-
-class PodType(NamedTuple):
-    """What of a pod decides which holes it can fill."""
-
-    gpus: int
-    gpu_milli: int
-    cpu_milli: int
-
-
-Sample = tuple[tuple[PodType, int], ...]  # counts, sorted by type
-Wants = tuple[tuple[str, int], ...]  # what pods accept (``accepted``), GPU milli; sorted
-
-
-class Sampled(NamedTuple):
-    """A sample, and how many pods had arrived when it was taken."""
-
-    pods: int = 0  # 0 = none was taken yet
-    sample: Sample = ()
-    wants: Wants = ()
-
-
-class MixState(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a mix, for a snapshot."""
-
-    pods: int = 0
-    next_sample: int = FIRST_SAMPLE
-    counts: tuple[tuple[PodType, int], ...] = ()
-    wants: Wants = ()
-    newest: Sampled = Sampled()
 
 
 class Mix:

@@ -41,7 +41,8 @@ from numpy.typing import NDArray
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
 from berthmaster.engine.scoring.compiled import COMPILED, cards, nodes_of
-from berthmaster.engine.scoring.mix import SAMPLED_WANTS, Sample, Sampled, Wants, accepting
+from berthmaster.engine.scoring.mix import SAMPLED_WANTS, accepting
+from berthmaster.engine.scoring.sampled import Sample, Sampled, Wants
 from berthmaster.messages.placement import PressedPool, Pressure, WholeBlock
 
 FREE_OF_PRICE: Final = 0.7  # density up to which room costs nothing beyond itself

@@ -24,13 +24,13 @@ from berthmaster.engine.fleet.fleet import WHOLE, Fleet
 from berthmaster.engine.fleet.links import pick
 from berthmaster.engine.fleet.needs import Suitable, wants_fraction
 from berthmaster.engine.fleet.shares import is_packed
-from berthmaster.engine.scoring.mix import Sample, Sampled
 from berthmaster.engine.scoring.pressure import (
     NOTHING_DEAR,
     Dear,
     Gauge,
 )
 from berthmaster.engine.scoring.prices import hole_prices, hole_values
+from berthmaster.engine.scoring.sampled import Sample, Sampled
 from berthmaster.messages.placement import Pressure
 from berthmaster.messages.workload import PodSet
 

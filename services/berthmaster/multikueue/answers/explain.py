@@ -16,8 +16,8 @@ from berthmaster.kueue.contract import (
     waits_for_quota,
 )
 from berthmaster.lifecycle.flaws import frozen_words
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import HELD, LIVE, State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Choice, Decision
 from berthmaster.multikueue.deciding import blind

@@ -25,8 +25,8 @@ from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kueue.contract import forbidden, held_back
 from berthmaster.kueue.names import QUOTA_RESERVED
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.multikueue.deciding.shortlist import HubCandidate, HubShortlist, shortlist_for
 from berthmaster.multikueue.instructions import Nominate

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from berthmaster.engine.scoring.parts.tier import FITS
-from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.placement import (
     HUB_CELL,
     Choice,

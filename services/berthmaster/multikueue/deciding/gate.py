@@ -45,7 +45,7 @@ from berthmaster.kueue.quota import (
     queue_of,
     without,
 )
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.deciding.job_manifest import place_of

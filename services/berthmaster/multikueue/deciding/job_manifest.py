@@ -20,7 +20,7 @@ from berthmaster.kubernetes.templates import apply
 from berthmaster.kueue.asks import asked_resource
 from berthmaster.kueue.jobs import job_name
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import JobRequest

@@ -24,8 +24,8 @@ from berthmaster.engine.queueing.making_room import lost_gpu_s
 from berthmaster.engine.scoring.parts.tier import FITS
 from berthmaster.kueue.names import CHECK_CONTROLLER
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.fold import Wish, Workload
 from berthmaster.lifecycle.states import HELD
+from berthmaster.lifecycle.workload import Wish, Workload
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.placement import HUB_CELL, MoveOrder
 from berthmaster.messages.workload import EvictionRequested

@@ -43,8 +43,8 @@ from berthmaster.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED, READY
 from berthmaster.kueue.queues import ClusterQueue
 from berthmaster.kueue.quota import Gone
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.placement import EvictionOrder
 from berthmaster.messages.workload import JobRequest

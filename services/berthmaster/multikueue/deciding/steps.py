@@ -44,8 +44,8 @@ from berthmaster.kueue.contract import (
 )
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import EVICTED, HELD_ANNOTATION, QUOTA_RESERVED, RETRY
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.deciding.job_manifest import unmakeable
 from berthmaster.multikueue.deciding.leaving import NO_CHECK, own_check

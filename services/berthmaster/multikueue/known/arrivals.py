@@ -10,7 +10,7 @@ first report of a node in this life of the process: then time decides, as withou
 
 from collections.abc import Callable, Mapping
 
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.fleet import NodeReport
 
 _Uses = tuple[float, dict[Key, float]]  # GPUs of other people's pods, and of ours by workload

@@ -16,8 +16,9 @@ from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
 from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.endings import Endings
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.states import LIVE, Ending
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import (
     ClusterAlive,

@@ -16,7 +16,7 @@ from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, Mult
 from berthmaster.kueue.names import MULTIKUEUE, SELECTOR_ANNOTATION
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.kueue.workloads import KueueWorkload, WorkloadStatus
-from berthmaster.lifecycle.fold import Key, key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.multikueue.known.lives import Lives
 from berthmaster.podsets.reading import tenant_of, workload_id
 

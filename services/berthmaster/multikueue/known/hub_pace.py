@@ -15,8 +15,8 @@ after 20 s. One whose copy never comes begins to count when the next one's has c
 
 from typing import Final
 
-from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key
 from berthmaster.multikueue.known.workload_view import WorkloadView
 
 A_WORKLOAD_S: Final = 1.0  # that the hub takes for one, at most

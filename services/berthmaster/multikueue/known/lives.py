@@ -12,7 +12,7 @@ from typing import Final
 from berthmaster.kubernetes.objects import seconds
 from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 
 UNSURE_S: Final = 600.0
 MOST_GONE: Final = 10_000  # deleted Workloads that are kept until the log knows of them

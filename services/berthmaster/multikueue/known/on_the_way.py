@@ -17,8 +17,8 @@ import msgspec
 from berthmaster.accelerators.table import How, how_of
 from berthmaster.engine.fleet.models import resources_of
 from berthmaster.kueue.asks import devices_asked
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import CopyReport, NodeReport
 from berthmaster.multikueue.known.arrivals import Arrivals
 

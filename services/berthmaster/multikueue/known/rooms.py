@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from berthmaster.kueue.asks import devices_asked
 from berthmaster.kueue.names import EVICTED, FINISHED, QUOTA_RESERVED
-from berthmaster.lifecycle.fold import Key
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.hub import Hub

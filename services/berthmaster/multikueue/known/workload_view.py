@@ -6,8 +6,8 @@ from typing import NamedTuple
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.multikueue.known.contest import Contest

@@ -6,7 +6,7 @@ from typing import Final
 
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.leaving import drain_words
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import CordonsReply, CordonView, StillThere
 from berthmaster.messages.control import Cordon
 from berthmaster.resolver.deciding.cycle import Cycle

@@ -16,9 +16,9 @@ from berthmaster.engine.queueing.queues import GPU, QueueShare
 from berthmaster.fleetview.filters import BUSY, NOT_ASKED
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.lifecycle.flaws import frozen_words
-from berthmaster.lifecycle.fold import Hold, Key, Workload, key
 from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Hold, Key, Workload, key
 from berthmaster.messages.api import DryRunReply, QueueAccount, QueueStanding, Refusal, WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Choice, Decision, Reservation

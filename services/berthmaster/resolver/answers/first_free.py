@@ -13,7 +13,7 @@ from typing import Final
 from berthmaster.engine.queueing.reservations import Release, soonest, stated_end_s
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.fleetview.shortlist import Shortlist
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.known.knowledge import Knowledge

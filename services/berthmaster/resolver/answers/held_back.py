@@ -11,7 +11,7 @@ from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import duration_class, longest_s
 from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import ends_in_time
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cycle import Cycle

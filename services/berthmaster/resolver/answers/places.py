@@ -8,7 +8,7 @@ do.
 from typing import Final, NamedTuple
 
 from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
-from berthmaster.lifecycle.fold import Key
+from berthmaster.lifecycle.workload import Key
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.turns import Turns
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.placement import Decision, Rebalance, RebalanceMove
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from berthmaster.engine.fleet.needs import gpu_milli
-from berthmaster.lifecycle.fold import Key, Workload, key
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import (
     DrainRequest,
     Ended,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Workload, key
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.api import (
     AddedCluster,
     CordonRequest,

@@ -19,7 +19,8 @@ from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.fleetview.filters import BUSY
-from berthmaster.lifecycle.fold import Key, Verdict, Workload, key
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import JobRequest, Placed

@@ -33,8 +33,8 @@ from berthmaster.engine.queueing.making_room import (
 )
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES
 from berthmaster.fleetview.filters import BUSY
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import with_bound, without
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.known.parts import open_parts

@@ -9,9 +9,9 @@ from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist, bind, filter_and_rank
-from berthmaster.lifecycle.fold import Workload
 from berthmaster.lifecycle.sizes import with_coming
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.gate import WorkerGate

@@ -26,7 +26,6 @@ from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.queues import Amounts
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist
-from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.sizes import (
     at_size,
     is_elastic,
@@ -34,6 +33,7 @@ from berthmaster.lifecycle.sizes import (
     size_steps,
     with_bound,
 )
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import Choice, Reservation
 from berthmaster.messages.workload import (
     JobRequest,

@@ -30,9 +30,9 @@ from berthmaster.lifecycle.faults import (
     is_tried_again,
     repeats_after,
 )
-from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.parts import part_id
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import Commit, DividedPart, Division, PartOrder
 from berthmaster.messages.workload import (
     MAX_PARTS,
@@ -52,7 +52,8 @@ from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft
 from berthmaster.resolver.deciding.move_away import leave, ours_to_end
 from berthmaster.resolver.known.knowledge import Knowledge
-from berthmaster.resolver.known.parts import PartEnd, open_parts
+from berthmaster.resolver.known.part_ends import PartEnd
+from berthmaster.resolver.known.parts import open_parts
 from berthmaster.resolver.settings import Policy
 
 GANG_EVICTIONS: Final = 1000  # of a part of a gang: its job counts them

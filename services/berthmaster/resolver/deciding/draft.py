@@ -13,7 +13,7 @@ from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.engine.scoring.mix import told_as
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import (
     Choice,
     Commit,

@@ -31,9 +31,9 @@ from berthmaster.engine.queueing.leaving import (
 from berthmaster.engine.queueing.making_room import lost_gpu_s
 from berthmaster.engine.queueing.reservations import owed_room
 from berthmaster.fleetview.filters import BUSY, LESS_LIKED
-from berthmaster.lifecycle.fold import Workload, key
 from berthmaster.lifecycle.governed import is_ours_to_end
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.placement import MoveOrder
 from berthmaster.messages.workload import EvictionRequested

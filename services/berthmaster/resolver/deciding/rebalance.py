@@ -27,8 +27,8 @@ from berthmaster.engine.queueing.leaving import best_at_s
 from berthmaster.engine.queueing.making_room import Victim, loss_of
 from berthmaster.engine.queueing.rebalancing import Beneficiary, Worth, may_move, worth_of
 from berthmaster.engine.queueing.reservations import owed_room
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import Rebalance, RebalanceMove
 from berthmaster.resolver.deciding.cheapest_set import CheapestSet, Sought
 from berthmaster.resolver.deciding.draft import CHOICE_BYTES, Draft, Stuck

@@ -46,7 +46,7 @@ from berthmaster.engine.queueing.reservations import (
     stated_end_s,
 )
 from berthmaster.fleetview.filters import BUSY
-from berthmaster.lifecycle.fold import Key, Workload
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cycle import Cycle

@@ -44,7 +44,6 @@ from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, owed_room
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.kueue.quota import NO_QUOTA
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import (
     at_step,
     counts_of,
@@ -58,6 +57,7 @@ from berthmaster.lifecycle.sizes import (
     with_coming,
     without,
 )
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import PodBinding, Reservation, ResizeOrder, Via
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle

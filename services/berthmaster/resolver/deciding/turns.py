@@ -31,8 +31,8 @@ from berthmaster.engine.queueing.queues import (
 )
 from berthmaster.engine.queueing.tree import Level, Path, right_along
 from berthmaster.fleetview.shortlist import Shortlist
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import least_request
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.known.knowledge import Knowledge

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from berthmaster.engine.fleet.clusters import Cluster
 from berthmaster.kueue.asks import Devices, asks_of
 from berthmaster.kueue.quota import Gone, Quotas, closed, queue_of, without
-from berthmaster.lifecycle.fold import Workload
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.placement import Target

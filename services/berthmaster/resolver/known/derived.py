@@ -16,8 +16,8 @@ from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
 from berthmaster.engine.queueing.queues import CPU, MODEL, Ask, QueueShare, Right
 from berthmaster.engine.queueing.tree import Level, Path, QueueTree, right_along
 from berthmaster.fleetview.derived import FleetDerived
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Lives, ToldOutlook
 from berthmaster.resolver.known.elastic import Elastic

@@ -3,9 +3,9 @@ none, and whoever looks for one knows at once."""
 
 from collections.abc import Iterable
 
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.sizes import is_elastic
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 

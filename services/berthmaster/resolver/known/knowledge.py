@@ -7,7 +7,6 @@ never decides anything by itself: a state that is restored or folded anew decide
 
 import itertools
 from collections import Counter
-from typing import NamedTuple
 
 import msgspec
 
@@ -15,19 +14,22 @@ from berthmaster.engine.fitting.fit import assumed_gpus, holding
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.due_order import DueOrder
-from berthmaster.engine.queueing.expectations import Expectations, Learned
-from berthmaster.engine.queueing.life_tables import LOOKED_AT, NO_LIVES
+from berthmaster.engine.queueing.expectations import Expectations
+from berthmaster.engine.queueing.learned import Learned
+from berthmaster.engine.queueing.life_tables import LOOKED_AT
 from berthmaster.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.queueing.order import gpu_share
 from berthmaster.engine.queueing.queues import GPU
-from berthmaster.engine.scoring.mix import Sampled, sampled_from
-from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
+from berthmaster.engine.scoring.mix import sampled_from
+from berthmaster.engine.scoring.pressure import is_due
+from berthmaster.engine.scoring.sampled import Sampled
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
-from berthmaster.lifecycle.fold import TELLS_ALL, Key, Verdict, Workload, age_s, key, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, age_s, offer
 from berthmaster.lifecycle.states import HELD, Ending, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.messages.placement import (
@@ -52,38 +54,10 @@ from berthmaster.messages.workload import (
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.resolver.known.derived import Derived
 from berthmaster.resolver.known.parts import Parts
+from berthmaster.resolver.known.told import Given, Told, ToldLives
 from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"
-
-
-class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision told that it was made with: when it is repeated, it counts in place of what
-    follows here, as that follows from more than the log keeps."""
-
-    mix: Sampled
-    pressure: Pressure
-    presses: bool  # it told the pressure
-    steadiness: dict[str, float] | None = None  # None: it did not count
-    outlook: ToldOutlook | None = None
-    expected: tuple[Expected, ...] = ()
-    lives: Lives
-    tells_lives: bool  # it told them
-
-
-class ToldLives(NamedTuple):
-    """What was learned of how long jobs go on, by the newest decision that told it."""
-
-    lives: Lives = NO_LIVES
-    by: int = 0  # its number
-
-
-class Told(NamedTuple):
-    """Which nodes are scarce, by the newest decision that told any."""
-
-    pressure: Pressure = NO_PRESSURE
-    by: int = 0  # its number
-    placed: int = 0  # pods by it and since
 
 
 class Knowledge:

@@ -11,9 +11,9 @@ from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.held_parts import HeldParts, Takes
 from berthmaster.engine.queueing.making_room import loss_of
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.governed import is_ours_to_end
 from berthmaster.lifecycle.states import HELD
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.workload import JobRequest
 
 

@@ -6,35 +6,19 @@ must know of it is kept here until the job's attempt is over.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
-from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.parts import division_of
 from berthmaster.lifecycle.states import Ending, State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.workload import (
     Cancelled,
-    Checkpoint,
     Failed,
-    Fault,
     Recovered,
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.resolver.known.part_ends import PartEnd
 
 LOST = "the log has lost it"
-
-
-class PartEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one part ended."""
-
-    id: str
-    state: State
-    reason: str = ""
-    exit_code: int | None = None
-    fault: Fault = ""
-    node: str = ""
-    blamed: bool = False  # it was evicted, and that counts
-    checkpoint: Checkpoint | None = None  # that it told last
 
 
 class Parts:

@@ -9,8 +9,8 @@ Others wait outside every line, and cost those who decide nothing.
 from bisect import bisect_left, insort
 from typing import NamedTuple
 
-from berthmaster.lifecycle.fold import Key, Workload
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload
 
 SetKey = tuple[str, str]  # tenant, set
 _Order = tuple[int, int, Key]  # -priority, submission, who

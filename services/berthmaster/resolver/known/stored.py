@@ -2,15 +2,17 @@
 
 import msgspec
 
-from berthmaster.engine.queueing.expectations import Learned
+from berthmaster.engine.queueing.learned import Learned
 from berthmaster.engine.queueing.moved import Moved
-from berthmaster.engine.scoring.mix import Mix, MixState, Sampled
+from berthmaster.engine.scoring.mix import Mix
+from berthmaster.engine.scoring.sampled import MixState, Sampled
 from berthmaster.engine.scoring.track_record import TrackRecord, TrackRecordState
-from berthmaster.lifecycle.fold import Key, Workload, key
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import Reservation
-from berthmaster.resolver.known.knowledge import Knowledge, Told, ToldLives
-from berthmaster.resolver.known.parts import PartEnd
+from berthmaster.resolver.known.knowledge import Knowledge
+from berthmaster.resolver.known.part_ends import PartEnd
+from berthmaster.resolver.known.told import Told, ToldLives
 
 
 class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v9"):
