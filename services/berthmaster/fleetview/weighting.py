@@ -113,7 +113,7 @@ class Weightings:
         factored = self._factors(own, theirs, kind)
         factors = factored.factors
         # What is turned round is 100 less the part: the 100 stands in the sum.
-        turned = sum(-MOST * factors[each] for each in ("fit", "room") if factors[each] < 0)
+        turned = sum((-MOST * factors[each] for each in ("fit", "room") if factors[each] < 0), 0.0)
         fixed = {
             part: self._fixed(part)
             for part in factors
@@ -142,7 +142,7 @@ class Weightings:
         profiles = self._policy.profiles
         name, weights = chosen(own, theirs, self._policy.profile, profiles)
         counts = self._counting(weights, kind)
-        total = sum(map(abs, counts.values()))
+        total = sum(map(abs, counts.values()), 0.0)
         scale = 1.0 / total if total > 0 else 0.0
         made = _Factors(
             "" if name == BALANCED else name,

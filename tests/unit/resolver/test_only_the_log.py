@@ -54,7 +54,7 @@ def known(know: Knowledge) -> bytes:
             "cordons": sorted(know.view.cordons),
             "holdings": [(name, fleet.holdings(name)) for name in sorted(know.open)],
             "room": [array.tolist() for array in arrays],
-            "accounts": know.derived.ledger.__dict__["_used"],
+            "accounts": getattr(know.derived.ledger, "_used"),  # noqa: B009
             "waits": sorted(n for line in know.derived.lines.lines() for n in line.members),
         }
     )

@@ -68,4 +68,4 @@ def ends_a_s(rest: Rest) -> float:
 def pays(waits: Rest, stopped: Sequence[Stopped]) -> bool:
     """Whether it pays to stop all of these for one that waits."""
     saved_s = max(each.rest.left_s for each in stopped)
-    return saved_s >= GAIN * sum(waits.left_s + each.again_s for each in stopped)
+    return saved_s >= GAIN * sum((waits.left_s + each.again_s for each in stopped), 0.0)

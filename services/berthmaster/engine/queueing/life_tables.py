@@ -157,7 +157,7 @@ def rests_of(ended: tuple[int, ...], open_: tuple[int, ...]) -> tuple[float, ...
         for step, count in enumerate(_padded(ended))
     ]
     shares = _shares(counts, _padded(open_))
-    left = 1.0 - sum(shares)  # of those that go on beyond all that is known
+    left = 1.0 - sum(shares, 0.0)  # of those that go on beyond all that is known
     lasts = [begins_s(step + 1) - begins_s(step) for step in range(STEPS)]
     found = [0.0] * STEPS
     for step in range(STEPS - 1, -1, -1):
@@ -176,7 +176,7 @@ def rests_of(ended: tuple[int, ...], open_: tuple[int, ...]) -> tuple[float, ...
 def _shares(ended: list[float], open_: tuple[int, ...]) -> list[float]:
     """Of all that begin, who ends in each step: as Kaplan and Meier (1958) count those whose end is
     not known yet, each for half of the step in which it stands."""
-    at_risk = sum(ended) + sum(open_)
+    at_risk = sum(ended, 0.0) + sum(open_, 0.0)
     going_on, shares = 1.0, []
     for ends, stand in zip(ended, open_, strict=True):
         risk = at_risk - stand / 2

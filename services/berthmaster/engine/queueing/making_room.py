@@ -300,4 +300,4 @@ def _with(room: NodeRoom, part: Part, sign: int) -> NodeRoom:
 
 def cost_of(victims: Sequence[Victim]) -> float:
     """What they cost together."""
-    return sum(victim.cost for victim in victims)
+    return sum((victim.cost for victim in victims), 0.0)

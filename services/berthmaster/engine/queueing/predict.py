@@ -75,8 +75,8 @@ def expected_from(near: Sequence[Ending], at_s: float) -> float:
     """The mean of how long they ran, each weighed by how near it was submitted."""
     weights = [1.0 / (abs(at_s - submitted_s) + TOGETHER_S) for submitted_s, _ in near]
     base_s = near[0][1]  # so that of equal ones the mean is exact
-    more_s = sum(w * (ran_s - base_s) for w, (_, ran_s) in zip(weights, near, strict=True))
-    return max(0.0, base_s + more_s / sum(weights))
+    more_s = sum((w * (ran_s - base_s) for w, (_, ran_s) in zip(weights, near, strict=True)), 0.0)
+    return max(0.0, base_s + more_s / sum(weights, 0.0))
 
 
 class _Endings:

@@ -267,7 +267,7 @@ def fair_shares(
     wanting = {name for name, demand in demands.items() if demand > 0}
     left = capacity
     while wanting and left > 0:
-        total = sum(weights.get(name, 1.0) for name in sorted(wanting))
+        total = sum((weights.get(name, 1.0) for name in sorted(wanting)), 0.0)
         level = left / total
         sated = sorted(
             name

@@ -80,5 +80,5 @@ def worth_of(
 def _goes_in_s(moved: Iterable[Workload]) -> float:
     graces = (w.request.grace_s for w in moved if w.request is not None)
     return (
-        max((USUAL_GRACE_S if grace is None else grace for grace in graces), default=0) + ENDING_S
+        max((USUAL_GRACE_S if grace is None else grace for grace in graces), default=0.0) + ENDING_S
     )

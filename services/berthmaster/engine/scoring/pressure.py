@@ -162,7 +162,7 @@ class Pools:
         density = [0.0] * len(self.wanted_by)
         asked = 0.0
         for pools, (_, milli) in zip(accepts, self.sampled.wants, strict=True):
-            there = sum(float(left[pool]) for pool in pools)
+            there = sum((float(left[pool]) for pool in pools), 0.0)
             if there > 0.0:
                 asked += milli
                 for pool in pools:

@@ -1,4 +1,4 @@
-"""What is kept of the mix of pods that arrives: a sample, which prices are made of, and all of it."""
+"""What is kept of the mix of pods that arrives: a sample that prices are made of, and all of it."""
 
 from typing import Final, NamedTuple
 

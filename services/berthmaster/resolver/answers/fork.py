@@ -9,7 +9,7 @@ import copy
 import functools
 from collections import deque
 from collections.abc import Generator, Iterable
-from types import FunctionType, MethodType, NoneType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -19,6 +19,9 @@ T = TypeVar("T")
 
 _ATOMS: Final = (NoneType, int, float, complex, str, bytes, tuple, frozenset, type, FunctionType)
 _CONTAINERS: Final = (dict, list, set, deque, bytearray)
+# Methods are of what they are bound to; those of a compiled class look like a builtin's.
+_BOUND: Final = (MethodType, BuiltinMethodType)
+_NEVER_SHARED: Final = (np.ndarray, memoryview, Generator, *_BOUND, *_CONTAINERS)
 
 
 def fork(original: T, *, sharing: tuple[type, ...] = ()) -> T:
@@ -56,6 +59,9 @@ class _Copier:
             return self._sequence(value)
         if isinstance(value, MethodType):
             return MethodType(value.__func__, self.copy(value.__self__))
+        if isinstance(value, BuiltinMethodType):  # or a function, of its module
+            of = value.__self__
+            return value if isinstance(of, ModuleType) else getattr(self.copy(of), value.__name__)
         made = self._made[id(value)] = copy.copy(value) if _is_struct(kind) else kind.__new__(kind)
         for name in _names(kind) if kind.__dictoffset__ == 0 else (*_names(kind), *vars(value)):
             held = getattr(value, name, _ABSENT)
@@ -116,7 +122,7 @@ def _shared(kind: Any) -> bool:
         return True
     if _is_struct(kind):
         return bool(kind.__struct_config__.frozen)
-    if issubclass(kind, (np.ndarray, memoryview, MethodType, Generator, *_CONTAINERS)):
+    if issubclass(kind, _NEVER_SHARED):
         return False
     if hasattr(kind, "__members__"):
         return True  # an enum
@@ -133,7 +139,8 @@ def _names(kind: Any) -> tuple[str, ...]:
     if _is_struct(kind):
         fields = msgspec.structs.fields(kind)
         return tuple(field.name for field in fields if not _plain(field.type))
-    slots = (vars(base).get("__slots__", ()) for base in kind.__mro__)
+    slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    slots += [vars(base).get("__mypyc_attrs__", ()) for base in kind.__mro__]  # compiled
     names = [n for each in slots for n in ((each,) if isinstance(each, str) else each)]
     return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 

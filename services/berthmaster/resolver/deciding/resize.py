@@ -184,7 +184,7 @@ class Shrinker:
         taken = [(loser, size) for loser, size in zip(losers, chosen, strict=True) if size]
         if bound is None or not taken or len(bound.holdings) > MAX_HELD_NODES:
             return None
-        cost = sum(loser.lost_gpu_s for loser, _ in taken)
+        cost = sum((loser.lost_gpu_s for loser, _ in taken), 0.0)
         kept = tuple((loser, loser.sizes[size]) for loser, size in taken)
         return _Found(cost, kept, bound, cluster)
 
