@@ -146,6 +146,9 @@ def _build(scratch: Path) -> None:
     names = modules()
     print(f"compiled: {len(names)} modules, a minute or two", file=sys.stderr, flush=True)
     shutil.copytree(SERVICES, scratch / "services", ignore=shutil.ignore_patterns("*.so"))
+    for name in names:
+        module = scratch / "services" / name
+        module.write_text(copyable(module.read_text()))
     (scratch / "services" / "setup.py").write_text(_SETUP.format(names=names))
     (scratch / "services" / "mypy.ini").write_text(_MYPY)
     argv = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(scratch / "out")]
@@ -168,6 +171,41 @@ def _build(scratch: Path) -> None:
     if done.returncode:
         raise CannotCompile(done.stdout[-3000:].strip())
     print(f"compiled: in {time.monotonic() - began_s:.0f} s", file=sys.stderr, flush=True)
+
+
+def copyable(source: str) -> str:
+    """The same module, whose classes can be made without calling ``__init__``, as what-if copies
+    what is known. mypyc wants a decorator for that (of the two that should do, ``serializable``
+    never calls it, as of mypy 2.4), which no checkout and no image needs to know: so it is put here
+    into blank lines, and lines keep their numbers.
+
+    Raises ValueError where there is none.
+    """
+    lines = source.splitlines()
+    body = ast.parse(source).body
+    classes = [each for each in body if isinstance(each, ast.ClassDef) and _is_native(each)]
+    if not classes:
+        return source
+    imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+    end = (imports or body)[-1 if imports else 0].end_lineno or 0  # else of the docstring
+    lines[end - 1] += "; from typing import TYPE_CHECKING"
+    _fill(lines, end + 1, "if TYPE_CHECKING: from mypy_extensions import mypyc_attr")
+    for each in classes:
+        first = min([each.lineno, *(d.lineno for d in each.decorator_list)])
+        _fill(lines, first - 1, "@mypyc_attr(allow_interpreted_subclasses=True)")
+    return "\n".join(lines) + "\n"
+
+
+def _fill(lines: list[str], number: int, text: str) -> None:
+    if lines[number - 1].strip():
+        raise ValueError(f"line {number} should be blank: {lines[number - 1]}")
+    lines[number - 1] = text
+
+
+def _is_native(found: ast.ClassDef) -> bool:
+    """Whether mypyc lays out its instances itself."""
+    bases = {ast.unparse(base).partition("[")[0] for base in found.bases}
+    return not bases & {"NamedTuple", "Protocol", "TypedDict", "Enum", "StrEnum", "IntEnum"}
 
 
 # setuptools compiles the files of an extension one after another: here as many as there are cores.

@@ -2,11 +2,10 @@
 
 A build needs two things from outside: a base image with Python 3.11, and wheels. The wheels, pinned
 by constraints.txt and checked against its hashes, are put into the build context, so nothing is
-downloaded during a build. Our own
-wheel is built here too, with the engine's inner loops in C where this machine has a compiler. The
-base is what --base or BERTH_BASE_IMAGE names, or the official slim image where the engine has it or
-can pull it, and otherwise one made here from Debian packages. Both are cached under
-$XDG_CACHE_HOME/berthmaster by the hash of what they are made from.
+downloaded during a build. Our own wheel is built here too, with what decides compiled where this
+machine has a compiler. The base is what --base or BERTH_BASE_IMAGE names, or the official slim
+image where the engine has it or can pull it, and otherwise one made here from Debian packages. Both
+are cached under $XDG_CACHE_HOME/berthmaster by the hash of what they are made from.
 """
 
 import argparse
@@ -18,12 +17,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts.compiled import CannotCompile, folder
 from scripts.sbom import LOCK, OURS, pins
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,9 +152,9 @@ def wheels() -> Path:
     """A folder with every wheel that the images install, and pip itself to install them."""
     lines = locked()
     machine = platform.machine()
-    folder = CACHE / "wheels" / fingerprint(lines, machine, PYTHON)
-    if folder.is_dir():
-        return folder
+    kept = CACHE / "wheels" / fingerprint(lines, machine, PYTHON)
+    if kept.is_dir():
+        return kept
     say("getting the wheels")
     tags = ("manylinux2014", *(f"manylinux_2_{glibc}" for glibc in (17, 28, 34, 36)))
     there = ["--python-version", PYTHON, "--implementation", "cp"]
@@ -161,8 +162,8 @@ def wheels() -> Path:
               for part in ("--abi", abi)]  # fmt: skip
     there += [part for tag in tags for part in ("--platform", f"{tag}_{machine}")]
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
         fresh = Path(scratch) / "wheels"
         source, binary = Path(scratch) / "source.txt", Path(scratch) / "binary.txt"
         source.write_text(lines.pop("nkeys"))  # pure Python, but published as source only
@@ -172,11 +173,11 @@ def wheels() -> Path:
         call([*pip, *own, "-r", source], FETCH_LIMIT_S, "the wheel of nkeys")
         fetch = ["download", *checked, "--only-binary", ":all:", *there, "--dest", str(fresh)]
         call([*pip, *fetch, "-r", binary], FETCH_LIMIT_S, "the wheels")
-        fresh.rename(folder)
-    return folder
+        fresh.rename(kept)
+    return kept
 
 
-def own_wheel(folder: Path) -> None:
+def own_wheel(at: Path) -> None:
     """Berthmaster's own wheel, built from a copy: a build must leave no trace in the tree."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "source"
@@ -188,9 +189,22 @@ def own_wheel(folder: Path) -> None:
         for name in ("pyproject.toml", "setup.py", "README.md"):
             shutil.copy2(ROOT / name, copy / name)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
-        argv = [*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
+        argv = [*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", str(at), str(copy)]
+        env = {"BERTH_COMPILED": compiled(), "SOURCE_DATE_EPOCH": "315532800"}
         # The same sources give the same bytes, so that the engine's cache holds.
-        call(argv, BUILD_LIMIT_S, "the wheel of berthmaster", SOURCE_DATE_EPOCH="315532800")
+        call(argv, BUILD_LIMIT_S, "the wheel of berthmaster", **env)
+
+
+def compiled() -> str:
+    """The folder of what decides, compiled; "" = images run it interpreted."""
+    if sysconfig.get_python_version() != PYTHON:
+        say(f"what decides is not compiled: images have Python {PYTHON}")
+        return ""
+    try:
+        return str(folder())
+    except CannotCompile as error:
+        say(f"what decides is not compiled: {error}")
+        return ""
 
 
 # ---- base image

@@ -23,7 +23,7 @@ from scripts.suite import bed, kept
 from scripts.suite.report import Row, read_report
 from scripts.suite.steps import Step, call
 from scripts.suite.summary import stability, summarize
-from scripts.suite.tiers import BUILD, CHECK_LIMIT_S, CHECKS, ROOT, TESTS, TIERS, Tier
+from scripts.suite.tiers import BUILD, CHECK_LIMIT_S, CHECKS, COMPILE, ROOT, TESTS, TIERS, Tier
 
 MOST_REPEATED: Final = 4  # failed tests of a tier; more are no accident
 FAILURES: Final = 1  # pytest's exit code when tests ran and some failed
@@ -49,10 +49,12 @@ class Run:
         self.commit = commit()
         self._home = home
         self._build: Step | None = None
+        self._compile: Step | None = None
 
     def run(self) -> int:
         """All of it; returns the exit code."""
         self._start_build()
+        self._start_compiling()
         try:
             rows = [run_check(name) for name in self.checks]
             for name in self.tiers:
@@ -60,8 +62,9 @@ class Run:
                     rows += self._wait_for_build()
                 rows.append(self._run_tier(name))
         finally:
-            if self._build is not None:
-                self._build.end()
+            for each in (self._build, self._compile):
+                if each is not None:
+                    each.end()
         return self._close(rows)
 
     # ------------------------------------------------------------ the control plane, beside it all
@@ -72,6 +75,12 @@ class Run:
         if len(earlier) < len(self.tiers) and (self.checks or earlier):
             self._home.mkdir(parents=True, exist_ok=True)
             self._build = Step(BUILD, log=self._home / "build.log")
+
+    def _start_compiling(self) -> None:
+        """What decides, for the tiers that have it so. The first of them waits, if it has to."""
+        if any(TIERS[name].compiled for name in self.tiers):
+            self._home.mkdir(parents=True, exist_ok=True)
+            self._compile = Step(COMPILE, log=self._home / "compiled.log")
 
     def _wait_for_build(self) -> list[Row]:
         """Until it is compiled. Whether that went well is found out, and told, by the tier."""
@@ -140,19 +149,22 @@ def run_check(name: str) -> Row:
 
 def run_tier(name: str, tier: Tier, extra: list[str], known_s: dict[str, float]) -> Row:
     """One folder of tests under pytest, counted from its report."""
-    if not (TESTS / name).is_dir():
-        return Row(name, "absent", skips=[f"tests/{name} does not exist yet"])
+    folders = [TESTS / each for each in tier.folders or (name,)]
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        told = f"{missing[0].relative_to(TESTS.parent)} does not exist yet"
+        return Row(name, "absent", skips=[told])
     print(f"\n== {name}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        argv = [*tier.within, sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}"]
-        argv += ["-o", f"cache_dir={scratch}/cache", *extra]
-        took = call([*argv, *shared(name, tier, known_s)], tier.limit_s)
+        argv = [*tier.within, *([*COMPILE, "--"] if tier.compiled else [])]
+        argv += [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}"]
+        argv += ["-o", f"cache_dir={scratch}/cache", *tier.options, *extra]
+        took = call([*argv, *shared(folders, tier, known_s)], tier.limit_s)
         row = read_report(name, report)
         if took.code == FAILURES and tier.real_time and len(row.failures) <= MOST_REPEATED:
             print(f"\n== {name}, once more: {', '.join(row.failures)}", flush=True)
             report.unlink()
-            took += call([*argv, str(TESTS / name), "--last-failed"], tier.limit_s)
+            took += call([*argv, *map(str, folders), "--last-failed"], tier.limit_s)
             again = read_report(name, report)
             if again.passed + again.failed + again.skipped >= len(row.failures):  # else it crashed
                 row.add_repeated(again)
@@ -167,19 +179,19 @@ def run_tier(name: str, tier: Tier, extra: list[str], known_s: dict[str, float])
     return row
 
 
-def shared(name: str, tier: Tier, known_s: dict[str, float]) -> list[str]:
+def shared(folders: list[Path], tier: Tier, known_s: dict[str, float]) -> list[str]:
     """What to run and by how many processes: file by file, those that took longest first, so that
     no process is left with a long one at the end. A new file counts as long."""
-    folder = TESTS / name
     if tier.processes == 1:
-        return [str(folder)]
+        return [*map(str, folders)]
 
     def took_s(file: Path) -> float:
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         return known_s.get(module, float("inf"))
 
     files = sorted(
-        folder.rglob("test_*.py"), key=lambda file: (-took_s(file), -file.stat().st_size)
+        (file for folder in folders for file in folder.rglob("test_*.py")),
+        key=lambda file: (-took_s(file), -file.stat().st_size),
     )
     by_file = [
         "--numprocesses",

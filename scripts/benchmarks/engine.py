@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.emulator.workloads import generated
-from berthmaster.engine.scoring.compiled import COMPILED
+from berthmaster.engine.scoring.compiled import COMPILED, MODULES
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.lifecycle.workload import key
+from berthmaster.messages.families import EVENTS, encode
 from berthmaster.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
 from berthmaster.messages.workload import (
     Claimed,
@@ -60,7 +61,8 @@ BUDGETS = {
     "start_memory_a_node_kib": ("<=", 1.0),
 }
 NOW_S = 1000.0
-NOTES = [f"inner loops: {'compiled' if COMPILED else 'numpy, as nothing was compiled here'}"]
+LOOPS = "compiled" if COMPILED else "numpy, as nothing was compiled here"
+NOTES = [f"inner loops: {LOOPS}; what decides: {MODULES}"]
 
 
 def reports(nodes: int, clusters: int) -> list[NodeReport]:
@@ -99,6 +101,19 @@ def fresh(facts: Sequence[NodeReport], resolver: Resolver | None = None) -> Reso
     return resolver
 
 
+def submitted(request: JobRequest) -> Submitted:
+    """As the gateway tells it."""
+    return Submitted(
+        tenant="bench",
+        id=request.id,
+        after=0,
+        at_s=NOW_S,
+        by="bench",
+        request=request,
+        digest=request_digest(request),
+    )
+
+
 class Log:
     """Stores whatever it is told, without an error."""
 
@@ -113,16 +128,7 @@ class Log:
 
     def submit(self, request: JobRequest) -> None:
         self.sequence += 1
-        event = Submitted(
-            tenant="bench",
-            id=request.id,
-            after=0,
-            at_s=NOW_S,
-            by="bench",
-            request=request,
-            digest=request_digest(request),
-        )
-        self.resolver.on_event(event, self.sequence, NOW_S)
+        self.resolver.on_event(submitted(request), self.sequence, NOW_S)
 
     def decide(self) -> int:
         """One commit; how much was placed."""
@@ -269,12 +275,14 @@ def naive(facts: Sequence[NodeReport], requests: Sequence[JobRequest]) -> float:
 def starting() -> dict[str, float]:
     """A resolver that starts: fold the facts and open workloads of a large system, decide once."""
     facts = reports(START_NODES, 100)
-    requests = [arrival.request for arrival in generated(seed=2, rate_per_s=1.0, count=START_JOBS)]
+    made = generated(seed=2, rate_per_s=1.0, count=START_JOBS)
+    stored = [encode(submitted(arrival.request)) for arrival in made]  # as the log has them
     began_s = time.perf_counter()
     log = Log(fresh(facts))
     folded_facts_s = time.perf_counter() - began_s
-    for request in requests:
-        log.submit(request)
+    for sequence, raw in enumerate(stored, 1):
+        log.resolver.on_event(EVENTS.decode(raw), sequence, NOW_S)
+    log.sequence = len(stored)
     folded_s = time.perf_counter() - began_s
     log.decide()
     return {

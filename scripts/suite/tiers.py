@@ -19,6 +19,7 @@ BUILD: Final = [sys.executable, "-m", "tests.controlplane.build"]
 # The programs are found or built before the tests start. Where that fails, the tests are skipped
 # and told why.
 _WITH_CONTROL_PLANE: Final = (*BUILD, "--")
+COMPILE: Final = [sys.executable, "-m", "scripts.compiled"]
 _WITH_CHROMIUM: Final = ("sh", str(ROOT / "scripts" / "chromium.sh"))
 _WITH_ENGINE: Final = ("sh", str(ROOT / "scripts" / "engine.sh"))
 
@@ -31,21 +32,37 @@ class Tier:
     processes: int = 1  # that share its files. More than cores where tests wait more than compute
     real_time: bool = True  # real servers: a few failed tests are run once more, by themselves
     within: tuple[str, ...] = ()  # the command that the tests are run by
+    folders: tuple[str, ...] = ()  # of tests/; (): the one of its name
+    options: tuple[str, ...] = ()  # of pytest
+    compiled: bool = False  # what decides is compiled there, as where it ships
     needs_control_plane: bool = False
     test_bed: bool = False  # tests the tests' own means: not run while a proof of them is kept
 
 
-# What needs the control plane comes last: it is compiled in the background meanwhile.
+# What needs the control plane comes last: it is compiled in the background meanwhile, as is what
+# decides.
 TIERS: Final[dict[str, Tier]] = {
     "unit": Tier(limit_s=600, processes=2, real_time=False),
+    "compiled": Tier(
+        limit_s=600,
+        processes=2,
+        real_time=False,
+        folders=("unit/engine", "unit/fleetview", "unit/lifecycle", "unit/resolver"),
+        options=("-m", "not interpreted"),
+        compiled=True,
+    ),
     "simulation": Tier(limit_s=1200, real_time=False),  # it uses all cores by itself
-    "bus": Tier(limit_s=1200, processes=3),
-    "pipeline": Tier(limit_s=2400, processes=3),
+    "bus": Tier(limit_s=1200, processes=3, compiled=True),
+    "pipeline": Tier(limit_s=2400, processes=3, compiled=True),
     "web": Tier(limit_s=900, within=_WITH_CHROMIUM),
     "gpu": Tier(limit_s=300),  # of this machine, where it has one that nobody uses
     "containers": Tier(limit_s=2400, within=_WITH_ENGINE),
     "cluster": Tier(
-        limit_s=5400, processes=3, within=_WITH_CONTROL_PLANE, needs_control_plane=True
+        limit_s=5400,
+        processes=3,
+        within=_WITH_CONTROL_PLANE,
+        needs_control_plane=True,
+        compiled=True,
     ),
     "bed": Tier(
         limit_s=2400,

@@ -6,6 +6,7 @@ import docker
 import pytest
 
 from berthmaster.engine.scoring.compiled import COMPILED
+from scripts.images import compiled
 
 SERVICES = (
     "gateway",
@@ -102,8 +103,14 @@ def test_an_image_has_no_compiler_and_cannot_write_its_own_code(images: str) -> 
 
 
 def test_the_engine_is_compiled_there_where_it_is_here(images: str) -> None:
-    code = "import json, berthmaster.engine.scoring.compiled as c; print(json.dumps(c.COMPILED))"
-    assert inside(f"berthmaster/resolver:{images}", code) is COMPILED
+    code = (
+        "import json, berthmaster.engine.scoring.compiled as c, berthmaster.resolver.core;"
+        "print(json.dumps([c.COMPILED, c.MODULES]))"
+    )
+    modules = "compiled" if compiled() else "interpreted"
+    assert inside(f"berthmaster/resolver:{images}", code) == [COMPILED, modules]
+    code = "import json, berthmaster.lifecycle.fold as f; print(json.dumps(f.__file__[-3:]))"
+    assert inside(f"berthmaster/gateway:{images}", code) == (".so" if compiled() else ".py")
 
 
 def test_services_share_all_layers_but_their_own_last(images: str) -> None:

@@ -9,7 +9,7 @@ from scripts.run_tests import Run, shared
 from scripts.suite import bed, kept
 from scripts.suite.report import Row
 from scripts.suite.summary import stability
-from scripts.suite.tiers import ROOT, TIERS
+from scripts.suite.tiers import ROOT, TESTS, TIERS
 
 SOURCES = "0123456789abcdef"
 
@@ -145,7 +145,7 @@ def test_the_file_that_took_longest_goes_first_and_a_new_one_before_it() -> None
     files = sorted((ROOT / "tests" / "bus").rglob("test_*.py"))
     modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
     known = {module: float(n) for n, module in enumerate(modules) if n != 1}
-    argv = shared("bus", TIERS["bus"], known)
+    argv = shared([TESTS / "bus"], TIERS["bus"], known)
     assert argv[:2] == ["--numprocesses", str(TIERS["bus"].processes)]
     order = [Path(word).name for word in argv if word.endswith(".py")]
     expected = [files[1].name, *(file.name for n, file in enumerate(files) if n != 1)][::-1]
