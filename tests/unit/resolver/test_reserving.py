@@ -6,17 +6,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.placement import HeldNode, Reservation
-from berthmaster.messages.workload import Cancelled, JobRequest
+from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
 from berthmaster.resolver.deciding.decide import planned
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, pod_set, profile
-from tests.support.deciding import TENANT, World
+from tests.support.deciding import TENANT, World, placements
 
 HOUR_S = 3600.0
 
@@ -91,6 +92,49 @@ def test_who_does_not_fit_gets_the_room_that_is_free_first_and_others_use_it_unt
     assert world.placed_on(large) == "c1"
     assert "large" not in reservations(world)
     assert world.placed_on(long) == "c1"
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+
+
+def test_who_would_last_too_long_is_looked_at_again_once_the_clock_was_put_back() -> None:
+    """Whoever repeats what is decided then knows no other time."""
+    world = fleet(gpus=4, policy=Policy(stale_after_s=1e9, reservations=1))
+    start(world, lasting(3000, "long", gpus=2), lasting(1000, "short", gpus=1))
+    waits(world, world.submit(lasting(500, "large", gpus=2)))
+    world.now_s += 400
+    late = world.submit(lasting(700, "late"))
+    waits(world, late)
+    world.now_s -= 350
+    world.settle()
+    assert world.placed_on(late) == "c1"
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+
+
+def test_who_comes_before_one_that_was_passed_over_is_looked_at_though_a_commit_was_under_way() -> (
+    None
+):
+    """It need not leave alone what the other must, whatever is told first: that it came, or that
+    the commit was stored."""
+    world = fleet(gpus=4, policy=Policy(stale_after_s=1e9, reservations=1))
+    start(world, lasting(3000, "long", gpus=2), lasting(1000, "short", gpus=1))
+    waits(world, world.submit(lasting(500, "large", gpus=2, priority=5)))
+    world.submit(lasting(1300, "late"))
+    world.submit(job("no-gpu", pod_sets=(pod_set(gpus=0, cpu_milli=100),)))
+    urgent = lasting(1300, "urgent", priority=9)
+    plan = world.decide(
+        before_storing=Submitted(
+            tenant=TENANT,
+            id=urgent.id,
+            after=0,
+            at_s=world.now_s,
+            by="gateway",
+            request=urgent,
+            digest=request_digest(urgent),
+        )
+    )
+    assert list(placements(plan)) == ["no-gpu"]
+    assert list(placements(world.decide())) == ["urgent"]
     report = replay(world.inputs(), "all")
     assert (report.equal, report.first_difference) == (report.decisions, None)
 

@@ -34,6 +34,7 @@ class Line:
         "left_alone",
         "looked",
         "members",
+        "overtaken",
         "queue",
         "request",
     )
@@ -46,6 +47,7 @@ class Line:
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit
+        self.overtaken = 0  # how often another came before its first
         self.left_alone: frozenset[tuple[Key, int]] = frozenset()  # reservations, at that time
         self.looked: object = None  # what reserves.py last found out for it
 
@@ -73,6 +75,7 @@ class Line:
         first = self.first()
         if first is not None and order < first[0]:
             self.blocked_at = -1  # what the first must leave to others this one may take
+            self.overtaken += 1
         self.members[key] = order
         heapq.heappush(self._heap, (order, key))
         if len(self._heap) > 2 * len(self.members) + MAX_STALE:  # behind a first that never goes

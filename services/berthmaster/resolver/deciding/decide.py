@@ -172,7 +172,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     spread = request.divide is not None and request.divide.by == "weight"
     blocked = turn.blocked and line.left_alone <= reserves.tokens
     if draft.anew or not blocked:
-        draft.passed_over.append((line, reserves.tokens))  # unless there is room
+        draft.passed_over.append((line, line.overtaken, reserves.tokens))  # unless there is room
         if spread and not owed:
             shares = _find_shares(draft, turn, asked)
         if shares is None:

@@ -38,7 +38,8 @@ from berthmaster.resolver.deciding.turns import Turn, Turns
 from berthmaster.resolver.settings import ENGINE_VERSION
 
 CHOICE_BYTES: Final = 300  # of a record, besides its ranking and pods
-Passed = tuple[Line, frozenset[Token]]  # and the reservations that it had to leave alone
+# How often it had been overtaken, and the reservations that it had to leave alone.
+Passed = tuple[Line, int, frozenset[Token]]
 
 
 class Stuck(NamedTuple):
@@ -63,8 +64,11 @@ class Plan(NamedTuple):
 
 
 def block(passed_over: Iterable[Passed], growth: int) -> None:
-    """They are looked at again when something has grown."""
-    for line, left_alone in passed_over:
+    """They are looked at again when something has grown. Not those whose first came since: it has
+    not been looked at yet."""
+    for line, overtaken, left_alone in passed_over:
+        if line.overtaken != overtaken:
+            continue
         line.blocked_at = growth
         line.left_alone = left_alone
 

@@ -56,7 +56,7 @@ class Derived(FleetDerived):
         self.asked: dict[Key, None] = {}  # live, and a person holds it or wants it gone
         self.resting: dict[Key, float] = {}  # failed, and tried again then
         self._rested: dict[Key, float] = {}  # waits in its line since then
-        self._rests_ended_s = 0.0  # looked at last
+        self._as_of_s = 0.0  # it was brought up to date last
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
         self.ends_told = 0  # how often running jobs said how far they are
@@ -237,11 +237,10 @@ class Derived(FleetDerived):
             self._rested[name] = self.resting.pop(name)
             self.growth += 1
         early = []
-        if now_s < self._rests_ended_s:
+        if now_s < self._as_of_s:
             early = [name for name, at_s in self._rested.items() if at_s > now_s]
         for name in early:
             self.resting[name] = self._rested.pop(name)
-        self._rests_ended_s = now_s
         for name in (*over, *early):
             workload = self._open[name]
             self._stand_in_line(workload, State.QUEUED, waits=name not in self.resting)
@@ -262,6 +261,9 @@ class Derived(FleetDerived):
         """Bring it up to date for whoever looks: the same again if nothing was heard since.
         ``renew``, ``given``: as in ``DueOrder.look``."""
         self._end_rests(now_s)
+        if now_s < self._as_of_s:
+            self.growth += 1  # the clock was put back: more may end before kept room is needed
+        self._as_of_s = now_s
         self._grow()
         if not open_clusters <= self.open_clusters:
             self.growth += 1  # one that was closed may take what did not fit then
