@@ -326,7 +326,8 @@ class Resolver:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
         times = [self._refusals.next_s(), self._grows_at_s(), *know.derived.resting.values()]
-        times.append(gathers_until_s(know, policy, self._decided_at_s))
+        again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
+        times.append(gathers_until_s(know, policy, self._decided_at_s, again_s))
         oldest = next(iter(know.derived.unclaimed.values()), None)
         if oldest is not None:
             times.append(oldest + policy.claim_timeout_s)
@@ -345,7 +346,6 @@ class Resolver:
         for name, at_s in know.derived.deadlines.items():
             cluster = know.clusters.peek(know.open[name].cluster)
             silent_at_s = cluster.alive_at_s + policy.stale_after_s
-            again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
             times.append(max(at_s + policy.deadline_grace_s, silent_at_s, again_s))
         return min(times)
 

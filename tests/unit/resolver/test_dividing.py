@@ -9,6 +9,7 @@ from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import (
+    Cancelled,
     CancelRequested,
     Committed,
     Divide,
@@ -24,7 +25,7 @@ from berthmaster.messages.workload import (
     Running,
     WorkloadEvent,
 )
-from berthmaster.resolver.core import Resolver
+from berthmaster.resolver.core import LOOK_AGAIN_S, Resolver
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
@@ -170,6 +171,23 @@ def test_whoever_runs_before_all_are_claimed_is_not_believed() -> None:
     pods = world.workloads[parts[0]].pods
     world.append(Running(**world._attempt(parts[0]), pods=pods))  # type: ignore[arg-type]
     assert world.workloads[parts[0]].state is State.CLAIMED
+
+
+def test_a_clock_that_is_ahead_ends_no_gang_before_the_server_s_time_says_so() -> None:
+    world = fleet(c1=2, c2=3)
+    name = world.submit(GANG)
+    world.decide()
+    parts = parts_of(world, name)
+    assert {world.workloads[part].state for part in parts} == {State.QUEUED}
+    ahead_s = 300.0
+    assert world.resolver.decide(world.now_s + ahead_s) is None
+    assert world.resolver.endings(world.now_s + ahead_s) == []
+    assert world.resolver.wake_at_s() == world.now_s + ahead_s + LOOK_AGAIN_S
+    world.now_s += world.policy.gather_s
+    world.fact(*(alive(each) for each in ("c1", "c2")))
+    told = [append.event for append in world.resolver.endings(world.now_s + ahead_s)]
+    assert [key(event.tenant, event.id) for event in told] == parts
+    assert all(isinstance(event, Cancelled) for event in told)
 
 
 def test_a_gang_that_is_not_claimed_in_time_is_withdrawn_as_a_whole_and_keeps_its_age() -> None:

@@ -355,11 +355,14 @@ def why_parted(know: Knowledge, policy: Policy, now_s: float, job: Workload) -> 
     return ""
 
 
-def gathers_until_s(know: Knowledge, policy: Policy, after_s: float) -> float:
-    """When the time of a gang is over that is not whole yet."""
+def gathers_until_s(know: Knowledge, policy: Policy, after_s: float, again_s: float) -> float:
+    """When the time of a gang is over that is not whole yet. ``again_s``: when to look again where
+    it is over by our clock, and not yet by the server's messages."""
     jobs = (know.open[name] for name in know.parts.jobs)
     times = (job.placed_at_s + policy.gather_s for job in jobs if not job.committed)
-    return min((at_s for at_s in times if at_s > after_s), default=float("inf"))
+    heard_s = know.view.heard_s
+    next_s = (at_s if at_s > after_s else again_s for at_s in times if at_s > min(after_s, heard_s))
+    return min(next_s, default=float("inf"))
 
 
 # Endings
@@ -368,13 +371,16 @@ def gathers_until_s(know: Knowledge, policy: Policy, after_s: float) -> float:
 def part_endings(
     know: Knowledge, policy: Policy, now_s: float, by: str
 ) -> Iterator[tuple[Workload, WorkloadEvent]]:
-    """Of parts that are with no cluster and must not go on, and of jobs whose parts have ended."""
+    """Of parts that are with no cluster and must not go on, and of jobs whose parts have ended. By
+    a clock of ours that is ahead each division would be over as soon as it is made, and the next
+    one: so the messages' time stamps must say that its time is over."""
+    sure_s = min(now_s, know.view.heard_s)
     for name in sorted(know.derived.parts):
         part = know.open[name]
         if part.state is not State.QUEUED or name in know.frozen:
             continue
         job = know.parts.job_of(part)
-        reason = why_parted(know, policy, now_s, job) if job is not None else LEFT_BEHIND
+        reason = why_parted(know, policy, sure_s, job) if job is not None else LEFT_BEHIND
         if reason and (job is None or job.key not in know.frozen):
             yield part, Cancelled(**_last(part, now_s, by, part.reason or reason))
     for name in sorted(know.parts.jobs):
