@@ -46,6 +46,7 @@ from tests.simulation.clockwork import Clockwork
 from tests.simulation.deciders import POLICY
 
 STORY_STEPS: Final = 60
+MOST_MESSAGES: Final = 5000  # of a world's log; most have some two hundred
 PROMISED: Final = "no GPU is promised twice"
 # What an auditor finds in a log that has lost something; promises are looked at by ourselves then.
 OF_DAMAGE: Final = ("decision chain", "none is lost", "no forged event", PROMISED)
@@ -162,6 +163,8 @@ class Judge:
         """One more message of the log or of the operators' settings."""
         body = message.body
         self.note("bus", body)
+        if message.sequence > MOST_MESSAGES:
+            self.find("nobody goes round in circles", f"the log has {message.sequence} messages")
         if isinstance(body, Decision):
             self.auditor.on_decision(body, message.sequence)
             self._check_rebalances(body)
