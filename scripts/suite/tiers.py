@@ -47,7 +47,19 @@ TIERS: Final[dict[str, Tier]] = {
         limit_s=600,
         processes=2,
         real_time=False,
-        folders=("unit/engine", "unit/fleetview", "unit/lifecycle", "unit/resolver"),
+        folders=tuple(
+            f"unit/{each}"
+            for each in (
+                "engine",
+                "fleetview",
+                "karmada",
+                "lifecycle",
+                "multikueue",
+                "resolver",
+                "scorer",
+                "simulate",
+            )
+        ),
         options=("-m", "not interpreted"),
         compiled=True,
     ),
