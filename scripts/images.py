@@ -24,11 +24,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.compiled import CannotCompile, folder
+from scripts.compiled import CACHE, ROOT, CannotCompile, folder
 from scripts.sbom import LOCK, OURS, pins
 
-ROOT = Path(__file__).resolve().parent.parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
 # The extras that carry what a target needs beyond the common libraries.
 EXTRAS = {
     "nats": ("embedded",),
