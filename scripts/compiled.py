@@ -3,7 +3,7 @@
     python -m scripts.compiled                 prints a folder of .so files; built if there is none
     python -m scripts.compiled -- COMMAND…     runs a command with those modules in front
 
-Decisions take half the time then, and come out the same. A checkout runs interpreted, so that what
+Decisions take a sixth to two fifths less time then, and come out the same. A checkout runs interpreted, so that what
 is edited is what runs: nothing is compiled beside the sources. The folder is kept under
 $XDG_CACHE_HOME/berthmaster by the hash of what it is made from; a command sees it through a tree of
 links to the sources and to the compiled modules.
