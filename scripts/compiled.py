@@ -3,10 +3,10 @@
     python -m scripts.compiled                 prints a folder of .so files; built if there is none
     python -m scripts.compiled -- COMMAND…     runs a command with those modules in front
 
-Decisions take a sixth to two fifths less time then, and come out the same. A checkout runs interpreted, so that what
-is edited is what runs: nothing is compiled beside the sources. The folder is kept under
-$XDG_CACHE_HOME/berthmaster by the hash of what it is made from; a command sees it through a tree of
-links to the sources and to the compiled modules.
+Decisions take a sixth to two fifths less time then, and come out the same. A checkout runs
+interpreted, so that what is edited is what runs: nothing is compiled beside the sources. The folder
+is kept under $XDG_CACHE_HOME/berthmaster by the hash of what it is made from; a command sees it
+through a tree of links to the sources and to the compiled modules.
 
 What mypyc cannot do decides what is not compiled: a class that is a msgspec.Struct or derives from
 one written in C (it takes no class keywords and knows no foreign layout), one from which an
