@@ -4,8 +4,9 @@ nobody else waits for them.
 A commit's guards name the last event of each of its workloads as its writer has folded it. Where
 the server counts one that nobody hears (an index that outlived its block, say), it refuses each
 commit with that workload, and with it all else in the batch. It does not say which one it was: so
-batches are halved until one workload is alone, and that one waits, twice as long each time.
-Whatever is heard of it ends that. Pure; times in seconds.
+batches are halved until one workload is alone, and that one waits, twice as long each time. When
+it is tried again it gets what is free and no more: who was ended for it would be in vain, and come
+back, and be ended again. Whatever is heard of it ends that. Pure; times in seconds.
 """
 
 from collections.abc import Mapping
@@ -75,6 +76,10 @@ class Refusals:
     def suspended(self, now_s: float) -> frozenset[Key]:
         """Those about whom nothing is decided now."""
         return frozenset(name for name, each in self._suspended.items() if each.until_s > now_s)
+
+    def retried(self, now_s: float) -> frozenset[Key]:
+        """Those who are tried again, and of whom still nothing was heard."""
+        return frozenset(name for name, each in self._suspended.items() if each.until_s <= now_s)
 
     def next_s(self) -> float:
         """When the first of them is tried again; infinity if there is none."""

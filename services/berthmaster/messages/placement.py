@@ -350,3 +350,4 @@ class Decision(
     lives: Lives | None = None  # what is left of jobs goes by it from here on; None = as before
     lives_by: int = 0  # number of the decision that told what this was made with
     suspended: tuple[str, ...] = ()  # <tenant>/<id> whose commits the log refuses: left out
+    retried: tuple[str, ...] = ()  # and those tried again: nobody makes or leaves room for them

@@ -228,7 +228,7 @@ class Resolver:
         self._decided_at_s = now_s
         know, refusals, policy = self.know, self._refusals, self.policy
         refusals.look(know.chain.sequence, know.open, now_s)
-        know.suspend(refusals.suspended(now_s))
+        know.suspend(refusals.suspended(now_s), refusals.retried(now_s))
         limits = [each for each in (self._commit_limit, refusals.limit) if each is not None]
         if limits:
             policy = msgspec.structs.replace(policy, commit_limit=min(limits))

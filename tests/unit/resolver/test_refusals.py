@@ -3,10 +3,14 @@
 import pytest
 
 from berthmaster.lifecycle.instructions import Refused
+from berthmaster.lifecycle.refusals import LONGEST_PAUSE_S
+from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Key, key
-from berthmaster.messages.api import WhyReply
-from berthmaster.messages.control import ClusterLost
+from berthmaster.messages.api import WhatifReply, WhatifRequest, WhyReply
+from berthmaster.messages.control import ClusterLost, QueueSetting
 from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.resolver.answers.whatif import Budget
+from berthmaster.resolver.deciding.make_room import REFUSED
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
@@ -34,6 +38,17 @@ def why(world: World, name: str) -> str:
     reply = world.resolver.why(TENANT, name, world.now_s)
     assert isinstance(reply, WhyReply)
     return reply.summary
+
+
+def preempt(world: World, name: str) -> str:
+    request = WhatifRequest(preempt=name)
+    steps = world.resolver.whatif(TENANT, request, world.now_s, Budget())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            reply: WhatifReply = done.value
+            return reply.summary
 
 
 def placed(world: World) -> set[str]:
@@ -68,6 +83,44 @@ def test_all_others_are_placed_within_a_few_commits_and_the_decisions_repeat(
     assert world.decide() is not None
     assert "later" in placed(world)
     assert {each for _, d in world.decisions for each in d.suspended} == {world.lost_of}
+    report = replay(world.inputs(), "all")
+    assert (report.different, report.repeated) == (0, len(world.decisions))
+
+
+def test_others_are_ended_for_it_once_and_not_again_and_again(world: Damaged) -> None:
+    world.control(QueueSetting(queue="default"))
+    low = [world.start(job(f"low-{n}", gpus=8)) for n in range(2)]
+    bad = world.submit(job("bad", gpus=8, priority=5))
+    asked = 0
+    for _ in range(1200):
+        plan = world.decide()
+        asked += len(plan.decision.evictions) if plan is not None else 0
+        for name in low:
+            each = world.workloads[name]
+            if each.leaving:
+                world.evict(name, each.leaving)
+            elif each.state is State.PLACED:
+                world.claim(name)
+                world.run(name)
+        world.now_s += 0.05
+        world.fact(alive(counter=int(world.now_s * 20)))
+    assert asked == 1
+    assert why(world, "bad").endswith(f"; {REFUSED}")
+    assert REFUSED in preempt(world, "bad")
+    # Who waits behind it and asks for the same has room made as ever.
+    world.submit(job("good", gpus=8, priority=5))
+    assert "would be ended" in preempt(world, "good")
+    plan = world.decide()
+    assert plan is not None
+    assert [each.for_id for each in plan.decision.evictions] == ["good"]
+    # What becomes free is tried, and taken where the log lets it.
+    world.lost_of = key(TENANT, "another")
+    world.now_s += LONGEST_PAUSE_S
+    for name in low:
+        world.evict(name, "node died")
+    world.fact(alive(counter=10**6))
+    world.settle()
+    assert {world.placed_on(bad), world.placed_on(key(TENANT, "good"))} == {"c1"}
     report = replay(world.inputs(), "all")
     assert (report.different, report.repeated) == (0, len(world.decisions))
 

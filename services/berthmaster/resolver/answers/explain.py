@@ -33,6 +33,7 @@ from berthmaster.resolver.answers.rebalances import rebalance_words
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import planned
 from berthmaster.resolver.deciding.divide import Shares, shares_of, why_parted
+from berthmaster.resolver.deciding.make_room import REFUSED
 from berthmaster.resolver.deciding.resize import most_that
 from berthmaster.resolver.deciding.turns import (
     queue_refusal,
@@ -255,6 +256,8 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
             who = "a job" if held_back == 1 else f"{held_back} jobs"
             summary += f"; it would fit, but room is kept for {who} before it"
             told += shorter(cycle, request, left_alone)
+    if workload.key in know.retried:
+        summary += f"; {REFUSED}"
     if workload.reason:
         summary += f"; last attempt: {workload.reason}"
     return WhyReply(

@@ -22,7 +22,7 @@ from berthmaster.resolver.answers.suppositions import refused, submission
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.decide import decide, rebalanced
 from berthmaster.resolver.deciding.draft import Draft
-from berthmaster.resolver.deciding.make_room import Evictions, why_ended
+from berthmaster.resolver.deciding.make_room import REFUSED, Evictions, why_ended
 from berthmaster.resolver.deciding.move_away import held_inside, why_there_still
 from berthmaster.resolver.deciding.rebalance import REBALANCED, Weighed
 from berthmaster.resolver.known.knowledge import Knowledge
@@ -196,7 +196,10 @@ def _room_for(
     with Draft(cycle, "whatif", anew=True) as draft:
         turns = draft.begin()
         while (turn := turns.next()) is not None and turn.key != name:
-            turns.passed()
+            if turn.key in know.retried:
+                turns.skipped()
+            else:
+                turns.passed()
         if turn is None:
             return None, "others that ask for the same go before it"
         request = know.open[name].request
@@ -204,6 +207,8 @@ def _room_for(
             return None, turn.right.refusal
         if cycle.bind(request, cycle.shortlist(request)) is not None:
             return None, "nobody need be ended: there is room for it"
+        if name in know.retried:
+            return None, REFUSED
         with draft.reserves.aside(draft.reserves.others(name)):
             found = draft.room_maker.look(turn, request, turn.line.id[1])
         return (found, "") if isinstance(found, Evictions) else (None, "nobody may be ended for it")

@@ -110,10 +110,12 @@ def _fill(draft: Draft, *, balance: bool) -> None:
     follow_parts(draft)
     while not draft.full and (turn := turns.next()) is not None:
         amounts = _place_one(draft, turn)
-        if amounts is None:
-            turns.passed()
-        else:
+        if amounts is not None:
             turns.placed(amounts)
+        elif turn.key in draft.know.retried:
+            turns.skipped()
+        else:
+            turns.passed()
     if not draft.events:
         _grow(draft)
     if balance and not draft.events:
@@ -185,6 +187,8 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
             shares = _find_shares(draft, turn, asked)
     if shares is not None:
         return _divide(draft, workload, asked, shares)
+    if found is None and turn.key in know.retried:
+        return None
     if found is None:
         made = not owed and _make_room(draft, turn, asked, shape)
         if not owed and not made and not draft.evictions:  # a look at a time: the next has its own

@@ -223,5 +223,6 @@ class Draft:
             lives=know.lives if know.tells_lives else None,
             lives_by=self.number if know.tells_lives else know.told_lives.by,
             suspended=tuple(sorted(know.suspended)),
+            retried=tuple(sorted(know.retried)),
         )
         return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)

@@ -49,6 +49,7 @@ WORDS: Final = {
 # Equals of whom nobody says how long they take have more to do the longer they run, so who waits
 # looks again after so long, where nothing comes or ends before.
 EQUALS_EVERY_S: Final = 3600.0
+REFUSED: Final = "the log refused what was decided about it, so nobody is ended or moved for it"
 EQUAL: Final = "a job of its queue and priority that has clearly less left to do needs its room"
 
 

@@ -153,7 +153,7 @@ class Turns:
         self._models = know.derived.ledger.models()
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
-        self._placed: set[Key] = set()
+        self._done: set[Key] = set()
         self._top = _Queue(QueueShare(""), {}, 0, 0.0)
         self._inner: dict[str, _Queue] = {}
         behind = self._behind(holders)
@@ -234,19 +234,28 @@ class Turns:
     def placed(self, amounts: Amounts) -> None:
         """The one whose turn it was has a place now."""
         queue = self._leaf()
-        _, number, key, line = queue.heads[0]
+        line = queue.heads[0][3]
         for each in queue.path:
             used, more = each.used, {}
             for resource, amount in amounts.items():
                 used[resource] = more[resource] = used.get(resource, 0) + amount
             each.has = max(each.has, self._share(each.share, more))  # of the rest it has no less
             each.running += line.ask.jobs
-        self._placed.add(key)
+        self._leave(queue)
+
+    def skipped(self) -> None:
+        """The one whose turn it was does not fit, but others of its line may have more right."""
+        self._leave(self._leaf())
+
+    def _leave(self, queue: _Queue) -> None:
+        """The first of a queue has had its turn; the next of its line has one."""
+        _, number, key, line = queue.heads[0]
+        self._done.add(key)
         first = line.first()
         if first is None or first[1] != key:  # it had a turn of its own, behind the first
             heapq.heappop(queue.heads)
         else:
-            while first is not None and first[1] in self._placed:
+            while first is not None and first[1] in self._done:
                 self._taken.setdefault(line, []).append(first)
                 line.pop()
                 first = line.first()
@@ -263,7 +272,7 @@ class Turns:
         self._moved(queue)
 
     def close(self) -> None:
-        """Those who were placed wait on until the log says that they are."""
+        """Those who have had their turn wait on until the log says that they have a place."""
         for line, entries in self._taken.items():
             line.push(entries)
 
@@ -275,7 +284,7 @@ class Turns:
         return queue
 
     def _moved(self, queue: _Queue) -> None:
-        while queue.heads and queue.heads[0][2] in self._placed:  # it had two turns
+        while queue.heads and queue.heads[0][2] in self._done:  # it had two turns
             heapq.heappop(queue.heads)
         for each in queue.path:
             assert each.above is not None  # only the top has nothing above

@@ -71,6 +71,7 @@ class Knowledge:
         self.elsewhere: set[Key] = set()  # open, and placed by another cell's decider
         self.frozen: dict[Key, str] = {}
         self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
+        self.retried: frozenset[Key] = frozenset()
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
         self.moved = Moved()
         self.told_mix = Sampled()  # by the newest decision that told any
@@ -201,7 +202,7 @@ class Knowledge:
             tells_lives=decision.lives is not None,
         )
         self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
-        self.suspend(frozenset(map(Key, decision.suspended)))
+        self.suspend(*(frozenset(map(Key, n)) for n in (decision.suspended, decision.retried)))
 
     def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
         """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
@@ -292,9 +293,10 @@ class Knowledge:
         if workload is not None and workload.state in HELD:
             self.derived.held.setdefault(workload.cluster, set()).add(name)
 
-    def suspend(self, names: frozenset[Key]) -> None:
-        """Nothing is decided about these for now; about all others again."""
-        before, self.suspended = self.suspended, names
+    def suspend(self, names: frozenset[Key], retried: frozenset[Key]) -> None:
+        """Nothing is decided about these for now; about all others again, but nobody makes or
+        leaves room for the ``retried``."""
+        before, self.suspended, self.retried = self.suspended, names, retried
         for name in sorted(before ^ names):
             if name in self.open and name not in self.frozen:
                 self.derived.suspend(self.open[name], suspended=name in names)
