@@ -246,7 +246,7 @@ class Damaged(Peopled):
         if self.judge.frozen:
             self.clock.after(GIVES_UP_S * self.pace.longer, self._operator_gives_up)
         away = any(self._is_away(site) for site in self.sites)
-        if away or self.damage_is_pending():
+        if away or (self.damage_is_pending() and self.damages[-1].known):
             return
         groups = [g for site in self.sites for g in site.cluster.world.groups.values()]
         held = {key(g.attempt.tenant, g.attempt.id) for g in groups if self.judge.alive(g)}

@@ -15,9 +15,10 @@ workload that nothing is known of, an ending is a tombstone too, and nothing els
 counts, a damaged log has lost somebody's void words about a life that was yet to begin.
 
 What is left of a life may be what a damaged log has left of one that goes on. Nobody can tell by
-the story, but for one thing: where a placement stands in it (or a ``recovered``) and behind that
-its claimant's word, the attempt is his: what others say of its end is void, as in a whole story.
-Behind a gap in a story his word is enough if it builds on what is lost, and others end nothing.
+the story, but for one thing: where a placement stands in it (or a ``recovered``) that follows on
+another event, or behind which its claimant's word stands, the attempt is his: what others say of
+its end, or anybody of an attempt before it, is void, as in a whole story. Behind a gap in a story
+his word is enough if it builds on what is lost, and others end nothing.
 
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
@@ -301,11 +302,11 @@ def _left_over(story: Sequence[RecordedEvent]) -> int:
 
 def _may_end(left: Workload, event: Ending) -> bool:
     """Whether it may be the ending of a life of which this is left. What has lost its race ends
-    nothing, and an attempt that was taken is ended by nobody else."""
+    nothing, and nobody ends what certainly is another's, or an attempt before it."""
     if event.after < left.sequence:
         return False
     rest = left.rest
-    if rest is None or not rest.taken or event.after > left.sequence or is_given_up(event):
+    if rest is None or not rest.certain or event.after > left.sequence or is_given_up(event):
         return True
     return event.attempt == rest.attempt and event.cluster in ("", rest.cluster)
 
@@ -320,13 +321,13 @@ def _pass_over(
     if event.after < before or event.after >= sequence:
         return  # it has lost its race
     if isinstance(event, Placed | Recovered):
-        left.rest = Rest(event.attempt, event.cluster)
+        left.rest = Rest(event.attempt, event.cluster, certain=event.after == before > 0)
     elif isinstance(event, _TAKES) and is_known_lost:
-        left.rest = Rest(event.attempt, event.cluster, taken=True)
+        left.rest = Rest(event.attempt, event.cluster, certain=True)
     elif event.after > before or isinstance(event, Divided):
         left.rest = None
     elif isinstance(event, _TAKES) and left.rest == Rest(event.attempt, event.cluster):
-        left.rest = Rest(event.attempt, event.cluster, taken=True)
+        left.rest = Rest(event.attempt, event.cluster, certain=True)
 
 
 def is_whole(events: Sequence[RecordedEvent]) -> bool:

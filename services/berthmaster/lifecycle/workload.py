@@ -48,12 +48,12 @@ class Wish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Of a life whose beginning is not there: to whom what is left says that its last attempt was
-    given. Only once he has taken it that is certain: the first event of what is left may have lost
-    its race."""
+    given. The first event of what is left may have lost its race: so that is certain where others
+    stand before it, or once he has taken it."""
 
     attempt: int
     cluster: str
-    taken: bool = False
+    certain: bool = False
 
 
 class Workload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):

@@ -417,6 +417,30 @@ def test_what_is_left_of_a_life_says_whose_its_end_may_be() -> None:
         assert (work.state, verdicts[-1]) == (State.CLAIMED, Verdict.COUNTED)
 
 
+def test_a_placement_that_is_not_the_first_of_what_is_left_says_whose_the_attempt_is() -> None:
+    """Also while nobody has claimed it, and once it was withdrawn."""
+    first = fitting(Withdrawn, lived(Submitted, Placed), after=20)
+    placed = fitting(Placed, lived(Submitted), after=40, attempt=2, cluster="c9")
+    back = fitting(Withdrawn, lived(Submitted, Placed), after=50, attempt=2, cluster="c9")
+    left = story_of((40, first), (50, placed), (60, back))
+    for told in (left[:2], left):
+        end = tombstone(after=told[-1].sequence)
+        for attempt, cluster, counts in (
+            (2, "nowhere", False),
+            (1, "c9", False),
+            (2, "c9", True),
+            (2, "", True),
+        ):
+            ending = msgspec.structs.replace(end, attempt=attempt, cluster=cluster)
+            whole = [*told, *story_of((70, ending))]
+            for _, verdicts in (judged_story(TENANT, ID, whole), heard_live(whole)):
+                expected = Verdict.COUNTED if counts else Verdict.VOID
+                assert verdicts[-1] is expected, (attempt, cluster)
+    # As the first of what is left it may have lost its race.
+    whole = [*left[1:], *story_of((70, msgspec.structs.replace(end, attempt=1, cluster="c1")))]
+    assert judged_story(TENANT, ID, whole)[1][-1] is Verdict.COUNTED
+
+
 @pytest.mark.parametrize(
     "left",
     [(20, 50), (30, 50), (20, 30, 45, 50), (20, 30, 45, 46, 50)],

@@ -21,8 +21,10 @@ from berthmaster.messages.workload import (
     Toleration,
     Withdrawn,
 )
+from berthmaster.resolver.deciding.draft import TRIES
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.known.stored import restore, snapshot_of
+from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World, placements
@@ -224,6 +226,29 @@ def test_the_only_cluster_gets_another_chance_after_its_pause(world: World) -> N
     assert world.placed_on(name) == "c1"
     world.claim(name)
     assert world.resolver.know.clusters.get("c1").unclaimed_at_s is None
+
+
+def test_who_does_not_claim_is_tried_with_a_few_however_many_wait(world: World) -> None:
+    """Its executor is away for an hour. All that wait have their place at once when it is back."""
+    world.fact(node("c1", name="large", gpus=64, cpu_milli=1_000_000, memory_mib=10_000_000))
+    names = [world.submit(job(f"job-{n}", clusters=("c1",))) for n in range(40)]
+    tried = 0
+    for counter in range(1, 900):
+        for plan in world.settle():
+            tried += len(plan.decision.placements)
+        world.now_s += 4.0
+        world.fact(alive("c1", counter=counter))
+    assert len(names) < tried <= len(names) + 4 * 3600 / 40
+    world.now_s = world.resolver.wake_at_s()
+    world.fact(alive("c1", counter=1000))
+    [plan] = world.settle()
+    some = [key(TENANT, choice.id) for choice in plan.decision.placements]
+    assert len(some) == TRIES
+    world.claim(some[0])
+    world.settle()
+    assert {world.placed_on(name) for name in names} == {"c1"}
+    report = replay(world.inputs(), "all")
+    assert (report.different, report.repeated) == (0, len(world.decisions))
 
 
 def test_a_pause_that_is_over_keeps_nobody_awake(world: World) -> None:

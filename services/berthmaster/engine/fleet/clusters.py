@@ -25,6 +25,7 @@ SILENT: Final = "silent"
 NOT_CLAIMING: Final = "does not claim"
 UNHEALTHY: Final = "not healthy, says its hub"
 UNSCORED: Final = "withdrawn by the scorer"
+DOUBTED_FOR: Final = 10.0  # times as long as it is passed over
 
 
 class Cluster(msgspec.Struct, kw_only=True):
@@ -38,7 +39,14 @@ class Cluster(msgspec.Struct, kw_only=True):
     score: ClusterScore | None = None
     cordoned: str | None = None  # the reason; None = not cordoned
     lost: bool = False
-    unclaimed_at_s: float | None = None  # when it last left a placement unclaimed; None = it claims
+    unclaimed_at_s: float | None = None
+    # When it last left a placement unclaimed, or was tried after that; None = it claims.
+
+    def is_doubted(self, now_s: float, avoid_s: float) -> bool:
+        """Whether it left a placement unclaimed not long ago, and has claimed none since: it is
+        tried with a few, or everybody who waits would be sent there again and again."""
+        at_s = self.unclaimed_at_s
+        return at_s is not None and now_s < at_s + DOUBTED_FOR * avoid_s
 
     @property
     def tells(self) -> dict[str, str]:

@@ -355,6 +355,7 @@ def _record(
         draft.steadiness = dict(cycle.snapshot.steadiness)
     cluster = chosen.cluster
     target = target_of(workload, know.queues.get(request.queue), cluster)
+    draft.tries += know.clusters.peek(cluster).is_doubted(draft.now_s, draft.policy.avoid_s)
     if target.via == "worker":
         cycle.drafted.setdefault(cluster, []).append((target, with_bound(request, bound.bindings)))
     draft.choices.append(

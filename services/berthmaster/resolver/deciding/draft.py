@@ -37,6 +37,7 @@ from berthmaster.resolver.deciding.resize import Shrinker
 from berthmaster.resolver.deciding.turns import Turn, Turns
 from berthmaster.resolver.settings import ENGINE_VERSION
 
+TRIES: Final = 4  # placements of one commit in clusters that have left some unclaimed
 CHOICE_BYTES: Final = 300  # of a record, besides its ranking and pods
 # How often it had been overtaken, and the reservations that it had to leave alone.
 Passed = tuple[Line, int, frozenset[Token]]
@@ -103,6 +104,7 @@ class Draft:
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
         self.bytes = 0
+        self.tries = 0
         self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
         self._overlay = Overlay(know.fleet)
         self.reserves = Reserves(cycle, self._overlay, anew=anew)
@@ -168,7 +170,9 @@ class Draft:
     def full(self) -> bool:
         """The rest is for the next commit."""
         return (
-            len(self.events) >= self.policy.commit_limit or self.bytes >= self.policy.commit_bytes
+            len(self.events) >= self.policy.commit_limit
+            or self.bytes >= self.policy.commit_bytes
+            or self.tries >= TRIES
         )
 
     @property

@@ -337,6 +337,17 @@ class Knowledge:
                 if retraction.reason == UNCLAIMED:
                     cluster = self.clusters.get(retraction.cluster)
                     cluster.unclaimed_at_s = decision.now_s
+            self._follow_tries(decision)
+
+    def _follow_tries(self, decision: Decision) -> None:
+        """Who is doubted and was given something has time to claim it before it gets more."""
+        names = {choice.cluster for choice in decision.placements}
+        for name in names:
+            if self.clusters.peek(name).unclaimed_at_s is None:
+                continue
+            avoid_s = Policy.from_record(decision.settings).avoid_s
+            if self.clusters.peek(name).is_doubted(decision.now_s, avoid_s):
+                self.clusters.get(name).unclaimed_at_s = decision.now_s
 
     def _count_moved(self, name: Key, at_s: float) -> None:
         """Against the budgets, of the fleet and of its queue."""
