@@ -437,7 +437,7 @@ def test_a_placement_that_is_not_the_first_of_what_is_left_says_whose_the_attemp
                 expected = Verdict.COUNTED if counts else Verdict.VOID
                 assert verdicts[-1] is expected, (attempt, cluster)
     # As the first of what is left it may have lost its race.
-    whole = [*left[1:], *story_of((70, msgspec.structs.replace(end, attempt=1, cluster="c1")))]
+    whole = [*left[1:], *story_of((70, tombstone(after=60, attempt=1, cluster="c1")))]
     assert judged_story(TENANT, ID, whole)[1][-1] is Verdict.COUNTED
 
 
