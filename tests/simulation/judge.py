@@ -378,7 +378,7 @@ class Judge:
         attempts = {
             Attempt(m.body.tenant, m.body.id, m.body.attempt)
             for m in lost
-            if isinstance(m.body, Placed | Claimed)
+            if isinstance(m.body, Placed | Claimed | Recovered)
         }
         self.lost_attempts |= attempts
         for cluster in self.clusters.values():
