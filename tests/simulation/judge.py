@@ -241,6 +241,8 @@ class Judge:
         )
         is_of_it |= is_unclaimed and standing.state is State.PLACED
         is_of_it |= isinstance(event, Cancelled) and standing.state is State.QUEUED  # none is there
+        # Nor is it frozen for who has not noticed yet that anything is lost.
+        was_frozen &= not (is_unclaimed and standing.state is State.PLACED and self.pending)
         if known is not None and (was_frozen or not is_of_it):
             # Whoever says so has read what is lost: by what is left nobody can tell how it stands,
             # or not so.
@@ -518,6 +520,7 @@ class Judge:
             )
             # Or it was claimed, and the log has lost that.
             known = of_divided or self.claims.get(attempt) == event.by
+            known |= event.by.startswith("resolver") and attempt in self.claims
             known &= name in self.forgotten
             if not isinstance(event, Cancelled) and not known:
                 self.find("what is not claimed does not end by itself", str(event))
