@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -115,8 +115,12 @@ def sources() -> list[Path]:
 
 
 def fingerprint() -> str:
-    """Of all that decides what comes out."""
-    digest = hashlib.sha256(f"{sys.version} {platform.machine()} {version('mypy')}".encode())
+    """Of all that decides what comes out. Raises ``CannotCompile``."""
+    try:
+        mypy = version("mypy")
+    except PackageNotFoundError:
+        raise CannotCompile(f"{sys.prefix} has no mypy: the project's environment does") from None
+    digest = hashlib.sha256(f"{sys.version} {platform.machine()} {mypy}".encode())
     for file in (Path(__file__), *sources()):
         digest.update(f"{file.name}\0".encode())
         digest.update(file.read_bytes())

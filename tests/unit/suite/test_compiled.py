@@ -1,6 +1,7 @@
 """What is compiled is what mypyc can compile, all of it, and what comes out is found again."""
 
 import ast
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,14 @@ def test_without_a_compiler_a_command_runs_interpreted_and_that_is_told(
     assert "it runs interpreted:\nno gcc" in told.err
     assert compiled.main([]) == 1
     assert compiled.main(["what"]) == 2
+
+
+def test_an_environment_without_mypy_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(compiled, "version", none)
+    assert compiled.main([]) == 1
+    assert "has no mypy" in capsys.readouterr().err
