@@ -349,5 +349,6 @@ class Decision(
     expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told
     lives: Lives | None = None  # what is left of jobs goes by it from here on; None = as before
     lives_by: int = 0  # number of the decision that told what this was made with
+    unclaimed: dict[str, float] = {}  # cluster -> when it left a placement so, while that counts
     suspended: tuple[str, ...] = ()  # <tenant>/<id> whose commits the log refuses: left out
     retried: tuple[str, ...] = ()  # and those tried again: nobody makes or leaves room for them

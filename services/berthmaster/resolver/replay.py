@@ -24,7 +24,6 @@ from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.engine.fleet.clusters import DOUBTED_FOR
 from berthmaster.lifecycle.flaws import LOST, NO_FLAWS, Flaws, flaws_of, stand_in
 from berthmaster.lifecycle.fold import Verdict, judged_story
 from berthmaster.lifecycle.workload import Key, key
@@ -147,7 +146,7 @@ def replay(
         change = lambda _: policy  # noqa: E731
     fold = _Fold(inputs, cell)
     mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell]
-    known_from_s = _known_from_s(inputs, mine)
+    known_from_s = _known_from_s(inputs)
     equal = skipped = 0
     why_not = ""
     difference: Difference | None = None
@@ -321,17 +320,12 @@ class _Fold:
         return know
 
 
-def _known_from_s(inputs: Inputs, decisions: list[tuple[int, Decision]]) -> float:
-    """From when on all is known that decisions were made on. Facts are told again within a refresh,
-    and a cluster that did not claim is doubted for a while by a decision that may be purged."""
-    known_from_s = float("-inf")
+def _known_from_s(inputs: Inputs) -> float:
+    """From when on all is known that decisions were made on: facts are told again within a
+    refresh."""
     if inputs.facts_from > 1 and inputs.facts:
-        known_from_s = inputs.facts[0][1] + 1.1 * REFRESH_S
-    if decisions and decisions[0][1].number > 1:
-        first = decisions[0][1]
-        doubted_s = DOUBTED_FOR * Policy.from_record(first.settings).avoid_s
-        known_from_s = max(known_from_s, first.now_s + doubted_s)
-    return known_from_s
+        return inputs.facts[0][1] + 1.1 * REFRESH_S
+    return float("-inf")
 
 
 def _difference(was: Decision, now: Decision | None, know: Knowledge, inputs: Inputs) -> Difference:

@@ -42,7 +42,7 @@ class Beside(RuleBasedStateMachine):
 
     @rule(name=names, at=st.none() | st.floats(-40, 0))
     def unclaimed(self, name: str, at: float | None) -> None:
-        self.clusters.get(name).unclaimed_at_s = None if at is None else self.now_s + at
+        self.clusters.left_unclaimed(name, None if at is None else self.now_s + at)
 
     @rule(
         name=names,

@@ -18,6 +18,7 @@ from berthmaster.messages.workload import (
     Failed,
     Recovered,
     Submitted,
+    Succeeded,
     Toleration,
     Withdrawn,
 )
@@ -249,6 +250,32 @@ def test_who_does_not_claim_is_tried_with_a_few_however_many_wait(world: World) 
     assert {world.placed_on(name) for name in names} == {"c1"}
     report = replay(world.inputs(), "all")
     assert (report.different, report.repeated) == (0, len(world.decisions))
+
+
+def test_who_claims_again_is_told_by_decisions_since_stories_of_ended_jobs_go(world: World) -> None:
+    """Read without them, the log does not say that there was a claim."""
+    first = world.submit(job("first", clusters=("c1",)))
+    world.settle()
+    world.now_s += 10.0
+    world.fact(alive("c1", counter=2))
+    world.settle()  # not claimed
+    world.now_s += 30.0
+    world.fact(alive("c1", counter=3), node("c1", name="large", gpus=16))
+    world.settle()
+    assert world.decisions[-1][1].unclaimed == {"c1": world.now_s - 30.0}
+    world.claim(first)
+    world.run(first)
+    world.succeed(first)
+    for n in range(8):
+        world.submit(job(f"job-{n}", clusters=("c1",)))
+    [plan] = world.settle()
+    assert (len(plan.decision.placements), plan.decision.unclaimed) == (8, {})
+    inputs = world.inputs()
+    left = [one for one in inputs.events if isinstance(one[2], Succeeded) or one[2].id != "first"]
+    assert len(left) < len(inputs.events)
+    for events in (inputs.events, left):
+        report = replay(inputs._replace(events=events), "all", last=1)
+        assert (report.equal, report.first_difference) == (1, None)
 
 
 def test_a_pause_that_is_over_keeps_nobody_awake(world: World) -> None:

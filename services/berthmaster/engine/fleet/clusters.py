@@ -127,6 +127,7 @@ class Clusters:
         self._clusters: dict[str, Cluster] = {}
         self._by_name: list[Cluster] = []
         self.changed: set[str] = set()  # handed out since whoever follows them looked last
+        self.unclaimed: set[str] = set()  # those that have left a placement unclaimed
 
     def get(self, name: str) -> Cluster:
         """The cluster, made known by the asking, to be changed; to read it is ``peek``."""
@@ -140,6 +141,23 @@ class Clusters:
             cluster = self._clusters[name] = Cluster(name=name)
             insort(self._by_name, cluster, key=attrgetter("name"))
         return cluster
+
+    def left_unclaimed(self, name: str, at_s: float | None) -> None:
+        """It has left a placement unclaimed; None: it claims."""
+        self.get(name).unclaimed_at_s = at_s
+        if at_s is None:
+            self.unclaimed.discard(name)
+        else:
+            self.unclaimed.add(name)
+
+    def doubted(self, now_s: float, avoid_s: float) -> dict[str, float]:
+        """Those that are passed over or tried with a few, and since when."""
+        found: dict[str, float] = {}
+        for name in sorted(self.unclaimed):
+            cluster = self.peek(name)
+            if cluster.unclaimed_at_s is not None and cluster.is_doubted(now_s, avoid_s):
+                found[name] = cluster.unclaimed_at_s
+        return found
 
     def known(self) -> list[Cluster]:
         """All of them by name."""

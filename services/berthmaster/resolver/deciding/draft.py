@@ -226,6 +226,7 @@ class Draft:
             expected=expected,
             lives=know.lives if know.tells_lives else None,
             lives_by=self.number if know.tells_lives else know.told_lives.by,
+            unclaimed=know.clusters.doubted(self.now_s, self.policy.avoid_s),
             suspended=tuple(sorted(know.suspended)),
             retried=tuple(sorted(know.retried)),
         )

@@ -203,6 +203,10 @@ class Knowledge:
         )
         self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
         self.suspend(*(frozenset(map(Key, n)) for n in (decision.suspended, decision.retried)))
+        for name in self.clusters.unclaimed - decision.unclaimed.keys():
+            self.clusters.left_unclaimed(name, None)
+        for name, at_s in decision.unclaimed.items():
+            self.clusters.left_unclaimed(name, at_s)
 
     def snapshot(self, policy: Policy, now_s: float, *, renew: bool) -> ClusterSnapshot:
         """All clusters as of now, and what is derived brought up to date. ``renew``: guesses of how
@@ -333,21 +337,22 @@ class Knowledge:
             if decision.outlook is not None:
                 on_told = self.derived.due_order.told
                 self.expectations.take_told(decision, self.open, on_told)
+            # Its decider may have read claims that the log keeps no more: their jobs have ended.
+            for name in self.clusters.unclaimed - decision.unclaimed.keys():
+                self.clusters.left_unclaimed(name, None)
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
-                    cluster = self.clusters.get(retraction.cluster)
-                    cluster.unclaimed_at_s = decision.now_s
+                    self.clusters.left_unclaimed(retraction.cluster, decision.now_s)
             self._follow_tries(decision)
 
     def _follow_tries(self, decision: Decision) -> None:
         """Who is doubted and was given something has time to claim it before it gets more."""
-        names = {choice.cluster for choice in decision.placements}
-        for name in names:
-            if self.clusters.peek(name).unclaimed_at_s is None:
-                continue
-            avoid_s = Policy.from_record(decision.settings).avoid_s
+        if not self.clusters.unclaimed:
+            return
+        avoid_s = Policy.from_record(decision.settings).avoid_s
+        for name in self.clusters.unclaimed & {choice.cluster for choice in decision.placements}:
             if self.clusters.peek(name).is_doubted(decision.now_s, avoid_s):
-                self.clusters.get(name).unclaimed_at_s = decision.now_s
+                self.clusters.left_unclaimed(name, decision.now_s)
 
     def _count_moved(self, name: Key, at_s: float) -> None:
         """Against the budgets, of the fleet and of its queue."""
@@ -381,8 +386,8 @@ class Knowledge:
         if State.DIVIDED in (before, state) and before is not state:
             self._follow_division(workload)
         claimed = state in HELD and before not in HELD
-        if claimed and self.clusters.peek(workload.cluster).unclaimed_at_s is not None:
-            self.clusters.get(workload.cluster).unclaimed_at_s = None  # it claims again
+        if claimed and workload.cluster in self.clusters.unclaimed:
+            self.clusters.left_unclaimed(workload.cluster, None)  # it claims again
             derived.growth += 1
         derived.follow(workload, before, attempt_cluster, frozen=name in self.frozen)
         self.parts.follow(workload, before)

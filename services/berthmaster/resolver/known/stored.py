@@ -88,4 +88,4 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.parts.numbers = dict(snapshot.divisions)
     know.moved = Moved(snapshot.moved)
     for name, at_s in snapshot.unclaimed.items():
-        know.clusters.get(name).unclaimed_at_s = at_s
+        know.clusters.left_unclaimed(name, at_s)
