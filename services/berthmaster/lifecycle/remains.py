@@ -1,8 +1,8 @@
 """What whoever follows the log remembers of lives whose beginning it has not any more.
 
-Nothing of them is open; but what is left of them may say whose the last attempt is (``Rest``), and
-by that a stranger's word of its end is void. Bounded: few stories are being removed at any moment,
-and a damaged log has lost few beginnings.
+Nothing of them is open; but by what is left of them an ending may have lost its race, and it may
+say whose the last attempt is (``Rest``): by either a stranger's word of its end is void. Bounded:
+few stories are being removed at any moment, and a damaged log has lost few beginnings.
 """
 
 from collections import OrderedDict
@@ -26,8 +26,6 @@ class Remains:
 
     def keep(self, workload: Workload) -> None:
         """An event of it was folded, and it is not open."""
-        if workload.rest is None:
-            return
         self._known[workload.key] = workload
         if len(self._known) > MAX_REMAINS:
             self._known.popitem(last=False)
