@@ -1,10 +1,7 @@
 """Who hears event by event what is left of lives comes to what whoever reads whole stories does."""
 
-import pytest
-
-from berthmaster.lifecycle import remains
 from berthmaster.lifecycle.fold import Verdict, judged_story, offer
-from berthmaster.lifecycle.remains import Remains
+from berthmaster.lifecycle.remains import MAX_REMAINS, Remains
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import RecordedEvent
@@ -64,9 +61,8 @@ def test_an_ending_that_has_lost_its_race_ends_nothing_though_nobody_knows_whose
     assert (work.state, work.sequence) == (told.state, told.sequence) == (State.CLAIMED, 26)
 
 
-def test_no_more_are_kept_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remains, "MAX_REMAINS", 2)
+def test_no_more_are_kept_than_so_many() -> None:
     known = Remains()
-    for name in ("a", "b", "c"):
-        known.keep(Workload(tenant=TENANT, id=name, sequence=7))
-    assert [known.take(TENANT, name).sequence for name in ("a", "b", "c")] == [0, 7, 7]
+    for number in range(MAX_REMAINS + 1):
+        known.keep(Workload(tenant=TENANT, id=str(number), sequence=7))
+    assert [known.take(TENANT, name).sequence for name in ("0", "1", str(MAX_REMAINS))] == [0, 7, 7]
