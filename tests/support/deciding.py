@@ -11,6 +11,7 @@ from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.lifecycle.workload import Key, Workload, key
+from berthmaster.messages.api import Refusal, WhatifReply
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.fleet import FleetFact, NodeReport
 from berthmaster.messages.placement import Decision, PodBinding
@@ -28,6 +29,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.resolver.answers.whatif import Steps
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.replay import Inputs
@@ -249,3 +251,13 @@ def placements(plan: Plan | None) -> dict[str, str]:
     if plan is None:
         return {}
     return {e.id: e.cluster for e in plan.events if isinstance(e, Placed)}
+
+
+def the_end_of(steps: Steps) -> WhatifReply | Refusal:
+    """The reply of a what-if that is worked out step by step."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            reply: WhatifReply | Refusal = done.value
+            return reply

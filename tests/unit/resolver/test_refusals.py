@@ -13,7 +13,7 @@ from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.deciding.make_room import REFUSED
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, profile
-from tests.support.deciding import TENANT, World
+from tests.support.deciding import TENANT, World, the_end_of
 
 
 class Damaged(World):
@@ -42,13 +42,9 @@ def why(world: World, name: str) -> str:
 
 def preempt(world: World, name: str) -> str:
     request = WhatifRequest(preempt=name)
-    steps = world.resolver.whatif(TENANT, request, world.now_s, Budget())
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            reply: WhatifReply = done.value
-            return reply.summary
+    reply = the_end_of(world.resolver.whatif(TENANT, request, world.now_s, Budget()))
+    assert isinstance(reply, WhatifReply)
+    return reply.summary
 
 
 def placed(world: World) -> set[str]:

@@ -24,9 +24,9 @@ from berthmaster.messages.fleet import Taint
 from berthmaster.messages.workload import JobRequest, Submitted
 from berthmaster.resolver.answers import whatif as module
 from berthmaster.resolver.answers.suppositions import KINDS
-from berthmaster.resolver.answers.whatif import Budget, Steps
+from berthmaster.resolver.answers.whatif import Budget
 from tests.support.builders import alive, job, node, pod_set, profile
-from tests.support.deciding import TENANT, World
+from tests.support.deciding import TENANT, World, the_end_of
 
 
 def fleet(**clusters: dict[str, Any]) -> World:
@@ -49,15 +49,6 @@ def answer(
 ) -> WhatifReply | Refusal:
     request = WhatifRequest(**asked)
     return the_end_of(world.resolver.whatif(tenant, request, world.now_s, budget or Budget()))
-
-
-def the_end_of(steps: Steps) -> WhatifReply | Refusal:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            reply: WhatifReply | Refusal = done.value
-            return reply
 
 
 def ask(world: World, **asked: Any) -> WhatifReply:

@@ -150,6 +150,11 @@ class Clusters:
         else:
             self.unclaimed.add(name)
 
+    def claim_but_for(self, told: Mapping[str, float]) -> None:
+        """None but these, as a decision told, has left a placement unclaimed."""
+        for name in self.unclaimed - told.keys():
+            self.left_unclaimed(name, None)
+
     def doubted(self, now_s: float, avoid_s: float) -> dict[str, float]:
         """Those that are passed over or tried with a few, and since when."""
         found: dict[str, float] = {}

@@ -187,9 +187,9 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
             shares = _find_shares(draft, turn, asked)
     if shares is not None:
         return _divide(draft, workload, asked, shares)
-    if found is None and turn.key in know.retried:
-        return None
     if found is None:
+        if turn.key in know.retried:
+            return None
         made = not owed and _make_room(draft, turn, asked, shape)
         if not owed and not made and not draft.evictions:  # a look at a time: the next has its own
             reserves.look(line, turn.key, turn.rank, asked, shape, untouched=not draft.events)

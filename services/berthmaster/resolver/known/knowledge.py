@@ -203,8 +203,7 @@ class Knowledge:
         )
         self.expectations.take(decision.expected, self.open, self.derived.due_order.told)
         self.suspend(*(frozenset(map(Key, n)) for n in (decision.suspended, decision.retried)))
-        for name in self.clusters.unclaimed - decision.unclaimed.keys():
-            self.clusters.left_unclaimed(name, None)
+        self.clusters.claim_but_for(decision.unclaimed)
         for name, at_s in decision.unclaimed.items():
             self.clusters.left_unclaimed(name, at_s)
 
@@ -338,8 +337,7 @@ class Knowledge:
                 on_told = self.derived.due_order.told
                 self.expectations.take_told(decision, self.open, on_told)
             # Its decider may have read claims that the log keeps no more: their jobs have ended.
-            for name in self.clusters.unclaimed - decision.unclaimed.keys():
-                self.clusters.left_unclaimed(name, None)
+            self.clusters.claim_but_for(decision.unclaimed)
             for retraction in decision.withdrawals:
                 if retraction.reason == UNCLAIMED:
                     self.clusters.left_unclaimed(retraction.cluster, decision.now_s)
