@@ -5,7 +5,7 @@ clusters for pods, and remembers what people asked for and were told.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ from berthmaster.lifecycle.faults import OWN
 from berthmaster.lifecycle.fold import Verdict, is_given_up, judged_story, offer
 from berthmaster.lifecycle.parts import division_of
 from berthmaster.lifecycle.sizes import counts_of, least, most
-from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.states import HELD, Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ClusterLost, LogAccepted
 from berthmaster.messages.placement import Decision
@@ -35,6 +35,7 @@ from berthmaster.messages.workload import (
     Resized,
     ResizeRequested,
     Running,
+    Submitted,
     Succeeded,
     Withdrawn,
     WorkloadEvent,
@@ -404,12 +405,29 @@ class Judge:
                 self.claims[Attempt(work.tenant, work.id, work.attempt)] = work.executor
 
     def was_lied_of(self, name: Key) -> bool:
-        """Whether a lie stands in its story that names what the log has lost: nobody can tell any
-        more what is true of it."""
-        return any(
-            message.sequence in self.lies and self._is_gone(message.body.after)
-            for message in self.stories(name)
-        )
+        """Whether nobody can tell any more what is true of it: a lie in its story names what the
+        log has lost, or ends it where nothing is left that says whose it was."""
+        story = self.stories(name)
+        lies = [message for message in story if message.sequence in self.lies]
+        if any(self._is_gone(lie.body.after) for lie in lies):
+            return True
+        return any(isinstance(lie.body, Ending) for lie in lies) and not self._says_whose(story)
+
+    def _says_whose(self, story: Sequence[Message]) -> bool:
+        """Whether what is left begins, or has a placement that follows on something that is left
+        too, or a claim of one (as the fold has it: what follows on nothing may be a lie)."""
+        left = {message.sequence: message.body for message in story}
+        for message in story:
+            event = message.body
+            if message.sequence in self.lies:
+                continue
+            if isinstance(event, Submitted):
+                return True
+            if isinstance(event, Placed | Recovered) and event.after in left:
+                return True
+            if isinstance(event, Claimed | Running) and isinstance(left.get(event.after), Placed):
+                return True
+        return False
 
     def _judge(self, name: Key) -> Verdict:
         """Of the last event of a story, as the log has it now."""

@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.emulator.world import ALIVE
 from berthmaster.lifecycle.flaws import LOST
 from berthmaster.lifecycle.fold import Verdict, is_given_up, judged_story
-from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.logcheck.guard import BEGIN_AFTER, RECOVERY_S
 from berthmaster.messages.api import WhyReply
@@ -31,6 +30,7 @@ from tests.simulation.seen import decided
 SAME: Final = "every reader folds the same"
 STORY_CHARS: Final = 420
 LOOKS_IN_A_ROW: Final = 3
+BEGINNING_S: Final = 60.0  # from a placement, an attempt has begun
 
 
 class Outcome(NamedTuple):
@@ -135,15 +135,14 @@ class World(Haunted):
     # What must hold in the end
 
     def _longest_s(self) -> float:
-        """When the last of those has ended that run as they should: some last for hours."""
-        running = {
-            (work.tenant, work.id, work.attempt)
-            for work in self.judge.workloads.values()
-            if work.state is State.RUNNING
-        }
+        """How long those are waited for that are where they should be: some last for hours, and who
+        has just lost a GPU begins anew elsewhere."""
+        live = [work for work in self.judge.workloads.values() if work.state in LIVE]
+        attempts = {(work.tenant, work.id, work.attempt) for work in live}
         groups = [g for site in self.sites for g in site.cluster.world.groups.values()]
-        ends_s = [g.made.ends_s for g in groups if g.phase in ALIVE and g.attempt in running]
-        return max(ends_s, default=0.0) + self.pace.look_s
+        ends_s = [g.made.ends_s for g in groups if g.attempt in attempts]
+        begin_s = [work.changed_at_s + BEGINNING_S for work in live]
+        return max((*ends_s, *begin_s), default=0.0) + self.pace.look_s
 
     def unsettled(self) -> str:
         """What is still under way, or ""."""
