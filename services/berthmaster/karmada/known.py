@@ -11,7 +11,7 @@ from berthmaster.karmada.steps import Seen, View
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import SelectorError
 from berthmaster.lifecycle.endings import Endings
-from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
 from berthmaster.lifecycle.states import LIVE, Ending
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact, QueueSetting
@@ -45,7 +45,7 @@ class Known:
     def take_event(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, judged: Verdict | None
     ) -> Verdict | None:
-        """Fold one event; None if it is none of this control plane's."""
+        """Fold one event; None if it is none of this control plane's, or of a frozen workload."""
         self.sequence = max(self.sequence, sequence)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
@@ -55,6 +55,11 @@ class Known:
             if not self._begins(event) or name in self.frozen:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
+        elif name in self.frozen:
+            if not isinstance(event, TELLS_ALL):
+                return None
+            del self.frozen[name]  # its story may freeze it again
+            judged = Verdict.MISSED
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         if verdict is Verdict.MISSED:  # it is not known yet what it is
             self.sequence = min(self.sequence, sequence - 1)

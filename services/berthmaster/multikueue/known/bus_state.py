@@ -16,7 +16,7 @@ from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import queue_of
 from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.endings import Endings
-from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
 from berthmaster.lifecycle.states import LIVE, Ending
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact
@@ -87,8 +87,8 @@ class BusState:
         stored_at_s: float,
         judged: Verdict | None = None,
     ) -> Verdict | None:
-        """Fold one event; None if it is none of this cell's. ``judged``: see
-        ``lifecycle.fold.offer``."""
+        """Fold one event; None if it is none of this cell's, or of a frozen workload. ``judged``:
+        see ``lifecycle.fold.offer``."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(event.tenant, event.id)
         workload = self.open.get(name)
@@ -98,6 +98,11 @@ class BusState:
             if not isinstance(event, Submitted) or event.cell != HUB_CELL or name in self.frozen:
                 return None
             workload = Workload(tenant=event.tenant, id=event.id)
+        elif name in self.frozen:
+            if not isinstance(event, TELLS_ALL):
+                return None
+            del self.frozen[name]  # its story may freeze it again
+            judged = Verdict.MISSED
         attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         self.verdicts[verdict] += 1

@@ -106,7 +106,10 @@ class Knowledge:
         name = key(event.tenant, event.id)
         self.parts.heard(event)
         workload = self.open.get(name)
-        if judged is None and name in self.frozen and isinstance(event, TELLS_ALL):
+        if name in self.frozen:
+            # Offered to what stood before the gap, a void event would seem to have closed it.
+            if not isinstance(event, TELLS_ALL):
+                return None
             self._thaw(name, workload)
             self.workloads_sequence = min(self.workloads_sequence, sequence - 1)
             return Verdict.MISSED
