@@ -242,6 +242,8 @@ class Judge:
         )
         is_of_it |= is_unclaimed and standing.state is State.PLACED
         is_of_it |= isinstance(event, Cancelled) and standing.state is State.QUEUED  # none is there
+        # A part that a decider ends has no place, as far as that has read.
+        is_of_it &= not (isinstance(event, Cancelled) and event.by.startswith("resolver"))
         # Nor is it frozen for who has not noticed yet that anything is lost.
         was_frozen &= not (is_unclaimed and standing.state is State.PLACED and self.pending)
         if known is not None and (was_frozen or not is_of_it):

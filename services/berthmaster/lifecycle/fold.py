@@ -81,6 +81,7 @@ from berthmaster.messages.workload import (
 
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
 _TAKES: Final = (Claimed, Admitted, Running)
+_NAMES: Final = (*_TAKES, Evicted)  # whose an attempt is, or was
 TELLS_ALL: Final = (Recovered, *_ENDINGS)  # what may make sense of a story that lacks something
 PROGRESS_EVERY_S: Final = 10.0
 PROGRESS_SHARE: Final = 0.01  # of what it has run
@@ -320,11 +321,12 @@ def _pass_over(
     before, left.sequence = left.sequence, sequence
     if event.after < before or event.after >= sequence:
         return  # it has lost its race
-    if isinstance(event, Placed | Recovered):
-        left.rest = Rest(event.attempt, event.cluster, certain=event.after == before > 0)
-    elif isinstance(event, _TAKES) and is_known_lost:
+    if isinstance(event, Placed | Recovered | Divided):  # what is divided is no cluster's
+        cluster = "" if isinstance(event, Divided) else event.cluster
+        left.rest = Rest(event.attempt, cluster, certain=event.after == before > 0)
+    elif isinstance(event, _NAMES) and is_known_lost:
         left.rest = Rest(event.attempt, event.cluster, certain=True)
-    elif event.after > before or isinstance(event, Divided):
+    elif event.after > before:
         left.rest = None
     elif isinstance(event, _TAKES) and left.rest == Rest(event.attempt, event.cluster):
         left.rest = Rest(event.attempt, event.cluster, certain=True)

@@ -17,6 +17,7 @@ from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
     Claimed,
+    Divided,
     Evicted,
     Failed,
     Placed,
@@ -384,6 +385,27 @@ def test_behind_a_gap_a_stranger_does_not_end_what_its_claimant_tells_of() -> No
         own = fitting(Succeeded, lived(Submitted, Placed, Claimed, Running), after=50)
         found, verdicts = judged_story(TENANT, ID, [*told, *story_of((60, own))], lost.__contains__)
         assert (found.state, verdicts[-2:]) == (State.SUCCEEDED, [Verdict.VOID, Verdict.COUNTED])
+
+
+@pytest.mark.parametrize("kind", [Evicted, Divided])
+def test_behind_a_gap_a_stranger_does_not_end_what_was_given_back_or_divided(
+    kind: type[Evicted | Divided],
+) -> None:
+    """It waits, or its parts run: who decides about it ends it, or whoever held it."""
+    life, work = whole(Submitted, Placed, Claimed, Running)
+    evicted = fitting(Evicted, work)
+    last = lived(Submitted, Placed, Claimed, Running, Evicted)
+    told = [life[0], *story_of((50, evicted))]
+    if kind is Divided:
+        told += story_of((60, fitting(Divided, last)))
+        last = lived(Submitted, Placed, Claimed, Running, Evicted, Divided)
+    end = fitting(Failed, last)
+    for cluster, state in (("nowhere", State.QUEUED), ("", State.FAILED)):
+        ending = msgspec.structs.replace(end, cluster=cluster, attempt=last.attempt)
+        story = [*told, *story_of((70, msgspec.structs.replace(ending, after=told[-1].sequence)))]
+        found, verdicts = judged_story(TENANT, ID, story, (20, 30, 40).__contains__)
+        assert found.state is state
+        assert (verdicts[-1] is Verdict.COUNTED) == (state is State.FAILED)
 
 
 def test_behind_a_gap_an_ending_follows_on_a_lie_that_builds_on_another_s_number() -> None:
