@@ -7,7 +7,7 @@ import pytest
 
 from berthmaster.karmada.known import Known
 from berthmaster.lifecycle.fold import Verdict, judged_story
-from berthmaster.lifecycle.workload import Workload
+from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
@@ -49,7 +49,7 @@ def test_a_void_event_does_not_close_the_gap_of_a_frozen_workload(
         verdict = reader.take_event(event, sequence, 1.0, None)
     assert verdict is Verdict.MISSED
     if isinstance(reader, Known):
-        reader.frozen[f"{TENANT}/{ID}"] = "lost"
+        reader.frozen[key(TENANT, ID)] = "lost"
     else:
         reader.freeze(TENANT, ID, 50, "lost")
     lie = (60, fitting(Running, claimed, after=1_000_000))
@@ -64,5 +64,5 @@ def test_a_void_event_does_not_close_the_gap_of_a_frozen_workload(
     work, verdicts = judged_story(TENANT, ID, told, (40).__eq__)
     for one, judged in zip(told, verdicts, strict=True):
         reader.take_event(one.event, one.sequence, one.stored_at_s, judged)
-    assert reader.open[f"{TENANT}/{ID}"] == work
+    assert reader.open[key(TENANT, ID)] == work
     assert isinstance(work, Workload)
