@@ -45,6 +45,7 @@ def test_a_void_event_does_not_close_the_gap_of_a_frozen_workload(
         (30, fitting(Claimed, lived(Submitted, Placed))),
         (50, fitting(Running, claimed, after=40)),  # on what is lost
     ]
+    verdict: Verdict | None = None
     for sequence, event in story:
         verdict = reader.take_event(event, sequence, 1.0, None)
     assert verdict is Verdict.MISSED
