@@ -23,6 +23,7 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 16: several pod sets need no JobSets where they are another kind of job's; what is a JobSet or
 #     RayJob goes only where those are.
 # 17: what has gone gives back quota of the flavor that it had, as far as that is known.
+# 18: of a frozen workload nothing counts before its story is told again.
 ENGINE_VERSION = "18"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]

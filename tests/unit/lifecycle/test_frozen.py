@@ -7,7 +7,7 @@ import pytest
 
 from berthmaster.karmada.known import Known
 from berthmaster.lifecycle.fold import Verdict, judged_story
-from berthmaster.lifecycle.workload import Workload, key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
@@ -66,4 +66,3 @@ def test_a_void_event_does_not_close_the_gap_of_a_frozen_workload(
     for one, judged in zip(told, verdicts, strict=True):
         reader.take_event(one.event, one.sequence, one.stored_at_s, judged)
     assert reader.open[key(TENANT, ID)] == work
-    assert isinstance(work, Workload)
