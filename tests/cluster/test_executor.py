@@ -58,10 +58,10 @@ async def test_a_placement_becomes_a_job_that_runs_where_it_should_and_leaves_no
         await berlin.clean()
         calls = worker.audit.calls(since=mark)
         mine = [(c.verb, c.resource) for c in calls if "berthmaster-executor" in c.user_agent]
-        assert sorted(call for call in mine if call[0] not in ("list", "watch", "get")) == [
-            ("create", "jobs.batch"),
-            ("delete", "jobs.batch"),
-        ]
+        # It asks what it may do when it starts, which may be after the mark.
+        asking = "selfsubjectaccessreviews.authorization.k8s.io"
+        wrote = [c for c in mine if c[0] not in ("list", "watch", "get") and c[1] != asking]
+        assert sorted(wrote) == [("create", "jobs.batch"), ("delete", "jobs.batch")]
 
 
 @story

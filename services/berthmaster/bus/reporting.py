@@ -39,7 +39,8 @@ class Source(Protocol):
         ...
 
     def everything(self) -> Iterable[str]:
-        """Every subject with a fact, in the order in which they are told at first."""
+        """Every subject with a fact, in the order in which they are put at first: AT_ONCE of them
+        together, so that these may be stored in any."""
         ...
 
     def earlier(self, facts: Sequence[FleetFact]) -> None:
