@@ -24,9 +24,11 @@ from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ClusterLost, LogAccepted
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (
+    Admitted,
     Cancelled,
     CancelRequested,
     Claimed,
+    Divided,
     Evicted,
     EvictionRequested,
     Failed,
@@ -86,6 +88,13 @@ def _promises(work: Workload) -> Iterator[tuple[Gpu, int]]:
         pods = sets.get(binding.pod.rpartition("-")[0])
         for index in binding.gpus if pods is not None else ():
             yield (work.cluster, binding.node, index), pods.gpu_milli if pods is not None else 0
+
+
+def _is_another(event: WorkloadEvent, lie: WorkloadEvent) -> bool:
+    """Whether an event names another's attempt than a lie does, or a later one."""
+    at, lied_at = getattr(event, "attempt", 0), getattr(lie, "attempt", 0)
+    whose, lied_whose = getattr(event, "cluster", ""), getattr(lie, "cluster", "")
+    return at > lied_at or (at == lied_at and whose != lied_whose)
 
 
 def _job_of(name: str) -> str:
@@ -218,6 +227,7 @@ class Judge:
             message.sequence in self.lies
             and verdict is Verdict.COUNTED
             and not self._is_gone(event.after)
+            and not (was_frozen and not self._says_whose(self.stories(name), event))
         ):
             self.find("no lie counts", str(event))
         self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
@@ -413,23 +423,33 @@ class Judge:
         lies = [message for message in story if message.sequence in self.lies]
         if any(self._is_gone(lie.body.after) for lie in lies):
             return True
-        return any(isinstance(lie.body, Ending) for lie in lies) and not self._says_whose(story)
+        endings = [lie.body for lie in lies if isinstance(lie.body, Ending)]
+        return any(not self._says_whose(story, each) for each in endings)
 
-    def _says_whose(self, story: Sequence[Message]) -> bool:
-        """Whether what is left begins, or has a placement that follows on something that is left
-        too, or a claim of one (as the fold has it: what follows on nothing may be a lie)."""
+    def _says_whose(self, story: Sequence[Message], lie: WorkloadEvent) -> bool:
+        """Whether what is left says that a stranger's ending is none: nothing is lost, or it has
+        the attempt, or one after it, in another's hands: a placement that follows on something
+        that is left too, or the word of him whom that names, or, in a story that begins, of
+        somebody who builds on what is lost. (As the fold has it: what follows on nothing may be a
+        lie.)"""
         left = {message.sequence: message.body for message in story}
+        is_begun, has_gap, before = False, False, 0
         for message in story:
             event = message.body
-            if message.sequence in self.lies:
-                continue
-            if isinstance(event, Submitted):
-                return True
-            if isinstance(event, Placed | Recovered) and event.after in left:
-                return True
-            if isinstance(event, Claimed | Running) and isinstance(left.get(event.after), Placed):
-                return True
-        return False
+            if message.sequence not in self.lies:
+                is_gone = self._is_gone(event.after) and event.after > before
+                is_begun |= isinstance(event, Submitted)
+                has_gap |= is_gone
+                is_told = False
+                if isinstance(event, Placed | Recovered | Divided):
+                    is_told = event.after in left
+                elif isinstance(event, Claimed | Admitted | Running | Evicted):
+                    of_him = isinstance(left.get(event.after), Placed)
+                    is_told = of_him or (is_begun and is_gone)
+                if is_told and _is_another(event, lie):
+                    return True
+            before = message.sequence
+        return is_begun and not has_gap
 
     def _judge(self, name: Key) -> Verdict:
         """Of the last event of a story, as the log has it now."""

@@ -18,7 +18,8 @@ What is left of a life may be what a damaged log has left of one that goes on. N
 the story, but for one thing: where a placement stands in it (or a ``recovered``) that follows on
 another event, or behind which its claimant's word stands, the attempt is his: what others say of
 its end, or anybody of an attempt before it, is void, as in a whole story. Behind a gap in a story
-his word is enough if it builds on what is lost, and others end nothing.
+his word is enough if it builds on what is lost, and others end nothing; nor do they end the attempt
+that stands before the gap, whatever else of it is lost.
 
 An ``after`` that is not below the event's own sequence names what was not stored then: it is void,
 never a gap, so no ending ends anything that way. It moves the sequence like every void event, as
@@ -168,15 +169,24 @@ def _nothing_is_lost(_: int) -> bool:
 
 
 def _of_gap(
-    event: WorkloadEvent, is_lost: Callable[[int], bool], *, is_new: bool
+    event: WorkloadEvent, is_lost: Callable[[int], bool], last: Workload, *, is_new: bool
 ) -> Verdict | None:
-    """What becomes of an event behind a gap in a whole story; None: nobody can tell. ``is_new``:
-    nothing before it counts, or may have."""
+    """What becomes of an event behind a gap in a whole story; None: nobody can tell. ``last``: the
+    last attempt before it of which is known whose it is. ``is_new``: nothing before it counts, or
+    may have."""
     if is_new and isinstance(event, Submitted):  # that is a life, whatever is lost before it
         return Verdict.COUNTED
     if not is_lost(event.after):
         return Verdict.VOID
-    return Verdict.COUNTED if isinstance(event, _ENDINGS) else None
+    return Verdict.COUNTED if isinstance(event, _ENDINGS) and _is_of(last, event) else None
+
+
+def _is_of(last: Workload, event: Ending) -> bool:
+    """Whether it may end this attempt, or one after it that is lost. An attempt never changes
+    hands."""
+    if event.attempt == last.attempt:
+        return event.cluster in ("", last.cluster)
+    return event.attempt > last.attempt
 
 
 def judged_story(
@@ -199,10 +209,13 @@ def judged_story(
     healed = max(_recovered(story), given_up)
     verdicts: list[Verdict] = []
     has_gap = False
-    missed = Workload(tenant=tenant, id=workload_id)  # what is told behind a gap, and of whom
+    # What is told behind a gap, and the last attempt of which is known whose it is.
+    missed = Workload(tenant=tenant, id=workload_id)
     for at, one in enumerate(story):
         event, place = one.event, (one.sequence, one.stored_at_s)
         is_frozen = Verdict.MISSED in verdicts
+        if not is_frozen:
+            missed.attempt, missed.cluster = workload.attempt, workload.cluster
         follows = at > 0 and event.after == story[at - 1].sequence
         told: Verdict | None = None
         if at < ending or one.void or (has_gap and at < given_up):
@@ -214,8 +227,9 @@ def judged_story(
         elif is_given_up(event):
             told = Verdict.COUNTED if has_gap and at == given_up else Verdict.VOID
         elif is_begun and is_frozen and follows:  # on what was missed, or on what is void behind it
-            is_its_end = isinstance(event, _ENDINGS) and _may_end(missed, event)
-            told = Verdict.COUNTED if is_its_end else Verdict.MISSED
+            told = Verdict.MISSED
+            if isinstance(event, _ENDINGS) and _may_end(missed, event) and _is_of(missed, event):
+                told = Verdict.COUNTED
         verdict = offer(workload, event, *place, judged=told)
         if verdict is Verdict.MISSED and told is None:
             has_gap = True
@@ -223,13 +237,15 @@ def judged_story(
                 told = Verdict.VOID
             else:
                 is_new = workload.state is _NEW and not is_frozen
-                told = _of_gap(event, is_lost, is_new=is_new)
+                told = _of_gap(event, is_lost, missed, is_new=is_new)
             if told is not None:
                 verdict = offer(workload, event, *place, judged=told)
         if told is Verdict.COUNTED:
             verdicts = [Verdict.VOID if v is Verdict.MISSED else v for v in verdicts]
         if verdict is Verdict.MISSED:
             _pass_over(missed, event, one.sequence, is_known_lost=not follows)
+            if missed.rest is not None and missed.rest.certain:
+                missed.attempt, missed.cluster = missed.rest.attempt, missed.rest.cluster
         missed.sequence = one.sequence
         verdicts.append(verdict)
     return workload, verdicts

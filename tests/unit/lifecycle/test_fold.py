@@ -387,6 +387,28 @@ def test_behind_a_gap_a_stranger_does_not_end_what_its_claimant_tells_of() -> No
         assert (found.state, verdicts[-2:]) == (State.SUCCEEDED, [Verdict.VOID, Verdict.COUNTED])
 
 
+@pytest.mark.parametrize(("lost", "after"), [((30, 40), 50), ((30, 40), 40)])
+def test_behind_a_gap_a_stranger_does_not_end_the_attempt_before_it(
+    lost: tuple[int, ...], after: int
+) -> None:
+    """Its claim is lost, and its placement stands: nobody says behind the gap whose it is."""
+    life, work = whole(Submitted, Placed, Claimed, Running)
+    asked = fitting(Reprioritized, work)
+    told = [*life[:2], *(story_of((50, asked)) if after == 50 else ())]
+    end = fitting(Failed, work, after=after)
+    later = msgspec.structs.replace(end, attempt=work.attempt + 1, cluster="another")
+    for ending, counts in (
+        (end, True),
+        (later, True),  # of one that is lost
+        (msgspec.structs.replace(end, cluster="nowhere"), False),
+        (msgspec.structs.replace(later, attempt=work.attempt - 1), False),
+    ):
+        story = [*told, *story_of((60, ending))]
+        found, verdicts = judged_story(TENANT, ID, story, lost.__contains__)
+        assert found.state is (State.FAILED if counts else State.PLACED)
+        assert verdicts[-1] is (Verdict.COUNTED if counts else Verdict.MISSED)
+
+
 @pytest.mark.parametrize("kind", [Evicted, Divided])
 def test_behind_a_gap_a_stranger_does_not_end_what_was_given_back_or_divided(
     kind: type[Evicted | Divided],
