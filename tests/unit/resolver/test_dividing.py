@@ -7,7 +7,7 @@ from berthmaster.lifecycle.instructions import Stored
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
-from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.control import QueueAmounts, QueueSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
@@ -111,6 +111,39 @@ def test_a_gang_goes_to_as_few_clusters_as_have_room_and_starts_when_all_are_cla
     world.succeed(parts[0])
     end(world)
     assert world.workloads[name].state is State.SUCCEEDED
+    audited(world)
+
+
+def limited(**resources: QueueAmounts) -> tuple[World, Key, Key]:
+    """A gang that takes all that its queue may have, divided just now; another of the queue waits,
+    for which there is room."""
+    world = fleet(c1=2, c2=3, c3=1)
+    world.fact(profile("h"), alive("h"), node("h", gpus=4, model="H100"))  # too few
+    world.control(QueueSetting(queue="default", resources=resources))
+    gang = world.submit(GANG)
+    other = world.submit(job("other", gpus=8, priority=GANG.priority))
+    plan = world.decide()
+    assert plan is not None
+    assert [each.id for each in plan.decision.divisions] == ["train"]
+    assert not world.placed_on(other)
+    return world, gang, other
+
+
+def test_nobody_takes_of_its_queue_what_a_gang_needs_between_division_and_placement() -> None:
+    """The other one was submitted before the parts."""
+    world, gang, other = limited(gpu=QueueAmounts(capability=40_000))
+    world.settle()
+    assert [world.placed_on(part) for part in parts_of(world, gang)] == ["c1", "c2"]
+    assert not world.placed_on(other)
+    audited(world)
+
+
+def test_who_waits_beside_a_division_is_looked_at_again_when_that_comes_to_nothing() -> None:
+    """It did not fit beside what the gang was about to take of its queue, and then takes it."""
+    world, gang, other = limited(**{"gpu/T4": QueueAmounts(capability=40_000)})
+    world.append(Held(**world._head(gang), who="ada"))  # type: ignore[arg-type]
+    world.settle()
+    assert world.placed_on(other)
     audited(world)
 
 

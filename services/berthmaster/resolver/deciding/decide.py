@@ -234,6 +234,8 @@ def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
 def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
     """Room in several clusters is kept for its parts; what they take together."""
     draft.passed_over.pop()
+    if draft.surely is None:
+        draft.surely = len(draft.passed_over)
     draft.reserves.drop(workload.key)
     record_division(draft, workload, asked, shares)
     together: Amounts = {}

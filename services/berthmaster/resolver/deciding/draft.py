@@ -103,6 +103,9 @@ class Draft:
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
+        # How many of them certainly do not fit once this is stored: what a divided job takes of its
+        # queue counts in this draft, and then only when its parts are placed.
+        self.surely: int | None = None
         self.bytes = 0
         self.tries = 0
         self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
@@ -131,7 +134,9 @@ class Draft:
         """Charge the room that is kept; whose turn it is, from now on."""
         self.reserves.begin()
         derived = self.know.derived
-        self._turns = Turns(self.know, self.policy, derived.open_clusters, self.reserves.kept)
+        kept = self.reserves.kept
+        moving = {key for key, each in kept.items() if each.reservation.moving}
+        self._turns = Turns(self.know, self.policy, derived.open_clusters, kept, moving)
         return self._turns
 
     def take(self, holdings: Sequence[Holding]) -> None:
@@ -230,4 +235,5 @@ class Draft:
             suspended=tuple(sorted(know.suspended)),
             retried=tuple(sorted(know.retried)),
         )
-        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)
+        surely = tuple(self.passed_over[: self.surely])
+        return Plan(decision, tuple(self.events), surely, know.derived.growth)

@@ -7,11 +7,15 @@ place depends on its own account and first job alone, so placing a job moves one
 and no other. Lines that are known not to fit take their turns too: a job that waits for room is
 first in its queue, and reserves.py has to hear of it. Whom room is kept for has a turn of its own:
 others of its line, who must leave that room alone, may have come before it.
+
+What goes on in room that is kept for it alone, as parts of a divided job and jobs that move do,
+goes before all others of its queue: that it may have so much was decided before, and nobody comes
+in between.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -39,6 +43,7 @@ from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
 
 Place = tuple[bool, int, int, float, Order, str]
+_AHEAD: Final = -(1 << 62)  # of all queues' priorities, negated
 # Less comes first: not guaranteed and -queue priority, of each queue from the top; -priority.
 Rank = tuple[tuple[tuple[bool, int], ...], int]
 
@@ -145,7 +150,9 @@ class Turns:
         policy: Policy,
         open_clusters: frozenset[str],
         holders: Iterable[Key] = (),
+        moving: Container[Key] = (),
     ) -> None:
+        """``holders``: for whom room is kept; ``moving``: those of them who go on in it."""
         self._know = know
         self._tree = know.derived.tree
         self._growth = know.derived.growth
@@ -154,6 +161,7 @@ class Turns:
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._done: set[Key] = set()
+        self._moving = moving
         self._top = _Queue(QueueShare(""), {}, 0, 0.0)
         self._inner: dict[str, _Queue] = {}
         behind = self._behind(holders)
@@ -181,11 +189,16 @@ class Turns:
         for number, line in enumerate(lines.values()):
             first = line.first()
             if first is not None:
-                queue.heads.append((first[0], number, first[1], line))
+                queue.heads.append((self._order(*first), number, first[1], line))
             for key in behind.get(line, ()):
-                queue.heads.append((line.members[key], number, key, line))
+                order = self._order(line.members[key], key)
+                queue.heads.append((order, number, key, line))
         heapq.heapify(queue.heads)
         return queue
+
+    def _order(self, order: Order, key: Key) -> Order:
+        """Where it stands in its queue."""
+        return (_AHEAD, *order[1:]) if key in self._moving else order
 
     def _above(self, name: str) -> _Queue:
         parents = self._tree.parents.get(name)
@@ -262,7 +275,7 @@ class Turns:
             if first is None:
                 heapq.heappop(queue.heads)
             else:
-                heapq.heapreplace(queue.heads, (first[0], number, first[1], line))
+                heapq.heapreplace(queue.heads, (self._order(*first), number, first[1], line))
         self._moved(queue)
 
     def passed(self) -> None:
