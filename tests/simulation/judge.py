@@ -427,19 +427,19 @@ class Judge:
         return any(not self._says_whose(story, each) for each in endings)
 
     def _says_whose(self, story: Sequence[Message], lie: WorkloadEvent) -> bool:
-        """Whether what is left says that a stranger's ending is none: nothing is lost, or it has
-        the attempt, or one after it, in another's hands: a placement that follows on something
-        that is left too, or the word of him whom that names, or, in a story that begins, of
-        somebody who builds on what is lost. (As the fold has it: what follows on nothing may be a
-        lie.)"""
+        """Whether what is left says that a stranger's ending is none: nothing is lost, nor seems to
+        be since a lie names a number that is; or it has the attempt, or one after it, in another's
+        hands: a placement that follows on something that is left too, or the word of him whom that
+        names, or, in a story that begins, of somebody who builds on what is lost. (As the fold has
+        it: what follows on nothing may be a lie.)"""
         left = {message.sequence: message.body for message in story}
         is_begun, has_gap, before = False, False, 0
         for message in story:
             event = message.body
+            is_gone = self._is_gone(event.after) and event.after > before
+            has_gap |= is_gone
             if message.sequence not in self.lies:
-                is_gone = self._is_gone(event.after) and event.after > before
                 is_begun |= isinstance(event, Submitted)
-                has_gap |= is_gone
                 is_told = False
                 if isinstance(event, Placed | Recovered | Divided):
                     is_told = event.after in left
