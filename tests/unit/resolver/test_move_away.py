@@ -14,6 +14,7 @@ from berthmaster.messages.api import (
     WhyReply,
 )
 from berthmaster.messages.control import Cordon, QueueAmounts, QueueSetting
+from berthmaster.messages.fleet import Taint
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import (
     Checkpoint,
@@ -27,6 +28,7 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.replay import replay
+from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
 from tests.support.deciding import TENANT, World
 
@@ -146,6 +148,31 @@ def test_a_move_ends_nothing_before_there_is_room_and_begins_in_the_room_that_wa
     world.settle()
     assert world.placed_on(name) == other
     assert name not in world.resolver.know.reservations
+
+
+def test_one_that_moves_and_does_not_fit_says_nothing_of_those_who_were_there_before_it() -> None:
+    """It has its turn before them, and the commit is full before they have theirs."""
+    world = World(Policy(commit_limit=1))
+    world.fact(profile("c1"), alive("c1"), node("c1", gpus=1))
+    first = world.submit(job("first", gpus=1))
+    world.append(Held(**head(world, first), who="ada"))
+    name = start(world, "a", gpus=1)
+    world.fact(profile("c2"), alive("c2"), node("c2", gpus=1))
+    asked = MoveRequested(
+        **head(world, name), **here(world, name), how="move", who="tenant t", to="c2"
+    )
+    world.append(asked)
+    assert moves(world) == [("a", "asked", "c2")]
+    gone(world, name)
+    world.fact(node("c2", gpus=1, taints=(Taint(key="broken"),), counter=2))
+    world.fact(profile("c3"), alive("c3"), node("c3", gpus=1))
+    world.append(HoldReleased(**head(world, first), who="ada"))
+    urgent = world.submit(job("urgent", gpus=1, priority=9))
+    world.settle()
+    assert (world.placed_on(name), bool(world.placed_on(urgent))) == ("", True)
+    assert world.placed_on(first)
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
 
 
 def drain(world: World, cluster: str, by_s: float | None = None, node: str | None = None) -> None:

@@ -173,8 +173,9 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     owed = kept is not None and kept.reservation.owed
     spread = request.divide is not None and request.divide.by == "weight"
     blocked = turn.blocked and line.left_alone <= reserves.tokens
-    if draft.anew or not blocked:
-        draft.passed_over.append((line, line.overtaken, reserves.tokens))  # unless there is room
+    left_alone = reserves.tokens
+    is_tried = draft.anew or not blocked
+    if is_tried:
         if spread and not owed:
             shares = _find_shares(draft, turn, asked)
         if shares is None:
@@ -188,6 +189,9 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     if shares is not None:
         return _divide(draft, workload, asked, shares)
     if found is None:
+        # Of who has a turn before the first of its line, that says nothing about those.
+        if is_tried and line.is_first(turn.key):
+            draft.passed_over.append((line, line.overtaken, left_alone))
         if turn.key in know.retried:
             return None
         made = not owed and _make_room(draft, turn, asked, shape)
@@ -196,7 +200,6 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
             if may_be_stuck(draft, turn):
                 draft.stuck.append(Stuck(turn, asked, shape))
         return None
-    draft.passed_over.pop()
     shortlist, chosen, bound = found
     draft.take(bound.holdings)
     if reserves.kept:
@@ -233,7 +236,6 @@ def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
 
 def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
     """Room in several clusters is kept for its parts; what they take together."""
-    draft.passed_over.pop()
     if draft.surely is None:
         draft.surely = len(draft.passed_over)
     draft.reserves.drop(workload.key)
