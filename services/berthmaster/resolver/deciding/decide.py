@@ -172,8 +172,8 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     shares: Shares | None = None
     owed = kept is not None and kept.reservation.owed
     spread = request.divide is not None and request.divide.by == "weight"
-    blocked = turn.blocked and line.left_alone <= reserves.tokens
     left_alone = reserves.tokens
+    blocked = turn.blocked and line.left_alone <= left_alone
     is_tried = draft.anew or not blocked
     if is_tried:
         if spread and not owed:
@@ -189,8 +189,10 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     if shares is not None:
         return _divide(draft, workload, asked, shares)
     if found is None:
-        # Of who has a turn before the first of its line, that says nothing about those.
-        if is_tried and line.is_first(turn.key):
+        # Of who has a turn before the first of its line, that says nothing about those; nor of
+        # anybody beside a division: what it takes of its queue counts in this draft, and once this
+        # is stored only when its parts are placed.
+        if is_tried and line.is_first(turn.key) and not draft.divisions:
             draft.passed_over.append((line, line.overtaken, left_alone))
         if turn.key in know.retried:
             return None
@@ -236,8 +238,6 @@ def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
 
 def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares) -> Amounts:
     """Room in several clusters is kept for its parts; what they take together."""
-    if draft.surely is None:
-        draft.surely = len(draft.passed_over)
     draft.reserves.drop(workload.key)
     record_division(draft, workload, asked, shares)
     together: Amounts = {}

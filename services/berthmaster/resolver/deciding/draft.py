@@ -103,9 +103,6 @@ class Draft:
         self.events: list[WorkloadEvent] = []
         self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
         self.passed_over: list[Passed] = []
-        # How many of them certainly do not fit once this is stored: what a divided job takes of its
-        # queue counts in this draft, and then only when its parts are placed.
-        self.surely: int | None = None
         self.bytes = 0
         self.tries = 0
         self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
@@ -235,5 +232,4 @@ class Draft:
             suspended=tuple(sorted(know.suspended)),
             retried=tuple(sorted(know.retried)),
         )
-        surely = tuple(self.passed_over[: self.surely])
-        return Plan(decision, tuple(self.events), surely, know.derived.growth)
+        return Plan(decision, tuple(self.events), tuple(self.passed_over), know.derived.growth)
