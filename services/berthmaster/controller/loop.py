@@ -233,6 +233,7 @@ class Controller(Generic[W]):
     async def _write(self, write: W) -> None:
         answer = await self.writer.carry_out(write)
         self.metrics.wrote(write, answer)
+        self.watch.answered(answer.found)
         try:
             for instruction in self._core.on_answer(write, answer, self.now()):
                 self.carry_out(instruction)

@@ -2,7 +2,8 @@
 
 What a change means is the core's. Shared is when enough is known to act on (every kind is listed,
 or is one that servers may lack and this one surely lacks), what health and metrics say, and that an
-object which cannot be read, or makes the core raise, is set aside and nobody else's loss.
+object which cannot be read, or makes the core raise, is set aside and nobody else's loss. The core
+hears what answers to its writes show, too, in one order with what is watched (ahead.py).
 """
 
 import asyncio
@@ -12,10 +13,19 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from berthmaster.controller.ahead import Ahead, Told
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.metrics import CallMetrics
-from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
+from berthmaster.kubernetes.mirror import (
+    Added,
+    Change,
+    Deleted,
+    Listed,
+    Unreadable,
+    Updated,
+    shed_long_annotations,
+)
 from berthmaster.kubernetes.objects import Metadata, Object, key_of
 from berthmaster.kubernetes.reflector import PAGE, SURE_S, Reflector
 from berthmaster.kubernetes.resources import Resource
@@ -97,6 +107,7 @@ class Watch:
             )
             for one in self.watched.values()
         }
+        self._ahead = {name: Ahead() for name in self.watched}
 
     def start(self) -> None:
         """Mirror until the service stops."""
@@ -142,8 +153,26 @@ class Watch:
             self._bad.labels(name).set(len(reflector.unreadable))
             self._lists.labels(name).set(reflector.lists)
             self._age_s.labels(name).set(min(reflector.age_s(now_s), NEVER_S))
+            self._ahead[name].forget(now_s)
         self._calls.show()
         self._forget_unreadable()
+
+    def answered(self, found: object) -> None:
+        """What the answer to a write shows of an object, if it is one of those that are watched and
+        more than is known of it."""
+        if not isinstance(found, Object) or (one := self._holding(found)) is None:
+            return
+        mirror, ahead = self.reflectors[one.name], self._ahead[one.name]
+        if ahead.answered(found, mirror.objects, mirror.resource_version, self.now()):
+            shed_long_annotations(found)
+            self._feed(one, [Told(found, gone=False)])
+
+    def _holding(self, thing: Object) -> Watched | None:
+        """What it is one of; None if it may be one of several parts of its kind, or of none."""
+        found = [one for one in self.watched.values() if one.struct is type(thing)]
+        if len(found) != 1 or found[0].namespace not in ("", thing.metadata.namespace):
+            return None
+        return found[0]
 
     def unreadable(self, name: str) -> dict[str, str]:
         """Objects of a kind that cannot be read: name -> why."""
@@ -158,19 +187,27 @@ class Watch:
         """One change that a mirror tells. Raises nothing."""
         match change:
             case Added() | Updated():
-                self._feed(one, change.object, gone=False)
+                self._feed(one, self._news(one, change.object, gone=False))
             case Deleted():
-                self._feed(one, _last(change.object, change.previous), gone=True)
+                last = _last(change.object, change.previous)
+                self._feed(one, self._news(one, last, gone=True))
                 self.aside.gone(one.resource, key_of(change.previous.metadata))
             case Unreadable():
                 self._set_aside(one, change)
             case Listed():
+                mirrored = self.reflectors[one.name].objects
+                self._feed(one, self._ahead[one.name].listed(mirrored, change.resource_version))
                 if self._on_listed is not None:
                     self._on_listed(one)
 
-    def _feed(self, one: Watched, thing: Object, *, gone: bool) -> None:
+    def _news(self, one: Watched, thing: Object, *, gone: bool) -> list[Told]:
         self.aside.clear(Phase.READING, one.resource, key_of(thing.metadata))
-        if self._on_object is not None:
+        return self._ahead[one.name].told(thing, gone, self.now())
+
+    def _feed(self, one: Watched, news: Iterable[Told]) -> None:
+        if self._on_object is None:
+            return
+        for thing, gone in news:
             with self.aside.trying(Phase.HEARING, one.resource, thing.metadata):
                 self._on_object(one, thing, gone)
 

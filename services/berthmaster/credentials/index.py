@@ -30,7 +30,7 @@ from berthmaster.credentials.observed import (
     Source,
     Token,
 )
-from berthmaster.kubernetes.objects import Metadata, Object, seconds
+from berthmaster.kubernetes.objects import Metadata, Object, older, seconds
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 
@@ -361,8 +361,3 @@ def _decoded(secret: Secret, key: str) -> bytes:
         return base64.b64decode((secret.data or {}).get(key, ""), validate=True)
     except (binascii.Error, ValueError):
         return b""
-
-
-def older(one: str, other: str) -> bool:
-    """Whether a resource version came before another; False where that cannot be told."""
-    return one.isdigit() and other.isdigit() and int(one) < int(other)

@@ -19,7 +19,6 @@ from berthmaster.controller.work_queue import WorkQueue
 from berthmaster.karmada import log_events, writes
 from berthmaster.karmada.instructions import PutOverride, Write
 from berthmaster.karmada.known import Known
-from berthmaster.karmada.objects import ResourceBinding
 from berthmaster.karmada.steps import (
     Ask,
     Claim,
@@ -148,8 +147,6 @@ class KarmadaCore:
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[()]:
         """What became of a write."""
-        if isinstance(answer.found, ResourceBinding):
-            self.on_object(answer.found)
         landed = self._in_flight.landed(write.ref)
         if landed is None:
             return ()

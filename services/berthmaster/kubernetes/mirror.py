@@ -53,6 +53,13 @@ class Listed(NamedTuple):
     resource_version: str
 
 
+def shed_long_annotations(found: Object) -> None:
+    """Drop those that are longer than is kept, of an object that nobody else has yet."""
+    annotations = found.metadata.annotations
+    for name in [one for one, text in annotations.items() if len(text) > MAX_ANNOTATION_CHARS]:
+        del annotations[name]
+
+
 Change = Added[T] | Updated[T] | Deleted[T] | Unreadable[T] | Listed
 
 
@@ -126,9 +133,7 @@ class Mirror(Generic[T]):
 
     def _set(self, found: T) -> None:
         key = key_of(found.metadata)
-        annotations = found.metadata.annotations
-        for name in [one for one, text in annotations.items() if len(text) > MAX_ANNOTATION_CHARS]:
-            del annotations[name]
+        shed_long_annotations(found)
         self._unreadable.pop(key, None)
         previous = self._objects.get(key)
         if previous is None:

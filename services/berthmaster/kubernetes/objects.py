@@ -101,6 +101,12 @@ def key_of(metadata: Metadata) -> tuple[str, str]:
     return metadata.namespace, metadata.name
 
 
+def older(one: str, other: str) -> bool:
+    """Whether a resource version came before another of the same resource (KEP-5504: they may be
+    compared); False where that cannot be told."""
+    return one.isdecimal() and other.isdecimal() and int(one) < int(other)
+
+
 def seconds(time: str | None) -> float:
     """A time of the API (RFC 3339) as seconds since 1970; 0 when there is none.
 

@@ -264,8 +264,6 @@ class Reconciler:
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[()]:
         """What became of a write to Kubernetes."""
-        if isinstance(answer.found, Object):
-            self.on_object(answer.found)
         self._config_order.on_answer(write.ref)
         self._checks.on_answer(write.ref, now_s)
         self._on_blind_answer(write, answer)

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar, cast
 
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.aside import Phase, SetAside
-from berthmaster.kubernetes.objects import Metadata, Object
+from berthmaster.kubernetes.objects import Metadata, Object, older
 from berthmaster.ocm.instructions import RESOURCES, Create, Instruction, Key, Look, Write
 from berthmaster.ocm.pace import Pace, Rules
 
@@ -149,7 +149,10 @@ class KeptObjects(Generic[T]):
             if answer.found is not None:
                 target.saw(cast("T", answer.found))
         elif answer.outcome is Outcome.CONFLICT or vanished:
-            target.thing = cast("T | None", answer.found)
+            if (found := cast("T | None", answer.found)) is None:
+                target.thing = None
+            else:
+                target.saw(found)
             target.pace.conflicted(now_s)
         else:
             target.due_s = target.pace.failed(now_s)
@@ -160,5 +163,4 @@ def _older(thing: Object, known: Object) -> bool:
     """Whether the server has had ``known`` after ``thing``."""
     if thing.metadata.uid != known.metadata.uid:
         return False
-    new, old = thing.metadata.resource_version, known.metadata.resource_version
-    return new.isdecimal() and old.isdecimal() and int(new) < int(old)
+    return older(thing.metadata.resource_version, known.metadata.resource_version)

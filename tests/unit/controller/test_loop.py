@@ -93,6 +93,8 @@ class WidgetWriter(Writer[Resize]):
         super().__init__(client)
         self.gate = asyncio.Event()  # writes wait for it
         self.gate.set()
+        self.way_back = asyncio.Event()  # and answers for this
+        self.way_back.set()
         self.refusals: list[Exception] = []  # each refuses one write
 
     async def write(self, write: Resize) -> Answer:
@@ -106,6 +108,7 @@ class WidgetWriter(Writer[Resize]):
             Widget,
             resource_version=meta.resource_version,
         )
+        await self.way_back.wait()
         return Answer(found=found)
 
 
@@ -221,6 +224,38 @@ async def test_what_is_asked_for_is_written_and_its_answer_comes_back() -> None:
             assert (room.keeper.begun, room.figure("acting")) == (1, 1)
             wrote = {"kind": "Resize", "outcome": "done"}
             await until(lambda: room.figure("writes_total", **wrote) == 2)
+
+
+@story
+async def test_what_an_answer_shows_is_heard_in_one_order_with_what_is_watched() -> None:
+    """Who took an answer that came late over what the watch had told later knew an old object for
+    as long as nobody changed it: a Karmada binding waited so for ever."""
+    async with Stage() as stage:
+        await stage.put("a", metadata={"annotations": {"tool": "x" * 5000}})
+        async with controlling(stage) as room:
+            heard: list[int] = []
+            notes: list[str] = []
+            hear = room.keeper.on_object
+
+            def on_object(widget: Widget, *, gone: bool) -> None:
+                heard.append(int(widget.metadata.resource_version))
+                notes.extend(widget.metadata.annotations)
+                hear(widget, gone=gone)
+
+            room.keeper.on_object = on_object  # type: ignore[method-assign]
+
+            await until(lambda: room.keeper.answers)
+            room.widgets.verbs.way_back.clear()
+            await stage.put("a", spec={"size": 1})
+            await until(lambda: size(stage, "a") == WISH)
+            # Somebody else changes it, and that is told, before the answer is there.
+            await stage.put("a", spec={"size": WISH, "parts": ["theirs"]})
+            await until(lambda: room.keeper.widgets["toys", "a"].spec.parts == ("theirs",))
+            room.widgets.verbs.way_back.set()
+            await until(lambda: len(room.keeper.answers) == 2)
+            assert room.keeper.widgets["toys", "a"].spec.parts == ("theirs",)
+            assert heard == sorted(set(heard))
+            assert notes == []  # too long to be kept, whoever shows them
 
 
 @story
