@@ -35,18 +35,21 @@ class Ahead:
 
     def answered(
         self, found: Object, mirrored: Mapping[_ObjectKey, Object], version: str, now_s: float
-    ) -> bool:
-        """An answer shows this; whether it is news. ``mirrored``, ``version``: what the mirror has,
+    ) -> list[Told]:
+        """An answer shows this; what of it is news. ``mirrored``, ``version``: what the mirror has,
         and as of when: what it has no more by then is gone since."""
         key = key_of(found.metadata)
-        if (shown := self._shown.get(key)) is not None and now_s < shown.until_s:
-            version = shown.thing.metadata.resource_version
-        elif (known := mirrored.get(key)) is not None:
+        shown = self._shown.get(key)
+        known = shown.thing if shown is not None else mirrored.get(key)
+        if known is not None:
             version = known.metadata.resource_version
         if not older(version, found.metadata.resource_version):
-            return False
+            return []
         self._shown[key] = _Shown(found, now_s + AHEAD_S)
-        return True
+        new = [Told(found, False)]
+        if known is not None and known.metadata.uid != found.metadata.uid:
+            return [Told(known, True), *new]
+        return new
 
     def told(self, thing: Object, gone: bool, now_s: float) -> list[Told]:
         """The mirror tells this; what of it is news."""

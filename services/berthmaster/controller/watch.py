@@ -163,9 +163,9 @@ class Watch:
         if not isinstance(found, Object) or (one := self._holding(found)) is None:
             return
         mirror, ahead = self.reflectors[one.name], self._ahead[one.name]
-        if ahead.answered(found, mirror.objects, mirror.resource_version, self.now()):
-            shed_long_annotations(found)
-            self._feed(one, [Told(found, gone=False)])
+        shed_long_annotations(found)
+        version = mirror.resource_version
+        self._feed(one, ahead.answered(found, mirror.objects, version, self.now()))
 
     def _holding(self, thing: Object) -> Watched | None:
         """What it is one of; None if it may be one of several parts of its kind, or of none."""
