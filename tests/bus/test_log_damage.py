@@ -2,6 +2,7 @@
 decided, and what a person accepts counts from then on."""
 
 import asyncio
+import contextlib
 import io
 import itertools
 import re
@@ -20,6 +21,7 @@ from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.log import EventLog, decode_story, last_message
 from berthmaster.bus.read import read_all
 from berthmaster.bus.snapshots import load
@@ -384,6 +386,28 @@ async def test_a_log_that_was_too_short_is_not_the_same_again_once_it_is_as_long
         await accept(conn)
         await until(lambda: alone.ready, 30.0)
         assert isinstance(await submit(conn, "after"), SubmitReply)
+
+
+@in_loop
+async def test_a_gateway_that_starts_takes_nothing_while_the_log_is_in_doubt(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stand under the numbers of what is lost, and hide that."""
+    await at_work(server.url)
+    cut(server)
+    server.start()
+    monkeypatch.setattr(guard, "SETTLE_S", 1.0)
+    async with client(server.url) as conn, side(server.url, resolves=False) as alone:
+        left = (await stream_info(conn, WORKLOADS)).state.last_seq
+        answers: list[SubmitReply | Refusal] = []
+        async with asyncio.timeout(30.0):
+            while not alone.told:
+                with contextlib.suppress(NoAnswer):
+                    answers.append(await submit(conn, f"early-{len(answers)}"))
+                await asyncio.sleep(0.02)
+        assert answers
+        assert {type(each) for each in answers} == {Refusal}
+        assert (await stream_info(conn, WORKLOADS)).state.last_seq == left
 
 
 @in_loop

@@ -15,7 +15,14 @@ from berthmaster.bus.subjects import decision as decision_subject
 from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import Damage, Doubt, Reading, Remembered, Seen, Single
-from berthmaster.logcheck.guard import BEGIN_AFTER, LOOK_S, READ_AGAIN_S, RECOVERY_S, SETTLE_S
+from berthmaster.logcheck.guard import (
+    BEGIN_AFTER,
+    IN_DOUBT,
+    LOOK_S,
+    READ_AGAIN_S,
+    RECOVERY_S,
+    SETTLE_S,
+)
 from berthmaster.messages.families import encode
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.records import LogMark, StreamMark
@@ -65,7 +72,7 @@ class LogWatch:
         self._folded_at_s = 0.0
         self._begun = False
         self._last_commit = core.LastCommit(SETTLE_S)
-        self._words = ""
+        self._words = self._why = ""
         self._reading: Reading | None = None
         self._reads_all = False
         self._remembered: Marks = []  # when it began to read
@@ -286,9 +293,11 @@ class LogWatch:
 
     def _tell(self) -> None:
         words = "; ".join(str(each) for each in (*self._seen, *self._found))
-        if words != self._words:
-            self._words = words
-            self._told(f"nothing is decided: {words}" if words else "")
+        doubt = IN_DOUBT if self._doubted_s is not None and not self._begun else ""
+        why = f"nothing is decided: {words}" if words else doubt
+        if (words, why) != (self._words, self._why):
+            self._words, self._why = words, why
+            self._told(why)
         if words:
             self._bus.on_damage_told(words)
 

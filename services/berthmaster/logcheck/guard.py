@@ -61,6 +61,7 @@ BEGIN_AFTER: Final = 3.0  # of that, deciders begin: what was held back until th
 KEEP_ARCHIVE_S: Final = 3600.0  # so that the next start has little of the archive left to read
 PART: Final = "logs"
 NOT_LOOKED: Final = "nothing is decided: the log was not looked at since the connection was lost"
+IN_DOUBT: Final = "nothing is decided: the log is in doubt, and is looked at again"
 MEMORY_HELP: Final = (
     "folder in which to remember how far the logs were, beside what the bus remembers of it; "
     "empty = only on the bus"
@@ -111,7 +112,7 @@ class LogGuard:
         self._last_commit = core.LastCommit(WHOLE_WITHIN_S)
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
-        self._words = ""
+        self._words = self._why = ""  # what was told last: of damage, and why nothing is decided
         self._begun = False
         self.read = False  # whether all of the log has been read and judged
         self._read_after_s = 0.0  # an acceptance the log had been followed to its end
@@ -421,14 +422,22 @@ class LogGuard:
             self._gauge.labels(stream).set(missing or (0.5 if ours else 0))
         words = "; ".join(str(d) for d in damage)
         grave = "; ".join(str(d) for d in self._grave)
-        if words != self._words:
-            self._words = words
-            unseen = "" if self._has_looked else NOT_LOOKED  # lost again during the look
-            self._told(f"nothing is decided: {grave}" if grave else unseen)
-            for each in damage:
+        why = f"nothing is decided: {grave}" if grave else self._not_yet
+        if (words, why) != (self._words, self._why):
+            is_new, self._words, self._why = words != self._words, words, why
+            self._told(why)
+            for each in damage if is_new else ():
                 self._ctx.log.error("a log is damaged", why=str(each), remedy=core.REMEDY)
         why = f"nothing is decided, since {grave}; {core.REMEDY}"
         self._ctx.health.ready(PART, not grave, why, note=words)
+
+    @property
+    def _not_yet(self) -> str:
+        """Why nothing may be written where nothing is surely lost, or "". Who has begun remembers
+        what the log was, and goes on for a moment; who has not would write over what is lost."""
+        if not self._has_looked:
+            return NOT_LOOKED  # lost again during the look
+        return IN_DOUBT if self._doubts_log and not self._begun else ""
 
     @property
     def _may_keep(self) -> bool:

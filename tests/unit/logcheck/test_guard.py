@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.streams import WORKLOADS
 from berthmaster.logcheck import guard
-from berthmaster.logcheck.core import Seen
+from berthmaster.logcheck.core import Damage, Seen
 from berthmaster.logcheck.examine import WATCHED, Looked
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.metrics import Metrics
@@ -40,6 +41,52 @@ class Line:
 
     def now(self) -> float:
         return 1000.0
+
+
+@story
+async def test_who_has_not_begun_is_told_of_a_doubt_at_once_and_others_once_it_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A gateway that starts knows nothing of the log but what others remember: what it stores while
+    it looks again takes the numbers of what is lost."""
+    line, told, short = Line(), list[str](), True
+    fine = {s: Looked(s, Seen("c1", 1, 5, 5), None, 0.0, 0, [], []) for s in WATCHED}
+    damage = Damage(stream=WORKLOADS, what="ends at 5; others saw it go up to 6")
+
+    async def look(*_: Any) -> dict[str, Looked]:
+        harmed = fine[WORKLOADS]._replace(damage=[damage])
+        return {**fine, WORKLOADS: harmed} if short else fine
+
+    async def kept(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(guard, "look", look)
+    monkeypatch.setattr("berthmaster.logcheck.marks.keep", kept)
+    monkeypatch.setattr(guard, "FIRST_LOOKS_S", 0.001)
+    monkeypatch.setattr(guard, "LOOK_S", 0.001)
+    ctx = Context(
+        "t", CommonSettings(), log=cast("Any", line.log), metrics=Metrics("t"), health=Health()
+    )
+    mine = guard.LogGuard(ctx, cast("Connection", line), "t", told=told.append)
+    beginning = asyncio.ensure_future(mine.begin())
+    async with asyncio.timeout(5.0):
+        while not told:
+            await asyncio.sleep(0.001)
+        assert told == [guard.IN_DOUBT]
+        short = False
+        assert await beginning
+    running = asyncio.ensure_future(mine.run())
+    short = True
+    async with asyncio.timeout(5.0):
+        while mine.in_order:
+            await asyncio.sleep(0.001)
+        assert mine.sound
+        monkeypatch.setattr(guard, "SETTLE_S", 0.0)
+        while mine.sound:
+            await asyncio.sleep(0.001)
+    assert told[1:] in ([f"nothing is decided: {damage}"], ["", f"nothing is decided: {damage}"])
+    ctx.stopping.set()
+    await asyncio.wait_for(running, 2.0)
 
 
 @story
