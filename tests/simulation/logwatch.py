@@ -130,6 +130,8 @@ class LogWatch:
             else:
                 self._begun_at = at
                 self._look()
+                if self._found:
+                    self._keep_mark()
             # By the server's clock, which a connection asks for as it begins (bus/clock.py).
             since_s = self._bus.clock.now_s - self._bus.accepted_at_s
             spoken = not self._waits_for_executors or since_s >= BEGIN_AFTER * RECOVERY_S
@@ -339,18 +341,18 @@ class LogWatch:
     def _keep_mark(self) -> None:
         bus, reading = self._bus, self._reading
         is_doubted = bool(self._seen) or self._doubted_s is not None
-        if self._reads_all and not self.read:
+        if not self._found and (reading is None or (self._reads_all and not self.read)):
             return  # what it remembered before is what it reads the log against
-        if reading is None or (is_doubted and self._last.newest.number <= bus.log.end):
+        if is_doubted and self._last.newest.number <= bus.log.end:
             return  # who has seen more than there is tells what it was
         mark = StreamMark(
             stream=WORKLOADS,
             created=bus.created,
             sequence=max(bus.log.end, self._last.newest.number),
-            digests=reading.digests(),
+            digests=reading.digests() if reading is not None else {},
             damage=self._found[0].what if self._found else "",
             missing=core.told(self._found[0].missing) if self._found else (),
-            accepted_at_s=self._folded_at_s,
+            accepted_at_s=self._folded_at_s if self._begun else bus.accepted_at_s,
         )
         now_s = bus.clock.now_s
         told = LogMark(service=self._name, at_s=now_s, streams=(mark,))

@@ -112,6 +112,7 @@ class LogGuard:
         self._last_commit = core.LastCommit(WHOLE_WITHIN_S)
         self._seen: list[Damage] = []  # by looking
         self._found: list[Damage] = []  # by reading
+        self._told_others: list[Damage] = []  # of it, before it has begun
         self._words = self._why = ""  # what was told last: of damage, and why nothing is decided
         self._begun = False
         self.read = False  # whether all of the log has been read and judged
@@ -196,6 +197,7 @@ class LogGuard:
         while not stopping.is_set():
             try:
                 await unless_stopped(self._look(), stopping)
+                await unless_stopped(self._keep_found(), stopping)
             except (BusError, OSError) as error:
                 health.ready(PART, False, f"the logs cannot be looked at: {error}")
             else:
@@ -226,6 +228,13 @@ class LogGuard:
             await marks.keep(self._conn, own.mark, self._folder)
         except (BusError, OSError) as error:
             self._conn.log.warning("what was seen of the logs cannot be kept", why=str(error))
+
+    async def _keep_found(self) -> None:
+        """What is found before it begins, others are to know as well: they may know less of what
+        the log was, and would replace what is remembered of it. Raises BusError, OSError."""
+        if self._found and self._found != self._told_others and self._may_keep:
+            await marks.keep(self._conn, self._mark(), self._folder)
+            self._told_others = list(self._found)
 
     async def _look(self) -> None:
         through = self._conn.reconnects
@@ -454,7 +463,8 @@ class LogGuard:
         return self.read or not self._reads_all
 
     def _mark(self) -> LogMark:
-        if self._caught_up is not None and not (self._caught_up.is_set() and self._knows_it):
+        is_read = self._caught_up is None or (self._caught_up.is_set() and self._knows_it)
+        if not (is_read or self._found):
             return LogMark(service=self._name, at_s=0.0)
         streams = []
         for stream in WATCHED:
