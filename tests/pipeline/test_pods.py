@@ -77,7 +77,8 @@ class Pod:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Its own log lines of one kind."""
-        lines = self.log.read_text().splitlines()
+        whole = self.log.read_text().rpartition("\n")[0]  # the last line may be under way
+        lines = whole.splitlines()
         told = [json.loads(line) for line in lines if line.startswith("{")]
         return [each for each in told if each.get("event") == event]
 
