@@ -93,7 +93,7 @@ AGAIN_S: Final = 1.0  # what waits for others is looked at so often at least
 TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
 LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
 FAILURE_S: Final = 30.0  # after an error of ours
-WRITERS: Final = f"{NAME}/"  # in whose names the log is written here
+WRITERS: Final = f"{NAME}-"  # replicas, as kube_events.instance_of calls them
 CHOICES_KEPT: Final = 10_000  # records at hand for "why"
 
 

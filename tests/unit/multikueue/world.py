@@ -10,6 +10,7 @@ import msgspec
 
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
+from berthmaster.controller.kube_events import instance_of
 from berthmaster.kubernetes.objects import Conditions, Object
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.contract import (
@@ -48,7 +49,7 @@ from berthmaster.multikueue.instructions import (
     Write,
     Writers,
 )
-from berthmaster.multikueue.settings import HubPolicy
+from berthmaster.multikueue.settings import NAME, HubPolicy
 from berthmaster.podsets.reading import workload_id
 from tests.support.builders import alive, node
 from tests.unit.multikueue.hub_objects import (
@@ -155,7 +156,7 @@ class World:
 
     def _new(self) -> Reconciler:
         core = Reconciler(
-            "multikueue/test", self.policy, {NAMESPACE_OF_ACME: "acme"}, self.former_hubs
+            instance_of(NAME), self.policy, {NAMESPACE_OF_ACME: "acme"}, self.former_hubs
         )
         core.hub.id = self.hub_id
         return core
