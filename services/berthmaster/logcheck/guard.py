@@ -432,13 +432,14 @@ class LogGuard:
         words = "; ".join(str(d) for d in damage)
         grave = "; ".join(str(d) for d in self._grave)
         why = f"nothing is decided: {grave}" if grave else self._not_yet
-        if (words, why) != (self._words, self._why):
-            is_new, self._words, self._why = words != self._words, words, why
+        before, self._words, self._why = (self._words, self._why), words, why
+        if (words, why) != before:
             self._told(why)
-            for each in damage if is_new else ():
+        if words != before[0]:
+            for each in damage:
                 self._ctx.log.error("a log is damaged", why=str(each), remedy=core.REMEDY)
-        why = f"nothing is decided, since {grave}; {core.REMEDY}"
-        self._ctx.health.ready(PART, not grave, why, note=words)
+        unready = f"nothing is decided, since {grave}; {core.REMEDY}"
+        self._ctx.health.ready(PART, not grave, unready, note=words)
 
     @property
     def _not_yet(self) -> str:

@@ -149,10 +149,7 @@ class KeptObjects(Generic[T]):
             if answer.found is not None:
                 target.saw(cast("T", answer.found))
         elif answer.outcome is Outcome.CONFLICT or vanished:
-            if (found := cast("T | None", answer.found)) is None:
-                target.thing = None
-            else:
-                target.saw(found)
+            target.saw(cast("T | None", answer.found))
             target.pace.conflicted(now_s)
         else:
             target.due_s = target.pace.failed(now_s)

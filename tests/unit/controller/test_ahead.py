@@ -1,7 +1,6 @@
 """Answers and watches, in any order: nobody is told what is older after what is newer."""
 
 import random
-from typing import Any
 
 import pytest
 
@@ -139,7 +138,7 @@ def test_in_any_order_nothing_older_is_heard_later_and_the_last_is_known(seed: i
     for _ in range(50):
         history = _history(rng)
         reader, at = Reader(), 0
-        slow: list[Any] = []  # answers on their way
+        slow: list[Object] = []  # answers on their way
         written = 0
         while at < len(history) or slow:
             written = max(written, at)
