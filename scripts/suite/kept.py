@@ -158,7 +158,10 @@ class Proofs:
 
 
 class Unstable:
-    """unstable.txt: a line for each test that passed only when repeated, with how often it did."""
+    """unstable.txt: a line for each test that passed only when repeated, with how often it did.
+
+    Each run in which it passed at once takes one off: neither a test that was mended nor a machine
+    that was slow for once needs somebody to edit the file."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "unstable.txt"
@@ -177,12 +180,17 @@ class Unstable:
         return found
 
     def add(self, rows: Sequence[Row]) -> None:
-        """One more for each that was seen now."""
-        if not any(row.unstable for row in rows):
-            return
+        """One more for each that was seen now, one less for each that passed at once."""
         known = self.times()
+        before = dict(known)
         for row in rows:
+            for test in row.tests_s:
+                name = f"{row.name} {test}"
+                if name in known and test not in row.unstable and test not in row.failures:
+                    known[name] -= 1
             for test in row.unstable:
                 name = f"{row.name} {test}"
                 known[name] = known.get(name, 0) + 1
-        write(self.path, "".join(f"{count} {name}\n" for name, count in sorted(known.items())))
+        if known != before:
+            lines = [f"{count} {name}\n" for name, count in sorted(known.items()) if count > 0]
+            write(self.path, "".join(lines))

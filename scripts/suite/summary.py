@@ -52,8 +52,8 @@ def stability(rows: Sequence[Row], times: Mapping[str, int], kept_in: Path) -> R
         print(f"unstable in {tier}: {test} failed and then passed when run once more, {often}")
         row.failed += count >= MOST_TIMES
     print(
-        f"unstable tests are listed in {kept_in}; {MOST_TIMES} times fail the run. Mend the test,"
-        " then delete its line there."
+        f"unstable tests are listed in {kept_in}; {MOST_TIMES} times fail the run, and each run in"
+        " which such a test passes at once takes one off."
     )
     row.verdict = "FAILED" if row.failed else "passed"
     return row

@@ -65,7 +65,8 @@ TIERS: Final[dict[str, Tier]] = {
     ),
     "simulation": Tier(limit_s=1200, real_time=False),  # it uses all cores by itself
     "bus": Tier(limit_s=1200, processes=3, compiled=True),
-    "pipeline": Tier(limit_s=2400, processes=3, compiled=True),
+    # Each process here has a whole `berth up` under it: one for each core, or they starve.
+    "pipeline": Tier(limit_s=2400, processes=2, compiled=True),
     "web": Tier(limit_s=900, within=_WITH_CHROMIUM),
     "gpu": Tier(limit_s=300),  # of this machine, where it has one that nobody uses
     "containers": Tier(limit_s=2400, within=_WITH_ENGINE),

@@ -29,16 +29,17 @@ from berthmaster.cli.workload_stats import WorkloadStats
 from berthmaster.client import Client
 from berthmaster.client.following import SeenDecision
 from berthmaster.emulator import workloads
-from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.runtime.children import dying_with_this_process
+from tests.bus.tools import until
 from tests.pipeline.running import alive, environment, run_berth
 
-START_LIMIT_S = 30.0
-BACK_LIMIT_S = 40.0
-SETTLE_LIMIT_S = 80.0  # on a machine that does much else
-REQUEST_LIMIT_S = 60.0  # a submit is repeated for so long: longer than any absence here
+START_LIMIT_S = 60.0
+BACK_LIMIT_S = 80.0
+SETTLE_LIMIT_S = 160.0  # on a machine that does much else
+REQUEST_LIMIT_S = 120.0  # a submit is repeated for so long: longer than any absence here
 MOST_OPEN = 150  # jobs of a stream; while there are more, one comes where SLOWED came
 SLOWED = 10
 SPEED = 50_000.0
@@ -57,7 +58,7 @@ IMPATIENT = {
     "BERTH_SCORER_STALE_AFTER_S": "3",
     "BERTH_SCORER_REFRESH_S": "1",
     # Not so short: a watcher on a busy machine is late by seconds, and must find whole stories.
-    "BERTH_ARCHIVIST_STORY_AFTER_S": "20",
+    "BERTH_ARCHIVIST_STORY_AFTER_S": "60",
 }
 FLEET = ("--clusters", "8", "--nodes", "160", "--sync", "default", "--speed", f"{SPEED:g}")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -93,6 +94,12 @@ class Rig:
     def names(self, service: str) -> list[str]:
         """The processes of a service, whether it has one or several."""
         return [name for name in self.processes() if name.rstrip("-0123456789") == service]
+
+    def decider(self, said: str) -> str:
+        """The process that signs its decisions like this."""
+        pid = int(said.rpartition("/")[2])
+        (name,) = [name for name, each in self.processes().items() if each["pid"] == pid]
+        return name
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to the present life of a process."""
@@ -207,25 +214,27 @@ def rig(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterat
 
 
 class Kept:
-    """A rig that tests have one after the other, for as long as all is well with it. Whoever comes
-    after a test that failed gets a new one: what that test left behind is not counted as theirs."""
+    """One rig at a time, which tests have one after the other for as long as they ask for the same
+    and all is well with it. Whoever comes after a test that failed gets a new one: what that test
+    left behind is not counted as theirs. One that nobody uses any more takes no processor."""
 
-    def __init__(self, folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> None:
-        self._folder, self._flags, self._env = folder, flags, env
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._owned = ExitStack()
         self._rig: Rig | None = None
+        self._flags: tuple[str, ...] = ()
         self._made = 0
 
     @contextmanager
-    def lent(self) -> Iterator[Rig]:
+    def lent(self, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterator[Rig]:
         """For one test, with jobs that run all the time."""
-        if self._rig is None:
+        if self._rig is None or flags != self._flags:
+            self.end()
             self._made += 1
-            folder = self._folder / str(self._made)
             with ExitStack() as owned:
-                made = owned.enter_context(rig(folder, *self._flags, env=self._env))
+                made = owned.enter_context(rig(self._folder / str(self._made), *flags, env=env))
                 asyncio.run(made.start_lasting())
-                self._rig, self._owned = made, owned.pop_all()
+                self._rig, self._flags, self._owned = made, flags, owned.pop_all()
         yield self._rig
         if not self._rig.sound:
             self.end()
@@ -287,6 +296,11 @@ class Stream:
         self._load = Load(berth, max_in_flight=2000)
 
     @property
+    def under_way(self) -> int:
+        """Jobs that came and were not seen to end: those whose news is late are among them."""
+        return self.offered - sum(self.stats.states[state] for state in ENDED)
+
+    @property
     def accepted(self) -> int:
         """How many submits were acknowledged so far."""
         return self._load.result.accepted
@@ -299,7 +313,7 @@ class Stream:
             if self._over:
                 return
             self.offered += 1
-            at_s += (SLOWED if self.stats.open > self._most_open else 1) / self._rate
+            at_s += (SLOWED if self.under_way > self._most_open else 1) / self._rate
             yield at_s, request
 
     async def _watch(self, since: int) -> None:
@@ -341,6 +355,14 @@ class Stream:
         result = self._load.result
         assert (result.accepted, result.refused, result.unknown) == (self.offered, 0, 0), result
         self.rig.submitted += self.offered
+
+    async def taken_over_s(self, decider: str) -> float:
+        """How long nobody decided between this decider's last decision and the next one."""
+        # Jobs that were placed before it may have been all that ended since.
+        await until(lambda: self.decisions[-1].decision.decider != decider, limit_s=BACK_LIMIT_S)
+        seen = self.decisions
+        last = max(n for n, each in enumerate(seen) if each.decision.decider == decider)
+        return seen[last + 1].stored_at_s - seen[last].stored_at_s
 
     async def goes_on(self, endings: int, limit_s: float = BACK_LIMIT_S) -> None:
         """Until so many jobs that were submitted from now on, or any others, have succeeded."""

@@ -5,68 +5,52 @@ ended by it, and every decision can be repeated. See chaos.py for what is looked
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.client import Client
-from berthmaster.client.following import SeenDecision
-from tests.bus.tools import story, until
-from tests.pipeline.chaos import BACK_LIMIT_S, IMPATIENT, Kept, Rig, rig, so_far_so_good, stream
+from tests.bus.tools import story
+from tests.pipeline.chaos import Kept, Rig, so_far_so_good, stream
 
 SERVICES = ("gateway", "resolver", "scorer", "archivist", "door", "emulator")
 # Longer than what each has a limit for: a lease, a claim, a sign of life, an acknowledgement.
 STOPPED_S = {"gateway": 3.0, "resolver": 3.0, "scorer": 3.0, "door": 3.0, "emulator": 5.0}
 ARCHIVIST_STOPPED_S = 11.0
 AWAY_S = 12.0  # longer than any of these
-TAKEN_OVER_S = 2.0
-TRIES = 3  # on a machine that others use too
-
-
-def _kept(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterator[Kept]:
-    kept = Kept(folder, *flags, env=env)
-    yield kept
-    kept.end()
 
 
 @pytest.fixture(scope="module")
-def kept_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    yield from _kept(tmp_path_factory.mktemp("one"))
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    rigs = Kept(tmp_path_factory.mktemp("kept"))
+    yield rigs
+    rigs.end()
 
 
 @pytest.fixture
-def one(kept_one: Kept) -> Iterator[Rig]:
+def one(kept: Kept) -> Iterator[Rig]:
     """One of each service, and jobs that run all the time."""
-    with kept_one.lent() as rig:
+    with kept.lent() as rig:
         yield rig
 
 
-@pytest.fixture(scope="module")
-def kept_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    yield from _kept(tmp_path_factory.mktemp("two"), "--resolvers", "2", "--scorers", "2")
-
-
 @pytest.fixture
-def two(kept_two: Kept) -> Iterator[Rig]:
+def two(kept: Kept) -> Iterator[Rig]:
     """Two resolvers and two scorers."""
-    with kept_two.lent() as rig:
+    with kept.lent("--resolvers", "2", "--scorers", "2") as rig:
         yield rig
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Iterator[Rig]:
+def three(kept: Kept) -> Iterator[Rig]:
     """Three servers that hold each stream together."""
-    # Whoever watches is late by an election, and must find whole stories then.
-    env = IMPATIENT | {"BERTH_ARCHIVIST_STORY_AFTER_S": "60"}
-    with rig(tmp_path, "--servers", "3", env=env) as running:
-        asyncio.run(running.start_lasting())
-        yield running
+    with kept.lent("--servers", "3") as rig:
+        yield rig
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
 async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -76,7 +60,7 @@ async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
             await so_far_so_good(one, jobs.berth)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
 async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
     loop = asyncio.get_running_loop()
@@ -91,7 +75,7 @@ async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
         await jobs.goes_on(30)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
 async def test_a_killed_server_loses_nothing(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -99,7 +83,7 @@ async def test_a_killed_server_loses_nothing(one: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
 async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -108,29 +92,25 @@ async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
-async def test_another_resolver_decides_within_two_seconds(two: Rig) -> None:
+async def test_another_resolver_decides_for_one_that_is_dead_or_stands_still(two: Rig) -> None:
+    """How soon it does is measured: `scripts/bench chaos:takeover`."""
     async with stream(two) as jobs:
-        took_s: dict[str, list[float]] = {"killed": [], "stopped": []}
-        for _ in range(TRIES):
-            killed = jobs.decisions[-1].decision.decider
-            await two.kill(decider(two, killed))
-            await jobs.goes_on(50)
-            took_s["killed"].append(await taken_over_s(jobs.decisions, killed))
+        killed = jobs.decisions[-1].decision.decider
+        await two.kill(two.decider(killed))
+        await jobs.taken_over_s(killed)
+        await jobs.goes_on(50)
 
-            # When it wakes it believes that it decides, and the chain knows better.
-            stopped = jobs.decisions[-1].decision.decider
-            async with two.stopped(decider(two, stopped)):
-                await jobs.goes_on(100)
-                took_s["stopped"].append(await taken_over_s(jobs.decisions, stopped))
-            if all(min(each) < TAKEN_OVER_S for each in took_s.values()):
-                break  # else others had the processors
-        assert all(min(each) < TAKEN_OVER_S for each in took_s.values()), took_s
+        # When it wakes it believes that it decides, and the chain knows better.
+        stopped = jobs.decisions[-1].decision.decider
+        async with two.stopped(two.decider(stopped)):
+            await jobs.taken_over_s(stopped)
+            await jobs.goes_on(100)
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
 async def test_two_resolvers_and_two_scorers_do_as_well_as_one(two: Rig) -> None:
     async with stream(two) as jobs:
@@ -146,22 +126,7 @@ async def test_two_resolvers_and_two_scorers_do_as_well_as_one(two: Rig) -> None
         await jobs.goes_on(50)
 
 
-def decider(two: Rig, said: str) -> str:
-    """The process that signs its decisions like this."""
-    pid = int(said.rpartition("/")[2])
-    (name,) = [name for name, each in two.processes().items() if each["pid"] == pid]
-    return name
-
-
-async def taken_over_s(decisions: list[SeenDecision], from_: str) -> float:
-    """How long nobody decided between this decider's last decision and the next one."""
-    # Jobs that were placed before it may have been all that ended since.
-    await until(lambda: decisions[-1].decision.decider != from_, limit_s=BACK_LIMIT_S)
-    last = max(at for at, seen in enumerate(decisions) if seen.decision.decider == from_)
-    return decisions[last + 1].stored_at_s - decisions[last].stored_at_s
-
-
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @story
 async def test_one_of_three_servers_may_be_lost(three: Rig) -> None:
     async with stream(three) as jobs:

@@ -17,7 +17,7 @@ GUIDE = (ROOT / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 BY_HAND = {"scripts/demo", "scripts/test", ". .venv/bin/activate"}  # see the tests that name them
 UP = "berth up --port 4222"
-LIMIT_S = 60
+LIMIT_S = 120  # of a command, on a machine that does much else
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_every_file_that_the_readme_links_to_exists() -> None:
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
 def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
     said: dict[str, str] = {}

@@ -124,10 +124,25 @@ def test_a_test_that_passed_only_when_repeated_fails_the_third_time(
     assert "test_x[a b] failed and then passed when run once more, 3 times" in shown
     assert f"listed in {unstable.path}" in shown
 
-    # A run without that tier says nothing of it; whoever mends the test deletes its line.
+    # A run without that tier says nothing of it.
     assert stability([ran("unit")], unstable.times(), unstable.path) is None
     unstable.path.write_text("# a note\n")
     assert stability([row], unstable.times(), unstable.path) is None
+
+
+def test_a_run_in_which_it_passes_at_once_takes_one_off(tmp_path: Path) -> None:
+    unstable = kept.Unstable(tmp_path)
+    repeated = ran("bus", unstable=["a.test_x"], tests_s={"a.test_x": 2.0, "a.test_y": 1.0})
+    at_once = ran("bus", tests_s={"a.test_x": 1.0, "a.test_y": 1.0})
+    failed = ran("bus", failures=["a.test_x"], tests_s={"a.test_x": 1.0})
+    told = []
+    for row in (repeated, repeated, at_once, ran("unit", tests_s={"a.test_x": 1.0}), failed):
+        unstable.add([row])
+        told.append(unstable.times())
+    assert told == [{"bus a.test_x": count} for count in (1, 2, 1, 1, 1)]
+    unstable.add([at_once])
+    assert unstable.times() == {}
+    assert unstable.path.read_text() == ""
 
 
 def test_figures_of_a_tier_stand_until_it_is_run_again(tmp_path: Path) -> None:
