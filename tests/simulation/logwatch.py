@@ -355,6 +355,7 @@ class LogWatch:
             accepted_at_s=self._folded_at_s if self._begun else bus.accepted_at_s,
         )
         now_s = bus.clock.now_s
+        mark = core.with_what_was(mark, self._name, counted(bus))
         told = LogMark(service=self._name, at_s=now_s, streams=(mark,))
         bus.marks[self._name] = Remembered(told, now_s)
 

@@ -333,10 +333,12 @@ def _pass_over(
 ) -> None:
     """It counts for nothing, as the beginning is not there; yet it may say whose the attempt is.
     ``is_known_lost``: what it builds on is lost, so that it has lost no race as far as anybody
-    knows."""
+    knows. ``left`` has the attempt that is known for certain, if one is."""
     before, left.sequence = left.sequence, sequence
     if event.after < before or event.after >= sequence:
         return  # it has lost its race
+    if isinstance(event, (Placed, *_NAMES)) and _is_anothers(left, event):
+        return
     if isinstance(event, Placed | Recovered | Divided):  # what is divided is no cluster's
         cluster = "" if isinstance(event, Divided) else event.cluster
         left.rest = Rest(event.attempt, cluster, certain=event.after == before > 0)
@@ -346,6 +348,14 @@ def _pass_over(
         left.rest = None
     elif isinstance(event, _TAKES) and left.rest == Rest(event.attempt, event.cluster):
         left.rest = Rest(event.attempt, event.cluster, certain=True)
+
+
+def _is_anothers(left: Workload, event: Placed | Claimed | Admitted | Running | Evicted) -> bool:
+    """Whether it says of an attempt that is certainly another's, or of one before it. An attempt
+    never changes hands, whatever is lost behind its placement."""
+    if event.attempt == left.attempt and not isinstance(event, Placed):
+        return event.cluster != left.cluster and left.attempt > 0
+    return event.attempt <= left.attempt
 
 
 def is_whole(events: Sequence[RecordedEvent]) -> bool:

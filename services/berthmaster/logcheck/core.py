@@ -467,6 +467,28 @@ def own_memory(
     return [Remembered(mark, now_s)] if marks else []
 
 
+def with_what_was(
+    mark: StreamMark, service: str, marks: Sequence[tuple[StreamMark, LogMark]]
+) -> StreamMark:
+    """A mark that is to take the place of what the service remembered (``marks``, as ``counted``
+    has them): how far the same stream went, and what it held there, stays until a person has
+    accepted its loss, whatever else is found meanwhile and whichever replica keeps the mark.
+
+    For example, the log went up to 193 and ends at 90, in the middle of a commit: that is found by
+    reading, and whoever reads the log anew has seen 90. The mark tells of the commit, and of 193.
+    """
+    before = [
+        one
+        for one, kept in marks
+        if kept.service == service and one.created == mark.created and one.sequence > mark.sequence
+    ]
+    if not before:
+        return mark
+    farthest = max(before, key=lambda one: one.sequence)
+    digests = {**mark.digests, **farthest.digests}
+    return msgspec.structs.replace(mark, sequence=farthest.sequence, digests=digests)
+
+
 def held_against(
     stream: str,
     seen: Seen | None,

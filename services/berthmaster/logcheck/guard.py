@@ -476,17 +476,16 @@ class LogGuard:
             followed, last = None, 0
             if stream == WORKLOADS:
                 followed, last = self._reading, self._last.newest.number
-            streams.append(
-                StreamMark(
-                    stream=stream,
-                    created=seen.making,
-                    sequence=max(seen.last, last),
-                    digests=followed.digests() if followed is not None else {},
-                    damage=mine.what if mine is not None else "",
-                    missing=core.told(mine.missing) if mine is not None else (),
-                    accepted_at_s=self._looked[stream].accepted_at_s,
-                )
+            mark = StreamMark(
+                stream=stream,
+                created=seen.making,
+                sequence=max(seen.last, last),
+                digests=followed.digests() if followed is not None else {},
+                damage=mine.what if mine is not None else "",
+                missing=core.told(mine.missing) if mine is not None else (),
+                accepted_at_s=self._looked[stream].accepted_at_s,
             )
+            streams.append(core.with_what_was(mark, self._name, self._looked[stream].marks))
         return LogMark(service=self._name, at_s=self._conn.now(), streams=tuple(streams))
 
     async def _read_all(

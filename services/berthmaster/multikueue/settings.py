@@ -25,7 +25,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 17: what has gone gives back quota of the flavor that it had, as far as that is known.
 # 18: of a frozen workload nothing counts before its story is told again.
 # 19: behind a gap nobody but its cluster ends the attempt that stands before it.
-ENGINE_VERSION = "19"
+# 20: behind a gap nobody takes the attempt that stands before it.
+ENGINE_VERSION = "20"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

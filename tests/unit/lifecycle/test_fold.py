@@ -407,6 +407,28 @@ def test_behind_a_gap_a_stranger_does_not_end_the_attempt_before_it(after: int) 
         assert verdicts[-1] is (Verdict.COUNTED if counts else Verdict.MISSED)
 
 
+@pytest.mark.parametrize("kind", [Claimed, Admitted, Running, Evicted, Placed])
+def test_behind_a_gap_nobody_takes_the_attempt_that_stands_before_it(
+    kind: type[Claimed | Admitted | Running | Evicted | Placed],
+) -> None:
+    """It names a number that is lost, so that it might build on that: but the attempt's placement
+    stands, and it never changes hands. Of one that is lost it may say whose it was."""
+    life, work = whole(Submitted, Placed, Claimed, Running)
+    claimed = lived(Submitted, Placed)
+    of = {Placed: lived(Submitted), Claimed: claimed}.get(kind, work)
+    for attempt in (work.attempt, work.attempt + 1):
+        taken = msgspec.structs.replace(
+            fitting(kind, of, after=45), attempt=attempt, cluster="nowhere"
+        )
+        end = fitting(Failed, work, after=50)
+        ending = msgspec.structs.replace(end, attempt=attempt, cluster="nowhere")
+        told = [*life, *story_of((50, taken), (60, ending))]
+        found, verdicts = judged_story(TENANT, ID, told, (45).__eq__)
+        believed = attempt > work.attempt
+        assert found.state is (State.FAILED if believed else State.RUNNING)
+        assert verdicts[-1] is (Verdict.COUNTED if believed else Verdict.MISSED)
+
+
 @pytest.mark.parametrize("kind", [Evicted, Divided])
 def test_behind_a_gap_a_stranger_does_not_end_what_was_given_back_or_divided(
     kind: type[Evicted | Divided],

@@ -26,6 +26,7 @@ from berthmaster.logcheck.core import (
     read_through,
     together,
     unsettled,
+    with_what_was,
     within,
     words,
 )
@@ -360,6 +361,19 @@ def test_what_was_remembered_before_a_person_accepted_counts_no_more() -> None:
     kept = marked(read(range(1, 10)))
     assert against(kept, Seen("c1", 1, 4, 4), accepted_at_s=11.0) == []
     assert len(against(kept, Seen("c1", 1, 4, 4), accepted_at_s=9.0)) == 1
+
+
+def test_a_mark_that_reaches_less_far_keeps_how_far_the_stream_went_and_what_it_held() -> None:
+    (far,) = marked(read(range(1, 10))).mark.streams
+    (near,) = marked(read(range(1, 5)), damage="ends in the middle of a commit").mark.streams
+    kept = [(far, LogMark(service="gateway", at_s=10.0, streams=(far,)))]
+    both = with_what_was(near, "gateway", kept)
+    assert (both.sequence, both.damage) == (9, near.damage)
+    assert both.digests == {**near.digests, **far.digests}
+    assert with_what_was(near, "door", kept) == near  # that one tells of it itself
+    assert with_what_was(far, "gateway", [(near, kept[0][1])]) == far
+    (other,) = marked(read(range(1, 5)), created="c2").mark.streams
+    assert with_what_was(other, "gateway", kept) == other
 
 
 def test_what_another_service_found_and_what_the_server_lost_is_told() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.streams import WORKLOADS
-from berthmaster.logcheck import guard
+from berthmaster.logcheck import core, guard
 from berthmaster.logcheck.core import Damage, Seen
 from berthmaster.logcheck.examine import WATCHED, Looked
 from berthmaster.messages.records import LogMark, StreamMark
@@ -57,6 +57,11 @@ class Log:
         monkeypatch.setattr("berthmaster.logcheck.marks.keep", self._keep)
         monkeypatch.setattr(guard, "FIRST_LOOKS_S", 0.001)
         monkeypatch.setattr(guard, "LOOK_S", 0.001)
+
+    def is_remembered_by(self, service: str) -> None:
+        self._marks = [
+            (one, LogMark(service=service, at_s=900.0, streams=(one,))) for one, _ in self._marks
+        ]
 
     async def _look(self, *_: Any) -> dict[str, Looked]:
         end = 5 if self.is_short else 6
@@ -123,6 +128,23 @@ async def test_what_is_found_before_it_begins_is_kept_for_others(
     found = {one.stream: one.damage for one in mark.streams}
     assert "nothing tells whether it holds what it held" in found[WORKLOADS]
     assert not beginning.done()
+    beginning.cancel()
+
+
+@story
+async def test_what_is_found_of_a_short_log_does_not_hide_how_far_it_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ends in the middle of a commit as well. Whoever begins anew with it, or comes back to it,
+    has seen no more of it."""
+    torn = Damage(stream=WORKLOADS, what="ends in the middle of a commit", missing=((6, 6),))
+    monkeypatch.setattr(core.LastCommit, "look", lambda *_: torn)
+    log = Log(monkeypatch)
+    log.is_remembered_by("t")
+    beginning = asyncio.ensure_future(log.guard([]).begin())
+    await until(lambda: log.kept)
+    [mark] = [one for one in log.kept[0].streams if one.stream == WORKLOADS]
+    assert (mark.damage, mark.sequence) == (torn.what, 6)
     beginning.cancel()
 
 
