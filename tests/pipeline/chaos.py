@@ -226,13 +226,13 @@ class Kept:
         self._made = 0
 
     @contextmanager
-    def lent(self, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterator[Rig]:
+    def lent(self, *flags: str) -> Iterator[Rig]:
         """For one test, with jobs that run all the time."""
         if self._rig is None or flags != self._flags:
             self.end()
             self._made += 1
             with ExitStack() as owned:
-                made = owned.enter_context(rig(self._folder / str(self._made), *flags, env=env))
+                made = owned.enter_context(rig(self._folder / str(self._made), *flags))
                 asyncio.run(made.start_lasting())
                 self._rig, self._flags, self._owned = made, flags, owned.pop_all()
         yield self._rig

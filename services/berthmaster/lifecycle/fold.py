@@ -352,7 +352,8 @@ def _pass_over(
 
 def _is_anothers(left: Workload, event: Placed | Claimed | Admitted | Running | Evicted) -> bool:
     """Whether it says of an attempt that is certainly another's, or of one before it. An attempt
-    never changes hands, whatever is lost behind its placement."""
+    never changes hands, whatever is lost behind its placement. Stricter than ``_is_of``, which is
+    for endings: those may name no cluster."""
     if event.attempt == left.attempt and not isinstance(event, Placed):
         return event.cluster != left.cluster and left.attempt > 0
     return event.attempt <= left.attempt
