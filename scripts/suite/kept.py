@@ -184,9 +184,9 @@ class Unstable:
         known = self.times()
         before = dict(known)
         for row in rows:
-            for test in row.tests_s:
+            for test in row.passed_at_once:
                 name = f"{row.name} {test}"
-                if name in known and test not in row.unstable and test not in row.failures:
+                if name in known:
                     known[name] -= 1
             for test in row.unstable:
                 name = f"{row.name} {test}"

@@ -25,7 +25,13 @@ class Row:
     failures: list[str] = field(default_factory=list)
     causes: dict[str, list[str]] = field(default_factory=dict)  # last lines, by failed test
     unstable: list[str] = field(default_factory=list)  # passed when run once more
+    skipped_tests: set[str] = field(default_factory=set)
     tests_s: dict[str, float] = field(default_factory=dict)  # with setup and teardown
+
+    @property
+    def passed_at_once(self) -> set[str]:
+        """The tests that ran, whole and once, without an error."""
+        return self.tests_s.keys() - self.skipped_tests - {*self.failures, *self.unstable}
 
     def add_repeated(self, again: "Row") -> None:
         """Count the failed tests anew, as they came out when run once more."""
@@ -34,6 +40,7 @@ class Row:
         self.passed += again.passed
         self.skipped += again.skipped
         self.skips += again.skips
+        self.skipped_tests |= again.skipped_tests
         self.failed, self.failures = again.failed, again.failures
 
 
@@ -55,6 +62,7 @@ def read_report(tier: str, report: Path) -> Row:
                 row.failures.append(where)
         elif skip is not None:
             row.skipped += 1
+            row.skipped_tests.add(where)
             row.skips.append(f"{where}: {skip_reason(skip)}")
         else:
             row.passed += 1

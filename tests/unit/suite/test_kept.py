@@ -135,11 +135,13 @@ def test_a_run_in_which_it_passes_at_once_takes_one_off(tmp_path: Path) -> None:
     repeated = ran("bus", unstable=["a.test_x"], tests_s={"a.test_x": 2.0, "a.test_y": 1.0})
     at_once = ran("bus", tests_s={"a.test_x": 1.0, "a.test_y": 1.0})
     failed = ran("bus", failures=["a.test_x"], tests_s={"a.test_x": 1.0})
+    skipped = ran("bus", skipped_tests={"a.test_x"}, tests_s={"a.test_x": 0.1})
+    elsewhere = ran("unit", tests_s={"a.test_x": 1.0})
     told = []
-    for row in (repeated, repeated, at_once, ran("unit", tests_s={"a.test_x": 1.0}), failed):
+    for row in (repeated, repeated, at_once, elsewhere, failed, skipped):
         unstable.add([row])
         told.append(unstable.times())
-    assert told == [{"bus a.test_x": count} for count in (1, 2, 1, 1, 1)]
+    assert told == [{"bus a.test_x": count} for count in (1, 2, 1, 1, 1, 1)]
     unstable.add([at_once])
     assert unstable.times() == {}
     assert unstable.path.read_text() == ""

@@ -34,6 +34,7 @@ def test_a_report_is_counted_with_every_reason_and_the_seconds(tmp_path: Path) -
         skips=["tests.bus.test_b: no engine", "tests.bus.test_c.test_c: why"],
         failures=["tests.bus.test_a.test_bad"],
         causes={"tests.bus.test_a.test_bad": ["no"]},
+        skipped_tests={"tests.bus.test_b", "tests.bus.test_c.test_c"},
         tests_s={
             "tests.bus.test_a.test_good": 0.5,
             "tests.bus.test_a.test_bad": 2.0,
@@ -41,6 +42,7 @@ def test_a_report_is_counted_with_every_reason_and_the_seconds(tmp_path: Path) -
             "tests.bus.test_c.test_c": 2.0,
         },
     )
+    assert report(tmp_path, REPORT).passed_at_once == {"tests.bus.test_a.test_good"}
     assert read_report("bus", tmp_path / "none.xml") == Row("bus")
 
 
