@@ -40,7 +40,6 @@ class Row:
         self.passed += again.passed
         self.skipped += again.skipped
         self.skips += again.skips
-        self.skipped_tests |= again.skipped_tests
         self.failed, self.failures = again.failed, again.failures
 
 
