@@ -265,8 +265,10 @@ class _Row:
         known: Callable[[bytes], tuple[str, str, Endpoint | None]],
         subject: bytes,
         reply: bytes,
+        headers: bytes,
         body: bytes,
     ) -> None:
+        del headers  # requests have none that matter
         text, asker, endpoint = known(subject)
         to = reply.decode("utf-8", "replace")
         if endpoint is None or self._back.astray(to):
@@ -415,7 +417,7 @@ async def _of_service(take: Taker, request: Request) -> None:
 
 
 async def _of_lane(take: Taker, message: Msg) -> None:
-    take(message.subject.encode(), message.reply.encode(), message.data)
+    take(message.subject.encode(), message.reply.encode(), b"", message.data)
 
 
 async def _work(asked: _Asked, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:

@@ -18,9 +18,8 @@ import msgspec
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NoAnswer, StreamReplaced
-from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
-from berthmaster.bus.requests import API
+from berthmaster.bus.requests import API, Listening, headers_of
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
 
@@ -38,6 +37,7 @@ LONGEST_PAUSE_S: Final = 2.0
 ANSWER_S: Final = 1.0
 LONGEST_ANSWER_S: Final = 8.0
 _NS: Final = 10**9
+_STATUS: Final = b"NATS/1.0 "  # what the server itself says; a stored message has no blank there
 
 _WHOLE: Final = {WORKLOADS: {ALL_WORKLOADS, ALL_DECISIONS}}  # of streams with several subjects
 
@@ -204,8 +204,9 @@ class _Session:
         self.failure: Exception | None = None  # of the handler
         self._opened = False
         self._name = ""
-        self._subscription: Subscription | None = None
-        self._heard_s = asyncio.get_running_loop().time()
+        self._subscription: Listening | None = None
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
         self._forget = self._conn.when_reconnected(lambda: self._break("the connection was lost"))
 
     async def open(self, *, relist: bool) -> None:
@@ -238,9 +239,7 @@ class _Session:
             config["filter_subjects"] = filters
         tail = f".{filters[0]}" if len(filters) == 1 else ""
         self._name = name
-        self._subscription = await self._conn.subscribe_raw(
-            inbox, self._each, pending_messages=1_000_000
-        )
+        self._subscription = await self._conn.nc.listen(inbox, self._take)
         raw = await self._conn.api(
             f"CONSUMER.CREATE.{follower._stream}.{name}{tail}",
             {"stream_name": follower._stream, "config": config, "action": "create"},
@@ -296,21 +295,21 @@ class _Session:
         self._why = self._why or why
         self._broken.set()
 
-    async def _each(self, msg: Msg) -> None:
+    def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
         if self._broken.is_set():
             return
-        self._heard_s = self._follower.last_heard_s = asyncio.get_running_loop().time()
-        if msg.headers is not None and not msg.data and "Status" in msg.headers:
-            await self._control(msg, msg.headers)
+        self._heard_s = self._follower.last_heard_s = self._loop.time()
+        if not body and headers.startswith(_STATUS):
+            self._control(reply.decode(), headers_of(headers))
             return
-        sequence, consumer_sequence, stored_at_s, pending, _ = parse_ack_subject(msg.reply)
+        sequence, consumer_sequence, stored_at_s, pending, _ = parse_ack_subject(reply.decode())
         if consumer_sequence != self._consumer_sequence + 1:
             self._break(f"message {self._consumer_sequence + 1} of the consumer is missing")
             return
         self._consumer_sequence = consumer_sequence
         follower = self._follower
         try:
-            self._handle(Recorded(msg.subject, sequence, stored_at_s, msg.data, pending))
+            self._handle(Recorded(subject.decode(), sequence, stored_at_s, body, pending))
         except Exception as error:  # noqa: BLE001 # the owner's fault: it must hear of it
             self.failure = error
             self._break(f"the handler failed: {error}")
@@ -319,16 +318,16 @@ class _Session:
         if pending == 0 or consumer_sequence >= self._to_come:
             self._tell_caught_up()
 
-    async def _control(self, msg: Msg, headers: dict[str, str]) -> None:
+    def _control(self, reply: str, headers: dict[str, str]) -> None:
         if headers["Status"] != "100":
             self._break(headers.get("Description", "the consumer is gone"))
             return
-        if msg.reply:  # flow control: all before it has been handled
-            await self._conn.publish(msg.reply, b"")
+        if reply:  # flow control: all before it has been handled
+            self._conn.nc.send_now(reply)
             return
         stalled = headers.get("Nats-Consumer-Stalled")
         if stalled:
-            await self._conn.publish(stalled, b"")
+            self._conn.nc.send_now(stalled)
         last = headers.get("Nats-Last-Consumer")
         if last is None:
             return

@@ -20,7 +20,7 @@ from berthmaster.bus.nats_py import errors as nats_errors
 # isort: split
 from nats.protocol.parser import Parser  # after nats_py, which sees to what nats imports
 
-Taker = Callable[[bytes, bytes, bytes], None]  # (subject, reply, body)
+Taker = Callable[[bytes, bytes, bytes, bytes], None]  # (subject, reply, headers or b"", body)
 
 _END: Final = b"\r\n"
 SLICE: Final = 32  # messages that are read before the event loop runs; below a millisecond's work
@@ -80,13 +80,13 @@ class Reading(Parser):
                     at = stop + 2
                     reply = words[3] if len(words) == (6 if has_headers else 5) else b""
                     take = self.takers.get(number)
+                    headers = stock[begin:body] if has_headers else b""
                     if take is None:
-                        headers = stock[begin:body] if has_headers else None
                         await self.nc._process_msg(
-                            int(number), words[1], reply, stock[body:stop], headers
+                            int(number), words[1], reply, stock[body:stop], headers or None
                         )
                     else:
-                        take(words[1], reply, stock[body:stop])
+                        take(words[1], reply, headers, stock[body:stop])
                     read += 1
                     if read % SLICE == 0:
                         await self._rest()

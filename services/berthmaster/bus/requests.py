@@ -17,13 +17,14 @@ from typing import Any, Final, NamedTuple
 from berthmaster.bus.connecting import exposed
 from berthmaster.bus.errors import NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.nats_py import Client as NatsClient
-from berthmaster.bus.nats_py import Msg
+from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
-from berthmaster.bus.reading import Reading
+from berthmaster.bus.reading import Reading, Taker
 from berthmaster.bus.window import Window
 
 API: Final = "$JS.API."
 GRACE_S: Final = 0.1
+WRITE_AHEAD_BYTES: Final = 256 * 1024  # that the system has not taken yet
 NO_RESPONDERS: Final = "503"
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')
 
@@ -50,7 +51,7 @@ class _Question(NamedTuple):
 class Requests:
     """The requests of one connection that wait for their answers."""
 
-    def __init__(self, nc: NatsClient) -> None:
+    def __init__(self, nc: "PatientClient") -> None:
         self._nc = nc
         self._inbox = ""
         self._count = 0
@@ -62,7 +63,7 @@ class Requests:
     async def start(self) -> None:
         """Listen for answers."""
         self._inbox = self._nc.new_inbox()
-        await self._nc.subscribe(f"{self._inbox}.*", cb=self._answer)
+        await self._nc.listen(f"{self._inbox}.*", self._answer)
 
     async def ask(
         self, subject: str, data: bytes, timeout_s: float, headers: dict[str, str] | None
@@ -94,23 +95,22 @@ class Requests:
 
     async def _sent(self, question: _Question, limit_s: float) -> Msg:
         answer = question.answer
-        deadline = asyncio.get_running_loop().time() + limit_s
-        async with asyncio.timeout_at(deadline):
-            await self._there()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        if not self._nc.is_connected:
+            async with asyncio.timeout_at(deadline):
+                await self._there()
         self._waiting[question.token] = question
         reply = f"{self._inbox}.{question.token}"
+        # After this process stood still, answers are there to be read: one more pause for them.
+        too_late = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
         try:
             await self._nc.publish(
                 question.subject, question.data, reply=reply, headers=question.headers
             )
-            left_s = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait({answer}, timeout=max(left_s, 0.0))
-            if not answer.done():  # after this process stood still, answers are there to be read
-                await asyncio.wait({answer}, timeout=GRACE_S)
-            if not answer.done():
-                raise TimeoutError
-            return answer.result()
+            return await answer
         finally:
+            too_late.cancel()
             del self._waiting[question.token]
             answer.cancel()
 
@@ -169,12 +169,20 @@ class Requests:
             if not asked.answer.done():
                 asked.answer.set_exception(error)
 
-    async def _answer(self, msg: Msg) -> None:
-        token = msg.subject.rpartition(".")[2]
+    def _answer(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+        token = subject.rpartition(b".")[2].decode("utf-8", "replace")
         self._window.came(token)
         asked = self._waiting.get(token)
         if asked is not None and not asked.answer.done():
-            asked.answer.set_result(msg)
+            told = headers_of(headers) if headers else None
+            asked.answer.set_result(
+                Msg(self._nc, subject.decode("utf-8", "replace"), reply.decode(), body, told)
+            )
+
+
+def _end_unanswered(answer: "asyncio.Future[Msg]") -> None:
+    if not answer.done():
+        answer.set_exception(TimeoutError())
 
 
 @asynccontextmanager
@@ -191,9 +199,51 @@ async def _heeding() -> AsyncIterator[None]:
             raise asyncio.CancelledError
 
 
+def headers_of(block: bytes) -> dict[str, str]:
+    """The headers of a message, with the status that the server puts into their first line."""
+    first, _, lines = block.partition(b"\r\n")
+    headers = header_lines(lines)
+    status, _, description = first.removeprefix(b"NATS/1.0").strip().partition(b" ")
+    if status.isdigit():
+        headers["Status"] = status.decode()
+        if description:
+            headers["Description"] = description.decode("utf-8", "replace")
+    return headers
+
+
+def header_lines(raw: bytes) -> dict[str, str]:
+    """Names and values, by lines. The library's reader asks of each letter of a name whether it is
+    a blank: a tenth of the work of a service that follows the log."""
+    headers = {}
+    for line in raw.split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        words = name.split()
+        if colon and len(words) == 1 and name.isascii():
+            headers[words[0].decode()] = value.strip().decode("utf-8", "replace")
+    return headers
+
+
+class Listening:
+    """A subscription whose messages a taker gets."""
+
+    def __init__(self, client: "PatientClient", subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+
+    async def unsubscribe(self) -> None:
+        """Take no more. Raises nats_errors.Error, OSError."""
+        self._client.reading.takers.pop(b"%d" % self._subscription._id, None)
+        await self._subscription.unsubscribe()
+
+
+async def _none(_: Msg) -> None:
+    """Its taker has it."""
+
+
 class PatientClient(NatsClient):
-    """The library's client, except that no error that a server reports closes it for good, and that
-    it reads headers in half the time.
+    """The library's client, except that no error that a server reports closes it for good, that it
+    reads headers in half the time, and that all which is published in one turn of the event loop
+    goes to the server in one write, without a task in between.
 
     A service reconnects and says what is wrong: users are put right and limits are raised while it
     waits. (The library closes on any error but a stale connection or a missing permission, and
@@ -208,25 +258,55 @@ class PatientClient(NatsClient):
     def __init__(self) -> None:
         super().__init__()
         self._ps = self.reading = Reading(self)
+        self._is_write_due = False
+
+    async def listen(self, subject: str, take: Taker) -> Listening:
+        """Subscribe; ``take`` is called with each message as it is read, and must not raise.
+        Raises nats_errors.Error, OSError."""
+        subscription = await self.subscribe(subject, cb=_none)
+        self.reading.takers[b"%d" % subscription._id] = take
+        return Listening(self, subscription)
+
+    def send_now(self, subject: str, data: bytes = b"") -> None:
+        """Publish from where nothing can be awaited: dropped while the server is away."""
+        if self.is_connected:
+            command = b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data)
+            self._pending.append(command)
+            self._pending_data_size += len(command)
+            self._write_soon()
 
     async def send_raw(self, publishing: list[bytes]) -> None:
         """What stands in the protocol's own form already."""
         self.stats["out_msgs"] += len(publishing)
         await self._send_command(b"".join(publishing))
-        if self._flush_queue is not None and self._flush_queue.empty():
-            await self._flush_pending()
+        await self._flush_pending()
 
-    @staticmethod
-    def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """What the library's comes to. That asks of each letter of a name whether it is a blank: a
-        tenth of the work of a service that follows the log."""
-        headers = {}
-        for line in raw.split(b"\r\n"):
-            name, colon, value = line.partition(b":")
-            words = name.split()
-            if colon and len(words) == 1 and name.isascii():
-                headers[words[0].decode()] = value.strip().decode("utf-8", "replace")
-        return headers
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        if force_flush or not self.is_connected:
+            return await super()._flush_pending(force_flush)
+        self._write_soon()
+        return None
+
+    def _write_soon(self) -> None:
+        if not self._is_write_due:
+            self._is_write_due = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Everything that waits, unless the system takes no more at present: then the library's own
+        flusher waits until it does."""
+        self._is_write_due = False
+        if not (self._pending and self.is_connected):
+            return  # whoever connects sends what waits
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is None or writer.transport.get_write_buffer_size() > WRITE_AHEAD_BYTES:
+            if self._flush_queue is not None and self._flush_queue.empty():
+                self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
+            return
+        pending, self._pending, self._pending_data_size = self._pending, [], 0
+        writer.transport.write(b"".join(pending))
+
+    _parse_header_lines = staticmethod(header_lines)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         server = self._current_server

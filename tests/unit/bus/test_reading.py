@@ -95,7 +95,10 @@ def test_a_taker_has_the_messages_of_its_subscription_and_the_library_the_others
     reading = Reading(client)
     reading.takers[b"2"] = lambda *message: taken.append(message)
     heard(reading, cuts)
-    assert taken == [(b"a.b", b"_INBOX.x", b"MSG a 1 0\r\n\r\n"), (b"a.c", b"_INBOX.y", b"de")]
+    assert taken == [
+        (b"a.b", b"_INBOX.x", b"", b"MSG a 1 0\r\n\r\n"),
+        (b"a.c", b"_INBOX.y", b"NATS/1.0\r\n\r\n", b"de"),
+    ]
     assert [each[0] for each in client.all if isinstance(each, tuple)] == [1, 1, 1]
 
 
