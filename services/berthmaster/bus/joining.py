@@ -37,9 +37,11 @@ class Heard(NamedTuple):
 
 @asynccontextmanager
 async def joined(
-    ctx: Context[S], *streams: str, clock_subject: str = SERVER_CLOCK
+    ctx: Context[S], *streams: str, clock_subject: str = SERVER_CLOCK, round_s: float = 0.0
 ) -> AsyncIterator[Connection | None]:
     """The service's connection once these streams are there; None if told to stop before.
+
+    ``round_s``: how often what the server sends is read; 0 = as it comes (see reading.py).
 
     Readiness shows what is waited for, and for ever after permission violations and writes that
     are not stored. Raises CannotStart when the server will not have this user, or its seed is none.
@@ -57,6 +59,7 @@ async def joined(
         conn.on_violation = lambda what: ctx.health.ready("permissions", False, what)
         ctx.health.ready("streams", False, "the streams have not been looked at yet")
         ctx.health.ready("bus", True)
+        conn.nc.reading.round_s = round_s
         ctx.spawn(_tell_storing(ctx, conn), name="storing")
         there = await _streams_are_there(ctx, conn, streams)
         if there:

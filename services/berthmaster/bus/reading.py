@@ -9,6 +9,11 @@ Nor does one connection keep the event loop: after so many messages the others, 
 have their turn, however much there is to read. One by which others ask whatever they like rests
 besides, so that the server and whoever is served have the cores meanwhile. It does so for a burst:
 what goes on for longer is read as fast as can be, or the server would drop the connection.
+
+A service that only shows or books what happens reads in rounds (``round_s``): to be woken for each
+message costs more than to handle it, and takes the cores from the services on a job's way. Example:
+at 100 jobs a second a dashboard is woken 10 times a second instead of 400 times. An answer that the
+service waits for ends the pause.
 """
 
 import asyncio
@@ -27,6 +32,7 @@ SLICE: Final = 32  # messages that are read before the event loop runs; below a 
 GENTLE_REST_S: Final = 0.001  # between slices of what others send
 RESTS_S: Final = 0.25  # of such rests in a row: some 8,000 messages
 RESTS_SHARE: Final = 0.1  # of the time, in the long run
+FULL_READ: Final = 32 * 1024  # as much as is read at once: there is more
 _MESSAGES: Final = (b"MSG", b"HMSG")
 
 
@@ -36,6 +42,9 @@ class Reading(Parser):
     def __init__(self, nc: Any) -> None:
         self.takers: dict[bytes, Taker] = {}  # by number of the subscription
         self.rest_s = 0.0
+        self.round_s = 0.0  # between two looks at what the server has sent; 0 = as it comes
+        self.awaited = 0  # answers; while there is one, messages are read as they come
+        self._called: asyncio.Future[None] | None = None
         self._rests_left_s = RESTS_S
         self._rested_at_s = 0.0
         self._lives = 0
@@ -95,6 +104,34 @@ class Reading(Parser):
         finally:
             if life == self._lives:
                 self.buf = bytearray(stock[at:])
+        if self.round_s and not self.awaited and len(data) < FULL_READ:
+            await self._let_gather(self.round_s)
+
+    def await_answer(self) -> None:
+        """An answer is to come: read on at once. Call ``answered`` afterwards."""
+        self.awaited += 1
+        if self._called is not None and not self._called.done():
+            self._called.set_result(None)
+
+    def answered(self) -> None:
+        """The answer has come, or nobody waits for it any more."""
+        self.awaited -= 1
+
+    async def _let_gather(self, round_s: float) -> None:
+        """Leave what comes with the system, which wakes nobody for it."""
+        writer = getattr(self.nc._transport, "_io_writer", None)
+        if writer is None or writer.transport.is_closing():
+            return
+        transport, loop = writer.transport, asyncio.get_running_loop()
+        called = self._called = loop.create_future()
+        over = loop.call_later(round_s, _set, called)
+        transport.pause_reading()
+        try:
+            await called
+        finally:
+            over.cancel()
+            if not transport.is_closing():
+                transport.resume_reading()
 
     async def _rest(self) -> None:
         rest_s = self.rest_s
@@ -114,3 +151,8 @@ class Reading(Parser):
         await super().parse()
         if life == self._lives and self.buf:
             raise nats_errors.ProtocolError("nats: unknown protocol")
+
+
+def _set(called: "asyncio.Future[None]") -> None:
+    if not called.done():
+        called.set_result(None)

@@ -104,12 +104,14 @@ class Requests:
         reply = f"{self._inbox}.{question.token}"
         # After this process stood still, answers are there to be read: one more pause for them.
         too_late = loop.call_at(deadline, loop.call_later, GRACE_S, _end_unanswered, answer)
+        self._nc.reading.await_answer()
         try:
             await self._nc.publish(
                 question.subject, question.data, reply=reply, headers=question.headers
             )
             return await answer
         finally:
+            self._nc.reading.answered()
             too_late.cancel()
             del self._waiting[question.token]
             answer.cancel()

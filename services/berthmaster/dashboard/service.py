@@ -310,7 +310,7 @@ async def main(ctx: Context[DashboardSettings]) -> None:
     shell = Shell(ctx)
     await shell.serve()
     try:
-        async with joined(ctx, FLEET, WORKLOADS, CONTROL, LEASES) as conn:
+        async with joined(ctx, FLEET, WORKLOADS, CONTROL, LEASES, round_s=TICK_S / 2) as conn:
             if conn is not None:
                 await shell.follow(conn)
     finally:

@@ -43,6 +43,7 @@ from berthmaster.usage.webhooks import Webhooks, parse_webhooks
 
 NAME: Final = "usage"
 FACTS_LIMIT_S: Final = 30.0  # to wait for what nodes have, so that models are known from the start
+ROUND_S: Final = 0.25  # between two looks at what the streams tell: jobs are booked once a second
 LOOK_AT_FILES_S: Final = 10.0
 FACT_SUBJECTS: Final = (subjects.fleet_facts("profile"), subjects.node_facts())
 
@@ -201,7 +202,7 @@ async def main(ctx: Context[UsageSettings]) -> None:
     settings, open_ = ctx.settings, opener(ctx.settings)
     prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
     webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
-    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, CONTROL) as conn:
+    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, CONTROL, round_s=ROUND_S) as conn:
         if conn is None:
             return
         async with hearing(ctx, conn, lanes=0) as heard_by:

@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from berthmaster.bus import reading as module
 from berthmaster.bus.nats_py import errors
-from berthmaster.bus.reading import SLICE, Reading
+from berthmaster.bus.reading import FULL_READ, SLICE, Reading
 
 # isort: split
 from nats.protocol.parser import Parser
@@ -32,6 +33,7 @@ class Told:
 
     def __init__(self) -> None:
         self.all: list[Any] = []
+        self._transport: Any = None
 
     async def _process_msg(self, *message: object) -> None:
         self.all.append(message)
@@ -73,6 +75,44 @@ def test_one_that_rests_does_so_between_slices_and_only_as_long_as_it_may(
     assert asyncio.run(run(600.0, 1000.0)) == SLICE
     assert asyncio.run(run(600.0, 1.0)) == 3 * SLICE  # it has rested enough, and reads on
     assert asyncio.run(run(0.0, 1000.0)) == 3 * SLICE
+
+
+class Transport:
+    """Stands for a socket: how often it was left alone."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.calls.append("pause")
+
+    def resume_reading(self) -> None:
+        self.calls.append("resume")
+
+
+def test_parse_in_rounds_pauses_the_transport_until_an_answer_is_awaited() -> None:
+    async def run() -> list[list[str]]:
+        client, transport = Told(), Transport()
+        client._transport = SimpleNamespace(_io_writer=SimpleNamespace(transport=transport))
+        reading = Reading(client)
+        reading.round_s = 600.0
+        seen = []
+        work = asyncio.create_task(reading.parse(b"PING\r\n"))
+        await asyncio.sleep(0)
+        seen.append(list(transport.calls))
+        reading.await_answer()
+        await work
+        await reading.parse(b"PING\r\n")  # an answer is awaited: no pause
+        seen.append(list(transport.calls))
+        reading.answered()
+        await reading.parse(b"PING\r\n" * (FULL_READ // 6 + 1))  # a full read: there is more
+        seen.append(list(transport.calls))
+        return seen
+
+    assert asyncio.run(run()) == [["pause"], ["pause", "resume"], ["pause", "resume"]]
 
 
 CUTS = st.lists(st.integers(0, len(STREAM)), max_size=8)
