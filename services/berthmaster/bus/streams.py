@@ -160,6 +160,8 @@ def stream_configs(
             "subjects": [subjects.ALL_LOG_ENDS],
             "discard": "old",
             "max_age": _DAY_NS,
+            # The last lines of pods that are gone: no write waits for the disk.
+            **({"persist_mode": "async"} if replicas == 1 and storage == "file" else {}),
             "max_msgs_per_subject": 1,
             "max_bytes": GIB,
             "max_msg_size": 256 * _KIB,

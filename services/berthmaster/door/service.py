@@ -61,6 +61,7 @@ from berthmaster.messages.door import (
     LogEndReply,
     LogEndRequest,
     Nudge,
+    PodLogEnd,
     ReportedFact,
     ReportOutcome,
     ReportReply,
@@ -728,13 +729,12 @@ class Shell:
             return request
         if not self._core.may_log(cluster, len(data), self._conn.now()):
             return overloaded("fewer bytes of logs")
-        told = {name: getattr(request, name) for name in LogEndRequest.__struct_fields__}
         try:
-            subject = subjects.log_end(
-                request.tenant, request.id, request.attempt, cluster, request.pod
-            )
-            kept = encode(LogEnd(cluster=cluster, **told))
-            await self._conn.store(subject, kept, timeout_s=PUT_LIMIT_S)
+            kept = [_kept_end(cluster, each) for each in request.ends]
+            # Stored in order: the acknowledgement of the last one is that of all.
+            for subject, end in kept[:-1]:
+                await self._conn.publish(subject, end)
+            await self._conn.store(*kept[-1], timeout_s=PUT_LIMIT_S)
         except (subjects.SubjectError, BusError) as error:
             return unavailable(str(error))
         return LogEndReply(kept=True)
@@ -759,6 +759,13 @@ class Shell:
         except (subjects.SubjectError, BusError):
             pass
         self._figures.figures_dropped.inc()
+
+
+def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:
+    """Subject and body of what is kept. Raises SubjectError."""
+    told = {name: getattr(end, name) for name in PodLogEnd.__struct_fields__}
+    subject = subjects.log_end(end.tenant, end.id, end.attempt, cluster, end.pod)
+    return subject, encode(LogEnd(cluster=cluster, **told))
 
 
 async def main(ctx: Context[DoorSettings]) -> None:

@@ -31,10 +31,12 @@ from berthmaster.joblogs.pace import Pace
 from berthmaster.messages.door import (
     MAX_LOG_BYTES,
     MAX_LOG_ENDS,
+    MAX_LOG_ENDS_TOLD,
     MAX_LOG_WAIT_S,
     LogAsk,
     LogChunk,
     LogEndRequest,
+    PodLogEnd,
 )
 from berthmaster.messages.families import LOG_ASKS, UNREADABLE, encode
 from berthmaster.runtime.periodic import beats
@@ -45,6 +47,8 @@ IDLE_S: Final = 30.0  # nobody asked: whoever read it is gone
 SWEEP_S: Final = 5.0
 QUIET_S: Final = 0.05  # without another byte what there is goes off
 END_BYTES: Final = 64 * 1024
+GATHER_S: Final = 0.1  # in which ends of logs come together to be sent
+TOLD_BYTES: Final = 192 * 1024  # of logs in one request; JSON makes a third more of them
 END_LIMIT_S: Final = 3.0  # to read and tell them; then the pods are deleted all the same
 
 
@@ -108,6 +112,48 @@ class _Key(NamedTuple):
     pod: int
 
 
+class LogEnds:
+    """Sends the ends of logs to the door, several in one request: where many short jobs end, a
+    request for each would cost as much as all their events."""
+
+    def __init__(self, door: DoorClient) -> None:
+        self._door = door
+        self._waiting: list[tuple[PodLogEnd, asyncio.Future[None]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def tell(self, end: PodLogEnd) -> None:
+        """Until the door keeps it. Raises BusError."""
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((end, kept))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="ends of logs")
+        await kept
+
+    async def _send(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(GATHER_S)
+            few, size = 0, 0
+            for end, _ in self._waiting[:MAX_LOG_ENDS_TOLD]:
+                size += len(end.data)
+                if few and size > TOLD_BYTES:
+                    break
+                few += 1
+            some, self._waiting = self._waiting[:few], self._waiting[few:]
+            error: BusError | None = None
+            try:
+                request = LogEndRequest(ends=tuple(end for end, _ in some))
+                await self._door.ask("log_end", request)
+            except BusError as why:
+                error = why
+            for _, kept in some:
+                if kept.done():
+                    continue  # its caller has stopped waiting
+                if error is None:
+                    kept.set_result(None)
+                else:
+                    kept.set_exception(error)
+
+
 class LogDesk:
     """One cluster's."""
 
@@ -122,6 +168,7 @@ class LogDesk:
         self._door = door
         self._source = source
         self._pace = Pace(bytes_per_s)
+        self._ends = LogEnds(door)
         self._most = pods_at_once
         self._readings: dict[_Key, _Reading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -332,16 +379,17 @@ class LogDesk:
             end.append(line)
         if not end:
             return
-        request = LogEndRequest(
-            tenant=attempt.tenant,
-            id=attempt.id,
-            attempt=attempt.number,
-            pod=at,
-            pods=pods,
-            data=b"".join(reversed(end)),
-            cut=len(end) < len(kept),
+        await self._ends.tell(
+            PodLogEnd(
+                tenant=attempt.tenant,
+                id=attempt.id,
+                attempt=attempt.number,
+                pod=at,
+                pods=pods,
+                data=b"".join(reversed(end)),
+                cut=len(end) < len(kept),
+            )
         )
-        await self._door.ask("log_end", request)
 
 
 class KeepsEnds:

@@ -314,6 +314,7 @@ class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 LogCursor = Annotated[str, Meta(max_length=64)]  # how far a log was read, see joblogs/lines.py
 MAX_LOG_BYTES = 96 * 1024  # of one answer: a third more in JSON, and still below a tenant's limit
+MAX_LOG_ENDS_TOLD = 64  # ends in one request
 MAX_LOG_ENDS = 8  # pods of an attempt of which the end is kept
 MAX_LOG_WAIT_S = 5.0
 
@@ -354,8 +355,8 @@ class LogChunk(
     why: str = ""  # why there is nothing to read
 
 
-class LogEndRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Keep the end of a pod's log for a day: the pod is about to be removed."""
+class PodLogEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of the log of one pod that is about to be removed."""
 
     tenant: Token
     id: Token
@@ -366,10 +367,16 @@ class LogEndRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cut: bool = False  # there was more before
 
 
+class LogEndRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Keep the ends of some pods' logs for a day."""
+
+    ends: Annotated[tuple[PodLogEnd, ...], Meta(min_length=1, max_length=MAX_LOG_ENDS_TOLD)]
+
+
 class LogEndReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_end.v1"
 ):
-    """Whether it is kept."""
+    """Whether all of them are kept."""
 
     kept: bool
 

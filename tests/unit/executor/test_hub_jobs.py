@@ -67,7 +67,7 @@ class Door:
             self.asked_in_vain += 1
             raise NoAnswer("away")
         if isinstance(request, LogEndRequest):
-            self.ends.append((request.attempt, request.pod, request.data))
+            self.ends += [(end.attempt, end.pod, end.data) for end in request.ends]
             return b"{}"
         assert isinstance(request, HubWorkRequest)
         self.asked += request.asked
