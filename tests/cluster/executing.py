@@ -16,7 +16,8 @@ from berthmaster.bus.facts import FactWriter
 from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.executor.cluster_protocol import Attempt
 from berthmaster.executor.manifest import object_name
-from berthmaster.kubernetes.resources import JOBS, Resource
+from berthmaster.kubernetes import labels
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import Refused, Stored
@@ -306,6 +307,16 @@ class Site:
         await eventually(there, LIMIT_S)
         return self.plane.api.get(path)
 
+    def release(self) -> None:
+        """As docs/kubernetes.md has it where the executor will not come back: without its
+        finalizer nothing of ours keeps an object, and so neither a namespace nor a definition."""
+        for kind in (JOBS, JOB_SETS, RAY_JOBS, VOLCANO_JOBS):
+            found = self.plane.api.find(kind.path(namespace=self.namespace))
+            for each in found["items"] if found is not None else ():
+                if labels.FINALIZER in each["metadata"].get("finalizers", ()):
+                    path = kind.path(namespace=self.namespace, name=each["metadata"]["name"])
+                    self.plane.api.merge(path, {"metadata": {"finalizers": None}})
+
     async def clean(self, limit_s: float = LIMIT_S) -> None:
         """Until nothing of ours is left in the namespace."""
 
@@ -339,3 +350,4 @@ async def site(
             finally:
                 if made.process is not None and made.process.poll() is None:
                     made.kill()
+                await asyncio.to_thread(made.release)

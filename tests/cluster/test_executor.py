@@ -293,7 +293,7 @@ async def test_what_somebody_deletes_is_given_back(
         worker.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{made['metadata']['name']}")
         [pod] = [p for p in berlin.pods() if p["metadata"]["name"].startswith("pod-1-")]
         worker.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}")
-        for name, reason in (("object", "its job object was deleted"), ("pod", "its pods were")):
+        for name, reason in (("object", "somebody deletes its job"), ("pod", "its pods were")):
             evicted = await berlin.until(name, "Evicted")
             assert isinstance(evicted, Evicted)
             assert reason in evicted.reason or "somebody deleted pod main-0" in evicted.reason

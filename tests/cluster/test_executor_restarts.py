@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from berthmaster.executor.cluster_protocol import Attempt
-from berthmaster.kubernetes.resources import JOB_SETS
+from berthmaster.executor.manifest import object_name
+from berthmaster.kubernetes import labels
+from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Evicted, PodSet, Resized, Running
 from tests.bus.tools import eventually, story
@@ -238,6 +240,7 @@ async def test_an_object_that_vanished_while_nobody_looked_is_given_back_not_mad
         await berlin.until("train", "Running")
         berlin.kill()
         name = (await berlin.job_of(attempt))["metadata"]["name"]
+        berlin.release()
         worker.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}")
         await berlin.clean()
         berlin.start()
@@ -245,6 +248,87 @@ async def test_an_object_that_vanished_while_nobody_looked_is_given_back_not_mad
         calls = worker.audit.calls(since=mark)
         made = [c for c in calls if (c.verb, c.resource, c.status) == ("create", "jobs.batch", 201)]
         assert len(made) == 1
+
+
+@pytest.mark.parametrize(("exit_code", "ending"), [(0, "Succeeded"), (1, "Failed")])
+@story
+async def test_job_that_ended_and_was_cleaned_up_while_nobody_looked_is_not_run_again(
+    planes: Planes, namespace: str, tmp_path: Path, exit_code: int, ending: str
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        mark = worker.audit.mark()
+        attempt = await berlin.place(job(run_s="3", exit_code=exit_code), "n1")
+        await berlin.until("train", "Running")
+        berlin.kill()
+        path = JOBS.path(namespace=namespace, name=object_name(attempt, JOBS))
+
+        async def over() -> bool:
+            status = (await asyncio.to_thread(worker.api.get, path)).get("status", {})
+            kinds = {c["type"] for c in status.get("conditions", ()) if c["status"] == "True"}
+            return bool(kinds & {"Complete", "Failed"})
+
+        await eventually(over, LIMIT_S)
+        worker.api.delete(path, propagationPolicy="Foreground")  # as the TTL controller does
+
+        async def without_pods() -> bool:
+            return not await asyncio.to_thread(berlin.pods)
+
+        await eventually(without_pods, LIMIT_S)
+        assert worker.api.get(path)["metadata"]["finalizers"] == [labels.FINALIZER]
+        berlin.start()
+        await berlin.until("train", ending)
+        await berlin.clean()
+        calls = worker.audit.calls(since=mark)
+        made = [c for c in calls if (c.verb, c.resource, c.status) == ("create", "jobs.batch", 201)]
+        assert len(made) == 1
+        assert await berlin.kinds("train") == ["Claimed", "Running", ending]
+
+
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+@story
+async def test_running_job_that_is_deleted_while_nobody_looks_is_given_back_and_goes(
+    planes: Planes, namespace: str, tmp_path: Path, propagation: str
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        attempt = await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        berlin.kill()
+        path = JOBS.path(namespace=namespace, name=object_name(attempt, JOBS))
+        worker.api.delete(path, propagationPolicy=propagation)
+        berlin.start()
+        await berlin.until("train", "Evicted")
+        await berlin.clean()
+
+
+@story
+async def test_attempt_that_was_given_up_meanwhile_leaves_nothing_undeletable(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    async with site(worker, namespace, tmp_path) as berlin:
+        attempt = await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        berlin.kill()
+        work = await berlin.read("train")
+        await berlin.append(
+            Evicted(
+                tenant=attempt.tenant,
+                id=attempt.id,
+                after=work.sequence,
+                at_s=5.0,
+                by="gateway",
+                cluster="berlin",
+                attempt=1,
+                reason="its cluster was declared lost",
+            )
+        )
+        berlin.start()
+        await berlin.clean()
 
 
 @story

@@ -10,8 +10,8 @@ import pytest
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import Evicted
 from berthmaster.runtime.ports import free_ports
-from tests.bus.tools import story
-from tests.cluster.executing import job, site
+from tests.bus.tools import eventually, story
+from tests.cluster.executing import LIMIT_S, job, site
 from tests.controlplane.api import Api, ApiError, documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
@@ -28,6 +28,9 @@ RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 DENIED: Final = (
     ("GET", "/api/v1/nodes"),
     ("GET", "/api/v1/namespaces"),
+    ("GET", "/api/v1/namespaces/default"),
+    ("PATCH", "/api/v1/namespaces/{ns}"),
+    ("PATCH", "/apis/batch/v1/namespaces/default/jobs/x"),
     ("GET", "/api/v1/pods"),
     ("GET", "/apis/batch/v1/jobs"),
     ("GET", "/api/v1/namespaces/{ns}/secrets"),
@@ -131,6 +134,25 @@ def test_its_role_allows_nothing_else(planes: Planes, namespace: str) -> None:
     assert answers == dict.fromkeys(DENIED, 403)
     assert answer(api, "GET", f"/apis/batch/v1/namespaces/{namespace}/jobs") == 200
     assert answer(api, "GET", f"/api/v1/namespaces/{namespace}/pods") == 200
+    assert answer(api, "GET", f"/api/v1/namespaces/{namespace}") == 200
+
+
+@story
+async def test_namespace_with_running_jobs_can_be_deleted(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """Its RoleBinding goes with it: the finalizers have to go before."""
+    worker = planes.workers[0]
+    make_nodes(worker, [gpu_node("n1")])
+    token = await asyncio.to_thread(with_its_role, worker, namespace)
+    kubeconfig = worker.kubeconfig_with_token(token)
+    async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
+        await berlin.place(job(run_s="forever"), "n1")
+        await berlin.until("train", "Running")
+        path = f"/api/v1/namespaces/{namespace}"
+        worker.api.delete(path)
+        worker.api.delete(f"{path}/pods", gracePeriodSeconds=0)
+        await eventually(lambda: asyncio.to_thread(lambda: worker.api.find(path) is None), LIMIT_S)
 
 
 @story

@@ -1,6 +1,7 @@
 """The inventory on real API servers: what changes is told, whatever the server does."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from berthmaster.bus import subjects
+from berthmaster.doctor.reader import ClusterAccess, survey
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access, from_kubeconfig
 from berthmaster.kubernetes.resources import (
@@ -420,6 +422,82 @@ async def test_kinds_that_are_served_later(planes: Planes, tmp_path: Path) -> No
                 f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{queues}",
             )
             await told.until(late, QueueReport, lambda fact: fact.gone)
+
+
+def with_dead_webhook(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The same kind, stored in another version than we read, with nobody to convert it."""
+    spec = definition["spec"]
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"served": True, "schema": {"openAPIV3Schema": schema}}
+    hook = {
+        "conversionReviewVersions": ["v1"],
+        "clientConfig": {"url": "https://127.0.0.1:9/convert"},
+    }
+    return {
+        "apiVersion": definition["apiVersion"],
+        "kind": definition["kind"],
+        "metadata": {"name": definition["metadata"]["name"]},
+        "spec": {
+            "group": spec["group"],
+            "names": spec["names"],
+            "scope": spec["scope"],
+            "versions": [
+                version | {"name": "v1beta1", "storage": True},
+                version | {"name": "v1beta2", "storage": False},
+            ],
+            "conversion": {"strategy": "Webhook", "webhook": hook},
+        },
+    }
+
+
+@in_loop
+async def test_kind_with_a_dead_conversion_webhook_is_reported_and_the_rest_goes_on(
+    planes: Planes, tmp_path: Path
+) -> None:
+    plane = planes.workers[0]
+    cohorts = "cohorts.kueue.x-k8s.io"
+    [definition] = [one for one in documents(kueue_crds()) if one["metadata"]["name"] == cohorts]
+    with removed(plane, cohorts, [definition]):
+        await asyncio.to_thread(plane.apply, [with_dead_webhook(definition)])
+        body = {
+            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "kind": "Cohort",
+            "metadata": {"name": "old"},
+            "spec": {},
+        }
+        path = "/apis/kueue.x-k8s.io/v1beta1/cohorts"
+        await asyncio.to_thread(plane.api.create, path, body)
+        await add(plane, gpu_node("a"))
+        async with bus(tmp_path) as told, inventory(told.url, plane.kubeconfig):
+            profile = await told.until(PROFILE, ClusterProfile, lambda fact: fact.unlisted)
+            [one] = profile.unlisted
+            assert one.kind == cohorts
+            assert "conversion webhook for kueue.x-k8s.io/v1beta1" in one.why
+            await told.until(node_of("a"), NodeReport, lambda fact: fact.gpus)
+            await told.lives()
+            found = await survey(
+                None,
+                [ClusterAccess(name="east", kubeconfig=plane.kubeconfig)],
+                mode="observe",
+                namespace="berth-system",
+                now_s=time.time(),
+            )
+            assert found.workers[0].unreachable == ""
+            # Its webhook is mended: here, by doing without it.
+            mended = with_dead_webhook(definition)
+            mended["spec"]["conversion"] = {"strategy": "None"}
+            await asyncio.to_thread(plane.apply, [mended])
+            await told.until(PROFILE, ClusterProfile, lambda fact: not fact.unlisted)
+        name = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{cohorts}"
+        await asyncio.to_thread(plane.api.delete, name)
+
+
+@in_loop
+async def test_profile_has_the_uid_of_kube_system(planes: Planes, tmp_path: Path) -> None:
+    plane = planes.workers[0]
+    uid = plane.api.get("/api/v1/namespaces/kube-system")["metadata"]["uid"]
+    async with bus(tmp_path) as told, inventory(told.url, plane.kubeconfig):
+        await told.until(PROFILE, ClusterProfile, lambda fact: fact.uid == uid)
 
 
 @in_loop

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berthmaster.kubernetes import labels
 from tests.controlplane.jobs import RUN
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import Kueue, Options
@@ -123,6 +124,12 @@ def team(planes: Planes) -> Iterator[str]:
     yield "team"
     planes.mend()
     for plane in planes:
+        # `berth up` has ended while jobs ran, so that nobody reads how they end.
+        jobs = "/apis/batch/v1/namespaces/team/jobs"
+        for job in plane.api.items(jobs):
+            if labels.FINALIZER in job["metadata"].get("finalizers", ()):
+                path = f"{jobs}/{job['metadata']['name']}"
+                plane.api.merge(path, {"metadata": {"finalizers": None}})
         plane.api.delete("/api/v1/namespaces/team/pods", gracePeriodSeconds=0)
         plane.api.delete("/api/v1/namespaces/team")
     for plane in planes:
@@ -261,3 +268,38 @@ def test_the_readme_shows_each_of_them() -> None:
     assert [line.split()[:2] for line in LINES[:2]] == [["berth", "doctor"], ["berth", "up"]]
     assert any(line.startswith("kubectl --context hub -n team create") for line in LINES)
     assert any(line.startswith("berth submit --id from-nats") for line in LINES)
+
+
+def test_two_workers_that_are_one_cluster_are_refused_and_a_deaf_one_is_left_out(
+    planes: Planes, tmp_path: Path
+) -> None:
+    path = kubeconfig_of(planes, tmp_path / "kubeconfig")
+    told = yaml.safe_load(path.read_text())
+    told["clusters"].append({"name": "deaf", "cluster": {"server": "https://127.0.0.1:9"}})
+    told["contexts"] += [
+        {"name": "again", "context": {"cluster": "worker-1", "user": "worker-1"}},
+        {"name": "deaf", "context": {"cluster": "deaf", "user": "worker-1"}},
+    ]
+    path.write_text(yaml.safe_dump(told))
+    terminal = Terminal(tmp_path, path)
+    up = "berth up --services gateway,resolver,scorer,door,accounts,inventory"
+    refused = subprocess.run(
+        [*up.split(), "--worker", "worker-1", "--worker", "again"],
+        cwd=tmp_path,
+        env=terminal.env,
+        capture_output=True,
+        text=True,
+        timeout=UP_LIMIT_S,
+        check=False,
+    )
+    assert refused.returncode != 0
+    assert "workers 'worker-1' and 'again' are one cluster" in refused.stderr
+    with terminal.running(f"{up} --worker worker-1 --worker deaf"):
+        said = (tmp_path / "up.log").read_text()
+        assert "going on without deaf (https://127.0.0.1:9: no connection" in said
+
+        def is_told() -> bool:
+            rows = terminal.json("berth clusters")
+            return [row["cluster"] for row in rows] == ["worker-1"]
+
+        until(is_told, "the cluster that answers is in the fleet", END_LIMIT_S, 0.5)

@@ -14,6 +14,9 @@ from berthmaster.runtime.settings import CommonSettings
 
 LOOK_AGAIN_S: Final = 0.1
 LOOK_AGAIN_MOST_S: Final = 5.0
+NAME_FIRST_S: Final = 5.0  # until the first question whether this cluster has another name
+NAME_EVERY_S: Final = 60.0  # between two of them
+NAME: Final = "name of the cluster"
 S = TypeVar("S", bound=CommonSettings)
 
 
@@ -26,7 +29,31 @@ async def at_the_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient
             yield None
             return
         door = DoorClient(conn, cluster)
-        yield door if await door_answers(ctx, door) else None
+        if not await door_answers(ctx, door):
+            yield None
+            return
+        ctx.spawn(_watch_name(ctx, door), name=NAME)
+        yield door
+
+
+async def _watch_name(ctx: Context[S], door: DoorClient) -> None:
+    """Report while the API server of this cluster is in the fleet under another name, too: in the
+    log once, and in /readyz. The service stays ready, since its running jobs need it."""
+    reported = ""
+    pause_s = NAME_FIRST_S
+    while not await stopped_within(pause_s, ctx.stopping):
+        pause_s = NAME_EVERY_S
+        try:
+            same_as = (await door.hello()).same_as
+        except BusError:
+            continue  # the part "door" reports that
+        if same_as == reported:
+            continue
+        reported = same_as
+        why = f"cluster {door.cluster} is the API server of cluster {same_as}, which counts"
+        ctx.health.ready(NAME, True, note=why if same_as else "")
+        if same_as:
+            ctx.log.error("cluster has two names", cluster=door.cluster, same_as=same_as)
 
 
 async def door_answers(ctx: Context[S], door: DoorClient) -> bool:

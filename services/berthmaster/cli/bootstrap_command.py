@@ -7,14 +7,11 @@ this hub and this cluster, so they are made for each worker instead of standing 
 import asyncio
 import sys
 from pathlib import Path
-from typing import Final
 
 import click
 
 from berthmaster.cli.session import EXIT_UNREACHABLE, kubernetes_work, usage
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
-
-IDENTITY: Final = "kube-system"
 
 
 @click.command("bootstrap")
@@ -68,11 +65,9 @@ def _identity(hub: str | None) -> str:
 async def _read(target: KubeTarget) -> str:
     from berthmaster.kubernetes.client import Client
     from berthmaster.kubernetes.config import from_kubeconfig
-    from berthmaster.kubernetes.objects import Object
-    from berthmaster.kubernetes.resources import NAMESPACES
     from berthmaster.runtime.log import Log
 
     access = await from_kubeconfig(target.kubeconfig, target.context)
     log = Log("cli", level="error")
     async with await Client.open(access, user_agent="berth", log=log) as client:
-        return (await client.get(NAMESPACES.path(name=IDENTITY), Object)).metadata.uid
+        return await client.uid()

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from berthmaster.supervisor import plan
 from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.folder import DATA_FOLDER
 from berthmaster.supervisor.plan import KubeTarget, PlanError, UpOptions, kube_target
-from berthmaster.supervisor.processes import NO_LIMIT_S, SlowStart, Supervised, unless
+from berthmaster.supervisor.processes import NO_LIMIT_S, LeftOut, SlowStart, Supervised, unless
 from berthmaster.supervisor.stack import Stack, ephemeral_folder, process_view
 
 SAME_CTRL_C_S = 0.5  # a wrapper hands on the signal that the terminal has sent us as well
@@ -235,11 +235,21 @@ async def _up(options: UpOptions, output: Output) -> int:
 
     def told(watched: Supervised) -> None:
         view = process_view(watched)
+        if watched.child.cluster and not watched.was_ready:
+            return  # its cluster was left out by name; the first news of it is that it is ready
         if is_up and watched.condition not in ("starting", "stopped"):
             output.item({"changed": view}, lambda: render.change(view))
 
     async with until_signal() as stopping:
-        bringing = Stack(options, told, start_limit_s=NO_LIMIT_S, slow=say_slow)
+        try:
+            away = await unless(stopping, _away(options))
+        except PlanError as error:
+            return cannot_start(output, error)
+        if away is None:
+            return 0
+        if away:
+            say_slow(LeftOut(away))
+        bringing = Stack(options, told, start_limit_s=NO_LIMIT_S, slow=say_slow, away=away)
         output.say(f"Starting in {options.folder} …")
         try:
             stack = await unless(stopping, bringing.__aenter__())
@@ -269,7 +279,21 @@ async def _up(options: UpOptions, output: Output) -> int:
     return 0
 
 
-def say_slow(slow: SlowStart) -> None:
+async def _away(options: UpOptions) -> Mapping[str, str]:
+    """Why contexts do not answer, by the names of their clusters. Raises PlanError when two workers
+    are one cluster."""
+    targets = [one for one in (options.hub, options.karmada, *options.workers) if one is not None]
+    if not targets:
+        return {}
+    from berthmaster.supervisor.contexts import away, meet, named_twice
+
+    met = await meet(targets)
+    if twice := named_twice([one for one in met if one.target in options.workers]):
+        raise PlanError(twice)
+    return away(met)
+
+
+def say_slow(slow: SlowStart | LeftOut) -> None:
     """A start takes long: said on standard error in any case, so that nobody waits in the dark."""
     sys.stderr.write(f"berth: {slow}; still trying, Ctrl-C ends it\n")
     sys.stderr.flush()

@@ -8,14 +8,11 @@ import asyncio
 import random
 from typing import Final, Protocol
 
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import BadAnswer, Forbidden, KubernetesError
-from berthmaster.kubernetes.objects import Object
-from berthmaster.kubernetes.resources import NAMESPACES
+from berthmaster.kubernetes.client import IDENTITY, Client
+from berthmaster.kubernetes.errors import Forbidden, KubernetesError
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.health import Health
 
-NAMESPACE: Final = "kube-system"
 PART: Final = "identity of the hub"
 PAUSES: Final = Backoff(first_s=0.2, most_s=15.0)
 
@@ -30,12 +27,9 @@ async def identify(client: Client, hub: Identified, health: Health, *, rights: s
     """Ask until it is known. ``rights``: the file whose ClusterRole allows that."""
     failures = 0
     chance = random.Random()
-    path = NAMESPACES.path(name=NAMESPACE)
     while not hub.id:
         try:
-            hub.id = (await client.get(path, Object)).metadata.uid
-            if not hub.id:
-                raise BadAnswer(f"namespace {NAMESPACE} has no uid ({path})")
+            hub.id = await client.uid()
         except KubernetesError as error:
             failures += 1
             health.ready(PART, False, _words(error, rights))
@@ -46,7 +40,7 @@ async def identify(client: Client, hub: Identified, health: Health, *, rights: s
 def _words(error: KubernetesError, rights: str) -> str:
     if isinstance(error, Forbidden):
         return (
-            f"not allowed to get namespace {NAMESPACE}, whose uid tells hubs apart: bind the "
+            f"not allowed to get namespace {IDENTITY}, whose uid tells hubs apart: bind the "
             f"ClusterRole of {rights} ({error.message})"
         )
-    return f"cannot read namespace {NAMESPACE}: {error}"
+    return f"cannot read namespace {IDENTITY}: {error}"

@@ -10,6 +10,16 @@ class NotOurs(Declined):
         super().__init__(f"{what} is there already and is not ours")
 
 
+class HasAnotherName(Declined):
+    """The worker has access under another name: MultiKueue would send jobs there twice."""
+
+    def __init__(self, cluster: str, other: str) -> None:
+        super().__init__(
+            f"{cluster} is the API server of {other}, which has access: name it once, and delete "
+            "the bootstrap Secret of the other name"
+        )
+
+
 class StillListed(Declined):
     """A MultiKueueConfig names the cluster."""
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.controller.answer import Answer
 from berthmaster.credentials import names
-from berthmaster.credentials.errors import NotOurs, StillListed
+from berthmaster.credentials.errors import HasAnotherName, NotOurs, StillListed
 from berthmaster.credentials.instructions import Forget, Publish, Step
 from berthmaster.credentials.observed import Managed, Refused
 from berthmaster.credentials.stages import Stage, View, usable
@@ -35,6 +35,7 @@ _WHAT: Final[Mapping[str, str]] = {
 
 _REASONS: Final[Mapping[str, str]] = {
     NotOurs.__name__: "CredentialsNotOurs",
+    HasAnotherName.__name__: "ClusterHasAnotherName",
     StillListed.__name__: "CredentialsDraining",
 }
 

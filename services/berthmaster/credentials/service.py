@@ -37,7 +37,6 @@ from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.lease import Lease
 from berthmaster.kubernetes.objects import Object
-from berthmaster.kubernetes.resources import NAMESPACES
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats, stopped_within
@@ -46,7 +45,6 @@ from berthmaster.runtime.service import Context, Service
 NAME: Final = "credentials"
 HOUSE_S: Final = 1.0  # between two looks at all clusters, for figures and the status
 IDENTITY_PAUSE_S: Final = 1.0
-IDENTITY: Final = "kube-system"  # its uid is the hub's id, as other services have it
 WAYS_IN_S: Final = 5.0  # between two looks at bootstrap tokens
 HUB: Final = "identity of the hub"  # a part of health
 
@@ -158,8 +156,7 @@ class CredentialsController(Controller[Step]):
         """A hub's id is never guessed: what is in workers is found by it."""
         while not self.ctx.stopping.is_set():
             try:
-                found = await self.client.get(NAMESPACES.path(name=IDENTITY), Object)
-                self._hub_id = found.metadata.uid
+                self._hub_id = await self.client.uid()
                 self.ctx.health.ready(HUB, True)
                 self.wake()
                 return

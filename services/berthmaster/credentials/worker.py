@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from berthmaster.credentials import manifests, names
 from berthmaster.credentials.bootstrap import Bootstraps
-from berthmaster.credentials.errors import NotOurs, NoWayIn
+from berthmaster.credentials.errors import HasAnotherName, NotOurs, NoWayIn
 from berthmaster.credentials.index import is_ours
 from berthmaster.credentials.objects import Secret
 from berthmaster.credentials.observed import Bootstrap, Endpoint, Life, Minted, Survey
@@ -94,6 +94,7 @@ class WorkerSteps:
         self._log = log
         self._bootstraps = bootstraps
         self._clients: dict[str, tuple[Bootstrap, Client]] = {}
+        self._servers: dict[str, str] = {}  # cluster -> UID of our namespace there
 
     async def close(self) -> None:
         """Close all connections."""
@@ -103,6 +104,7 @@ class WorkerSteps:
 
     async def drop(self, cluster: str) -> None:
         """Nothing more is to be done there."""
+        self._servers.pop(cluster, None)
         if (found := self._clients.pop(cluster, None)) is not None:
             await found[1].close()
 
@@ -130,15 +132,22 @@ class WorkerSteps:
     # ---- steps
 
     async def prepare(self, cluster: str, source: Bootstrap) -> Survey:
-        """Namespace, account, role and binding as they should be; what is bound there."""
+        """Namespace, account, role and binding as they should be; what is bound there. Raises
+        HasAnotherName, NotOurs, KubernetesError."""
         client, hub, name = await self._client(cluster, source), self._hub(), self.account(cluster)
         path = NAMESPACES.path(name=self._namespace)
         try:
-            await client.get(path, Object)
+            there = await client.get(path, Object)
         except NotFound:
             with contextlib.suppress(AlreadyExists):
                 body = {"metadata": {"name": self._namespace}}
                 await client.create(NAMESPACES.path(), body, Object)
+            there = await client.get(path, Object)
+        has_tokens = bool(await self._bound(client, cluster))
+        uid = there.metadata.uid
+        if not has_tokens and (other := other_name(self._servers, cluster, uid)):
+            raise HasAnotherName(cluster, other)
+        self._servers[cluster] = uid
         account = manifests.service_account(name, hub, cluster)
         await _ensure(client, SERVICE_ACCOUNTS, account, self._namespace)
         await _ensure(
@@ -267,6 +276,12 @@ class WorkerSteps:
     async def _unbind(self, client: Client, cluster: str, serial: str) -> None:
         name = names.bound(self.account(cluster), serial)
         await client.delete(SECRETS.path(namespace=self._namespace, name=name))
+
+
+def other_name(servers: Mapping[str, str], cluster: str, uid: str) -> str:
+    """Return another cluster whose namespace of ours is this very one, so that both names mean one
+    API server; "" if there is none."""
+    return next((name for name, its in servers.items() if its == uid and name != cluster), "")
 
 
 def _made_at_s(secret: Secret) -> float:

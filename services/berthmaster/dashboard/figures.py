@@ -24,7 +24,10 @@ def fleet_document(rows: Sequence[ClusterRow], grids: Mapping[str, Grid]) -> dic
     """The fleet in one line. Held is what pods have, ours and others'; busy is measured."""
     held = gpus = lost = 0
     busy: list[Any] = []
-    for grid in grids.values():
+    twins = {row.cluster for row in rows if row.same_as}
+    for name, grid in grids.items():
+        if name in twins:
+            continue
         good = grid.rows[(grid.rows[:, MARKS] & LOST) == 0]
         gpus += len(good)
         lost += len(grid.rows) - len(good)
@@ -36,7 +39,7 @@ def fleet_document(rows: Sequence[ClusterRow], grids: Mapping[str, Grid]) -> dic
         for model, count in row.models.items():
             models[model] = models.get(model, 0) + count
     return {
-        "clusters": len(rows),
+        "clusters": len(rows) - len(twins),
         "nodes": sum(row.nodes for row in rows),
         "gpus": gpus + lost,
         "lost_gpus": lost,

@@ -11,7 +11,7 @@ def diagnose(survey: Survey) -> Report:
     found: list[Finding] = []
     if survey.hub is not None:
         found += of_hub.findings(survey.hub, survey)
-        found += of_worker.across(survey)
+    found += of_worker.across(survey)
     for worker in survey.workers:
         found += of_worker.findings(worker, survey)
     blocked = any(finding.level == "blocks" for finding in found)

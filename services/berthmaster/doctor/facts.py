@@ -5,7 +5,7 @@ condition that nobody has set is None.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Mode = Literal["observe", "order", "dispatch"]
 
@@ -68,6 +68,14 @@ class ManagerLife:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FailingKind:
+    """Objects that an API server fails to show, although it answers other questions."""
+
+    kind: str  # such as workloads.kueue.x-k8s.io
+    why: str  # the server's words
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
     """What is read of every cluster."""
 
@@ -76,13 +84,19 @@ class ClusterFacts:
     kubeconfig: str = ""
     unreachable: str = ""  # why nothing could be read; then nothing else here counts
     version: str = ""
+    uid: str = ""  # of the namespace kube-system, which tells clusters apart; "" = not known
     skew_s: float | None = None  # its clock minus ours; None = not to be seen
     kueue_versions: frozenset[str] = frozenset()  # served API versions of Kueue
     kueue_image: str = ""
     kueue_life: ManagerLife | None = None  # None = not looked at
+    failing: tuple[FailingKind, ...] = ()
     unread: tuple[str, ...] = ()  # what these credentials may not read, with the reason
     missing_rights: tuple[Right, ...] = ()
     rights_of: str = ""  # as whom they were asked; "" = they were not
+
+    def fails_to_show(self, *kinds: str) -> bool:
+        """Whether one of these kinds is failing, so that none seen does not mean none there."""
+        return any(one.kind.split(" in ", maxsplit=1)[0] in kinds for one in self.failing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +221,14 @@ class DeviceDriver:
     classes: tuple[str, ...] = ()  # DeviceClasses that name it
 
 
+class HeldObject(NamedTuple):
+    """A job object that somebody deleted and only our finalizer keeps."""
+
+    kind: str  # such as jobs.batch
+    namespace: str
+    name: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts(ClusterFacts):
     """What is read of a worker."""
@@ -218,6 +240,7 @@ class WorkerFacts(ClusterFacts):
     nodes: int = 0
     drivers: tuple[DeviceDriver, ...] = ()
     together: tuple[Together, ...] = ()
+    held: tuple[HeldObject, ...] = ()
     job_sets: bool = False  # whether the CRD is served
     volcano_jobs: bool = False  # the same of Volcano's own Jobs
     ray_jobs: bool = False  # and of KubeRay's

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from berthmaster.doctor.facts import ClusterFacts, HubFacts, ManagerLife, Right, Survey
+from berthmaster.doctor.facts import ClusterFacts, FailingKind, HubFacts, ManagerLife, Right, Survey
 
 # Rights that are missing -> what gives them, and what takes them back.
 Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
@@ -79,6 +79,8 @@ def shared(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Findin
     where = cluster.name
     yield Finding(level="ok", where=where, what=f"API server answers, {cluster.version}")
     yield from _clock(cluster)
+    for one in cluster.failing:
+        yield _failing(cluster, one)
     for text in cluster.unread:
         yield Finding(
             level="note",
@@ -89,6 +91,24 @@ def shared(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Findin
     yield from _kueue(cluster)
     yield from alive(cluster, is_hub=isinstance(cluster, HubFacts))
     yield from _rights(cluster, survey, cure)
+
+
+def _failing(cluster: ClusterFacts, one: FailingKind) -> Finding:
+    name = one.kind.split(" ", maxsplit=1)[0]
+    change = f"{kubectl(cluster)} get {name} -A   # the same words, without us"
+    if "." in name:
+        change += (
+            f"\n{kubectl(cluster)} get crd {name} -o jsonpath='{{.spec.conversion}}'"
+            "   # the webhook that has to answer"
+        )
+    return Finding(
+        level="blocks",
+        where=cluster.name,
+        what=f"the API server fails to show {one.kind}: {one.why}",
+        means="The API server answers, and this kind alone fails. What the fleet knows of these "
+        "objects is old, or nothing. The usual cause is a conversion webhook that does not run.",
+        change=change,
+    )
 
 
 def _clock(cluster: ClusterFacts) -> Iterator[Finding]:
@@ -113,6 +133,8 @@ def _kueue(cluster: ClusterFacts) -> Iterator[Finding]:
     undo = f"{kubectl(cluster)} delete -f {_MANIFESTS}/{TESTED_KUEUE}/manifests.yaml"
     version = kueue_version(cluster.kueue_image)
     shown = f" {'.'.join(map(str, version))}" if version else ""
+    if not cluster.kueue_versions and any("kueue.x-k8s.io" in one.kind for one in cluster.failing):
+        return
     if not cluster.kueue_versions:
         yield Finding(
             level="blocks",

@@ -14,7 +14,7 @@ from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import HubFacts, Mode, Right, Survey, Without, WorkerFacts
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.doctor.worker import queues_of
-from berthmaster.kubernetes import resources
+from berthmaster.kubernetes import labels, resources
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig
 from berthmaster.kubernetes.errors import (
@@ -22,6 +22,7 @@ from berthmaster.kubernetes.errors import (
     Forbidden,
     KubernetesError,
     NotFound,
+    Unauthorized,
 )
 from berthmaster.kubernetes.objects import Object, Struct, seconds
 from berthmaster.kubernetes.resources import Resource
@@ -43,6 +44,13 @@ MANAGER: Final = "kueue-controller-manager"
 LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
+HELD_S: Final = 300.0  # an executor that runs lets go of an object within seconds
+_JOB_KINDS: Final = (
+    resources.JOBS,
+    resources.JOB_SETS,
+    resources.RAY_JOBS,
+    resources.VOLCANO_JOBS,
+)
 TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
@@ -131,7 +139,7 @@ async def _hub(
 ) -> HubFacts:
     try:
         async with await _client(place, log) as client:
-            read = _Reading(client, now_s)
+            read = await _Reading.begin(client, now_s)
             checks = await read.all(resources.ADMISSION_CHECKS, AdmissionCheck)
             configs = await read.all(resources.MULTIKUEUE_CONFIGS, MultiKueueConfig)
             clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, MultiKueueCluster)
@@ -144,13 +152,14 @@ async def _hub(
             workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
             jobs = await read.all(resources.JOBS, HubJob)
             webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
-            served = await client.served(POLICIES.group_version)
+            served = await read.served(POLICIES.group_version)
             manager, life = await read.manager(), await read.life()
             return HubFacts(
                 **fields,
                 kueue_image=read.image,
                 kueue_life=life,
                 unread=tuple(read.unread),
+                failing=tuple(read.failing),
                 manager=manager,
                 serves_policies=POLICIES.plural in served,
                 clearing=objects.clearing_policies(policies, bindings),
@@ -210,14 +219,14 @@ async def _worker(
     namespace, account = ours
     try:
         async with await _client(place, log) as client:
-            read = _Reading(client, now_s)
+            read = await _Reading.begin(client, now_s)
             there = await read.all(resources.NAMESPACES, Object)
             known = frozenset(one.metadata.name for one in there)
             slices = await read.all(resources.RESOURCE_SLICES, objects.ResourceSlice)
             classes = await read.all(resources.DEVICE_CLASSES, objects.DeviceClass)
             drivers = objects.drivers(slices, classes)
-            together, groups = await _together(client)
-            volcano = await client.served(resources.VOLCANO_JOBS.group_version)
+            together, groups = await _together(read)
+            volcano = await read.served(resources.VOLCANO_JOBS.group_version)
             volcano_jobs = resources.VOLCANO_JOBS.plural in volcano
             wanted = agent_rights(
                 [name for name in namespaces if name in known],
@@ -236,26 +245,29 @@ async def _worker(
             agents = await read.one(
                 DAEMON_SETS, objects.DaemonSet, TELEMETRY_NAMESPACE, TELEMETRY_NAMESPACE
             )
+            held = await read.held(read.clock_s or now_s)
             others = [] if agents else await read.all(DAEMON_SETS, objects.DaemonSet)
             return WorkerFacts(
                 **fields,
                 kueue_image=read.image,
                 kueue_life=life,
-                unread=tuple(read.unread),
                 namespaces=known,
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
                 gpu_nodes=tuple(found for one in nodes if (found := objects.gpu_node(one))),
                 nodes=len(nodes),
                 drivers=drivers,
+                held=tuple(held),
                 telemetry=objects.telemetry(agents),
                 exporter=objects.exporter(others),
                 together=tuple(together),
                 agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
-                job_sets="jobsets" in await client.served(resources.JOB_SETS.group_version),
-                ray_jobs="rayjobs" in await client.served(resources.RAY_JOBS.group_version),
+                job_sets="jobsets" in await read.served(resources.JOB_SETS.group_version),
+                ray_jobs="rayjobs" in await read.served(resources.RAY_JOBS.group_version),
                 volcano_jobs=volcano_jobs,
                 gates=None if manager is None or manager.problem else manager.gates,
+                unread=tuple(read.unread),  # last: what is read for the others may add to it
+                failing=tuple(read.failing),
             )
     except (KubernetesError, OSError) as error:
         return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
@@ -271,15 +283,15 @@ _GROUPS: Final[tuple[tuple[facts.Together, Resource], ...]] = (
 _KAI: Final = ("scheduling.run.ai/v2alpha2", "podgroups")
 
 
-async def _together(client: Client) -> tuple[list[facts.Together], list[Resource]]:
+async def _together(read: "_Reading") -> tuple[list[facts.Together], list[Resource]]:
     """What starts all pods of a gang, and what is made for that."""
     found: list[facts.Together] = []
     groups: list[Resource] = []
     for name, resource in _GROUPS:
-        if not groups and resource.plural in await client.served(resource.group_version):
+        if not groups and resource.plural in await read.served(resource.group_version):
             found.append(name)
             groups.append(resource)
-    if _KAI[1] in await client.served(_KAI[0]):
+    if _KAI[1] in await read.served(_KAI[0]):
         found.append("kai")
     return found, groups
 
@@ -295,47 +307,77 @@ class _Reading:
 
     client: Client
     now_s: float
+    version: str
+    uid: str = ""
     unread: list[str] = field(default_factory=list)
+    failing: list[facts.FailingKind] = field(default_factory=list)
     image: str = ""
     clock_s: float = 0.0  # the cluster's, as far as its leases show it; 0 = they do not
+
+    @classmethod
+    async def begin(cls, client: Client, now_s: float) -> "_Reading":
+        """Ask which server this is. Raises KubernetesError where no server answers, or none that
+        knows these credentials."""
+        read = cls(client, now_s, await client.version())
+        try:
+            read.uid = await client.uid()
+        except NotFound:
+            pass  # a control plane without namespaces of its own
+        except KubernetesError as error:
+            await read.failed("the namespace kube-system", error)
+        return read
 
     async def common(
         self, place: ClusterAccess, account: str, wanted: Sequence[Right]
     ) -> dict[str, Any]:
         """What is read of hub and worker alike. Raises Unreachable and the like."""
-        version = await self.client.version()
         served = [
             each
             for each in API_VERSIONS
-            if await self.client.served(f"{resources.WORKLOADS.group}/{each}")
+            if await self.served(f"{resources.WORKLOADS.group}/{each}")
         ]
         missing, asked_as = await self._missing(account, wanted)
         return {
             "name": place.name,
             **place.way,
-            "version": version,
+            "version": self.version,
+            "uid": self.uid,
             "skew_s": await self._skew(),
             "kueue_versions": frozenset(served),
             "missing_rights": missing,
             "rights_of": asked_as,
         }
 
-    async def all(self, resource: Resource, kind: type[O], *, namespace: str = "") -> list[O]:
+    async def all(
+        self, resource: Resource, kind: type[O], *, namespace: str = "", selector: str = ""
+    ) -> list[O]:
         """A whole list; empty where its kind is not served, or, and that is noted, where it may
         not be read."""
         found: list[O] = []
         try:
-            pages = self.client.list_pages(resource, kind, namespace=namespace)
+            pages = self.client.list_pages(
+                resource, kind, namespace=namespace, label_selector=selector
+            )
             async for page in pages:
                 found = [*page.items] if page.first else [*found, *page.items]
                 for bad in page.undecodable:
                     self.unread.append(f"{resource.plural} {bad.namespace}/{bad.name} ({bad.why})")
         except NotFound:
             return []
-        except (Forbidden, BadAnswer) as error:
-            self._note(f"{resource.plural}{f' in {namespace}' if namespace else ''}", error)
+        except KubernetesError as error:
+            where = f" in {namespace}" if namespace else ""
+            await self.failed(f"{_named(resource)}{where}", error)
             return []
         return found
+
+    async def served(self, group_version: str) -> frozenset[str]:
+        """Return the plurals that the server serves of a group; none where it fails to say, which
+        is noted."""
+        try:
+            return frozenset(await self.client.served(group_version))
+        except KubernetesError as error:
+            await self.failed(f"the kinds of {group_version}", error)
+            return frozenset()
 
     async def one(self, resource: Resource, kind: type[T], namespace: str, name: str) -> T | None:
         """One object; None where it is not there or may not be read, which is noted."""
@@ -343,8 +385,8 @@ class _Reading:
             return await self.client.get(resource.path(namespace=namespace, name=name), kind)
         except NotFound:
             return None
-        except (Forbidden, BadAnswer) as error:
-            self._note(f"{resource.plural} {namespace}/{name}", error)
+        except KubernetesError as error:
+            await self.failed(f"{_named(resource)} {namespace}/{name}", error)
             return None
 
     async def life(self) -> facts.ManagerLife:
@@ -353,6 +395,19 @@ class _Reading:
         pods = await self.all(resources.PODS, objects.Pod, namespace=KUEUE_NAMESPACE)
         leases = await self.all(resources.LEASES, objects.Lease, namespace=KUEUE_NAMESPACE)
         return objects.manager_life(deployment, pods, leases, self.clock_s or self.now_s)
+
+    async def held(self, now_s: float) -> list[facts.HeldObject]:
+        """Return job objects that somebody deleted a while ago and only our finalizer keeps."""
+        found: list[facts.HeldObject] = []
+        for kind in _JOB_KINDS:
+            for one in await self.all(kind, Object, selector=labels.EXECUTOR):
+                meta = one.metadata
+                left_s = seconds(meta.deletion_timestamp)
+                ours = labels.FINALIZER in meta.finalizers
+                if ours and 0 < left_s < now_s - HELD_S:
+                    name = f"{kind.plural}.{kind.group}"
+                    found.append(facts.HeldObject(name, meta.namespace, meta.name))
+        return found
 
     async def manager(self) -> facts.ManagerConfig | None:
         """Kueue's configuration, and its image on the way."""
@@ -403,9 +458,25 @@ class _Reading:
             subresource=subresource,
         )
 
+    async def failed(self, what: str, error: KubernetesError) -> None:
+        """Note what cannot be read. Raises KubernetesError where the server answers nothing else
+        either: then it is the server, and no kind of it."""
+        if isinstance(error, Forbidden | BadAnswer):
+            self._note(what, error)
+            return
+        if isinstance(error, Unauthorized):
+            raise error
+        await self.client.version()
+        if what not in [one.kind for one in self.failing]:
+            self.failing.append(facts.FailingKind(kind=what, why=str(error)))
+
     def _note(self, what: str, error: KubernetesError) -> None:
         why = "these credentials may not" if isinstance(error, Forbidden) else str(error)
         self.unread.append(f"{what} ({why})")
+
+
+def _named(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 async def may(client: Client, user: str, right: Right) -> bool:

@@ -78,6 +78,15 @@ def agent_rights(
     are served."""
     seen = "to report what is free"
     rights = _read("", "nodes", "pods", why=seen)
+    rights.append(
+        Right(
+            verb="get",
+            group="",
+            resource="namespaces",
+            name="kube-system",
+            why="to tell this cluster from others",
+        )
+    )
     queues = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "workloads")
     rights += _read(_KUEUE, *queues, why="to report quota")
     rights += _read("batch", "jobs", why="to tell what the GPUs of each job do")
@@ -98,6 +107,16 @@ def agent_rights(
             rights += _on(kind, "list", "watch", namespace=namespace, why="to say why gangs wait")
         for kind, why in made:
             rights += _on(kind, "create", "get", namespace=namespace, why=why)
+        rights.append(
+            Right(
+                verb="get",
+                group="",
+                resource="namespaces",
+                namespace=namespace,
+                name=namespace,
+                why="to let go of jobs whose namespace is being deleted",
+            )
+        )
         rights.append(
             Right(
                 verb="get",

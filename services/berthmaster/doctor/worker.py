@@ -23,6 +23,7 @@ from berthmaster.doctor.findings import (
     shared,
 )
 from berthmaster.doctor.rights import AGENT_ACCOUNT
+from berthmaster.kubernetes.labels import FINALIZER
 from berthmaster.kueue.names import MULTIKUEUE
 from berthmaster.requests.ray_jobs import RAY_JOB, ray_words
 
@@ -31,6 +32,11 @@ VOLCANO_INSTEAD: Final = (
     " Where executor and inventory have --jobs volcano, these are Jobs of Volcano's."
 )
 EXECUTOR_ROLE: Final = "berthmaster-executor"
+_QUEUE_KINDS: Final = (
+    "namespaces",
+    "localqueues.kueue.x-k8s.io",
+    "clusterqueues.kueue.x-k8s.io",
+)
 ELASTIC_JOBS: Final = "ElasticJobsViaWorkloadSlices"
 ELASTIC_SINCE: Final = (0, 13)
 ELASTIC_BY_DEFAULT: Final = (0, 18)
@@ -55,14 +61,17 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
         )
         return
     yield from shared(worker, survey, partial(_grants, worker, survey))
-    yield from _nodes(worker)
+    if not worker.fails_to_show("nodes"):
+        yield from _nodes(worker)
     yield from devices.findings(worker)
+    if worker.held:
+        yield _held(worker)
     yield from telemetry.findings(worker)
     if "v1beta2" in worker.kueue_versions:
         for queue in queues_of(survey.hub):
             if any(each.covers(worker.name, queue) for each in survey.without):
                 yield _absent(worker, queue)
-            else:
+            elif not worker.fails_to_show(*_QUEUE_KINDS):
                 yield from _queue(worker, queue)
         yield _sizes(worker)
     ray = ray_words((RAY_JOB,) if worker.ray_jobs else ())
@@ -79,6 +88,22 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
             undo=f"{kubectl(worker)} delete -f https://github.com/kubernetes-sigs/jobset/releases/"
             "latest/download/manifests.yaml",
         )
+
+
+def _held(worker: WorkerFacts) -> Finding:
+    one = worker.held[0]
+    more = f" and {len(worker.held) - 1} more" if len(worker.held) > 1 else ""
+    named = f"{one.kind} {one.name} -n {one.namespace}"
+    return Finding(
+        level="warning",
+        where=worker.name,
+        what=f"{named}{more}: deleted, and kept by the finalizer {FINALIZER}",
+        means="Its executor reads from it how the job ended and then lets go of it. None has: it "
+        "does not run, has lost its rights in that namespace, or was uninstalled.",
+        change="# start that executor; where none will come back:\n"
+        f"{kubectl(worker)} patch {named} "
+        '--type merge -p \'{"metadata":{"finalizers":null}}\'',
+    )
 
 
 def _sizes(worker: WorkerFacts) -> Finding:
@@ -131,10 +156,15 @@ def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> 
 
 
 def across(survey: Survey) -> Iterator[Finding]:
-    """What only shows when all workers are looked at: queues that lead nowhere."""
+    """What only shows when all are looked at: clusters with two names, queues that lead nowhere."""
     there = [worker for worker in survey.workers if not worker.unreachable]
+    yield from _twice(there)
+    if survey.hub is not None and survey.hub.uid:
+        yield from (_own_worker(one) for one in there if one.uid == survey.hub.uid)
     if survey.hub is None or not there:
         return
+    if any(worker.fails_to_show(*_QUEUE_KINDS) for worker in there):
+        return  # the queue may lead there
     for queue in queues_of(survey.hub):
         if not any(obstacle(worker, queue) == "" for worker in there):
             yield Finding(
@@ -143,6 +173,35 @@ def across(survey: Survey) -> Iterator[Finding]:
                 what=f"no worker can take LocalQueue {queue.namespace}/{queue.name}",
                 means="Its jobs would wait for ever; each worker's own finding says what it lacks.",
             )
+
+
+def _twice(workers: list[WorkerFacts]) -> Iterator[Finding]:
+    """One API server that is named twice."""
+    first: dict[str, WorkerFacts] = {}
+    for worker in workers:
+        other = first.setdefault(worker.uid, worker) if worker.uid else worker
+        if other is not worker:
+            yield Finding(
+                level="blocks",
+                where=worker.name,
+                what=f"{worker.name} and {other.name} are one cluster: the namespace kube-system "
+                f"has the UID {worker.uid} in both",
+                means="Its capacity counts once, under the name that reported first; the other "
+                "name takes no jobs.",
+                change=f"# name it once: leave out {worker.name} or {other.name}, or correct its "
+                "context",
+            )
+
+
+def _own_worker(worker: WorkerFacts) -> Finding:
+    return Finding(
+        level="warning",
+        where=worker.name,
+        what="this worker is the hub itself: both have the same namespace kube-system",
+        means="Kueue does not support a hub that is its own worker: Workloads that MultiKueue "
+        "sends there would be its own copies.",
+        change="# leave it out of the workers, or correct its context",
+    )
 
 
 def queues_of(hub: HubFacts | None) -> list[LocalQueue]:

@@ -36,6 +36,7 @@ from berthmaster.messages.door import (
 )
 from berthmaster.messages.explain import explain_malformed, explain_validation
 from berthmaster.messages.families import UNREADABLE, Reader, encode
+from berthmaster.messages.fleet import ClusterProfile
 from berthmaster.messages.telemetry import job_key
 
 PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
@@ -214,6 +215,8 @@ class Door:
             subject = subject_of(fact)
         except subjects.SubjectError as error:
             return ReportOutcome(result="forbidden", why=str(error))
+        if isinstance(fact, ClusterProfile):
+            fact = self._dated(fact, now_s)
         data = encode(fact)
         most = self._limits.max_fact_bytes
         if len(data) > most:
@@ -226,6 +229,13 @@ class Door:
         if not bucket.take(len(data), now_s):
             return ReportOutcome(result="unavailable", why="too many bytes of facts; come again")
         return subject, data
+
+    def _dated(self, profile: ClusterProfile, now_s: float) -> ClusterProfile:
+        """Return the profile with the time at which its uid was first stored. The agent's own word
+        does not count: with an earlier time it could take another cluster's place."""
+        before = self.fleet.profile(profile.cluster)
+        since_s = now_s if before is None or before.uid != profile.uid else before.uid_since_s
+        return msgspec.structs.replace(profile, uid_since_s=since_s if profile.uid else 0.0)
 
     # What is passed on
 

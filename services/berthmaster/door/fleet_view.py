@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.subjects import SubjectError, parse_fact
+from berthmaster.bus.subjects import SubjectError, parse_fact, profile
+from berthmaster.engine.fleet.twins import Twins
 from berthmaster.messages.families import UNREADABLE
-from berthmaster.messages.fleet import Stamp
+from berthmaster.messages.fleet import ClusterProfile, Stamp
 
 
 class _Stamped(msgspec.Struct):
@@ -21,6 +22,7 @@ class _Stamped(msgspec.Struct):
 
 
 _STAMPED: Final = msgspec.json.Decoder(_Stamped)
+_PROFILES: Final = msgspec.json.Decoder(ClusterProfile)
 
 
 class StoredFact(NamedTuple):
@@ -51,6 +53,7 @@ class FleetView:
         self._max_bytes = max_bytes
         self._clusters: dict[str, _Facts] = {}
         self._listed: set[str] | None = None
+        self.twins = Twins()
 
     @property
     def facts(self) -> int:
@@ -62,14 +65,18 @@ class FleetView:
         self._listed = set()
         if replaced:
             self._clusters.clear()
+            self.twins = Twins()
 
     def end_listing(self) -> None:
         """What was not listed is no more."""
         if self._listed is None:
             return
-        for one in self._clusters.values():
+        for cluster, one in self._clusters.items():
             for subject in [subject for subject in one.last if subject not in self._listed]:
-                one.bytes -= len(one.last.pop(subject).data)
+                gone = one.last.pop(subject)
+                one.bytes -= len(gone.data)
+                if gone.kind == "profile":
+                    self.twins.drop(cluster)
         self._listed = None
 
     def take(
@@ -91,7 +98,18 @@ class FleetView:
         one.last.move_to_end(subject)
         one.bytes += len(data) - (len(known.data) if known is not None else 0)
         one.epoch = max(one.epoch, stamp.epoch)
+        if kind == "profile" and (found := self.profile(cluster)) is not None:
+            self.twins.put(found)
         return cluster, kind
+
+    def profile(self, cluster: str) -> ClusterProfile | None:
+        """The cluster's profile; None if there is none that can be read."""
+        one = self._clusters.get(cluster)
+        stored = one.last.get(profile(cluster)) if one is not None else None
+        try:
+            return _PROFILES.decode(stored.data) if stored is not None else None
+        except UNREADABLE:
+            return None
 
     def epoch(self, cluster: str) -> int:
         """The newest of a cluster's writers."""

@@ -430,8 +430,9 @@ class Shell:
         waiting.cancel()
 
     async def _hello(self, cluster: str, data: bytes) -> msgspec.Struct:
-        del cluster, data
-        return GreetReply(now_s=self._conn.now())
+        del data
+        same_as = self._core.fleet.twins.first(cluster)
+        return GreetReply(now_s=self._conn.now(), same_as=same_as)
 
     async def _take(self, cluster: str, data: bytes) -> msgspec.Struct:
         request = decoded(TakeRequest, TAKE_REQUESTS, data)

@@ -39,7 +39,7 @@ from berthmaster.executor.kinds import (
     Terminated,
 )
 from berthmaster.joblogs.progress import heard_in
-from berthmaster.kubernetes.labels import ISOLATION, gpu_indices, identity
+from berthmaster.kubernetes.labels import FINALIZER, ISOLATION, gpu_indices, identity
 from berthmaster.kubernetes.objects import Condition, condition, holds, seconds
 from berthmaster.kueue.slices import Slices
 from berthmaster.lifecycle.sizes import index_of, set_of
@@ -49,6 +49,7 @@ from berthmaster.requests.validation import uri_fault
 
 DEADLINE: Final = "deadline"
 LOST_AFTER: Final = 2  # looks in a row: one may fall between two writes of Kueue's
+FOREGROUND: Final = "foregroundDeletion"  # Kubernetes' own finalizer: its pods go first
 DELETED: Final = "its job object was deleted"
 PULL_S: Final = 30.0  # what an image or its settings have time to heal
 SETTLE_S: Final = 2.0  # pods are watched beside their job: news of one may come before the other's
@@ -154,7 +155,10 @@ def standing(scene: Scene, now_s: float) -> AttemptStatus:
         return _failed(scene, failing, left, now_s, final=False)
     leaving = job.metadata.deletion_timestamp is not None
     if scene.stopped is not None:
-        # What a queue may start again, or is being deleted, is over when it is absent.
+        # What a queue may start again, or is being deleted, is over when it is absent, or when
+        # nothing but our finalizer keeps it.
+        if leaving and not left and _kept_by_us_alone(job):
+            return AttemptStatus([PodsGone(attempt, scene.stopped)])
         if not left and not leaving and not scene.queued and _halted(job):
             expired = scene.stopped == DEADLINE
             return AttemptStatus(
@@ -164,6 +168,11 @@ def standing(scene: Scene, now_s: float) -> AttemptStatus:
     if leaving:
         return AttemptStatus([PodsRefused(attempt, "somebody deletes its job object")])
     return _alive(scene, job, now_s)
+
+
+def _kept_by_us_alone(job: JobObject) -> bool:
+    """Whether an object that somebody deletes stays for no other reason than our finalizer."""
+    return set(job.metadata.finalizers) == {FINALIZER}
 
 
 def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
@@ -306,7 +315,7 @@ def _failed(
     unsure = verdict is None or (isinstance(verdict, PodsFailed) and _kai_may_yet_say(scene))
     if unsure and ((verdict is None and not final) or scene.lasted_s("fault", now_s) < SETTLE_S):
         return AttemptStatus([_still_there(scene, left)] if left else [], SETTLE_S)
-    events.append(verdict or _taken_away(scene, why))
+    events.append(verdict or _cleaned_up(scene, why) or _taken_away(scene, why))
     if over:
         events.append(PodsGone(attempt, scene.stopped or ""))
     elif left:
@@ -378,6 +387,18 @@ def _lost_devices(pod: PodObject) -> str:
 
 def _by_time(ended: tuple[float, str, Terminated, PodObject]) -> tuple[float, str]:
     return ended[:2]
+
+
+def _cleaned_up(scene: Scene, why: Condition) -> PodEvent | None:
+    """What a failed object says alone that somebody deleted after its end, pods and all, as a TTL
+    controller does. None if it was deleted before: then that is why it failed."""
+    job = scene.job
+    if job is None or scene.pods or scene.by_volcano or job.metadata.deletion_timestamp is None:
+        return None
+    if _when_s(why.last_transition_time) > _when_s(job.metadata.deletion_timestamp):
+        return None
+    told = f"{why.message or why.reason}; its pods were removed after that, with their exit codes"
+    return PodsFailed(scene.attempt, _cut(told))
 
 
 def _taken_away(scene: Scene, why: Condition) -> PodEvent:

@@ -191,6 +191,7 @@ def document(
             "namespace": target.namespace,
             "labels": known,
             "annotations": told,
+            "finalizers": [labels.FINALIZER],
         },
         "spec": spec,
     }

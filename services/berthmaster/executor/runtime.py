@@ -44,6 +44,7 @@ from berthmaster.executor.watch import JobMirrors
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import KubernetesError
 from berthmaster.kubernetes.reflector import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.rendezvous import SERVICE
 from berthmaster.kubernetes.resources import Resource
@@ -172,6 +173,16 @@ class ClusterRuntime:
         if not mirrors.complete(now_s) and self._ready:
             return mirrors.ill(now_s)  # all are closed by now
         return mirrors.unanswered() or effects.slow(now_s)
+
+    async def release(self, namespace: str) -> None:
+        """Nothing of ours keeps a namespace from being deleted. Raises nothing: what fails is tried
+        again by whoever looks at the namespace."""
+        for held in list(self._held.values()):
+            if held.namespace == namespace and held.goal is not Goal.DELETE:
+                try:
+                    await self.writer.release(held)
+                except KubernetesError as error:
+                    self._log.warning("object not released", attempt=held.text, why=str(error))
 
     # ---- Runtime
 

@@ -29,7 +29,7 @@ from berthmaster.executor.settings import ExecutorSettings
 from berthmaster.executor.shell import Shell
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import KubernetesError
+from berthmaster.kubernetes.errors import Forbidden, KubernetesError
 from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.resources import (
     JOB_SETS,
@@ -49,6 +49,9 @@ LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
 RIGHTS_TRIES: Final = 3
 GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be installed, or taken away
+NAMESPACE_S: Final = 2.0
+# Between two looks at whether a namespace is being deleted. Kubernetes waits 5 s before it begins,
+# and then takes our RoleBinding with the rest, and with it the right to remove a finalizer.
 REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
 
 _OF_JOBS: Final = ("create", "watch", "patch", "delete")
@@ -315,6 +318,7 @@ class _Serving:
         working = ctx.spawn(shell.run(ctx.stopping), name="executor")
         ctx.spawn(self._watch_reach(), name="whether the API server answers")
         ctx.spawn(self._watch_gangs(), name="what starts gangs")
+        ctx.spawn(self._watch_namespaces(), name="namespaces that are being deleted")
         ctx.spawn(self._desk.run(ctx.stopping), name="logs of pods")
         ctx.spawn(self._progress.run(ctx.stopping), name="what jobs say of themselves")
         ctx.spawn(self._hub_jobs.run(ctx.stopping), name="pods of the hub's jobs")
@@ -329,6 +333,25 @@ class _Serving:
             figures.show(self._client, runtime, shell, self._progress)
         await self._keeping.close()
         await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
+
+    async def _watch_namespaces(self) -> None:
+        """Let go of all objects in a namespace that is being deleted."""
+        runtime = self._parts.runtime
+        unknown: set[str] = set()  # namespaces that our Role does not let us look at
+        async for _ in beats(NAMESPACE_S, self._ctx.stopping):
+            for namespace in self._ctx.settings.namespaces:
+                try:
+                    if await runtime.writer.is_leaving(namespace):
+                        await runtime.release(namespace)
+                    unknown.discard(namespace)
+                except Forbidden as error:
+                    if namespace not in unknown:
+                        unknown.add(namespace)
+                        self._ctx.log.warning(
+                            "namespace not readable", namespace=namespace, why=str(error)
+                        )
+                except KubernetesError:
+                    pass  # the mirrors report that
 
     async def _watch_reach(self) -> None:
         """What nobody can make here should not be claimed here."""

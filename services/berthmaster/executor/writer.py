@@ -13,6 +13,13 @@ A plain Job is stopped by suspending it, and so is a RayJob: the object stays an
 queue of the cluster, a JobSet's controller or Volcano's would start again is deleted in the
 foreground instead: the object stays until its last pod is gone, nobody unsuspends what is being
 deleted, and no right to touch Kueue's own objects is needed.
+
+Each object has a finalizer of ours (``labels.FINALIZER``) until ``delete``, which is asked for once
+the attempt's ending is stored or the attempt is no longer ours. Example: the executor is killed,
+its Job completes, and Kubernetes' TTL controller deletes the Job. The Job stays, marked as deleted,
+and the executor's next life reads from it that the attempt succeeded. Without the finalizer the
+attempt would seem evicted, and would run again. Objects in a namespace that is being deleted lose
+it at once (``release``), as the rights there go with the namespace.
 """
 
 import asyncio
@@ -21,6 +28,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from berthmaster.executor import claims, gangs
+from berthmaster.executor.attempt_status import FOREGROUND
 from berthmaster.executor.attempts import Held, attempt_of
 from berthmaster.executor.claims import TEMPLATES, Existing
 from berthmaster.executor.cluster_protocol import CreatePods, ResizePods
@@ -57,6 +65,7 @@ from berthmaster.kubernetes.pods import Document
 from berthmaster.kubernetes.resources import (
     JOB_SETS,
     JOBS,
+    NAMESPACES,
     RAY_JOBS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -375,7 +384,12 @@ class JobWriter:
             held.lose()
             return
         conditions = job.conditions
-        if ended(job) or holds(conditions, "FailureTarget") or job.metadata.deletion_timestamp:
+        leaving = job.metadata.deletion_timestamp is not None
+        if ended(job) or holds(conditions, "FailureTarget") or leaving:
+            if leaving and FOREGROUND not in job.metadata.finalizers and not ended(job):
+                # Pods of an object that is deleted in the background go after the object, which our
+                # finalizer keeps.
+                await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
             held.scene.stopped = held.stop_reason
             return
         here = held.kind in (JOBS, RAY_JOBS) and not held.scene.queued
@@ -431,12 +445,40 @@ class JobWriter:
         uid = held.uid
         if not uid or uid == held.deleted:
             return
+        await self.release(held)
         try:
             await self._client.delete(held.path, uid=uid, propagation="Background")
         except Conflict:
             pass  # another object of that name by now: not the one that we were told to delete
         held.deleted = uid
         self.deleted += 1
+
+    async def release(self, held: Held) -> None:
+        """Nothing of ours keeps its object from being deleted. Raises KubernetesError."""
+        job = held.scene.job
+        if job is None or labels.FINALIZER not in job.metadata.finalizers:
+            return
+        others = [each for each in job.metadata.finalizers if each != labels.FINALIZER]
+        try:
+            job = await self._client.merge_patch(
+                held.path,
+                {"metadata": {"uid": held.uid, "finalizers": others}},
+                JobObject,
+                resource_version=job.metadata.resource_version,
+                field_manager=FIELD_MANAGER,
+            )
+        except NotFound:
+            held.lose()
+            return
+        except Conflict:
+            await self.look(held)  # it has moved on: decide again on what it is now
+            raise
+        held.see(held.kind, job)
+
+    async def is_leaving(self, namespace: str) -> bool:
+        """Whether a namespace is being deleted. Raises KubernetesError."""
+        found = await self._client.get(NAMESPACES.path(name=namespace), Object)
+        return found.metadata.deletion_timestamp is not None
 
 
 def _owner(held: Held, job: JobObject) -> Document:

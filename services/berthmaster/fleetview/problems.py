@@ -33,6 +33,15 @@ def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
         yield Problem("note", "has given no sign of life yet", row.cluster)
     elif row.seen_s > limit_s:
         yield Problem("broken", "is silent", row.cluster)
+    if row.same_as:
+        text = (
+            f"is the API server of cluster {row.same_as}, which counts: this one takes no jobs; "
+            f"stop its agent, or declare {row.same_as} lost if that is its old name"
+        )
+        yield Problem("broken", text, row.cluster)
+    for one in row.unlisted:
+        text = f"its API server cannot list {one.kind}, so what is known of them may be old"
+        yield Problem("broken", text, row.cluster, one.since_s, one.why)
     if row.freshness in ("stale", "withdrawn"):
         yield Problem("note", f"scores are {row.freshness}: {row.note}", row.cluster)
     if row.cordoned is not None:

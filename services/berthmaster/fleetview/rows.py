@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from berthmaster.engine.fleet.twins import Twins
 from berthmaster.messages.control import ClusterLost, ControlFact, Cordon
 from berthmaster.messages.fleet import (
     ClusterAlive,
@@ -15,6 +16,7 @@ from berthmaster.messages.fleet import (
     NodeGone,
     NodeReport,
     ResourceScore,
+    UnlistedKind,
 )
 from berthmaster.messages.telemetry import NodeTelemetry
 
@@ -46,6 +48,10 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cordoned_nodes: int = 0
     lost: str | None = None
     note: str = ""
+    same_as: str = ""
+    # The cluster that has the same API server and counts; this one then shows no nodes, GPUs and
+    # scores, so that sums over rows count each GPU once. "" = this one counts.
+    unlisted: tuple[UnlistedKind, ...] = ()  # kinds of objects that cannot be read there
 
     @property
     def used_share(self) -> float | None:
@@ -125,18 +131,21 @@ class FleetView:
     def rows(self, now_s: float) -> list[ClusterRow]:
         """All clusters by name."""
         names = self._alive.keys() | self._profiles.keys() | self._scores.keys()
-        return [self._row(name, now_s) for name in sorted(names, key=natural)]
+        twins = Twins.of(self._profiles.values(), self._lost)
+        return [self._row(name, twins, now_s) for name in sorted(names, key=natural)]
 
-    def _row(self, name: str, now_s: float) -> ClusterRow:
+    def _row(self, name: str, twins: Twins, now_s: float) -> ClusterRow:
         profile, score = self._profiles.get(name), self._scores.get(name)
         cordon, lost = self._cordons.get((name, None)), self._lost.get(name)
-        models = dict(profile.gpus) if profile else {}
+        same_as = twins.first(name)
+        models = dict(profile.gpus) if profile and not same_as else {}
         known = score if score is not None and score.freshness != "withdrawn" else None
+        known = None if same_as else known
         return ClusterRow(
             cluster=name,
             freshness=score.freshness if score else "unscored",
             seen_s=max(0.0, now_s - self._alive[name]) if name in self._alive else None,
-            nodes=profile.nodes if profile else 0,
+            nodes=profile.nodes if profile and not same_as else 0,
             gpus=sum(models.values()),
             models=models,
             free_gpus=known.free_gpus if known else None,
@@ -148,6 +157,8 @@ class FleetView:
             cordoned_nodes=sum(1 for key in self._cordons if key[0] == name and key[1] is not None),
             lost=lost.reason if lost else None,
             note=score.note if score else "",
+            same_as=same_as,
+            unlisted=profile.unlisted if profile else (),
         )
 
     def node_rows(self, cluster: str) -> list[NodeRow]:

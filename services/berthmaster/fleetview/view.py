@@ -86,7 +86,7 @@ class FleetView:
             case ClusterProfile():
                 known = cluster.profile
                 derived.growth += known is None or _counts(known) != _counts(fact)
-                cluster.profile = fact
+                derived.growth += self.clusters.take_profile(fact)
             case Membership():
                 derived.growth += cluster.take_membership(fact)
             case QueueReport():
@@ -125,7 +125,7 @@ class FleetView:
                 (self.cordons.add if fact.cordoned else self.cordons.discard)(name)
                 self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
             case ClusterLost():
-                self.clusters.get(fact.cluster).lost = fact.lost
+                self.clusters.set_lost(fact.cluster, fact.lost)
 
     def _take_cordon(self, cordon: Cordon) -> None:
         place = cordon.cluster, cordon.node or ""

@@ -9,8 +9,10 @@ an empty mirror proves nothing.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from berthmaster.bus import subjects
-from berthmaster.inventory.kinds import Problems, WatchedKind
+from berthmaster.inventory.kinds import Problems, Unlisted, WatchedKind
 from berthmaster.inventory.node_index import NodeIndex
 from berthmaster.inventory.objects import JOB_SETS_CRD, RAY_JOBS_CRD, VOLCANO_JOBS_CRD
 from berthmaster.inventory.queue_index import QueueIndex
@@ -25,12 +27,32 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
     Stamp,
+    UnlistedKind,
 )
 from berthmaster.requests.volcano_jobs import VOLCANO_JOB
 
 KEEP_COPY_S: Final = 48 * 3600.0  # renewed hourly: long enough for a bus that is away for days
 KEEP_GONE_COPY_S: Final = 600.0
 KEEP_GONE_S: Final = 7 * 86_400.0  # names of nodes that autoscalers make never come again
+NEW_WORDS_S: Final = 60.0  # between two reports of other words for the same failure
+MAX_WHY_CHARS: Final = 500
+# The kinds that facts are made of. A fact is not reported while one of them was never listed: what
+# earlier lives reported is nearer to the truth than half of it.
+_MADE_OF: Final = {
+    "node": frozenset(
+        (
+            *(WatchedKind.NODES, WatchedKind.PODS, WatchedKind.SLICES, WatchedKind.CLAIMS),
+            WatchedKind.CLASSES,
+        )
+    ),
+    "queue": frozenset(
+        (
+            *(WatchedKind.CLUSTER_QUEUES, WatchedKind.LOCAL_QUEUES, WatchedKind.FLAVORS),
+            WatchedKind.COHORTS,
+        )
+    ),
+    "copy": frozenset((WatchedKind.COPIES, WatchedKind.WAITING)),
+}
 KAI_CRD: Final = "queues.scheduling.run.ai"
 VERSION: Final = "berth/kubernetes-version"
 _KINDS: Final = (  # beside plain Jobs
@@ -59,6 +81,11 @@ class Inventory:
         self._labels = dict(labels or {})
         self._by_volcano = by_volcano
         self._version = ""
+        self._uid = ""
+        self._unlisted: dict[str, UnlistedKind] = {}  # by the name for people
+        self._worded_s: dict[str, float] = {}  # when their words were last changed
+        self._unread: set[WatchedKind] = set()  # those of them that were never listed
+        self._profile_before: ClusterProfile | None = None  # of an earlier life
         self._served: dict[WatchedKind, bool] = dict.fromkeys(WatchedKind, False)
         self._listed: set[WatchedKind] = set()
         self._definitions: set[str] = set()
@@ -116,6 +143,7 @@ class Inventory:
                     self.problems.doubt(kind.value, (bad.namespace, bad.name), bad.why)
             case Listed():
                 self._listed.add(kind)
+                self._read_again({kind})
                 self._serve(kind, True)
                 if kind is WatchedKind.CLASSES:
                     self.nodes.know_classes()
@@ -147,6 +175,40 @@ class Inventory:
         for name in self.nodes.bad_nodes():
             if name not in known:
                 self.nodes.drop_node(name)
+
+    def unlisted(self, found: Iterable[Unlisted], now_s: float) -> None:
+        """Take over which kinds cannot be listed now, although the API server answers."""
+        before, now = dict(self._unlisted), {one.name: one for one in found}
+        for name in before.keys() - now.keys():
+            del self._unlisted[name], self._worded_s[name]
+        for name, one in now.items():
+            known = before.get(name)
+            why = one.why[:MAX_WHY_CHARS]
+            if known is None:
+                self._unlisted[name] = UnlistedKind(kind=name, why=why, since_s=now_s - one.for_s)
+            elif why != known.why and now_s >= self._worded_s[name] + NEW_WORDS_S:
+                self._unlisted[name] = msgspec.structs.replace(known, why=why)
+            if self._unlisted[name] is not known:
+                self._worded_s[name] = now_s
+            kind = WatchedKind(one.kind)
+            if kind not in self._listed:
+                self._unread.add(kind)
+                self._serve(kind, True)  # a server without the kind says so
+        self._read_again(self._unread - {WatchedKind(one.kind) for one in now.values()})
+        if self._unlisted != before:
+            self._dirty[self._profile] = True
+
+    def _read_again(self, kinds: set[WatchedKind]) -> None:
+        """Report what was held back for want of these kinds."""
+        if self._unread & kinds:
+            self._unread -= kinds
+            self._dirty |= dict.fromkeys(self.everything(), True)
+
+    def set_uid(self, uid: str) -> None:
+        """Of the API server's namespace kube-system."""
+        if uid != self._uid:
+            self._uid = uid
+            self._dirty[self._profile] = True
 
     def set_version(self, version: str) -> None:
         """Of the API server."""
@@ -222,6 +284,8 @@ class Inventory:
         self._earlier = {}
         for fact in facts:
             match fact:
+                case ClusterProfile():
+                    self._profile_before = fact
                 case NodeReport(node=name):
                     self._earlier[subjects.node(self._cluster, name)] = fact
                 case QueueReport(queue=name, gone=False):
@@ -250,6 +314,8 @@ class Inventory:
     def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
         """What is to be told under a subject now."""
         _, kind, names = subjects.parse_fact(subject)
+        if self._unread & _MADE_OF.get(kind, frozenset()):
+            return None
         match kind, names:
             case "profile", ():
                 return self._profile_now(stamp, now_s), None
@@ -284,14 +350,19 @@ class Inventory:
         }
         if self._version:
             properties[VERSION] = self._version
+        nodes, gpus = len(self.nodes), self.nodes.gpus()
+        if self._unread & _MADE_OF["node"] and self._profile_before is not None:
+            nodes, gpus = self._profile_before.nodes, self._profile_before.gpus
         return ClusterProfile(
             cluster=self._cluster,
             stamp=stamp,
             observed_at_s=now_s,
             labels=dict(self._labels),
             properties=properties,
-            nodes=len(self.nodes),
-            gpus=self.nodes.gpus(),
+            nodes=nodes,
+            gpus=gpus,
             counted_as=self._quota_names.now(),
             job_kinds=("Job", *(kind for name, kind in _KINDS if self._is_made(name))),
+            uid=self._uid,
+            unlisted=tuple(self._unlisted[name] for name in sorted(self._unlisted)),
         )

@@ -26,6 +26,15 @@ class WatchedKind(Enum):
     CONFIGURATION = "configmaps"  # Kueue's
 
 
+class Unlisted(NamedTuple):
+    """A kind that an API server does not let us list, although it answers."""
+
+    kind: str  # value of the WatchedKind, or of a hub's kind
+    name: str  # for people, such as resourceslices.resource.k8s.io
+    why: str  # the API server's words
+    for_s: float  # since the first failure
+
+
 class Problem(NamedTuple):
     """Something that cannot be right, and the object that it was found in."""
 

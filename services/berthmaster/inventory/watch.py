@@ -5,14 +5,16 @@ from typing import Any, Final
 
 from berthmaster.controller.aside import Phase, SetAside
 from berthmaster.controller.watch import Watch, Watched, metadata_of
-from berthmaster.inventory.kinds import Problems, WatchedKind
+from berthmaster.inventory.kinds import Problems, Unlisted, WatchedKind
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.kubernetes.client import Client
+from berthmaster.kubernetes.errors import Forbidden, TimedOut, Unreachable
 from berthmaster.kubernetes.mirror import Change, Key
-from berthmaster.kubernetes.reflector import SURE_S
+from berthmaster.kubernetes.reflector import SURE_S, Reflector
 from berthmaster.runtime.service import Context
 
 _KINDS: Final = frozenset(kind.value for kind in WatchedKind)
+UNLISTED_S: Final = 5.0  # a shorter failure is a restart of something and no problem yet
 LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
 
 
@@ -67,12 +69,33 @@ class FactWatch(Watch):
 
     @property
     def ready(self) -> bool:
-        """Whether everything was listed that is needed, and every other kind or else it is known
-        not to be there."""
+        """Whether it is known of every kind what there is, or why that cannot be known."""
+        unlisted = {one.name for one in self.unlisted()}
         return all(
-            self.has(name) or (one.optional and bool(self.reflectors[name].trouble))
+            self.has(name) or self.lacks(name) or self._is_denied(name) or shown(one) in unlisted
             for name, one in self.watched.items()
         )
+
+    def _is_denied(self, name: str) -> bool:
+        """Whether the Role leaves out a kind that is optional, and always has."""
+        reflector = self.reflectors[name]
+        denied = isinstance(reflector.failure, Forbidden) and not reflector.resource_version
+        return denied and self.watched[name].optional
+
+    def unlisted(self) -> list[Unlisted]:
+        """Return the kinds that cannot be listed at present, although the API server answers. While
+        it answers nothing at all the list is empty, and the missing sign of life says so."""
+        now_s = self.now()
+        well = [one.heard_at_s for one in self.reflectors.values() if not one.trouble]
+        return [
+            Unlisted(_kind_of(one), shown(one), reflector.trouble, now_s - since_s)
+            for name, one in self.watched.items()
+            if (since_s := (reflector := self.reflectors[name]).troubled_since_s)
+            and now_s - since_s >= UNLISTED_S
+            and not (self.lacks(name) or self._is_denied(name))
+            and well
+            and (_is_an_answer(reflector) or max(well) > since_s)
+        ]
 
     def live(self) -> str:
         """ "" = a change of what is needed would have been heard; else why not."""
@@ -106,6 +129,17 @@ class FactWatch(Watch):
             self.log.error(
                 "an object is set aside", error=odd.error, kind=odd.resource.kind, about=about
             )
+
+
+def shown(one: Watched) -> str:
+    """Return the kind as people name it, such as workloads.kueue.x-k8s.io."""
+    group = one.resource.group
+    return one.part or (f"{one.resource.plural}.{group}" if group else one.resource.plural)
+
+
+def _is_an_answer(reflector: Reflector[Any]) -> bool:
+    """Whether the API server itself refused, so that it is there."""
+    return not isinstance(reflector.failure, Unreachable | TimedOut)
 
 
 def _kind_of(one: Watched) -> str:

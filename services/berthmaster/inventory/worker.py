@@ -28,7 +28,7 @@ from berthmaster.inventory.publisher import FactPublisher
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.inventory.watch import FactWatch
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.errors import KubernetesError
+from berthmaster.kubernetes.errors import BadAnswer, Forbidden, KubernetesError, NotFound
 from berthmaster.kubernetes.mirror import Change
 from berthmaster.kubernetes.resources import (
     CLUSTER_QUEUES,
@@ -54,6 +54,9 @@ from berthmaster.runtime.service import Context
 
 BEAT_S: Final = 0.5
 RETRY_S: Final = 5.0
+DENIED_S: Final = 60.0  # between two questions for an identity that the Role does not let us read
+IDENTITY_PART: Final = "identity of the API server"
+IDENTITY_RULE: Final = "bind the ClusterRole of inventory-rbac.yaml, which lets it be read"
 POD_PAGE: Final = 250  # a page of pods as JSON is several MB; half as much costs two calls more
 
 WATCHED: Final = (
@@ -121,19 +124,20 @@ class WorkerInventory:
             lease=partial(DoorLease, door, "inventory"),
             writer=DoorFacts(door),
         )
+        self._identified = False
         self._holding = ctx.metrics.gauge("pods_holding", "Pods that hold something on a node")
 
     async def run(self) -> None:
         """Until the service is asked to stop; the lease is given back at the end."""
         ctx = self._ctx
         self._watch.start()
-        ctx.spawn(self._learn_version(), name="version of the API server")
+        ctx.spawn(self._learn_server(), name="identity of the API server")
         alive = self._teller.reporter.keep_alive(
             subjects.alive(ctx.settings.cluster), self._alive, ctx.stopping
         )
         ctx.spawn(alive, name="sign of life")
         ctx.spawn(self._keep_house(), name="keep house")
-        await self._teller.run(lambda: self._watch.ready)
+        await self._teller.run(lambda: self._identified and self._watch.ready)
 
     def _on_change(self, kind: str, change: Change[Any]) -> None:
         self._core.take(WatchedKind(kind), change)
@@ -150,14 +154,28 @@ class WorkerInventory:
             interval_s=ALIVE_INTERVAL_S,
         )
 
-    async def _learn_version(self) -> None:
+    async def _learn_server(self) -> None:
+        """Which API server this is, and its version. Nothing is reported before its identity is
+        known or refused: the same cluster under another name would seem to be a second one."""
         while not self._ctx.stopping.is_set():
             pause_s = REFRESH_S
+            try:
+                self._core.set_uid(await self._client.uid())
+                self._identified = True
+                self._ctx.health.ready(IDENTITY_PART, True)
+            except (Forbidden, NotFound, BadAnswer) as error:
+                self._identified = True
+                self._ctx.health.ready(
+                    IDENTITY_PART, True, note=f"unknown: {error}; {IDENTITY_RULE}"
+                )
+                pause_s = DENIED_S
+            except KubernetesError:
+                pause_s = RETRY_S  # the mirrors tell what is wrong
             try:
                 self._core.set_version(await self._client.version())
                 self._teller.reporter.wake()
             except KubernetesError:
-                pause_s = RETRY_S  # the mirrors tell what is wrong
+                pause_s = min(pause_s, RETRY_S)
             await stopped_within(pause_s, self._ctx.stopping)
 
     async def _keep_house(self) -> None:
@@ -166,6 +184,7 @@ class WorkerInventory:
                 self._core.absent(WatchedKind(plural))
             for plural, keys in self._watch.unreadable_keys().items():
                 self._core.unreadable(WatchedKind(plural), keys)
+            self._core.unlisted(self._watch.unlisted(), self._door.now())
             self._teller.reporter.wake()
             self._ctx.health.ready("bus", self._door.conn.connected, "no connection to NATS")
             self._ctx.health.ready("door", not self._door.silent, self._door.silent)

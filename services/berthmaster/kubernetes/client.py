@@ -15,7 +15,13 @@ import msgspec
 from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.errors import BadAnswer, Gone, NotFound
 from berthmaster.kubernetes.objects import Object, Struct
-from berthmaster.kubernetes.resources import PODS, SELF_SUBJECT_ACCESS_REVIEWS, Resource, counted_as
+from berthmaster.kubernetes.resources import (
+    NAMESPACES,
+    PODS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    Resource,
+    counted_as,
+)
 from berthmaster.kubernetes.transport import Method, Stream, Transport
 from berthmaster.kubernetes.wire import (
     LineSplitter,
@@ -34,6 +40,7 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
+IDENTITY: Final = "kube-system"  # the namespace whose UID is the cluster's
 RESTARTS: Final = 3  # of a list whose continue token expired on the way
 WATCH_GRACE_S: Final = 15.0  # the server ends a watch itself; this long after we do
 SLICE_S: Final = 0.005  # so long may a busy watch keep the event loop
@@ -338,6 +345,15 @@ class Client:
     async def version(self) -> str:
         """The server's version, such as ``v1.36.3``."""
         return (await self.get("/version", _Version)).git_version
+
+    async def uid(self) -> str:
+        """Return the UID of the namespace kube-system: it tells clusters apart, since every cluster
+        has and keeps it, whatever its address and its contexts are. Raises KubernetesError."""
+        path = NAMESPACES.path(name=IDENTITY)
+        found = (await self.get(path, Object)).metadata.uid
+        if not found:
+            raise BadAnswer(f"namespace {IDENTITY} has no uid ({path})")
+        return found
 
     # ------------------------------------------------------------ all of them
 

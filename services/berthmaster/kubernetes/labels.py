@@ -22,6 +22,10 @@ EXECUTOR: Final = "berthmaster.io/executor"  # who made it
 GPUS: Final = "berthmaster.io/gpus"  # annotation: "0,3", the indices that a pod has, where known
 ISOLATION: Final = "berthmaster.io/isolation"  # annotation: how hard its part of a GPU is limited
 
+# Finalizer of job objects: whoever deletes one, the object stays until its executor has stored how
+# the attempt ended, or the attempt is no longer that executor's.
+FINALIZER: Final = "berthmaster.io/ending"
+
 MAX_VALUE_CHARS: Final = 63
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
 _DIGEST_CHARS: Final = 8

@@ -105,6 +105,8 @@ class Reflector(Generic[T]):
         self._told: set[type[KubernetesError]] = set()  # troubles that the log knows
         self.caught_up = False  # listed, and not known to have missed anything since
         self.trouble = ""  # in words; "" = none
+        self.troubled_since_s = 0.0  # event loop time of the trouble's beginning; 0 = none
+        self.failure: KubernetesError | None = None  # the newest of this trouble
         self._absent_since_s: float | None = None  # event loop time
         self._denied_since_s: float | None = None  # the same
         self.unanswered = False  # it says nothing that we could use: away, ill, or a stranger
@@ -278,14 +280,15 @@ class Reflector(Generic[T]):
             self._denied_since_s = None
         elif self._denied_since_s is None:
             self._denied_since_s = now_s
-        self.trouble = words
+        self.trouble, self.failure = words, error
+        self.troubled_since_s = self.troubled_since_s or now_s
         # A first failure is mostly over before anybody could look; the same one is told once.
         if self._failures > 1 and type(error) not in self._told:
             self._told.add(type(error))
             self._log.warning("cannot mirror", resource=self._resource.plural, why=words)
 
     def _recovered(self) -> None:
-        self.trouble = ""
+        self.trouble, self.failure, self.troubled_since_s = "", None, 0.0
         self.unanswered = False
         self._absent_since_s = self._denied_since_s = None
         if self._told:

@@ -94,6 +94,8 @@ class GreetReply(
     max_facts: int = MAX_REPORTED
     max_bytes: int = MAX_AGENT_BYTES
     max_poll_s: float = MAX_POLL_S
+    same_as: str = ""
+    # Another cluster whose profile has the same uid and had it first; "" = there is none.
 
 
 class TakeRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -140,6 +140,15 @@ class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.n
     observed_at_s: float
 
 
+class UnlistedKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Objects that the reporter cannot read although the API server answers it: what the fleet
+    knows of them is as of ``since_s``, or nothing."""
+
+    kind: str  # such as resourceslices.resource.k8s.io
+    why: str  # the API server's words
+    since_s: float  # the reporter's own clock, for people
+
+
 class ClusterProfile(
     msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, tag="fleet.profile.v1"
 ):
@@ -161,6 +170,11 @@ class ClusterProfile(
     counted_as: dict[str, str] = {}
     # What pods ask for -> the resource that its Kueue counts it as, where that is another. Claimed
     # devices of a DeviceClass are deviceclass.resource.kubernetes.io/CLASS.
+    uid: str = ""  # of the API server's namespace kube-system; "" = not known, or no Kubernetes
+    uid_since_s: float = 0.0
+    # When the door first stored this uid of this cluster, by the server's clock: agents cannot set
+    # it. Of several clusters with one uid the earliest counts; the others take no jobs.
+    unlisted: tuple[UnlistedKind, ...] = ()  # by kind
 
 
 class HubRoom(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final, assert_never
 
+from berthmaster.engine.fleet.twins import Twins
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
@@ -63,6 +64,7 @@ class Scorer:
         self._rules = rules or ScoringRules()
         self._owns = owns
         self._clusters: dict[str, ScoredCluster] = {}
+        self._twins = Twins()
         self._due: Agenda[str] = Agenda()  # clusters to look at
         self._lapses: Agenda[tuple[str, str]] = Agenda()  # nodes whose telemetry may have lapsed
         self._watch = MixWatch(
@@ -166,6 +168,8 @@ class Scorer:
                 kind, changed = "alive", cluster.on_alive(fact)
             case ClusterProfile():
                 kind, changed = "profile", cluster.on_profile(fact)
+                if changed.dropped is None:
+                    self._look_at(self._twins.put(fact), now_s)
             case Membership():
                 kind, changed = "membership", cluster.on_membership(fact, stored_at_s, now_s)
             case NodeReport() | NodeGone():
@@ -188,6 +192,7 @@ class Scorer:
                 cluster.forget_alive()
             case "profile":
                 cluster.forget_profile()
+                self._look_at(self._twins.drop(cluster.name), now_s)
             case "membership":
                 if not cluster.forget_membership():
                     return []
@@ -233,6 +238,11 @@ class Scorer:
         if changed.only_measured:
             return idle_moved(told, cluster.totals, self._rules.dead_band)
         return True
+
+    def _look_at(self, names: Iterable[str], now_s: float) -> None:
+        for name in names:
+            if (cluster := self._clusters.get(name)) is not None:
+                self._touch(cluster, now_s)
 
     def _touch(self, cluster: ScoredCluster, now_s: float, wait_s: float | None = None) -> None:
         """Something of this cluster changed: look at its score when the window is over."""
@@ -351,7 +361,16 @@ class Scorer:
             stamp=stamp,
             expected_nodes=cluster.expected_nodes,
             room=cluster.room,
+            same_as=self._same_as(cluster.name, now_s),
         )
+
+    def _same_as(self, name: str, now_s: float) -> str:
+        """Return the cluster that has the same API server and counts, while it gives signs of life;
+        "" if there is none. What operators declared lost is not known here, and silent mostly."""
+        first = self._clusters.get(self._twins.first(name))
+        if first is None or first.newest.freshness(self._rules, now_s) == "withdrawn":
+            return ""
+        return first.name
 
     def _tell(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:
         if self._epoch is None or not cluster.ours:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.engine.fleet.twins import TWIN
 from berthmaster.messages.fleet import (
     Amounts,
     ClusterScore,
@@ -82,21 +83,23 @@ def cluster_score(
     stamp: Stamp,
     expected_nodes: int = 0,
     room: HubRoom | None = None,
+    same_as: str = "",
 ) -> ClusterScore:
     """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
-    ``room``: of a cluster that only its hub speaks of."""
-    freshness = life.freshness(rules, now_s)
+    ``room``: of a cluster that only its hub speaks of; ``same_as``: the cluster whose API server it
+    is, and whose score has its capacity."""
+    freshness = "withdrawn" if same_as else life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)
     if freshness == "withdrawn":
+        silent = f"no sign of life for {life.limits(rules)[1]:g} s"
+        note = silent if life.seen_s is not None else NO_FACTS
         return ClusterScore(
             cluster=cluster,
             stamp=stamp,
             freshness=freshness,
             input_age_s=age_s,
             nodes=len(totals.parts),
-            note=f"no sign of life for {life.limits(rules)[1]:g} s"
-            if life.seen_s is not None
-            else NO_FACTS,
+            note=f"{TWIN}: {same_as}" if same_as else note,
         )
     return ClusterScore(
         cluster=cluster,

@@ -99,6 +99,7 @@ class Entry(NamedTuple):
     service: str
     user: str
     flags: tuple[str, ...] = ()
+    cluster: str = ""  # name of the Kubernetes cluster whose API server it needs; "" = none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +219,7 @@ def entries(options: UpOptions) -> list[Entry]:
     if options.hub is not None:
         found += hub_entries(options.hub, options.mode, options.services)
     if options.karmada is not None and KARMADA in options.services:
-        found.append(Entry(KARMADA, KARMADA, KARMADA, options.karmada.flags))
+        found.append(Entry(KARMADA, KARMADA, KARMADA, options.karmada.flags, options.karmada.name))
     for worker in options.workers:
         labels = options.labels.get(worker.name, ())
         found += worker_entries(worker, options.namespaces, options.services, labels=labels)
@@ -227,9 +228,10 @@ def entries(options: UpOptions) -> list[Entry]:
 
 def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[Entry]:
     """What belongs to the hub."""
-    side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags))
-    order = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags))
-    also = [Entry(service, service, service, hub.flags) for service in HUB_ALSO]
+    at = hub.name
+    side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags), at)
+    order = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags), at)
+    also = [Entry(service, service, service, hub.flags, at) for service in HUB_ALSO]
     return [entry for entry in (side, order, *also) if entry.service in services]
 
 
@@ -253,7 +255,7 @@ def worker_entries(
         "ocm": ("--side", "worker", *where, *worker.flags),
     }
     return [
-        Entry(f"{service}-{name}", service, user or f"{service}.{name}", flags)
+        Entry(f"{service}-{name}", service, user or f"{service}.{name}", flags, worker.name)
         for service, flags in told.items()
         if service in services
     ]

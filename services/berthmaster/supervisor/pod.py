@@ -25,6 +25,7 @@ from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.plan import Entry, keys_of
 from berthmaster.supervisor.processes import (
     NO_LIMIT_S,
+    LeftOut,
     ServiceChild,
     SlowStart,
     Supervised,
@@ -152,8 +153,10 @@ class Pod(Generic[S]):
             **({"why": watched.note} if watched.note else {}),
         )
 
-    def slow(self, slow: SlowStart) -> None:
+    def slow(self, slow: SlowStart | LeftOut) -> None:
         """A start takes long."""
+        if isinstance(slow, LeftOut):
+            return  # of a pod's children none is left out: its pod is one cluster's
         self.ctx.log.warning("not ready yet", after_s=round(slow.after_s), behind=dict(slow.behind))
 
     async def _report(self) -> None:

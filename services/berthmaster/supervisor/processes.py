@@ -1,6 +1,7 @@
 """Keeps a set of processes running: started together, watched, restarted, stopped together.
 
-A slow start is no failure: whoever waits is told who is behind, and why, while it is tried on.
+A slow start is no failure: whoever waits is told who is behind, and why, while it is tried on. A
+start does not wait long for services whose cluster does not answer: it goes on without them.
 
 A process that ends is started again after a pause that grows while it keeps ending, except when it
 said that its settings are wrong, or before it ever was ready that it cannot start: that does not
@@ -16,7 +17,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ PROBE_TIMEOUT_S: Final = 1.0
 # of several that replicate leaves off with all of JetStream.
 NEEDS_RESTART: Final = ("write error", "JetStream not enabled")
 RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
+AGAIN: Final = Backoff(first_s=2.0, most_s=60.0)  # of what a broken kubeconfig keeps from starting
+CLUSTER_S: Final = 15.0  # a start waits so long for the services of a cluster that answers
 SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
 STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
 SERVER_STOP_LIMIT_S: Final = 2.0
@@ -59,6 +62,8 @@ class Child(Protocol):
     def stop_last(self) -> bool: ...  # what the others need until they have ended
     @property
     def our_exit_codes(self) -> bool: ...  # whether its codes mean what runtime.errors says
+    @property
+    def cluster(self) -> str: ...  # whose API server it needs; "" = none: a start waits for it
     def start(self) -> None: ...
     def ended(self) -> int | None: ...  # exit code; None = it runs
     async def unready(self) -> str: ...  # "" = ready, else why not
@@ -77,6 +82,7 @@ class ServiceChild:
     env: Mapping[str, str] = field(default_factory=dict)
     stop_last: bool = False
     our_exit_codes: bool = True
+    cluster: str = ""
     room: Room | None = None  # all that it sees of what is hidden; None = nothing is
     _process: subprocess.Popen[bytes] | None = None
 
@@ -146,6 +152,7 @@ class ServerChild:
     name: str = "nats-server"
     stop_last: bool = True
     our_exit_codes: bool = False  # it ends with 2 when Go panics or memory is out
+    cluster: str = ""
 
     @property
     def log_path(self) -> Path:
@@ -244,20 +251,33 @@ class SlowStart:
         return f"not ready after {self.after_s:.0f} s: {', '.join(told)}"
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A start went on without the services of these clusters; they go on being tried."""
+
+    clusters: Mapping[str, str]  # by name: why
+
+    def __str__(self) -> str:
+        told = (f"{name} ({why})" for name, why in self.clusters.items())
+        return f"going on without {', '.join(told)}"
+
+
 class Supervisor:
     """Runs children until it is stopped. ``told(watched)`` is called at each change, ``slow`` now
-    and then while a start takes long."""
+    and then while a start takes long, and when one goes on without clusters."""
 
     def __init__(
         self,
         told: Callable[[Supervised], None] = lambda watched: None,
         *,
-        slow: Callable[[SlowStart], None] = lambda slow: None,
+        slow: Callable[[SlowStart | LeftOut], None] = lambda slow: None,
         backoff: Backoff = RESTARTS,
         patience: Backoff = SLOW,
+        cluster_s: float = CLUSTER_S,
         stop_limit_s: float = STOP_LIMIT_S,
         server_stop_limit_s: float = SERVER_STOP_LIMIT_S,
     ) -> None:
+        self._cluster_s = cluster_s
         self._stop_limit_s = stop_limit_s
         self._server_stop_limit_s = server_stop_limit_s
         self.watched: list[Supervised] = []
@@ -269,9 +289,13 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._probes: set[asyncio.Task[None]] = set()
 
-    async def start(self, children: Sequence[Child], *, timeout_s: float) -> None:
-        """Start more children and wait until each is ready, for as long as that can still be.
-        Raises NotReady when one can never be, or the time is over; stop it then."""
+    async def start(
+        self, children: Sequence[Child], *, timeout_s: float, away: Container[str] = ()
+    ) -> None:
+        """Start more children and wait until each is ready, for as long as that can still be. For
+        those of a cluster it waits ``cluster_s`` at most, and not at all for those of clusters that
+        are ``away``. Raises NotReady when another can never be ready, or the time is over; stop it
+        then."""
         new = [Supervised(child) for child in children]
         self.watched += new
         for watched in new:
@@ -281,7 +305,13 @@ class Supervisor:
         began_s = time.monotonic()
         told = 1
         say_s = self._patience.delay_s(told, self._chance)
-        while behind := [watched for watched in new if watched.condition != "ready"]:
+        waited_s = 0.0
+
+        def is_awaited(watched: Supervised) -> bool:
+            cluster = watched.child.cluster
+            return not cluster or (cluster not in away and waited_s < self._cluster_s)
+
+        while behind := [w for w in new if w.condition != "ready" and is_awaited(w)]:
             for watched in new:
                 if watched.condition == "failed":
                     raise NotReady(f"{watched.child.name} {watched.note}{_tail(watched.child)}")
@@ -296,6 +326,12 @@ class Supervisor:
             if self._task.done():
                 self._task.result()
             await asyncio.sleep(WATCH_INTERVAL_S)
+        if late := {
+            w.child.cluster: f"{w.child.name}: {w.note or w.condition}"
+            for w in new
+            if w.condition != "ready" and w.child.cluster not in away
+        }:
+            self._slow(LeftOut(late))
 
     async def stop(self) -> None:
         """End all: services together, then what they need; within the limits of both."""
@@ -359,7 +395,11 @@ class Supervisor:
                 self._set(watched, "failed", f"says that its settings are wrong (exit code {code})")
                 return
             if ours and code == EXIT_CANNOT_START and not watched.was_ready:
-                self._set(watched, "failed", f"cannot start (exit code {code})")
+                why = f"cannot start (exit code {code})"
+                if watched.child.cluster:  # its kubeconfig may be mended
+                    self._again(watched, why, AGAIN)
+                else:
+                    self._set(watched, "failed", why)
                 return
             cure, watched.cure = watched.cure, ""
             why = f"told to: {cure}" if cure else f"ended with {describe_exit(code)}"
@@ -369,12 +409,13 @@ class Supervisor:
             self._probes.add(task)
             task.add_done_callback(self._probes.discard)
 
-    def _again(self, watched: Supervised, why: str) -> None:
+    def _again(self, watched: Supervised, why: str, backoff: Backoff | None = None) -> None:
         """Start it again after a pause."""
+        backoff = backoff or self._backoff
         now_s = time.monotonic()
         settled = now_s - watched.started_s > SETTLED_S
         watched.failures = 1 if settled else watched.failures + 1
-        watched.restart_s = now_s + self._backoff.delay_s(watched.failures, self._chance)
+        watched.restart_s = now_s + backoff.delay_s(watched.failures, self._chance)
         self._set(watched, "restarting", why)
 
     async def _probe(self, watched: Supervised) -> None:

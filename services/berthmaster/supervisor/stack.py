@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -55,6 +55,7 @@ from berthmaster.supervisor.plan import (
 )
 from berthmaster.supervisor.processes import (
     SLOW,
+    LeftOut,
     ServerChild,
     ServiceChild,
     SlowStart,
@@ -126,11 +127,13 @@ class Stack:
         child: "ChildMaker | None" = None,
         ports: Callable[[int], Sequence[int]] | None = None,
         start_limit_s: float = START_LIMIT_S,
-        slow: Callable[[SlowStart], None] = lambda slow: None,
+        slow: Callable[[SlowStart | LeftOut], None] = lambda slow: None,
+        away: Container[str] = (),
     ) -> None:
-        """``announce``: leave a connection file where other commands look for it. A pod brings a
-        supervisor, children of its own kind, and ports. ``slow`` is told when a start takes
-        long."""
+        """``away``: clusters that do not answer, so that the start does not wait for their
+        services. ``announce``: leave a connection file where other commands look for it. A pod
+        brings a supervisor, children of its own kind, and ports. ``slow`` is told when a start
+        takes long."""
         self._entries = entries(options)  # a plan that cannot be is told before anything is started
         self.options = options
         self.folder = options.folder.absolute()
@@ -140,6 +143,7 @@ class Stack:
         self._ports = ports or self._claims.choose
         self._start_limit_s = start_limit_s
         self._slow = slow
+        self._away = away
         self._is_answering = False  # the bus does, and has its streams
         self._files: Certificates | None = None
         self.took_s = 0.0
@@ -215,11 +219,13 @@ class Stack:
         write_external(self.folder, external_url(self.options.external, self.url))
         await self._make_streams()
         self._is_answering = True
-        await self.supervisor.start(self._services(), timeout_s=self._start_limit_s)
+        await self.supervisor.start(
+            self._services(), timeout_s=self._start_limit_s, away=self._away
+        )
         if self._announce:
             write_connection(self.folder, self.connection, self._env)
 
-    def _slow_start(self, slow: SlowStart) -> None:
+    def _slow_start(self, slow: SlowStart | LeftOut) -> None:
         """Services may wait for a person, on a damaged log say: commands must find the bus then."""
         if self._announce and self._is_answering:
             write_connection(self.folder, self.connection, self._env)
@@ -328,7 +334,9 @@ class Stack:
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
-        return ServiceChild(name=entry.name, argv=argv, log_path=log, http_port=port)
+        return ServiceChild(
+            name=entry.name, argv=argv, log_path=log, http_port=port, cluster=entry.cluster
+        )
 
     def _cluster_names(self) -> list[str]:
         """What the emulators share; asked only where there are several."""

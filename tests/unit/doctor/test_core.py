@@ -8,7 +8,9 @@ from berthmaster.doctor.core import diagnose
 from berthmaster.doctor.facts import (
     AdmissionCheck,
     ClusterQueue,
+    FailingKind,
     GpuNode,
+    HeldObject,
     LocalQueue,
     ManagerConfig,
     Mode,
@@ -402,3 +404,54 @@ def test_versions_are_read_from_an_image() -> None:
         kueue_version(image)
         for image in ("r/kueue:v0.19.2", "r:5000/kueue:0.18", "r/kueue@sha256:1", "kueue:main", "")
     ] == [(0, 19, 2), (0, 18, 0), None, None, None]
+
+
+def test_one_cluster_under_two_names_is_named() -> None:
+    twice = (worker(uid="5c1e"), worker(name="paris", uid="5c1e"), worker(name="oslo", uid="77aa"))
+    report = diagnose(Survey(mode="observe", namespace="sys", workers=twice))
+    assert wrong(report) == [
+        (
+            "blocks",
+            "paris",
+            "paris and berlin are one cluster: the namespace kube-system has the UID 5c1e in both",
+        )
+    ]
+    unknown = (worker(), worker(name="paris"))
+    assert diagnose(Survey(mode="observe", namespace="sys", workers=unknown)).ready
+
+
+def test_hub_that_is_its_own_worker_is_named() -> None:
+    survey = Survey(
+        mode="observe", namespace="sys", hub=hub(uid="5c1e"), workers=(worker(uid="5c1e"),)
+    )
+    report = diagnose(survey)
+    assert [each[:2] for each in wrong(report)] == [("warning", "berlin")]
+    assert "the hub itself" in wrong(report)[0][2]
+
+
+def test_kind_that_fails_is_named_and_nothing_is_concluded_from_its_emptiness() -> None:
+    why = "conversion webhook failed (500 InternalError)"
+    failing = tuple(
+        FailingKind(kind=kind, why=why) for kind in ("nodes", "localqueues.kueue.x-k8s.io")
+    )
+    report = of_worker(failing=failing, gpu_nodes=(), nodes=0, local_queues=())
+    assert wrong(report) == [
+        ("blocks", "berlin", f"the API server fails to show nodes: {why}"),
+        ("blocks", "berlin", f"the API server fails to show localqueues.kueue.x-k8s.io: {why}"),
+    ]
+    found = finding(report, wrong(report)[1][2])
+    assert "get crd localqueues.kueue.x-k8s.io" in found.change
+    assert "get crd" not in finding(report, wrong(report)[0][2]).change
+
+
+def test_deleted_job_that_only_our_finalizer_keeps_is_named_with_its_cure() -> None:
+    held = tuple(HeldObject("jobs.batch", "ml", f"train-{n}") for n in (1, 2))
+    report = of_worker(held=held)
+    what = (
+        "jobs.batch train-1 -n ml and 1 more: deleted, and kept by the finalizer "
+        "berthmaster.io/ending"
+    )
+    assert wrong(report) == [("warning", "berlin", what)]
+    assert finding(report, what).change.endswith(
+        'patch jobs.batch train-1 -n ml --type merge -p \'{"metadata":{"finalizers":null}}\''
+    )

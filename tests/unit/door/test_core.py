@@ -24,6 +24,7 @@ from berthmaster.messages.families import DOOR_REPLIES, TELL_REQUESTS, encode
 from berthmaster.messages.fleet import (
     Amounts,
     ClusterAlive,
+    ClusterProfile,
     ClusterScore,
     FleetFact,
     NodeReport,
@@ -305,3 +306,55 @@ def test_a_sign_of_life_is_a_fact_like_others() -> None:
     )
     found = core.admit(RED, ReportedFact(fact=alive), 0.0)
     assert found == (subjects.alive(RED), encode(alive))
+
+
+def profile_of(cluster: str, uid: str, counter: int = 1, since_s: float = 0.0) -> ClusterProfile:
+    return ClusterProfile(
+        cluster=cluster,
+        stamp=Stamp(epoch=1, counter=counter),
+        observed_at_s=0.0,
+        uid=uid,
+        uid_since_s=since_s,
+    )
+
+
+def test_the_door_dates_a_uid_itself_and_keeps_the_date() -> None:
+    core = door()
+    sequence = 0
+
+    def stored(cluster: str, uid: str, counter: int, now_s: float, since_s: float = 0.0) -> float:
+        nonlocal sequence
+        fact = profile_of(cluster, uid, counter, since_s)
+        found = core.admit(cluster, ReportedFact(fact=fact), now_s)
+        assert isinstance(found, tuple)
+        sequence += 1
+        core.fleet.take(found[0], sequence, now_s, found[1])
+        made = core.fleet.profile(cluster)
+        assert made is not None
+        return made.uid_since_s
+
+    assert stored(RED, "5c1e", 1, 10.0) == 10.0
+    assert stored(RED, "5c1e", 2, 20.0, since_s=1.0) == 10.0
+    # Another cluster's agent that claims to have been there before is not believed.
+    assert stored("blue", "5c1e", 1, 30.0, since_s=1.0) == 30.0
+    twins = core.fleet.twins
+    assert (twins.first(RED), twins.first("blue")) == ("", RED)
+    # A cluster that was made anew is another one, from then on.
+    assert stored(RED, "77aa", 3, 40.0) == 40.0
+    assert twins.first("blue") == ""
+    assert stored(RED, "5c1e", 4, 50.0) == 50.0
+    assert twins.first(RED) == "blue"
+    assert stored(RED, "", 5, 60.0) == 0.0
+
+
+def test_a_twin_whose_profile_is_no_more_is_none() -> None:
+    core = door()
+    for number, cluster in enumerate((RED, "blue"), start=1):
+        fact = profile_of(cluster, "5c1e", since_s=float(number))
+        put(core, number, fact, subjects.profile(cluster))
+    assert core.fleet.twins.first("blue") == RED
+    core.fleet.start_listing(False)
+    fact = profile_of("blue", "5c1e", since_s=2.0)
+    put(core, 3, fact, subjects.profile("blue"))
+    core.fleet.end_listing()
+    assert core.fleet.twins.first("blue") == ""

@@ -18,6 +18,7 @@ from berthmaster.kubernetes.config import Access
 from tests.support.site import Site
 from tests.unit.kubernetes.stage import Lines, status
 
+FOREGROUND = "foregroundDeletion"
 Json = dict[str, Any]
 Misfortune = Callable[[str, str], str | tuple[int, str, str] | None]
 # Of (method, plural): "lost" = done and never answered, "hung" = not done and never answered, or
@@ -37,6 +38,7 @@ class LittleApi(Site):
         self.job_sets = True
         self.logs: dict[str, bytes] = {}  # by pod
         self.closed: set[str] = set()  # namespaces in which nobody has any right
+        self.leaving: set[str] = set()  # namespaces that are being deleted
         self._version = 10
         self._history: list[tuple[int, str, str, Json]] = []  # version, type, plural, object
         self._changed = asyncio.Condition()
@@ -73,7 +75,31 @@ class LittleApi(Site):
         return await self.put(plural, found)
 
     async def remove(self, plural: str, name: str) -> None:
-        """It is gone."""
+        """Somebody deletes it in the background: it is gone, unless a finalizer keeps it. Of one
+        that is deleted in the foreground the last pod is gone."""
+        [key] = [key for key in self.objects if key[0] == plural and key[2] == name]
+        kept = self.objects[key]["metadata"].get("finalizers", [])
+        if FOREGROUND in kept:
+            kept = [each for each in kept if each != FOREGROUND]
+            await self.change(plural, name, metadata={"finalizers": kept})
+        await self._delete(plural, name, foreground=False)
+
+    async def vanish(self, plural: str, name: str) -> None:
+        """It is gone, whatever finalizers it had: a person has removed these."""
+        await self._gone(plural, name)
+
+    async def _delete(self, plural: str, name: str, *, foreground: bool) -> None:
+        [key] = [key for key in self.objects if key[0] == plural and key[2] == name]
+        kept = list(self.objects[key]["metadata"].get("finalizers", []))
+        if foreground and FOREGROUND not in kept:
+            kept.append(FOREGROUND)
+        if not kept:
+            await self._gone(plural, name)
+            return
+        since = self.objects[key]["metadata"].get("deletionTimestamp", "2026-11-21T12:00:00Z")
+        await self.change(plural, name, metadata={"deletionTimestamp": since, "finalizers": kept})
+
+    async def _gone(self, plural: str, name: str) -> None:
         [key] = [key for key in self.objects if key[0] == plural and key[2] == name]
         found = self.objects.pop(key)
         self._version += 1
@@ -97,6 +123,11 @@ class LittleApi(Site):
             names = [{"name": "jobsets"}] if self.job_sets else []
             return web.json_response({"resources": names})
         at = parts.index("namespaces")
+        if len(parts) == at + 2:  # one of them
+            left = (
+                {"deletionTimestamp": "2026-11-21T12:00:00Z"} if parts[-1] in self.leaving else {}
+            )
+            return web.json_response({"metadata": {"name": parts[-1], "uid": "n", **left}})
         namespace, plural, *rest = parts[at + 1 :]
         name = rest[0] if rest else ""
         if namespace in self.closed:
@@ -146,16 +177,15 @@ class LittleApi(Site):
                 != (found["metadata"]["uid"])
             ):
                 return 409, status(409, "Conflict")
-            if body.get("propagationPolicy") == "Foreground":
-                leaving = {"deletionTimestamp": "2026-11-21T12:00:00Z"}
-                await self.change(plural, name, metadata=leaving)
-            else:
-                await self.remove(plural, name)
+            await self._delete(plural, name, foreground=body["propagationPolicy"] == "Foreground")
             return 200, {}
         version = body.get("metadata", {}).get("resourceVersion", "")
         if version and version != found["metadata"]["resourceVersion"]:
             return 409, status(409, "Conflict")
-        return 200, await self.put(plural, _merged(found, body))
+        found = await self.put(plural, _merged(found, body))
+        if found["metadata"].get("deletionTimestamp") and not found["metadata"].get("finalizers"):
+            await self._gone(plural, name)
+        return 200, found
 
     def _list(self, plural: str, namespace: str, selector: str) -> Json:
         items = [

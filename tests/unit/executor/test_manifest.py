@@ -113,6 +113,7 @@ def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:
             "namespace": "team-a",
             "labels": known,
             "annotations": told | {PODS: "main:2", SERVICE: service},
+            "finalizers": [labels.FINALIZER],
         },
         "spec": {
             "parallelism": 2,

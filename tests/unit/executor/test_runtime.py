@@ -150,7 +150,7 @@ async def playing(
 
 
 @story
-async def test_an_attempt_costs_two_calls_from_its_creation_to_its_deletion() -> None:
+async def test_attempt_costs_three_calls_from_creation_to_deletion() -> None:
     async with LittleApi() as api, playing(api) as play:
         play.create()
         await play.pod("Running")
@@ -164,7 +164,7 @@ async def test_an_attempt_costs_two_calls_from_its_creation_to_its_deletion() ->
         await until(lambda: not api.all("jobs"))
         await api.remove("pods", "p0")
         await until(lambda: not play.runtime.attempts)
-        assert api.calls == [("POST", "jobs"), ("DELETE", "jobs")]
+        assert api.calls == [("POST", "jobs"), ("PATCH", "jobs"), ("DELETE", "jobs")]
 
 
 @story
@@ -249,7 +249,7 @@ async def test_somebody_elses_object_of_that_name_refuses_the_attempt_and_is_lef
         async with playing(api) as first:
             first.create()
             name = (await first.job())["metadata"]["name"]
-        await api.remove("jobs", name)
+        await api.vanish("jobs", name)
         theirs = {"metadata": {"name": name, "namespace": "team", "uid": "theirs"}, "spec": {}}
         async with playing(api) as play:
             await api.put("jobs", theirs)
@@ -295,7 +295,7 @@ async def test_an_object_that_comes_after_it_was_told_to_be_deleted_is_deleted()
         await play.pod("Running")
         await play.hears(PodsRunning)
         job = await play.job()
-        await api.remove("jobs", job["metadata"]["name"])
+        await api.vanish("jobs", job["metadata"]["name"])
         play.runtime.perform(DeletePods(TRAIN, "not ours (any more)"))
         await asyncio.sleep(0.2)
         assert play.runtime.attempts == 1  # a pod is still there
@@ -426,7 +426,7 @@ async def test_an_object_that_is_gone_is_told_when_its_pods_are_gone_too() -> No
         play.create()
         await play.pod("Running")
         await play.hears(PodsRunning)
-        await api.remove("jobs", (await play.job())["metadata"]["name"])
+        await api.vanish("jobs", (await play.job())["metadata"]["name"])
         await asyncio.sleep(0.2)
         assert not [e for e in play.told if isinstance(e, PodsGone)]
         await api.remove("pods", "p0")
@@ -449,7 +449,7 @@ async def test_an_object_of_ours_that_nobody_ordered_is_told_as_found() -> None:
             first.create()
             job = await first.job()
             name = job["metadata"]["name"]
-        await api.remove("jobs", name)
+        await api.vanish("jobs", name)
         async with playing(api) as play:
             del job["metadata"]["uid"]
             await api.put("jobs", job)

@@ -112,7 +112,7 @@ def test_options_that_make_no_plan_are_told(options: dict[str, object], said: st
 def test_beside_a_karmada_control_plane_there_are_no_emulated_clusters() -> None:
     plane = KubeTarget(name="karmada", context="karmada-apiserver")
     options = UpOptions(folder=HERE, services=defaults(None, (), plane), karmada=plane)
-    beside = Entry("karmada", "karmada", "karmada", ("--context", "karmada-apiserver"))
+    beside = Entry("karmada", "karmada", "karmada", ("--context", "karmada-apiserver"), "karmada")
     assert entries(options) == [
         *(Entry(name, name, name) for name in (*PIPELINE, "dashboard")),
         beside,
@@ -139,23 +139,39 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
     assert entries(options) == [
         *(Entry(name, name, name) for name in (*PIPELINE, "dashboard")),
         Entry(
-            "inventory-hub", "inventory", "inventory", ("--side", "hub", "--context", "kind-hub")
+            "inventory-hub",
+            "inventory",
+            "inventory",
+            ("--side", "hub", "--context", "kind-hub"),
+            "hub",
         ),
         Entry(
-            "multikueue", "multikueue", "multikueue", ("--mode", "order", "--context", "kind-hub")
+            "multikueue",
+            "multikueue",
+            "multikueue",
+            ("--mode", "order", "--context", "kind-hub"),
+            "hub",
         ),
-        Entry("inventory-berlin", "inventory", "inventory.berlin", ("--cluster", "berlin", *file)),
+        Entry(
+            "inventory-berlin",
+            "inventory",
+            "inventory.berlin",
+            ("--cluster", "berlin", *file),
+            "berlin",
+        ),
         Entry(
             "executor-berlin",
             "executor",
             "executor.berlin",
             ("--cluster", "berlin", *allowed, *file),
+            "berlin",
         ),
         Entry(
             "figures-berlin",
             "figures",
             "figures.berlin",
             ("--cluster", "berlin", *allowed, *file),
+            "berlin",
         ),
         # A name that cannot stand in a subject or a path is spelled so that it can.
         Entry(
@@ -163,23 +179,28 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
             "inventory",
             "inventory.arn=3Aaws=2Fx",
             (*odd, "--context", "arn:aws/x"),
+            "arn:aws/x",
         ),
         Entry(
             "executor-arn=3Aaws=2Fx",
             "executor",
             "executor.arn=3Aaws=2Fx",
             (*odd, *allowed, "--context", "arn:aws/x"),
+            "arn:aws/x",
         ),
         Entry(
             "figures-arn=3Aaws=2Fx",
             "figures",
             "figures.arn=3Aaws=2Fx",
             (*odd, *allowed, "--context", "arn:aws/x"),
+            "arn:aws/x",
         ),
     ]
     # Without a hub nothing of the hub; from inside a cluster no way there has to be told.
     inside = UpOptions(folder=HERE, services=("inventory",), workers=(KubeTarget(name="b"),))
-    assert entries(inside) == [Entry("inventory-b", "inventory", "inventory.b", ("--cluster", "b"))]
+    assert entries(inside) == [
+        Entry("inventory-b", "inventory", "inventory.b", ("--cluster", "b"), "b")
+    ]
     assert defaults(None, ()) == EMULATED
     assert defaults(None, workers) == (
         *PIPELINE,

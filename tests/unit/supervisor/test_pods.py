@@ -18,9 +18,9 @@ def test_an_agent_runs_all_of_it_as_one_user_of_the_bus() -> None:
     user = "agent.a=2Fb"
     where = ("--cluster", "a/b")
     assert agent.entries(settings) == [
-        Entry("inventory-a=2Fb", "inventory", user, where),
-        Entry("executor-a=2Fb", "executor", user, (*where, "--namespaces", "ml,research")),
-        Entry("figures-a=2Fb", "figures", user, (*where, "--namespaces", "ml,research")),
+        Entry("inventory-a=2Fb", "inventory", user, where, "a/b"),
+        Entry("executor-a=2Fb", "executor", user, (*where, "--namespaces", "ml,research"), "a/b"),
+        Entry("figures-a=2Fb", "figures", user, (*where, "--namespaces", "ml,research"), "a/b"),
     ]
     flags = ["--telemetry", "--kubeconfig", "/k", "--context", "c"]
     more = agent.entries(load(AgentSettings, "agent", flags, env))
@@ -55,23 +55,25 @@ def test_a_hub_observes_unless_it_is_told_otherwise() -> None:
     )
     told = entries(hub.options(load(HubSettings, "hub", (), {"BERTH_HUB_MODE": "dispatch"})))
     assert told[-2:] == [
-        Entry("inventory-hub", "inventory", "inventory", ("--side", "hub")),
-        Entry("multikueue", "multikueue", "multikueue", ("--mode", "dispatch")),
+        Entry("inventory-hub", "inventory", "inventory", ("--side", "hub"), "hub"),
+        Entry("multikueue", "multikueue", "multikueue", ("--mode", "dispatch"), "hub"),
     ]
 
 
 def test_services_that_need_more_run_where_they_are_asked_for() -> None:
     of_hub = entries(hub.options(load(HubSettings, "hub", ("--also", "ocm"), {})))
-    assert of_hub[-1] == Entry("ocm", "ocm", "ocm", ())
+    assert of_hub[-1] == Entry("ocm", "ocm", "ocm", (), "hub")
     both = entries(hub.options(load(HubSettings, "hub", (), {"BERTH_HUB_ALSO": "ocm,admission"})))
-    assert both[-2:] == [of_hub[-1], Entry("admission", "admission", "admission", ())]
+    assert both[-2:] == [of_hub[-1], Entry("admission", "admission", "admission", (), "hub")]
     file = {"BERTH_HUB_KARMADA": "/etc/berth-karmada/kubeconfig"}
     beside = entries(hub.options(load(HubSettings, "hub", (), file)))
     at = ("--kubeconfig", "/etc/berth-karmada/kubeconfig")
-    assert beside[-1] == Entry("karmada", "karmada", "karmada", at)
+    assert beside[-1] == Entry("karmada", "karmada", "karmada", at, "karmada")
     flags = ("--cluster", "b", "--namespaces", "ml", "--also", "ocm")
     of_agent = agent.entries(load(AgentSettings, "agent", flags, {}))
-    assert of_agent[-1] == Entry("ocm-b", "ocm", "agent.b", ("--side", "worker", "--cluster", "b"))
+    assert of_agent[-1] == Entry(
+        "ocm-b", "ocm", "agent.b", ("--side", "worker", "--cluster", "b"), "b"
+    )
     for settings, service, needed in (
         (HubSettings, "hub", ()),
         (AgentSettings, "agent", ("--cluster", "b", "--namespaces", "ml")),

@@ -10,10 +10,12 @@ import pytest
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
+from berthmaster.supervisor import processes
 from berthmaster.supervisor.faults import fault_text
 from berthmaster.supervisor.folder import FolderLock, FolderUnusable
 from berthmaster.supervisor.processes import (
     NO_LIMIT_S,
+    LeftOut,
     NotReady,
     ServiceChild,
     SlowStart,
@@ -37,6 +39,7 @@ class Child:
     pid: int = 7
     stop_last: bool = False
     our_exit_codes: bool = True
+    cluster: str = ""
     starts: int = 0
     why: str = "reading its disk"
     fails_to_start: int = 0
@@ -69,7 +72,8 @@ def test_a_slow_start_is_told_again_and_again_and_goes_on_until_it_is_ready() ->
         quick.let.set()
         said: list[SlowStart] = []
 
-        def told(late: SlowStart) -> None:
+        def told(late: SlowStart | LeftOut) -> None:
+            assert isinstance(late, SlowStart)
             said.append(late)
             if len(said) == 2:  # somebody is patient enough: it comes up after all
                 slow.let.set()
@@ -143,7 +147,7 @@ def test_what_ends_by_chance_is_started_again_without_limit() -> None:
     async def story() -> None:
         shaky = Child("scorer", code=1)
 
-        def told(late: SlowStart) -> None:
+        def told(late: SlowStart | LeftOut) -> None:
             assert "scorer (ended with exit code 1)" in str(late)
             shaky.code = None
             shaky.let.set()
@@ -227,5 +231,63 @@ def test_streams_are_waited_for_as_long_as_the_server_gives_no_answer() -> None:
             answers[:] = [error]
             with pytest.raises(BusError, match=str(error).split(" (")[0]):
                 await until_answered(work, limit_s=-1, slow=lambda slow: None)
+
+    asyncio.run(story())
+
+
+def test_a_start_goes_on_without_the_services_of_a_cluster_that_does_not_answer() -> None:
+    async def story() -> None:
+        gateway, near = Child("gateway"), Child("inventory-near", cluster="near")
+        far = Child("inventory-far", cluster="far", why="no connection")
+        gateway.let.set()
+        near.let.set()
+        said: list[SlowStart | LeftOut] = []
+        supervisor = Supervisor(slow=said.append, cluster_s=0.2)
+        await supervisor.start([gateway, near, far], timeout_s=NO_LIMIT_S)
+        assert said == [LeftOut({"far": "inventory-far: no connection"})]
+        assert str(said[0]) == "going on without far (inventory-far: no connection)"
+        far.let.set()  # it is tried on, and comes
+        async with asyncio.timeout(5):
+            while supervisor.watched[2].condition != "ready":
+                await asyncio.sleep(0.01)
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_a_start_does_not_wait_for_clusters_that_are_known_to_be_away() -> None:
+    async def story() -> None:
+        gateway, far = Child("gateway"), Child("inventory-far", cluster="far")
+        gateway.let.set()
+        said: list[SlowStart | LeftOut] = []
+        supervisor = Supervisor(slow=said.append, cluster_s=60.0)
+        async with asyncio.timeout(5):
+            await supervisor.start([gateway, far], timeout_s=NO_LIMIT_S, away={"far"})
+        assert said == []  # whoever knew it has said it
+        await supervisor.stop()
+
+    asyncio.run(story())
+
+
+def test_a_service_whose_kubeconfig_is_broken_ends_no_start_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "AGAIN", SOON)
+
+    async def story() -> None:
+        gateway = Child("gateway")
+        gateway.let.set()
+        broken = Child("executor-far", cluster="far", code=EXIT_CANNOT_START)
+        supervisor = Supervisor(cluster_s=0.1)
+        await supervisor.start([gateway, broken], timeout_s=NO_LIMIT_S)
+        async with asyncio.timeout(5):
+            while broken.starts < 3:
+                await asyncio.sleep(0.01)
+        broken.code = None
+        broken.let.set()
+        async with asyncio.timeout(5):
+            while not supervisor.watched[1].was_ready:
+                await asyncio.sleep(0.01)
+        await supervisor.stop()
 
     asyncio.run(story())

@@ -105,6 +105,7 @@ def _of(number: int, most: int | None) -> str:
 def fleet_line(rows: Sequence[ClusterRow]) -> Text:
     """All clusters in one line."""
     gpus = sum(row.gpus for row in rows)
+    rows = [row for row in rows if not row.same_as]
     known = [row for row in rows if row.free_gpus is not None]
     free = sum(row.free_gpus or 0.0 for row in known)
     of = sum(row.gpus for row in known)
@@ -127,6 +128,8 @@ def _fraction(percent: float | None) -> float | None:
 def _state(row: ClusterRow) -> Text:
     if row.lost is not None:
         return safe("lost", style="bold red")
+    if row.same_as:
+        return safe("twin", style="bold red")
     if row.cordoned is not None:
         return safe("cordoned", style="yellow")
     return safe(row.freshness, style=FRESHNESS_STYLES.get(row.freshness, ""))
@@ -136,6 +139,12 @@ def _notes(row: ClusterRow) -> list[Text]:
     notes = []
     if row.lost is not None:
         notes.append(safe(f"{row.cluster} is declared lost: {row.lost}", style="red"))
+    if row.same_as:
+        told = f"{row.cluster} is the API server of {row.same_as}, which counts"
+        notes.append(safe(told, style="red"))
+    for one in row.unlisted:
+        told = f"{row.cluster}: its API server cannot list {one.kind}: {one.why}"
+        notes.append(safe(told, style="red"))
     if row.cordoned is not None:
         notes.append(safe(f"{row.cluster} is cordoned: {row.cordoned}", style="yellow"))
     if row.cordoned_nodes:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.engine.fleet.cluster_view import ClusterView
+from berthmaster.engine.fleet.twins import TWIN, Twins
 from berthmaster.messages.fleet import (
     ClusterProfile,
     ClusterScore,
@@ -39,6 +40,7 @@ class Cluster(msgspec.Struct, kw_only=True):
     score: ClusterScore | None = None
     cordoned: str | None = None  # the reason; None = not cordoned
     lost: bool = False
+    same_as: str = ""  # the name that counts of its API server; "" = this one does
     unclaimed_at_s: float | None = None
     # When it last left a placement unclaimed, or was tried after that; None = it claims.
 
@@ -99,6 +101,8 @@ class Cluster(msgspec.Struct, kw_only=True):
     @property
     def closed_by_news(self) -> str:
         """Why it is closed although it was heard of just now, or ""."""
+        if self.same_as:
+            return f"{TWIN}: {self.same_as}"
         if self.unhealthy:
             return self.unhealthy
         if self.score is not None and self.score.freshness == "withdrawn":
@@ -126,6 +130,7 @@ class Clusters:
     def __init__(self) -> None:
         self._clusters: dict[str, Cluster] = {}
         self._by_name: list[Cluster] = []
+        self._twins = Twins()
         self.changed: set[str] = set()  # handed out since whoever follows them looked last
         self.unclaimed: set[str] = set()  # those that have left a placement unclaimed
 
@@ -141,6 +146,26 @@ class Clusters:
             cluster = self._clusters[name] = Cluster(name=name)
             insort(self._by_name, cluster, key=attrgetter("name"))
         return cluster
+
+    def take_profile(self, fact: ClusterProfile) -> bool:
+        """Take over what a cluster says of itself. Return whether another name of an API server
+        counts now."""
+        self.get(fact.cluster).profile = fact
+        return self._settle(self._twins.put(fact))
+
+    def set_lost(self, name: str, lost: bool) -> None:
+        """Take over whether an operator declared a cluster lost."""
+        self.get(name).lost = lost
+        self._settle(self._twins.set_lost(name, lost))
+
+    def _settle(self, names: set[str]) -> bool:
+        changed = False
+        for name in sorted(names):
+            first = self._twins.first(name)
+            if self.peek(name).same_as != first:
+                self.get(name).same_as = first
+                changed = True
+        return changed
 
     def left_unclaimed(self, name: str, at_s: float | None) -> None:
         """It has left a placement unclaimed; None: it claims."""

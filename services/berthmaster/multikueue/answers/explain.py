@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from berthmaster.engine.queueing.leaving import said_by
+from berthmaster.fleetview.unlisted import all_unlisted
 from berthmaster.kueue.contract import (
     UNRESERVED,
     deactivated,
@@ -192,10 +193,12 @@ def _hints(about: About, view: WorkloadView) -> tuple[str, ...]:
     if about.trap is not None:
         hints.append(about.trap.words)
     demoted = about.know.demoted(about.policy, about.now_s)
-    for ref in view.rules.clusters if view.rules is not None else ():
+    refs = view.rules.clusters if view.rules is not None else ()
+    for ref in refs:
         if ref.name in demoted:
             cure = SILENT_CURE.format(ref.name)
             hints.append(f"{ref.name} goes last: {demoted[ref.name]}; {cure}")
+    hints += all_unlisted(about.know.view.clusters.peek(ref.name) for ref in refs)
     if view.hub is not None and view.bus is not None and view.bus.origin is not None:
         hints += [f"not understood: {problem}" for problem in read_request(view.hub).problems]
     return tuple(hints)

@@ -15,6 +15,7 @@ from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIEC
 from berthmaster.engine.queueing.queues import GPU, QueueShare
 from berthmaster.fleetview.filters import BUSY, NOT_ASKED
 from berthmaster.fleetview.shortlist import Shortlist
+from berthmaster.fleetview.unlisted import all_unlisted, unlisted_words
 from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
@@ -169,6 +170,8 @@ def _why_there(
     elif said := leaving_words(know, policy, now_s, workload):
         where += f"; {said}"
     if said := rebalance_words(decisions, workload):
+        where += f"; {said}"
+    if said := unlisted_words(know.clusters.peek(workload.cluster)):
         where += f"; {said}"
     return WhyReply(
         tenant=workload.tenant,
@@ -472,10 +475,12 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     ranking = shortlist.ranking(candidate)
     nodes = sorted({binding.node for binding in bound.bindings})
     ahead = len(know.derived.lines)
+    unlisted = unlisted_words(know.clusters.peek(candidate.cluster))
     return DryRunReply(
         placed=True,
         summary=f"would run on {candidate.cluster}, {', '.join(nodes[:3])}"
-        + (f"; {ahead} wait already" if ahead else ""),
+        + (f"; {ahead} wait already" if ahead else "")
+        + (f"; {unlisted}" if unlisted else ""),
         ranking=ranking,
         filtered=shortlist.filtered,
         choice=Choice(
@@ -571,8 +576,14 @@ def _hints(
     refusal: str,
 ) -> tuple[str, ...]:
     """What would help, each tried on the fleet as it is, and what nothing of the job's can help."""
+    asked = (
+        cluster
+        for cluster in cycle.know.clusters.known()
+        if shortlist.filtered.get(cluster.name) != NOT_ASKED
+    )
+    unlisted = all_unlisted(asked)
     if shortlist.candidates and not refusal:
-        return ()
+        return tuple(unlisted)
     whys = {_group(why) for why in shortlist.filtered.values()}
     told = list(hints(cycle, tenant, request, shortlist))
     models = sorted({m for p in request.pod_sets for m in p.gpu_models})
@@ -582,7 +593,7 @@ def _hints(
     told += [f"claim {name}: its devices are the cluster's to give: uncounted" for name in claims]
     if "silent" in whys:
         told.append("a cluster that fell silent: see `berth clusters`")
-    return tuple(told)
+    return (*told, *unlisted)
 
 
 __all__ = ["Key", "account", "dry_run", "why", "why_all"]
