@@ -12,6 +12,7 @@ import difflib
 import functools
 import json
 import math
+import operator
 import re
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
@@ -96,25 +97,127 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
             expected=f"at most {MAX_REQUEST_BYTES} bytes",
         )
     try:
-        request = decoder.decode(data)
-        return twice_named(data) or request
+        raw = msgspec.json.decode(data)
+        plain = plain_lists(raw, _type_of(kind))
+        if isinstance(plain, Refusal):
+            return plain
+        request = decoder.decode(data if plain is raw else msgspec.json.encode(plain))
+        return twice_named(data, raw) or request
     except msgspec.ValidationError as error:
         return explain_validation(kind, data, error)
     except UNREADABLE as error:
         return explain_malformed(data, error)
 
 
+# Lists of texts
+
+# Words of a command are the program's own: a blank one may be an argument, and blanks count.
+_VERBATIM: Final = ("command", "args")
+
+
+class _Blank(Exception):
+    """A member of a list that is empty, and the way to it from inside out."""
+
+    def __init__(self, value: str, index: int) -> None:
+        super().__init__(value)
+        self.value = value
+        self.way: list[Step] = [index]
+
+
+def plain_lists(raw: Any, info: inspect.Type) -> Any | Refusal:
+    """Trim each member of each list of texts in a request or setting, and refuse an empty one.
+
+    The result is ``raw`` itself where nothing changes. Example: ``{"clusters": [" a "]}`` becomes
+    ``{"clusters": ["a"]}``, and of ``{"clusters": ["a", ""]}`` the field ``clusters[1]`` is
+    refused: the job would wait for ever for a cluster without a name. A queue that allows
+    tolerations of "" would allow that of every taint.
+    """
+    try:
+        return _plain(raw, info)
+    except _Blank as blank:
+        path = list(reversed(blank.way))
+        return invalid(path, blank.value, "a text with more than blanks, or no such member")
+
+
+def _plain(raw: Any, info: inspect.Type) -> Any:
+    match raw, info:
+        case list(), inspect.VarTupleType(item_type=inspect.StrType() | inspect.LiteralType()):
+            return _trimmed(raw)
+        case list(), inspect.VarTupleType():
+            made = [_below(at, each, info.item_type) for at, each in enumerate(raw)]
+            return raw if all(map(operator.is_, made, raw)) else made
+        case dict(), inspect.StructType():
+            changed = {
+                name: plain
+                for name, kind in _lists_of(info.cls)
+                if (each := raw.get(name)) is not None
+                and (plain := _below(name, each, kind)) is not each
+            }
+            return {**raw, **changed} if changed else raw
+        case dict(), inspect.DictType():
+            kept = {name: _below(name, each, info.value_type) for name, each in raw.items()}
+            return raw if all(kept[name] is raw[name] for name in raw) else kept
+        case _, inspect.UnionType():
+            return _plain(raw, _without_none(info))
+        case _:
+            return raw
+
+
+def _below(step: Step, raw: Any, info: inspect.Type) -> Any:
+    try:
+        return _plain(raw, info)
+    except _Blank as blank:
+        blank.way.append(step)
+        raise
+
+
+def _trimmed(raw: list[Any]) -> list[Any]:
+    made = [each.strip() if isinstance(each, str) else each for each in raw]
+    if "" in made:
+        at = made.index("")
+        raise _Blank(raw[at], at)
+    return raw if made == raw else made
+
+
+@functools.cache
+def _lists_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, inspect.Type], ...]:
+    """Fields of a type in which there are lists of texts, be it deep inside."""
+    info = _type_of(kind)
+    assert isinstance(info, inspect.StructType)
+    return tuple(
+        (field.encode_name, field.type)
+        for field in info.fields
+        if field.encode_name not in _VERBATIM and _has_lists(field.type)
+    )
+
+
+def _has_lists(info: inspect.Type) -> bool:
+    match info:
+        case inspect.VarTupleType():
+            texts = isinstance(info.item_type, inspect.StrType | inspect.LiteralType)
+            return texts or _has_lists(info.item_type)
+        case inspect.DictType():
+            return _has_lists(info.value_type)
+        case inspect.StructType():
+            return bool(_lists_of(info.cls))
+        case inspect.UnionType():
+            return _has_lists(_without_none(info))
+        case _:
+            return False
+
+
 class _Twice(Exception):
     """A name that an object has twice."""
 
 
-def twice_named(data: bytes) -> Refusal | None:
+def twice_named(data: bytes, raw: object) -> Refusal | None:
     """A name that stands twice in one object, of which every reader would believe another one.
+    ``raw``: the same bytes decoded.
 
     What our clients send our encoder writes again byte for byte, and no name twice; that is quick
     to see. Other bytes are read by a slower reader. Raises one of UNREADABLE.
     """
-    if msgspec.json.encode(msgspec.json.decode(data)) == data:
+    if msgspec.json.encode(raw) == data:
         return None
     try:
         json.loads(data, object_pairs_hook=_once)

@@ -73,6 +73,7 @@ from berthmaster.messages.families import (
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.requests.dividing import divide_fault, id_fault
 from berthmaster.requests.gpu_env import gpu_env_fault
+from berthmaster.requests.pod_fields import run_fault
 from berthmaster.requests.pod_sets import pod_set_fault
 from berthmaster.requests.secrecy import secret_fault
 from berthmaster.requests.webhooks import webhook_refusal
@@ -155,7 +156,8 @@ def request_fault(request: JobRequest) -> Refusal | None:
     fault = id_fault(request) or divide_fault(request)
     if fault is not None:
         return fault
-    return secret_fault(request.run) or gpu_env_fault(request.run) or ranking_fault(request)
+    run = request.run
+    return secret_fault(run) or gpu_env_fault(run) or run_fault(run) or ranking_fault(request)
 
 
 def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
