@@ -15,10 +15,10 @@ import math
 import operator
 import re
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import UNREADABLE, Reader
@@ -30,8 +30,8 @@ MAX_REQUEST_BYTES: Final = 256 * 1024
 VALUE_CHARS: Final = 80
 FIELD_CHARS: Final = 200
 EXPECTED_CHARS: Final = 600
-MOST_DIGITS: Final = 20  # a sign and 19 of them: what 64 bits hold
 _NAME_PATTERN_START: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_KEY_PATTERN_START: Final = "^[-._a-zA-Z0-9]+$"
 _PLACE: Final = re.compile(
     r" - at (?P<key>`key` in )?`\$(?P<path>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`\Z"
 )
@@ -429,41 +429,45 @@ def _fields_of(info: inspect.Type) -> inspect.StructType | None:
 
 
 def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) -> str:
-    """The key at fault: msgspec does not tell it for maps. They hold texts, or numbers."""
-    longest = getattr(info, "max_length", None)
+    """Find the key at fault, which msgspec does not name for maps: the first key or value that is
+    none of this type; "" if each is."""
+    kind = _kind_of(info)
     for key, inner in value.items():
-        if isinstance(info, inspect.StructType) and not by_key:
-            try:
-                msgspec.convert(inner, info.cls)
-                continue
-            except msgspec.ValidationError:
-                return key
-        if isinstance(info, inspect.IntType) and by_key:
-            if not _is_whole(key, info):
-                return key
-            continue
-        text = key if by_key else inner
-        if isinstance(info, inspect.FloatType) and not by_key:
-            if not _is_number(inner, info):
-                return key
-            continue
-        if not isinstance(text, str) or (longest is not None and len(text) > longest):
+        try:
+            msgspec.convert(key if by_key else inner, kind, str_keys=True, strict=not by_key)
+        except msgspec.ValidationError:
             return key
     return ""
 
 
-def _is_whole(text: str, info: inspect.IntType) -> bool:
-    """Whether a name is one of these numbers: JSON has no others as names."""
-    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > MOST_DIGITS:
-        return False
-    return (info.ge is None or int(text) >= info.ge) and (info.le is None or int(text) <= info.le)
-
-
-def _is_number(value: object, info: inspect.FloatType) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    low, high = info.ge, info.le
-    return (low is None or value >= low) and (high is None or value <= high)
+def _kind_of(info: inspect.Type) -> Any:
+    """The type that msgspec describes as ``info``, bounds included."""
+    match info:
+        case inspect.StructType():
+            return info.cls
+        case inspect.UnionType():
+            return functools.reduce(operator.or_, map(_kind_of, info.types))
+        case inspect.NoneType():
+            return None
+        case inspect.LiteralType():
+            return Literal[info.values]
+        case inspect.VarTupleType():
+            bounds = Meta(min_length=info.min_length, max_length=info.max_length)
+            return Annotated[tuple[_kind_of(info.item_type), ...], bounds]
+        case inspect.DictType():
+            bounds = Meta(min_length=info.min_length, max_length=info.max_length)
+            kinds = dict[_kind_of(info.key_type), _kind_of(info.value_type)]  # type: ignore[misc]
+            return Annotated[kinds, bounds]
+        case inspect.StrType():
+            low, high = info.min_length, info.max_length
+            return Annotated[str, Meta(pattern=info.pattern, min_length=low, max_length=high)]
+        case inspect.IntType() | inspect.FloatType():
+            number = Meta(gt=info.gt, ge=info.ge, lt=info.lt, le=info.le)
+            return Annotated[int if isinstance(info, inspect.IntType) else float, number]
+        case inspect.BoolType():
+            return bool
+        case _:
+            return Any
 
 
 def words(info: inspect.Type) -> str:
@@ -483,12 +487,14 @@ def words(info: inspect.Type) -> str:
             return f"a list{_length(info)}, each {words(info.item_type)}"
         case inspect.DictType():
             most = f"at most {info.max_length} " if info.max_length else ""
-            what = "numbers" if isinstance(info.value_type, inspect.FloatType) else "texts"
+            number = isinstance(info.value_type, inspect.FloatType | inspect.IntType)
+            what = "numbers" if number else "texts"
             return f"an object of {most}names and {what}: {words(info.value_type)}"
         case inspect.StructType():
             return f"an object with the fields {', '.join(f.encode_name for f in info.fields)}"
         case inspect.UnionType():
-            return f"{words(_without_none(info))}, or null"
+            kinds = [words(kind) for kind in info.types if not isinstance(kind, inspect.NoneType)]
+            return ", ".join(kinds) + (", or null" if len(kinds) < len(info.types) else "")
         case _:
             return "a value of another type"
 
@@ -508,6 +514,8 @@ def _text(info: inspect.StrType) -> str:
             f"1 to {info.max_length} lower-case letters, digits or '-', "
             "the first and the last a letter or digit"
         )
+    if info.pattern is not None and info.pattern.startswith(_KEY_PATTERN_START):
+        return f"1 to {info.max_length} letters, digits, '-', '_' and '.'"
     if info.max_length is None:
         return "text"
     if info.min_length:
