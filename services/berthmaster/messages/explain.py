@@ -14,7 +14,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -98,7 +98,7 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
         )
     try:
         raw = msgspec.json.decode(data)
-        plain = plain_lists(raw, _type_of(kind))
+        plain = plain_lists(raw, kind)
         if isinstance(plain, Refusal):
             return plain
         request = decoder.decode(data if plain is raw else msgspec.json.encode(plain))
@@ -124,7 +124,10 @@ class _Blank(Exception):
         self.way: list[Step] = [index]
 
 
-def plain_lists(raw: Any, info: inspect.Type) -> Any | Refusal:
+_Plain = Callable[[Any], Any]  # from a raw value to the same with its lists trimmed
+
+
+def plain_lists(raw: Any, kind: type[msgspec.Struct]) -> Any | Refusal:
     """Trim each member of each list of texts in a request or setting, and refuse an empty one.
 
     The result is ``raw`` itself where nothing changes. Example: ``{"clusters": [" a "]}`` becomes
@@ -132,78 +135,96 @@ def plain_lists(raw: Any, info: inspect.Type) -> Any | Refusal:
     refused: the job would wait for ever for a cluster without a name. A queue that allows
     tolerations of "" would allow that of every taint.
     """
+    plain = _plain_struct(kind)
+    if plain is None:
+        return raw
     try:
-        return _plain(raw, info)
+        return plain(raw)
     except _Blank as blank:
         path = list(reversed(blank.way))
         return invalid(path, blank.value, "a text with more than blanks, or no such member")
 
 
-def _plain(raw: Any, info: inspect.Type) -> Any:
-    match raw, info:
-        case list(), inspect.VarTupleType(item_type=inspect.StrType() | inspect.LiteralType()):
-            return _trimmed(raw)
-        case list(), inspect.VarTupleType():
-            made = [_below(at, each, info.item_type) for at, each in enumerate(raw)]
-            return raw if all(map(operator.is_, made, raw)) else made
-        case dict(), inspect.StructType():
-            changed = {
-                name: plain
-                for name, kind in _lists_of(info.cls)
-                if (each := raw.get(name)) is not None
-                and (plain := _below(name, each, kind)) is not each
-            }
-            return {**raw, **changed} if changed else raw
-        case dict(), inspect.DictType():
-            kept = {name: _below(name, each, info.value_type) for name, each in raw.items()}
-            return raw if all(kept[name] is raw[name] for name in raw) else kept
-        case _, inspect.UnionType():
-            return _plain(raw, _without_none(info))
+def _plain(info: inspect.Type) -> _Plain | None:
+    """What trims the lists in values of a type; None if there are none, be it deep inside."""
+    match info:
+        case inspect.VarTupleType(item_type=inspect.StrType() | inspect.LiteralType()):
+            return _trimmed
+        case inspect.VarTupleType():
+            inner = _plain(info.item_type)
+            return functools.partial(_plain_each, inner) if inner is not None else None
+        case inspect.DictType():
+            inner = _plain(info.value_type)
+            return functools.partial(_plain_values, inner) if inner is not None else None
+        case inspect.StructType():
+            return _plain_struct(info.cls)
+        case inspect.UnionType():
+            return _plain(_without_none(info))
         case _:
-            return raw
+            return None
 
 
-def _below(step: Step, raw: Any, info: inspect.Type) -> Any:
+@functools.cache
+def _plain_struct(kind: type[msgspec.Struct]) -> _Plain | None:
+    info = _type_of(kind)
+    assert isinstance(info, inspect.StructType)
+    found = [
+        (field.encode_name, plain)
+        for field in info.fields
+        if field.encode_name not in _VERBATIM and (plain := _plain(field.type)) is not None
+    ]
+    return functools.partial(_plain_fields, found) if found else None
+
+
+def _plain_fields(fields: list[tuple[str, _Plain]], raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw  # the decoder says what is wrong with it
+    made = raw
+    for name, plain in fields:
+        if each := raw.get(name):
+            made = _put(made, raw, name, each, plain)
+    return made
+
+
+def _plain_values(plain: _Plain, raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw
+    made = raw
+    for name, each in raw.items():
+        made = _put(made, raw, name, each, plain)
+    return made
+
+
+def _plain_each(plain: _Plain, raw: Any) -> Any:
+    if not isinstance(raw, list):
+        return raw
+    made = raw
+    for at, each in enumerate(raw):
+        made = _put(made, raw, at, each, plain)
+    return made
+
+
+def _put(made: Any, raw: Any, step: Step, each: Any, plain: _Plain) -> Any:
+    """``made``, or a copy of ``raw`` from the first change on, with one member trimmed."""
     try:
-        return _plain(raw, info)
+        trimmed = plain(each)
     except _Blank as blank:
         blank.way.append(step)
         raise
+    if trimmed is not each:
+        made = made if made is not raw else raw.copy()
+        made[step] = trimmed
+    return made
 
 
-def _trimmed(raw: list[Any]) -> list[Any]:
+def _trimmed(raw: Any) -> Any:
+    if not isinstance(raw, list):
+        return raw
     made = [each.strip() if isinstance(each, str) else each for each in raw]
     if "" in made:
         at = made.index("")
         raise _Blank(raw[at], at)
     return raw if made == raw else made
-
-
-@functools.cache
-def _lists_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, inspect.Type], ...]:
-    """Fields of a type in which there are lists of texts, be it deep inside."""
-    info = _type_of(kind)
-    assert isinstance(info, inspect.StructType)
-    return tuple(
-        (field.encode_name, field.type)
-        for field in info.fields
-        if field.encode_name not in _VERBATIM and _has_lists(field.type)
-    )
-
-
-def _has_lists(info: inspect.Type) -> bool:
-    match info:
-        case inspect.VarTupleType():
-            texts = isinstance(info.item_type, inspect.StrType | inspect.LiteralType)
-            return texts or _has_lists(info.item_type)
-        case inspect.DictType():
-            return _has_lists(info.value_type)
-        case inspect.StructType():
-            return bool(_lists_of(info.cls))
-        case inspect.UnionType():
-            return _has_lists(_without_none(info))
-        case _:
-            return False
 
 
 class _Twice(Exception):

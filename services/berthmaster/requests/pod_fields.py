@@ -39,6 +39,8 @@ _NO_NUL: Final = "text without a NUL byte: no process can get one"
 
 def run_fault(run: RunSpec) -> Refusal | None:
     """Return the first part of what the pods run that no cluster accepts, if any."""
+    if not (run.image or run.env or run.secret_env or run.command or run.args):
+        return None
     return next(_run_faults(run), None)
 
 

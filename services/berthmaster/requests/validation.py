@@ -149,6 +149,10 @@ def request_fault(request: JobRequest) -> Refusal | None:
                 most(pod_set),
                 f"at most {MAX_PODS} pods in all pod sets together; these make {pods}",
             )
+    for label in request.cluster_labels:
+        if not label.strip():
+            right = "a label or property of clusters, such as region"
+            return invalid(["cluster_labels", label], label, right)
     for at, place in enumerate(request.data):
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"

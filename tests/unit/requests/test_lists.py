@@ -62,6 +62,14 @@ def test_an_empty_member_is_refused_with_its_index(
     assert read(kind, body) == right
 
 
+def test_a_label_of_clusters_without_a_name_is_refused() -> None:
+    found = read("request", {"cluster_labels": {"region": "eu", " ": "x"}})
+    right = "a label or property of clusters, such as region"
+    assert found == Refusal(
+        code="invalid", field='cluster_labels[" "]', value='" "', expected=right
+    )
+
+
 def test_members_are_trimmed() -> None:
     pods = {"gpus": 1, "gpu_models": [" H100\t", "A100"], "claims": ["x "]}
     request = read("request", {"clusters": [" a "], "pod_sets": [pods]})
