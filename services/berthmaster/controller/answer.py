@@ -72,8 +72,8 @@ def answer_to(error: KubernetesError | Declined) -> Answer:
     outcome = error.outcome if isinstance(error, Declined) else _outcome(error)
     told_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     pause_s = told_s if told_s and outcome is Outcome.LATER else None
-    why, of_object = str(error)[:MAX_WHY_CHARS], isinstance(error, ApiError)
-    of_object = of_object and is_about_object(error)
+    why = str(error)[:MAX_WHY_CHARS]
+    of_object = isinstance(error, ApiError) and is_about_object(error)
     return Answer(outcome, type(error).__name__, why, pause_s, is_about_object=of_object)
 
 

@@ -199,7 +199,8 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
         why, heals, hopeless = _stuck(pod)
         # The kubelet goes to and fro between names for one trouble: the pod's is what lasts.
         if why and (not heals or scene.lasted_s(_name(pod), now_s) >= PULL_S):
-            refused = PodsRefused(attempt, why, "not_started", pod.spec.node_name, hopeless)
+            node = "" if hopeless else pod.spec.node_name  # which has nothing to do with it
+            refused = PodsRefused(attempt, why, "not_started", node, hopeless)
             return AttemptStatus([*events, refused])
         if why:
             again_s = PULL_S

@@ -463,6 +463,8 @@ def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) 
 
 def _kind_of(info: inspect.Type) -> Any:
     """The type that msgspec describes as ``info``, bounds included."""
+    of_tuples: Any = tuple  # types are made here, which no checker of types follows
+    of_maps: Any = dict
     match info:
         case inspect.StructType():
             return info.cls
@@ -473,22 +475,26 @@ def _kind_of(info: inspect.Type) -> Any:
         case inspect.LiteralType():
             return Literal[info.values]
         case inspect.VarTupleType():
-            bounds = Meta(min_length=info.min_length, max_length=info.max_length)
-            return Annotated[tuple[_kind_of(info.item_type), ...], bounds]
+            members = of_tuples[_kind_of(info.item_type), ...]
+            return _bounded(members, info, "min_length", "max_length")
         case inspect.DictType():
-            bounds = Meta(min_length=info.min_length, max_length=info.max_length)
-            kinds = dict[_kind_of(info.key_type), _kind_of(info.value_type)]  # type: ignore[misc]
-            return Annotated[kinds, bounds]
+            members = of_maps[_kind_of(info.key_type), _kind_of(info.value_type)]
+            return _bounded(members, info, "min_length", "max_length")
         case inspect.StrType():
-            low, high = info.min_length, info.max_length
-            return Annotated[str, Meta(pattern=info.pattern, min_length=low, max_length=high)]
-        case inspect.IntType() | inspect.FloatType():
-            number = Meta(gt=info.gt, ge=info.ge, lt=info.lt, le=info.le)
-            return Annotated[int if isinstance(info, inspect.IntType) else float, number]
+            return _bounded(str, info, "pattern", "min_length", "max_length")
+        case inspect.IntType():
+            return _bounded(int, info, "gt", "ge", "lt", "le")
+        case inspect.FloatType():
+            return _bounded(float, info, "gt", "ge", "lt", "le")
         case inspect.BoolType():
             return bool
         case _:
             return Any
+
+
+def _bounded(kind: Any, info: inspect.Type, *names: str) -> Any:
+    bounds = {name: bound for name in names if (bound := getattr(info, name)) is not None}
+    return Annotated[kind, Meta(**bounds)] if bounds else kind
 
 
 def words(info: inspect.Type) -> str:
