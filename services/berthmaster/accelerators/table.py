@@ -108,8 +108,9 @@ def row_of(name: str) -> Row | None:
     return next((row for row in TABLE if row.matches(name)), None)
 
 
+# 244: Kubernetes counts each in a quota as "requests.<name>", whose domain has at most 253.
 _NAME: Final = re.compile(
-    r"(?=[^/]{1,253}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+    r"(?=[^/]{1,244}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
     r"/[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from berthmaster.cli.session import EXIT_UNREACHABLE, kubernetes_work, usage
+from berthmaster.runtime.parse import EmptyMember, members
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
 
@@ -39,7 +40,10 @@ def bootstrap(
     from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS
     from berthmaster.credentials.way_in import documents
 
-    kinds = tuple(frameworks.split(",")) if frameworks else DEFAULT_FRAMEWORKS
+    try:
+        kinds = members(frameworks or "") or DEFAULT_FRAMEWORKS
+    except EmptyMember as error:
+        usage(f"--frameworks {frameworks!r}: {error}")
     if unknown := [one for one in kinds if one not in FRAMEWORKS]:
         usage(f"--frameworks {unknown[0]}: right are {', '.join(FRAMEWORKS)}")
     found = documents(hub_id or _identity(hub), name, namespace=worker_namespace, frameworks=kinds)

@@ -32,6 +32,7 @@ from berthmaster.cli.keys_folder import (
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.session import Output
+from berthmaster.runtime.parse import EmptyMember, members
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -185,7 +186,10 @@ def _hand_over(
     if nodes and login:
         raise FolderFailed("--nodes and --login: the agents on nodes have a key and no token")
     user = f"{NODES if nodes else AGENT}.{token(name)}"
-    allowed = [part.strip() for part in namespaces.split(",") if part.strip()]
+    try:
+        allowed = members(namespaces)
+    except EmptyMember as error:
+        raise FolderFailed(f"--namespaces {namespaces!r}: {error}; right is A,B") from error
     if not allowed:
         raise FolderFailed(f"--namespaces {namespaces!r}: right is at least one, such as ml")
     where = url_for_agents(folder, url)

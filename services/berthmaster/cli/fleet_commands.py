@@ -11,7 +11,7 @@ import msgspec
 from berthmaster.cli.completion import CLUSTER, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
-from berthmaster.cli.requests import WrongInput, parse_duration_s, parse_gpus, parse_weights
+from berthmaster.cli.requests import WrongInput, exactly, parse_duration_s, parse_weights
 from berthmaster.cli.session import Session, bus_command, caller, usage
 from berthmaster.client import BerthError, Client, NotAllowedError
 from berthmaster.client.following import SeenDead
@@ -20,6 +20,7 @@ from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.api import OperatorReply, QueueStanding
 from berthmaster.messages.control import EndKind, QueuePlace, QueueSetting, QueueWebhook
 from berthmaster.messages.fleet import NodeReport
+from berthmaster.runtime.parse import EmptyMember, members
 
 ACCOUNTS_LIMIT_S: Final = 3.0
 _ALLOWED: Final = {
@@ -439,7 +440,8 @@ def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for flag, field in _DEFAULTS.items():
         if (text := flags.get(flag)) is not None:
-            found[field] = None if text == "none" else parse_duration_s(text)
+            zero = field == "grace_s"
+            found[field] = None if text == "none" else parse_duration_s(text, zero=zero)
     if (text := flags.get("default_preemptible")) is not None:
         found["preemptible"] = _YES_NO[text]
     return found
@@ -454,7 +456,7 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
         new["preempts_equals"] = _YES_NO[text]
     for flag, field in _AMOUNTS.items():
         if flags.get(flag) is not None:
-            new[field] = _gpu_milli(flags[flag])
+            new[field] = _gpu_milli(f"--{flag.replace('_', '-')}", flags[flag])
     for flag in ("max_running", "max_waiting"):
         if flags.get(flag) is not None:
             new[f"{flag}_jobs"] = _jobs(f"--{flag.replace('_', '-')}", flags[flag])
@@ -465,7 +467,7 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     if flags.get("max_priority") is not None:
         new["max_priority"] = _priority(flags["max_priority"])
     if allows := {
-        field: _listed(flags[flag])
+        field: _listed(f"--{flag.replace('_', '-')}", flags[flag])
         for flag, field in _ALLOWED.items()
         if flags.get(flag) is not None
     }:
@@ -499,10 +501,13 @@ def queue_place(text: str) -> tuple[str, QueuePlace]:
     return found["cluster"] or "*", place
 
 
-def _listed(text: str) -> tuple[str, ...] | None:
+def _listed(flag: str, text: str) -> tuple[str, ...] | None:
     if text == "any":
         return None
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        return members(text)
+    except EmptyMember as error:
+        raise WrongInput(f"{flag} {text!r}: {error}; right is A,B, '' or 'any'") from error
 
 
 def _priority(text: str) -> int | None:
@@ -522,11 +527,13 @@ def _jobs(flag: str, text: str) -> int | None:
     return int(text)
 
 
-def _gpu_milli(text: str) -> int | None:
+def _gpu_milli(flag: str, text: str) -> int | None:
     if text == "none":
         return None
-    gpus, milli = parse_gpus(text)
-    return gpus * milli
+    milli = exactly(text, 1000)
+    if milli is None:
+        raise WrongInput(f"{flag} {text!r}: right is a number of GPUs such as 8 or 2.5, or 'none'")
+    return milli
 
 
 @click.command("dead")

@@ -6,7 +6,6 @@ in UTC, since that is how sums are kept.
 
 import csv
 import io
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from berthmaster.messages.usage import UsageReport
 
 GROUPS: Final = get_args(ReportGroup)
-_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([hdw])")
-_SECONDS: Final = {"h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
 _FORMS: Final = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d", "%Y-%m")
 RIGHT: Final = "2026-11, 2026-11-24, 2026-11-24T13:30, or 7d, 12h, 4w ago"
 
@@ -44,8 +41,13 @@ def moment(text: str, now_s: float) -> float:
     """Seconds since 1970 of what a person writes. Raises WrongMoment."""
     if text == "now":
         return now_s
-    if (ago := _AGO.fullmatch(text)) is not None:
-        return now_s - float(ago[1]) * _SECONDS[ago[2]]
+    from berthmaster.cli.requests import WrongInput, parse_duration_s
+
+    if text[-1:].isalpha():
+        try:
+            return now_s - parse_duration_s(text)
+        except WrongInput:
+            pass
     for form in _FORMS:
         try:
             return datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()

@@ -4,6 +4,8 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,9 +18,15 @@ from berthmaster.messages.families import JOB_REQUESTS
 from berthmaster.messages.workload import JobRequest
 
 T = TypeVar("T")
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|Gi|Ti|M|G|T)?i?B?", re.IGNORECASE)
-_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, None: 1}
+_DURATION: Final = re.compile(
+    r"(?:(\d+(?:\.\d+)?)w)?(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?"
+    r"(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?",
+    re.ASCII,
+)
+_UNITS_S: Final = (604_800, 86_400, 3600, 60, 1, 0.001)  # of the groups, the largest first
+_NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{1,15})?", re.ASCII)
+_MOST_S: Final = 36_525 * 86_400.0  # a century: longer is a slip, and no clock has it
+_SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*(?:([KMGT]i?)B?)", re.ASCII)
 _FLAGS_OF: Final = {  # where a flag is not named as its field
     "gpu_models": "--model",
     "prefer_gpu_models": "--prefer-model",
@@ -46,58 +54,76 @@ _FLAGS_OF: Final = {  # where a flag is not named as its field
     "max_run_s": "--max-run",
     "run": "--image or the command",
 }
-_MIB: Final = {"m": 1, "g": 1024, "t": 1024 * 1024}
+_MIB: Final = {
+    "K": Fraction(1, 1024),
+    "M": Fraction(1),
+    "G": Fraction(1024),
+    "T": Fraction(1024 * 1024),
+}
 
 
 class WrongInput(ValueError):
     """What was given cannot be a request; the text says where and what would be right."""
 
 
-def parse_duration_s(text: str) -> float:
-    """90, 90s, 1.5m, 2h, 1h30m. Raises WrongInput."""
-    total, at = 0.0, 0
-    for match in _DURATION.finditer(text.strip()):
-        if match.start() != at:
-            break
-        total += float(match[1]) * _SECONDS[match[2]]
-        at = match.end()
-    if not text.strip() or at != len(text.strip()) or total <= 0:
-        raise WrongInput(f"{text!r} is no duration; right are 90s, 1.5m, 2h, 1h30m")
+def parse_duration_s(text: str, *, zero: bool = False) -> float:
+    """Seconds of 90, 90s, 1.5m, 2h, 1h30m, 1w2d. Each number has its unit, the larger first, or one
+    number alone counts seconds. ``zero``: 0 will do. Raises WrongInput."""
+    right = "right are 90s, 1.5m, 2h, 1h30m" + (", 0s" if zero else "")
+    text = text.strip()
+    wrong = WrongInput(f"{text[:64]!r} is no duration; {right}")
+    if _NUMBER.fullmatch(text):
+        total = float(text)
+    elif text and (found := _DURATION.fullmatch(text)) is not None:
+        pairs = zip(found.groups(), _UNITS_S, strict=True)
+        total = sum(float(number) * unit_s for number, unit_s in pairs if number is not None)
+    else:
+        raise wrong
+    if total > _MOST_S or (total <= 0 and not zero):
+        raise wrong
     return total
 
 
 def parse_memory_mib(text: str) -> int:
-    """512, 512Mi, 16Gi, 1.5T; a bare number is MiB. Raises WrongInput."""
-    match = _MEMORY.fullmatch(text.strip())
-    if not match:
+    """MiB of 512, 512Mi, 16Gi, 1.5T, rounded up: what is not 0 never becomes 0, which is no limit.
+    A number alone counts whole MiB; K, M, G and T count as Ki, Mi, Gi and Ti. Raises WrongInput."""
+    text = text.strip()
+    if _NUMBER.fullmatch(text) and text.isdecimal():
+        return int(text)
+    found = _SIZE.fullmatch(text)
+    if found is None:
         raise WrongInput(f"{text!r} is no amount of memory; right are 512 (MiB), 512Mi, 16Gi")
-    return round(float(match[1]) * _MIB[(match[2] or "M")[0].lower()])
+    return math.ceil(Fraction(found[1]) * _MIB[found[2][0]])
 
 
 def parse_cpu_milli(text: str) -> int:
-    """4, 0.5, 250m. Raises WrongInput."""
-    try:
-        milli = int(text[:-1]) if text.endswith("m") else round(float(text) * 1000)
-    except (ValueError, OverflowError):
-        milli = -1
-    if milli < 0:
+    """Thousandths of 4, 0.5, 250m, rounded up: what is not 0 never becomes 0. Raises WrongInput."""
+    text = text.strip()
+    number = text.removesuffix("m")
+    if not _NUMBER.fullmatch(number):
         raise WrongInput(f"{text!r} is no number of CPUs; right are 4, 0.5, 250m")
-    return milli
+    return math.ceil(Fraction(number) * (1 if number != text else 1000))
 
 
 def parse_gpus(text: str) -> tuple[int, int]:
     """(GPUs, milli of each): 8, 1, or a share of one such as 0.5. Raises WrongInput."""
+    milli = exactly(text, 1000)
+    if milli is not None and 0 < milli < 1000:
+        return 1, milli
+    if milli is not None and milli % 1000 == 0 and milli <= 10**9:
+        return milli // 1000, 1000
     right = "0, 1, 8, a share such as 0.5, or its memory such as 8Gi"
-    wrong = WrongInput(f"{text!r} is no number of GPUs; right are {right}")
-    try:
-        value = float(text)
-    except ValueError:
-        raise wrong from None
-    if 0.001 <= value < 1:
-        return 1, round(value * 1000)
-    if 0 <= value <= 1e6 and value == int(value):  # not NaN, not infinite
-        return int(value), 1000
-    raise wrong
+    raise WrongInput(f"{text!r} is no number of GPUs; right are {right}")
+
+
+def exactly(text: str, parts: int) -> int | None:
+    """How many parts of one a number comes to; None where the text is no number, or no whole number
+    of parts: 2.5 is 2500 thousandths, 0.0005 is none."""
+    text = text.strip()
+    if not _NUMBER.fullmatch(text):
+        return None
+    found = Fraction(text) * parts
+    return found.numerator if found.denominator == 1 else None
 
 
 def parse_pairs(texts: Sequence[str], what: str = "label") -> dict[str, str]:
@@ -182,11 +208,11 @@ _OF_REQUEST: Final[Mapping[str, tuple[str, Read]]] = {
     "deadline": ("deadline_s", parse_duration_s),
     "checkpoint_every": ("checkpoint_every_s", parse_duration_s),
     "not_preemptible": ("preemptible", operator.not_),
-    "grace": ("grace_s", parse_duration_s),
+    "grace": ("grace_s", partial(parse_duration_s, zero=True)),
     "max_run": ("max_run_s", parse_duration_s),
     "set_name": ("set", str),
     "retries": ("retries", int),
-    "backoff": ("backoff_s", parse_duration_s),
+    "backoff": ("backoff_s", partial(parse_duration_s, zero=True)),
     "no_retry_exit_code": ("no_retry_exit_codes", list),
 }
 
@@ -255,7 +281,7 @@ def _gpus_of(given: Mapping[str, Any]) -> dict[str, Any]:
         if text not in (None, "1"):
             raise WrongInput(f"--mig: {profile} is a part of one GPU; leave out --gpus {text}")
         return {"gpus": 1, "gpu_milli": milli, "mig_profile": profile} | memory
-    if text is not None and text[-1:].isalpha() and _MEMORY.fullmatch(text):
+    if text is not None and _SIZE.fullmatch(text.strip()):
         if memory:
             raise WrongInput(f"--gpu-memory: --gpus {text} is the part's memory already")
         if (part_mib := parse_memory_mib(text)) < 1:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
+from berthmaster.runtime.parse import EmptyMember, members
 from berthmaster.runtime.ports import PAGE_PORT
 from berthmaster.supervisor import plan
 from berthmaster.supervisor.faults import FAULTS, fault_text
@@ -140,7 +141,7 @@ def options_of(folder: Path, flags: dict[str, Any], tenants: tuple[str, ...] = (
         karmada=karmada,
         workers=workers,
         mode=flags.get("mode") or "observe",
-        namespaces=tuple(_listed(flags.get("namespaces"))),
+        namespaces=_namespaces(flags.get("namespaces")),
         labels=labels_of(flags.get("labels") or ()),
         external=tuple(flags.get("external") or ()),
         login_mapping=flags.get("login"),
@@ -168,8 +169,11 @@ def labels_of(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+def _namespaces(text: str | None) -> tuple[str, ...]:
+    try:
+        return members(text or "")
+    except EmptyMember as error:
+        raise PlanError(f"--namespaces {text!r}: {error}; right is A,B") from error
 
 
 def services_of(

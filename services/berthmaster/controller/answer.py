@@ -16,6 +16,7 @@ A write that failed is an answer, never an exception into the core.
 from enum import Enum
 from typing import Final, NamedTuple
 
+from berthmaster.kubernetes.denials import is_about_object
 from berthmaster.kubernetes.errors import (
     NO_ANSWER,
     AlreadyExists,
@@ -47,6 +48,7 @@ class Answer(NamedTuple):
     why: str = ""  # for people
     pause_s: float | None = None  # before another try is worth it; None = as the core paces itself
     found: object = None  # the object as the server has it now, where that is known
+    is_about_object: bool = False  # the object was refused for its own sake (kubernetes/denials.py)
 
     @property
     def done(self) -> bool:
@@ -70,7 +72,9 @@ def answer_to(error: KubernetesError | Declined) -> Answer:
     outcome = error.outcome if isinstance(error, Declined) else _outcome(error)
     told_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     pause_s = told_s if told_s and outcome is Outcome.LATER else None
-    return Answer(outcome, type(error).__name__, str(error)[:MAX_WHY_CHARS], pause_s)
+    why = str(error)[:MAX_WHY_CHARS]
+    of_object = isinstance(error, ApiError) and is_about_object(error)
+    return Answer(outcome, type(error).__name__, why, pause_s, is_about_object=of_object)
 
 
 def _outcome(error: KubernetesError) -> Outcome:

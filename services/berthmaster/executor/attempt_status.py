@@ -58,7 +58,8 @@ MAX_MESSAGE_CHARS: Final = 300
 # JobSet's, and the phases of Volcano's Job.
 _BY_PODS: Final = ("FailedJobs", "Failed", "Terminated")
 _RAYS_EXIT_CODE: Final = re.compile(r"exit code (\d{1,3})\b")
-_HOPELESS: Final = ("InvalidImageName", "ErrImageNeverPull")
+_NO_IMAGE: Final = "InvalidImageName"
+_NEVER: Final = (_NO_IMAGE, "ErrImageNeverPull")
 _PERHAPS: Final = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -204,11 +205,12 @@ def _alive(scene: Scene, job: JobObject, now_s: float) -> AttemptStatus:
     again_s = None
     reason = ""
     for pod in _in_order(scene):
-        why, hopeless = _stuck(pod)
+        why, heals, hopeless = _stuck(pod)
         # The kubelet goes to and fro between names for one trouble: the pod's is what lasts.
-        if hopeless or (why and scene.lasted_s(_name(pod), now_s) >= PULL_S):
-            node = pod.spec.node_name
-            return AttemptStatus([*events, PodsRefused(attempt, why, "not_started", node)])
+        if why and (not heals or scene.lasted_s(_name(pod), now_s) >= PULL_S):
+            node = "" if hopeless else pod.spec.node_name  # which has nothing to do with it
+            refused = PodsRefused(attempt, why, "not_started", node, hopeless)
+            return AttemptStatus([*events, refused])
         if why:
             again_s = PULL_S
         else:
@@ -488,15 +490,16 @@ def _ending(pod: str, how: Terminated) -> str:
     return _cut(f"{told}: {how.message.strip()}" if how.message else told)
 
 
-def _stuck(pod: PodObject) -> tuple[str, bool]:
-    """Why a container cannot start, and whether that never heals."""
+def _stuck(pod: PodObject) -> tuple[str, bool, bool]:
+    """Why a container cannot start, whether that may heal, and whether no cluster could start it
+    either: the image's name is none."""
     for status in pod.status.container_statuses or ():
         waits = status.state.waiting
-        if waits is not None and waits.reason in (*_HOPELESS, *_PERHAPS):
+        if waits is not None and waits.reason in (*_NEVER, *_PERHAPS):
             told = f"pod {_name(pod)}: {waits.reason}"
             told = f"{told}: {waits.message}" if waits.message else told
-            return _cut(told), waits.reason in _HOPELESS
-    return "", False
+            return _cut(told), waits.reason in _PERHAPS, waits.reason == _NO_IMAGE
+    return "", True, False
 
 
 def _unscheduled(pod: PodObject, scene: Scene) -> str:

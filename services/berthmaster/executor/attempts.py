@@ -48,6 +48,7 @@ class Held(msgspec.Struct, kw_only=True):
     unsure: bool = False  # a create was sent, and nobody knows what became of it
     known: bool = False  # its object was seen, or there is none to come: it can be judged
     refused: str = ""  # the cluster's reason for not making it
+    hopeless: bool = False  # and no other cluster would make it
     completed: str = ""  # the object (uid) of which all is there that belongs to it
     deleted: str = ""  # the object (uid) that the server was told to delete
     told: dict[type, PodEvent] = {}
@@ -102,11 +103,16 @@ class Held(msgspec.Struct, kw_only=True):
             status = standing(self.scene, now_s)
             if not self.refused or self.scene.stopped is not None:
                 return status
-            return status._replace(events=[PodsRefused(self.attempt, self.refused), *status.events])
-        told: list[PodEvent] = [PodsRefused(self.attempt, self.refused)]
+            return status._replace(events=[self._refusal(), *status.events])
+        told: list[PodEvent] = [self._refusal()]
         if self.goal is Goal.STOP:
             told.append(PodsGone(self.attempt, self.stop_reason))
         return AttemptStatus(told)
+
+    def _refusal(self) -> PodsRefused:
+        if self.hopeless:
+            return PodsRefused(self.attempt, self.refused, "not_started", hopeless=True)
+        return PodsRefused(self.attempt, self.refused)
 
     def lose(self) -> None:
         """Its object is not there (any more)."""

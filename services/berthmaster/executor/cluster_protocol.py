@@ -124,12 +124,14 @@ class PodsSaid(NamedTuple):
 
 
 class PodsRefused(NamedTuple):
-    """The cluster did not take a pod, or lost one through no fault of the job."""
+    """The cluster did not take a pod, or lost one through no fault of the job. ``hopeless``: the
+    request itself cannot run, so that no other cluster is tried."""
 
     attempt: Attempt
     reason: str
     fault: Fault = ""
     node: str = ""  # on which that happened, "" = not known
+    hopeless: bool = False
 
 
 class PodsCompleted(NamedTuple):

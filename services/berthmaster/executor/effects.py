@@ -188,6 +188,6 @@ class AttemptEffects:
     def _refuse(self, held: Held, error: RefusedToMake) -> None:
         if isinstance(error.__cause__, Forbidden):
             self._note(held, error.__cause__)
-        held.refused = str(error)
+        held.refused, held.hopeless = str(error), error.of_request
         held.known = True
         self._log.warning("the cluster refuses", attempt=held.text, why=held.refused)

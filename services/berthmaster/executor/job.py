@@ -61,6 +61,7 @@ class FinalResult(NamedTuple):
     blameless: bool = False  # of an eviction: nobody did anything wrong
     fault: Fault = ""
     node: str = ""  # on which that happened, "" = not known
+    hopeless: bool = False  # of a failure: another attempt would end the same way
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -202,8 +203,9 @@ class Job(msgspec.Struct, kw_only=True):
                 if checkpoint is not None:
                     is_news = checkpoint != self.told_checkpoint
                     self.said_checkpoint = checkpoint if is_news else None
-            case PodsRefused(_, reason, fault, node):
-                self.judge(FinalResult(How.EVICTED, reason, fault=fault, node=node))
+            case PodsRefused(_, reason, fault, node, hopeless):
+                how = How.FAILED if hopeless else How.EVICTED
+                self.judge(FinalResult(how, reason, fault=fault, node=node, hopeless=hopeless))
             case PodsFailed(_, reason, exit_code, fault, node):
                 self.judge(FinalResult(How.FAILED, reason, exit_code, fault=fault, node=node))
             case PodsCompleted():

@@ -63,7 +63,7 @@ class LogEvents(NamedTuple):
     def ending(self, job: Job, verdict: FinalResult, now_s: float) -> WorkloadEvent:
         """A wish to cancel outweighs an eviction; too many evictions are a failure, but for those
         that count against nobody."""
-        how, reason, exit_code, blameless, fault, node = verdict
+        how, reason, exit_code, blameless, fault, node, _ = verdict
         head = self._head(job, now_s)
         if how is How.FAILED and _is_tried_again(job, verdict, now_s):
             return Evicted(
@@ -112,7 +112,7 @@ class LogEvents(NamedTuple):
 
 
 def _is_tried_again(job: Job, verdict: FinalResult, now_s: float) -> bool:
-    if job.request is None or job.cancel or job.leaving:
+    if job.request is None or job.cancel or job.leaving or verdict.hopeless:
         return False
     ends_s = max_run_ends_s(job)
     if ends_s is not None and now_s >= ends_s:

@@ -84,7 +84,12 @@ _DIGEST_CHARS: Final = 6
 
 
 class Unmakeable(Exception):
-    """No such object can be made here; the text says why, for people."""
+    """No such object can be made here; the text says why, for people. ``of_request``: nor in any
+    other cluster."""
+
+    def __init__(self, why: str, *, of_request: bool = False) -> None:
+        super().__init__(why)
+        self.of_request = of_request
 
 
 class Style(NamedTuple):
@@ -137,11 +142,13 @@ def document(
     lets the number of pods change. Raises Unmakeable."""
     request, target = order.request, order.target
     if not request.run.image:
-        raise Unmakeable("run.image is missing: a real cluster needs an image to run")
+        why = "run.image is missing: a real cluster needs an image to run"
+        raise Unmakeable(why, of_request=True)
     if target.via == "hub":
         raise Unmakeable("its queue goes by way of the hub, whose reconciler makes its job")
     if target.via == "worker" and left_s is not None:
-        raise Unmakeable("its deadline cannot be kept where the cluster's own queue starts it")
+        why = "its deadline cannot be kept where the cluster's own queue starts it"
+        raise Unmakeable(why, of_request=True)
     kind = kind_of(order, style)
     name = object_name(order.attempt, kind)
     style, peers = _said_by(kind, style), _peers_of(kind, request, name)

@@ -49,7 +49,7 @@ from berthmaster.executor.manifest import (
 from berthmaster.executor.offers import Offers
 from berthmaster.kubernetes import labels, rendezvous
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.denials import Denials
+from berthmaster.kubernetes.denials import Denials, is_about_object
 from berthmaster.kubernetes.errors import (
     AlreadyExists,
     ApiError,
@@ -91,7 +91,12 @@ class Expired(Exception):
 
 
 class RefusedToMake(Exception):
-    """The cluster will not have it; repeating is pointless. The text says why."""
+    """The cluster will not have it; repeating is pointless. The text says why. ``of_request``: for
+    the request's own sake, so that no other cluster is worth a try."""
+
+    def __init__(self, why: str, *, of_request: bool = False) -> None:
+        super().__init__(why)
+        self.of_request = of_request
 
 
 class JobWriter:
@@ -155,7 +160,7 @@ class JobWriter:
         try:
             body = document(order, self._left_s(order), self._offers, self.style, existing)
         except Unmakeable as error:
-            raise RefusedToMake(str(error)) from error
+            raise RefusedToMake(str(error), of_request=error.of_request) from error
         path = held.kind.path(namespace=held.namespace)
         if kueue_may_resize(order, held.kind) and not await self._lets_resize(path, body):
             left_s = self._left_s(order)
@@ -173,7 +178,8 @@ class JobWriter:
             if self._may_pass(error, path):
                 raise
             self.refused += 1
-            raise RefusedToMake(error.message or str(error)) from error
+            of_request = is_about_object(error)
+            raise RefusedToMake(error.message or str(error), of_request=of_request) from error
         self.made += 1
         self._denials.allowed(path)
         held.see(held.kind, job)
@@ -265,7 +271,7 @@ class JobWriter:
         except ApiError as error:
             if not _final(error) or self._may_pass(error, path):
                 raise
-            self.refused += 1
+            self.refused += 1  # of the request nothing is in it but the cluster's own settings
             raise RefusedToMake(error.message or str(error)) from error
         else:
             self._denials.allowed(path)
@@ -511,6 +517,8 @@ def ended(job: JobObject) -> bool:
 
 def _final(error: ApiError) -> bool:
     """Whether the server's no is its last word, as far as a machine can tell."""
+    if is_about_object(error):
+        return True
     if isinstance(error, Unauthorized | TooManyRequests | Conflict):
         return False
     return 400 <= error.status < 500 and error.status != _REQUEST_TIMEOUT

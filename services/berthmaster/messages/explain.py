@@ -12,12 +12,13 @@ import difflib
 import functools
 import json
 import math
+import operator
 import re
-from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import UNREADABLE, Reader
@@ -29,8 +30,8 @@ MAX_REQUEST_BYTES: Final = 256 * 1024
 VALUE_CHARS: Final = 80
 FIELD_CHARS: Final = 200
 EXPECTED_CHARS: Final = 600
-MOST_DIGITS: Final = 20  # a sign and 19 of them: what 64 bits hold
 _NAME_PATTERN_START: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_KEY_PATTERN_START: Final = "^[-._a-zA-Z0-9]+$"
 _PLACE: Final = re.compile(
     r" - at (?P<key>`key` in )?`\$(?P<path>(?:\.\w+|\[\d+\]|\[\.\.\.\])*)`\Z"
 )
@@ -96,25 +97,148 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
             expected=f"at most {MAX_REQUEST_BYTES} bytes",
         )
     try:
-        request = decoder.decode(data)
-        return twice_named(data) or request
+        raw = msgspec.json.decode(data)
+        plain = plain_lists(raw, kind)
+        if isinstance(plain, Refusal):
+            return plain
+        request = decoder.decode(data if plain is raw else msgspec.json.encode(plain))
+        return twice_named(data, raw) or request
     except msgspec.ValidationError as error:
         return explain_validation(kind, data, error)
     except UNREADABLE as error:
         return explain_malformed(data, error)
 
 
+# Lists of texts
+
+# Words of a command are the program's own: a blank one may be an argument, and blanks count.
+_VERBATIM: Final = ("command", "args")
+
+
+class _Blank(Exception):
+    """A member of a list that is empty, and the way to it from inside out."""
+
+    def __init__(self, value: str, index: int) -> None:
+        super().__init__(value)
+        self.value = value
+        self.way: list[Step] = [index]
+
+
+_Plain = Callable[[Any], Any]  # from a raw value to the same with its lists trimmed
+
+
+def plain_lists(raw: Any, kind: type[msgspec.Struct]) -> Any | Refusal:
+    """Trim each member of each list of texts in a request or setting, and refuse an empty one.
+
+    The result is ``raw`` itself where nothing changes. Example: ``{"clusters": [" a "]}`` becomes
+    ``{"clusters": ["a"]}``, and of ``{"clusters": ["a", ""]}`` the field ``clusters[1]`` is
+    refused: the job would wait for ever for a cluster without a name. A queue that allows
+    tolerations of "" would allow that of every taint.
+    """
+    plain = _plain_struct(kind)
+    if plain is None:
+        return raw
+    try:
+        return plain(raw)
+    except _Blank as blank:
+        path = list(reversed(blank.way))
+        return invalid(path, blank.value, "a text with more than blanks, or no such member")
+
+
+def _plain(info: inspect.Type) -> _Plain | None:
+    """What trims the lists in values of a type; None if there are none, be it deep inside."""
+    match info:
+        case inspect.VarTupleType(item_type=inspect.StrType() | inspect.LiteralType()):
+            return _trimmed
+        case inspect.VarTupleType():
+            inner = _plain(info.item_type)
+            return functools.partial(_plain_each, inner) if inner is not None else None
+        case inspect.DictType():
+            inner = _plain(info.value_type)
+            return functools.partial(_plain_values, inner) if inner is not None else None
+        case inspect.StructType():
+            return _plain_struct(info.cls)
+        case inspect.UnionType():
+            return _plain(_without_none(info))
+        case _:
+            return None
+
+
+@functools.cache
+def _plain_struct(kind: type[msgspec.Struct]) -> _Plain | None:
+    info = _type_of(kind)
+    assert isinstance(info, inspect.StructType)
+    found = [
+        (field.encode_name, plain)
+        for field in info.fields
+        if field.encode_name not in _VERBATIM and (plain := _plain(field.type)) is not None
+    ]
+    return functools.partial(_plain_fields, found) if found else None
+
+
+def _plain_fields(fields: list[tuple[str, _Plain]], raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw  # the decoder says what is wrong with it
+    made = raw
+    for name, plain in fields:
+        if each := raw.get(name):
+            made = _put(made, raw, name, each, plain)
+    return made
+
+
+def _plain_values(plain: _Plain, raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw
+    made = raw
+    for name, each in raw.items():
+        made = _put(made, raw, name, each, plain)
+    return made
+
+
+def _plain_each(plain: _Plain, raw: Any) -> Any:
+    if not isinstance(raw, list):
+        return raw
+    made = raw
+    for at, each in enumerate(raw):
+        made = _put(made, raw, at, each, plain)
+    return made
+
+
+def _put(made: Any, raw: Any, step: Step, each: Any, plain: _Plain) -> Any:
+    """``made``, or a copy of ``raw`` from the first change on, with one member trimmed."""
+    try:
+        trimmed = plain(each)
+    except _Blank as blank:
+        blank.way.append(step)
+        raise
+    if trimmed is not each:
+        made = made if made is not raw else raw.copy()
+        made[step] = trimmed
+    return made
+
+
+def _trimmed(raw: Any) -> Any:
+    if not isinstance(raw, list):
+        return raw
+    made = [each.strip() if isinstance(each, str) else each for each in raw]
+    if "" in made:
+        at = made.index("")
+        raise _Blank(raw[at], at)
+    return raw if made == raw else made
+
+
 class _Twice(Exception):
     """A name that an object has twice."""
 
 
-def twice_named(data: bytes) -> Refusal | None:
+def twice_named(data: bytes, raw: object) -> Refusal | None:
     """A name that stands twice in one object, of which every reader would believe another one.
+    ``raw``: the same bytes decoded.
 
     What our clients send our encoder writes again byte for byte, and no name twice; that is quick
     to see. Other bytes are read by a slower reader. Raises one of UNREADABLE.
     """
-    if msgspec.json.encode(msgspec.json.decode(data)) == data:
+    if msgspec.json.encode(raw) == data:
         return None
     try:
         json.loads(data, object_pairs_hook=_once)
@@ -326,41 +450,51 @@ def _fields_of(info: inspect.Type) -> inspect.StructType | None:
 
 
 def _first_unfit(info: inspect.Type, value: dict[str, object], *, by_key: bool) -> str:
-    """The key at fault: msgspec does not tell it for maps. They hold texts, or numbers."""
-    longest = getattr(info, "max_length", None)
+    """Find the key at fault, which msgspec does not name for maps: the first key or value that is
+    none of this type; "" if each is."""
+    kind = _kind_of(info)
     for key, inner in value.items():
-        if isinstance(info, inspect.StructType) and not by_key:
-            try:
-                msgspec.convert(inner, info.cls)
-                continue
-            except msgspec.ValidationError:
-                return key
-        if isinstance(info, inspect.IntType) and by_key:
-            if not _is_whole(key, info):
-                return key
-            continue
-        text = key if by_key else inner
-        if isinstance(info, inspect.FloatType) and not by_key:
-            if not _is_number(inner, info):
-                return key
-            continue
-        if not isinstance(text, str) or (longest is not None and len(text) > longest):
+        try:
+            msgspec.convert(key if by_key else inner, kind, str_keys=True, strict=not by_key)
+        except msgspec.ValidationError:
             return key
     return ""
 
 
-def _is_whole(text: str, info: inspect.IntType) -> bool:
-    """Whether a name is one of these numbers: JSON has no others as names."""
-    if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > MOST_DIGITS:
-        return False
-    return (info.ge is None or int(text) >= info.ge) and (info.le is None or int(text) <= info.le)
+def _kind_of(info: inspect.Type) -> Any:
+    """The type that msgspec describes as ``info``, bounds included."""
+    of_tuples: Any = tuple  # types are made here, which no checker of types follows
+    of_maps: Any = dict
+    match info:
+        case inspect.StructType():
+            return info.cls
+        case inspect.UnionType():
+            return functools.reduce(operator.or_, map(_kind_of, info.types))
+        case inspect.NoneType():
+            return None
+        case inspect.LiteralType():
+            return Literal[info.values]
+        case inspect.VarTupleType():
+            members = of_tuples[_kind_of(info.item_type), ...]
+            return _bounded(members, info, "min_length", "max_length")
+        case inspect.DictType():
+            members = of_maps[_kind_of(info.key_type), _kind_of(info.value_type)]
+            return _bounded(members, info, "min_length", "max_length")
+        case inspect.StrType():
+            return _bounded(str, info, "pattern", "min_length", "max_length")
+        case inspect.IntType():
+            return _bounded(int, info, "gt", "ge", "lt", "le")
+        case inspect.FloatType():
+            return _bounded(float, info, "gt", "ge", "lt", "le")
+        case inspect.BoolType():
+            return bool
+        case _:
+            return Any
 
 
-def _is_number(value: object, info: inspect.FloatType) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    low, high = info.ge, info.le
-    return (low is None or value >= low) and (high is None or value <= high)
+def _bounded(kind: Any, info: inspect.Type, *names: str) -> Any:
+    bounds = {name: bound for name in names if (bound := getattr(info, name)) is not None}
+    return Annotated[kind, Meta(**bounds)] if bounds else kind
 
 
 def words(info: inspect.Type) -> str:
@@ -380,12 +514,14 @@ def words(info: inspect.Type) -> str:
             return f"a list{_length(info)}, each {words(info.item_type)}"
         case inspect.DictType():
             most = f"at most {info.max_length} " if info.max_length else ""
-            what = "numbers" if isinstance(info.value_type, inspect.FloatType) else "texts"
+            number = isinstance(info.value_type, inspect.FloatType | inspect.IntType)
+            what = "numbers" if number else "texts"
             return f"an object of {most}names and {what}: {words(info.value_type)}"
         case inspect.StructType():
             return f"an object with the fields {', '.join(f.encode_name for f in info.fields)}"
         case inspect.UnionType():
-            return f"{words(_without_none(info))}, or null"
+            kinds = [words(kind) for kind in info.types if not isinstance(kind, inspect.NoneType)]
+            return ", ".join(kinds) + (", or null" if len(kinds) < len(info.types) else "")
         case _:
             return "a value of another type"
 
@@ -405,6 +541,8 @@ def _text(info: inspect.StrType) -> str:
             f"1 to {info.max_length} lower-case letters, digits or '-', "
             "the first and the last a letter or digit"
         )
+    if info.pattern is not None and info.pattern.startswith(_KEY_PATTERN_START):
+        return f"1 to {info.max_length} letters, digits, '-', '_' and '.'"
     if info.max_length is None:
         return "text"
     if info.min_length:

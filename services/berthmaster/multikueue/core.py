@@ -278,6 +278,8 @@ class Reconciler:
                 memo.contest.by = answer.found.names
             return ()
         memo.trouble, memo.trouble_passes = answer.why, answer.passes
+        if isinstance(asked, MakeJob) and answer.is_about_object:
+            memo.unmakeable = answer.why
         if not answer.done:
             memo.trouble_until_s = now_s + _pause_s(write, answer)
             self._work.add_at(name, memo.trouble_until_s)

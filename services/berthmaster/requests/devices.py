@@ -39,7 +39,7 @@ def _tpu_fault(path: list[Step], pods: PodSet) -> Refusal | None:
                 return invalid([*path, field], said, "nothing, as tpus is 0")
         return None
     for at, name in enumerate(pods.tpu_accelerators):
-        if not name or name in pods.tpu_accelerators[:at]:
+        if name in pods.tpu_accelerators[:at]:
             right = f"a value of the label {tpu.ACCELERATOR_LABEL}, named once"
             return invalid([*path, "tpu_accelerators", at], name, right)
     return _slice_fault(path, pods) if pods.tpu_topology else None

@@ -1,8 +1,5 @@
 """What a pod set asks of nodes and GPUs, checked where several of its fields must agree. Pure."""
 
-import re
-from typing import Final
-
 from berthmaster.accelerators.table import is_resource_name
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.shares import profile_memory_mib, profile_milli
@@ -11,10 +8,8 @@ from berthmaster.messages.api import Refusal
 from berthmaster.messages.explain import Step, invalid
 from berthmaster.messages.workload import ONE_NODE, PodSet, Topology
 from berthmaster.requests.devices import devices_fault
-
-_LABEL: Final = re.compile(
-    r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
-)
+from berthmaster.requests.names import QUALIFIED_NAME
+from berthmaster.requests.pod_fields import nodes_fault
 
 
 def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
@@ -31,7 +26,7 @@ def pod_set_fault(path: list[Step], pods: PodSet) -> Refusal | None:
     if fault is None and pods.mig_profile:
         fault = _profile_fault(path, pods)
     if fault is None:
-        fault = devices_fault(path, pods)
+        fault = devices_fault(path, pods) or nodes_fault(path, pods)
     if fault is None and pods.topology is not None:
         fault = _topology_fault([*path, "topology"], pods, pods.topology)
     return fault
@@ -58,8 +53,6 @@ def _preference_fault(path: list[Step], pods: PodSet) -> Refusal | None:
         here: list[Step] = [*path, "prefer_gpu_models", at]
         if not pods.gpus:
             return invalid(here, model, "no model, as gpus is 0")
-        if not model:
-            return invalid(here, model, "the name of a GPU model, such as H100")
         if model in models[:at]:
             return invalid(here, model, "a model that is not named before it")
         wanted = pods.gpu_models
@@ -101,7 +94,7 @@ def _profile_fault(path: list[Step], pods: PodSet) -> Refusal | None:
 
 
 def _topology_fault(path: list[Step], pods: PodSet, topology: Topology) -> Refusal | None:
-    if topology.same and _LABEL.match(topology.same) is None:
+    if topology.same and QUALIFIED_NAME.match(topology.same) is None:
         right = f'"{ONE_NODE}", or a label of nodes such as topology.kubernetes.io/zone'
         return invalid([*path, "same"], topology.same, right)
     if topology.same == ONE_NODE and 0 < topology.max_pods_a_node < most(pods):

@@ -56,6 +56,9 @@ def refusal_of(
         return _not_elastic(setting, request)
     if setting.via == "hub" and (refusal := by_hub_refusal(request)):
         return refusal
+    if setting.via == "worker" and request.deadline_s is not None:
+        why = f"the Kueue of a cluster starts the jobs of the queue {setting.queue!r}, at its time"
+        return invalid(["deadline_s"], request.deadline_s, f"nothing: {why}")
     if refusal := via_refusal(setting, request):
         return refusal
     return request_refusal(setting, request) or _too_much(setting, request, waiting)

@@ -27,6 +27,7 @@ from berthmaster.messages.runtimes import (
 )
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.requests.names import OBJECT, OBJECT_WORDS
+from berthmaster.requests.pod_fields import template_faults
 
 TENANT: Final = "tenant"  # what every template may name besides its parameters
 PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z0-9_-]+)\s*\}\}")
@@ -58,14 +59,18 @@ def filled_in(
     values = _values(setting, asked)
     if isinstance(values, Refusal):
         return values
-    template = _filled(setting.template, {**values, TENANT: tenant})
+    try:
+        template = _filled(setting.template, {**values, TENANT: tenant})
+    except msgspec.ValidationError as error:  # such as a text that is too long by now
+        right = f"values with which the runtime {setting.runtime!r} is one ({error})"
+        return invalid(["runtime", "parameters"], asked.parameters, right)
     for name in names_in(template):
         if not OBJECT.match(name):
             right = f"such that {OBJECT_WORDS} comes of it"
             return invalid(["runtime", "parameters"], name, right)
-    for volume in template.volumes:
-        if ".." in volume.sub_path.split("/"):
-            return invalid(["runtime", "parameters"], volume.sub_path, "a folder without ..")
+    if (fault := next(template_faults([], template, is_open=None), None)) is not None:
+        of = f"for {fault.field} of the runtime {setting.runtime!r}, which parameters fill in"
+        return replace(fault, field="runtime.parameters", expected=f"{fault.expected}; {of}")
     if template.needs_command and not (request.run.command or request.run.args):
         right = f"what the runtime {setting.runtime!r} is to start"
         return invalid(["run", "args"], [], right)

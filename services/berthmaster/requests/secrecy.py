@@ -14,7 +14,6 @@ from berthmaster.messages.workload import RunSpec
 from berthmaster.runtime.redact import HIDDEN, secret_in
 
 _SUSPECT: Final = ("PASS", "SECRET", "TOKEN", "KEY", "CREDENTIAL", "SEED")  # in names
-_VARIABLE: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*\Z")
 # Their values are secrets, unless they are none at all or only say where or whether.
 _SURE: Final = re.compile(
     r"(?i)(?:SECRET|PASSWD|PASSPHRASE|PASSWORD)\Z|PASSWORD(?!.*_(?:FILE|PATH|NAME|LENGTH|POLICY)\Z)"
@@ -27,7 +26,7 @@ _MADE_UP: Final = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[\w.~+/=:-]{16,}\Z")
 
 
 def secret_fault(run: RunSpec) -> Refusal | None:
-    """The first secret in it, or the first variable that cannot be. The value is never repeated."""
+    """The first secret in it, or the first variable named twice. The value is never repeated."""
     words = "\0".join((*run.env.values(), *run.command, *run.args))
     names = "\0".join(run.env).upper()
     if secret_in(words) or any(part in names for part in _SUSPECT):  # hardly ever
@@ -35,9 +34,6 @@ def secret_fault(run: RunSpec) -> Refusal | None:
         if fault is not None:
             return fault
     for name in run.secret_env:
-        if not _VARIABLE.match(name):
-            right = "as a name there: letters, digits, _, - or ., not a digit first"
-            return invalid(["run", "secret_env", name], name, right)
         if name in run.env:
             return invalid(["run", "secret_env", name], name, "a name that run.env does not have")
     return None

@@ -33,14 +33,14 @@ from berthmaster.messages.runtimes import (
 )
 from berthmaster.messages.terms import Name
 from berthmaster.messages.workload import RunSpec
-from berthmaster.requests.names import OBJECT, OBJECT_WORDS
+from berthmaster.requests.names import OBJECT, OBJECT_WORDS, VARIABLE, VARIABLE_WORDS
+from berthmaster.requests.pod_fields import template_faults
 from berthmaster.requests.runtimes import PLACEHOLDER, TENANT, value_fault
 from berthmaster.requests.secrecy import secret_fault
 
 MAX_TEMPLATE_BYTES: Final = 64 * 1024  # every request of the runtime carries it through the log
 MAX_SET_BY_CHARS: Final = 256
 _OWN: Final = f"{{{{{TENANT}}}}}."  # how the names of a tenant's own objects begin
-_VARIABLE: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*\Z")
 _NO_MOUNT: Final = ("/proc", "/sys", "/dev", "/var/run/secrets/kubernetes.io")
 _SOURCES: Final = ("claim", "secret", "config_map", "scratch_mib")
 # In whatever spelling: what pods of requests never get, and why.
@@ -177,6 +177,7 @@ def _texts(path: list[Step], value: object) -> Iterator[tuple[list[Step], str]]:
 def _template_faults(setting: RuntimeSetting) -> Iterator[Refusal]:
     template, path = setting.template, list[Step](["template"])
     yield from _env_faults(path, setting, template)
+    yield from template_faults(path, template, is_open=PLACEHOLDER.search)
     for field in ("env_from_secrets", "env_from_config_maps", "image_pull_secrets"):
         for at, name in enumerate(getattr(template, field)):
             yield from _object_faults([*path, field, at], setting, name)
@@ -211,9 +212,8 @@ def _env_faults(
     for field, names in kinds:
         for name in names:
             here: list[Step] = [*path, field, name]
-            if not _VARIABLE.match(name):
-                right = "a variable's name: letters, digits, _, - or ., not a digit first"
-                yield invalid(here, name, right)
+            if not VARIABLE.match(name):
+                yield invalid(here, name, VARIABLE_WORDS)
             if name in seen:
                 yield invalid(here, name, "a name that no other variable has")
             if is_for_device_plugins(name):
@@ -296,12 +296,16 @@ def _path_faults(
     path = volume.mount_path
     parts = path.split("/")
     plain = path.startswith("/") and path != "/" and not {"..", "."} & set(parts)
-    if not plain or ":" in path or PLACEHOLDER.search(path) or _is_below(path, _NO_MOUNT):
+    if (
+        not plain
+        or not path.isprintable()
+        or ":" in path
+        or PLACEHOLDER.search(path)
+        or _is_below(path, _NO_MOUNT)
+    ):
         right = f"an absolute path without .., : and parameters, not in {', '.join(_NO_MOUNT)}"
         yield invalid([*here, "mount_path"], path, right)
     sub = volume.sub_path
-    if sub.startswith("/") or ".." in sub.split("/"):
-        yield invalid([*here, "sub_path"], sub, "a relative path without ..")
     whole = "".join(itertools.takewhile(lambda c: c != "/", sub))
     if whole != f"{{{{{TENANT}}}}}":
         yield from _choice_faults([*here, "sub_path"], setting, sub)

@@ -73,6 +73,7 @@ from berthmaster.messages.families import (
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.requests.dividing import divide_fault, id_fault
 from berthmaster.requests.gpu_env import gpu_env_fault
+from berthmaster.requests.pod_fields import run_fault
 from berthmaster.requests.pod_sets import pod_set_fault
 from berthmaster.requests.secrecy import secret_fault
 from berthmaster.requests.webhooks import webhook_refusal
@@ -148,6 +149,10 @@ def request_fault(request: JobRequest) -> Refusal | None:
                 most(pod_set),
                 f"at most {MAX_PODS} pods in all pod sets together; these make {pods}",
             )
+    for label in request.cluster_labels:
+        if not label.strip():
+            right = "a label or property of clusters, such as region"
+            return invalid(["cluster_labels", label], label, right)
     for at, place in enumerate(request.data):
         if not place or place.startswith("="):
             right = "a cluster's name, or a label or property of clusters as key=value"
@@ -155,7 +160,8 @@ def request_fault(request: JobRequest) -> Refusal | None:
     fault = id_fault(request) or divide_fault(request)
     if fault is not None:
         return fault
-    return secret_fault(request.run) or gpu_env_fault(request.run) or ranking_fault(request)
+    run = request.run
+    return secret_fault(run) or gpu_env_fault(run) or run_fault(run) or ranking_fault(request)
 
 
 def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:

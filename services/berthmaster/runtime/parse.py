@@ -10,6 +10,26 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
+
+class EmptyMember(ValueError):
+    """A list with an empty member; ``index`` counts from 0."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"member [{index}] is empty")
+        self.index = index
+
+
+def members(text: str) -> tuple[str, ...]:
+    """Split a list at its commas and trim each member. A blank text is the empty list. Raises
+    EmptyMember: ``gpu,`` and ``a,,b`` are slips, and an empty name may stand for every name."""
+    if not text.strip():
+        return ()
+    parts = tuple(part.strip() for part in text.split(","))
+    if "" in parts:
+        raise EmptyMember(parts.index(""))
+    return parts
+
+
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -22,7 +42,7 @@ def parse(kind: Any, text: str) -> Any:
     if kind is bool:
         return _bool(text)
     if kind is int:
-        return int(text)
+        return int(_plain(text))
     if kind is float:
         return _finite(text)
     if kind is Path:
@@ -35,7 +55,7 @@ def parse(kind: Any, text: str) -> Any:
     if origin is Literal:
         return _among({str(value): value for value in inner}, text)
     if origin is tuple and inner[1:] == (Ellipsis,):
-        return tuple(parse(inner[0], part.strip()) for part in text.split(",") if part.strip())
+        return tuple(parse(inner[0], part) for part in members(text))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return _among({str(member.value): member for member in kind}, text)
     raise TypeError(f"a setting cannot be of type {kind}")
@@ -75,8 +95,15 @@ def _bool(text: str) -> bool:
     raise ValueError(text)
 
 
+def _plain(text: str) -> str:
+    """The text of a number. Python also reads 1_0 and digits of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return text
+
+
 def _finite(text: str) -> float:
-    value = float(text)
+    value = float(_plain(text))
     if not math.isfinite(value):
         raise ValueError(text)
     return value

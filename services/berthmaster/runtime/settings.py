@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.log import Format, Level
-from berthmaster.runtime.parse import expectation, parse
+from berthmaster.runtime.parse import EmptyMember, expectation, parse
 from berthmaster.runtime.redact import HIDDEN, redact
 
 T = TypeVar("T")
@@ -143,6 +143,8 @@ class _Field:
         try:
             value = parse(self.kind, text)
             right = self._bounds(value)
+        except EmptyMember as error:
+            right = f"{self.expected()}, none of them empty: [{error.index}] is"
         except ValueError:
             right = self.expected()
         if right:

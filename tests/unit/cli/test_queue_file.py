@@ -1,11 +1,12 @@
 """Queues out of files and flags: what is read, and what is told."""
 
 import json
+from collections.abc import Sequence
 from io import StringIO
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from berthmaster.cli.fleet_commands import changed
 from berthmaster.cli.queue_file import in_order, overcommitted_in, read_settings
@@ -16,6 +17,7 @@ from berthmaster.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import FleetFact
 from tests.support.builders import alive, node
+from tests.unit.cli.screens import screen
 
 RESEARCH = QueueSetting(
     queue="research",
@@ -212,3 +214,48 @@ def test_a_flag_has_a_queues_jobs_stop_each_other_which_is_listed() -> None:
     out = StringIO()
     Console(file=out, width=160).print(fleet.queues([on]))
     assert "open, stops equals" in out.getvalue()
+
+
+def names_at_80_columns(shown: RenderableType, names: Sequence[str]) -> None:
+    lines = screen(shown).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    tables = "\n".join(lines).split("\n\n")
+    assert len(tables) == 2
+    for table in tables:
+        assert table.startswith("QUEUE ")
+        for name in names:
+            assert f"\n{name[:20]}" in table or f"\n  {name[:18]}" in table
+
+
+def test_on_80_columns_every_name_number_and_state_is_shown() -> None:
+    long = "research-and-development-of-large-models"
+    amounts = {"cpu": QueueAmounts(guarantee=64_000, capability=128_000)}
+    settings = [
+        QueueSetting(
+            queue=long,
+            guarantee_gpu_milli=128_000,
+            deserved_gpu_milli=256_000,
+            capability_gpu_milli=512_000,
+            weight=2.5,
+            priority=1000,
+            tenants=("alpha", "beta", "gamma-team"),
+            resources=amounts,
+            max_job_gpu_milli=64_000,
+            max_running_jobs=1000,
+        ),
+        QueueSetting(queue="team-a", parent=long, held=True),
+        QueueSetting(queue="x" * 63, max_waiting_jobs=1_000_000),
+    ]
+    accounts = [QueueStanding(queue=long, used_gpu_milli=512_500, borrowed_gpu_milli=256_000)]
+    shown = fleet.queues(settings, accounts)
+    names_at_80_columns(shown, [long, "team-a", "x" * 63])
+    text = screen(shown)
+    said = ("128,", "256", "512,", "512.5", "BORROWED", "2.5", "1000000", "gamma-team", "held")
+    for each in said:
+        assert each in text
+    names_at_80_columns(fleet.queues(settings), [long, "team-a", "x" * 63])
+
+
+def test_a_tenant_too_sees_the_names_of_its_queues_on_80_columns() -> None:
+    told = [QueueStanding(queue="research-and-development"), QueueStanding(queue="team-a")]
+    names_at_80_columns(fleet.standings(told), ["research-and-development", "team-a"])

@@ -42,3 +42,33 @@ def test_places_that_are_given_replace_those_that_were_and_others_stay() -> None
     assert changed(before, False, flags) == after
     assert changed(after, False, {"via": "direct", "places": ()}).places == after.places
     assert changed(after, False, {"via": "direct"}).via == "direct"
+
+
+def test_lists_of_flags_are_trimmed_and_an_empty_member_is_refused_with_its_index() -> None:
+    queue = QueueSetting(queue="q")
+    allows = changed(queue, False, {"allow_tolerations": " gpu , spot", "allow_images": ""}).allows
+    assert (allows.tolerations, allows.images) == (("gpu", "spot"), ())
+    for text, at in (("gpu,", 1), (",gpu", 0), ("a, ,b", 1), (",", 0)):
+        right = (
+            rf"--allow-tolerations '{text}': member \[{at}\] is empty; right is A,B, '' or 'any'"
+        )
+        with pytest.raises(WrongInput, match=right):
+            changed(queue, False, {"allow_tolerations": text})
+
+
+def test_amounts_of_a_queue_are_numbers_of_gpus() -> None:
+    queue = QueueSetting(queue="q")
+    given = changed(queue, False, {"limit": "2.5", "guarantee": "0", "deserved": "0.001"})
+    assert (given.capability_gpu_milli, given.guarantee_gpu_milli) == (2500, 0)
+    assert given.deserved_gpu_milli == 1
+    assert changed(given, False, {"limit": "none"}).capability_gpu_milli is None
+    for text in ("8Gi", "0.0001", "-1", "1e3", ""):
+        with pytest.raises(WrongInput, match=rf"--limit '{text}': right is a number of GPUs"):
+            changed(queue, False, {"limit": text})
+
+
+def test_a_queue_may_give_its_jobs_no_grace() -> None:
+    queue = QueueSetting(queue="q")
+    assert changed(queue, False, {"default_grace": "0s"}).defaults.grace_s == 0.0
+    with pytest.raises(WrongInput, match="'0s' is no duration"):
+        changed(queue, False, {"default_max_run": "0s"})

@@ -247,18 +247,122 @@ def test_without_flags_a_file_is_read_and_with_one_it_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1h30m", 5400)]
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("0.5", 0.5),
+        ("90s", 90),
+        (" 90s ", 90),
+        ("1.5m", 90),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1h0m30s", 3630),
+        ("1w2d", 777_600),
+        ("1d12h", 129_600),
+        ("250ms", 0.25),
+        ("1s250ms", 1.25),
+        ("36525d", 36_525 * 86_400),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration_s(text) == seconds
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "1h30",  # 30 of what?
+        "30 1h",
+        "30m1h",
+        "1m1m",
+        "1h 30m",
+        "1:30",
+        "1,5h",
+        ".5h",
+        "1.h",
+        "h",
+        "2H",
+        "2M",
+        "2y",
+        "2 hours",
+        "-5s",
+        "+5s",
+        "1e3",
+        "1_000",
+        "٣s",
+        "nan",
+        "inf",
+        "36526d",
+        "9" * 400 + "s",
+        "9" * 400,
+        "0",
+        "0s",
+        "0h0m",
+    ],
+)
+def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(WrongInput, match=r"is no duration; right are 90s, 1\.5m, 2h, 1h30m"):
+        parse_duration_s(text)
+
+
+def test_where_a_field_takes_0_so_does_its_flag() -> None:
+    made = from_flags({"grace": "0s", "backoff": "0"}, [], "job-1")
+    assert (made.grace_s, made.backoff_s) == (0.0, 0.0)
+    assert from_flags({"grace": "0m0s"}, [], "job-1").grace_s == 0.0
+    with pytest.raises(WrongInput, match=r"'-1s' is no duration; right are .*, 0s$"):
+        from_flags({"grace": "-1s"}, [], "job-1")
+    for flag in ("duration", "deadline", "checkpoint_every", "max_run"):
+        with pytest.raises(WrongInput, match=r"'0s' is no duration; right are .*, 1h30m$"):
+            from_flags({flag: "0s"}, [], "job-1")
+
+
+@pytest.mark.parametrize(
     ("text", "mib"),
-    [("512", 512), ("512Mi", 512), ("16Gi", 16384), ("16G", 16384), ("1.5T", 1572864)],
+    [
+        ("512", 512),
+        ("0", 0),
+        ("512Mi", 512),
+        ("512MiB", 512),
+        ("16Gi", 16384),
+        ("16 GiB", 16384),
+        ("16G", 16384),
+        ("1.5T", 1572864),
+        ("0.5Gi", 512),
+        ("65536Ki", 64),
+        ("0.1Gi", 103),
+        ("0.5Mi", 1),
+        ("1K", 1),
+        ("0.0001Gi", 1),
+        ("0Gi", 0),
+    ],
 )
 def test_amounts_of_memory(text: str, mib: int) -> None:
     assert parse_memory_mib(text) == mib
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.5", "512.0", "512B", "512b", "512i", "512m", "5MiiB", "1e3", "1_000", "-1", "٣", "9" * 16],
+)
+def test_what_is_no_amount_of_memory_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(WrongInput, match="is no amount of memory; right are 512 "):
+        parse_memory_mib(text)
+
+
+def test_what_is_not_nothing_never_becomes_nothing() -> None:
+    assert [parse_cpu_milli(text) for text in ("0.0001", "0.1m", "0.2505", "0", "0m")] == [
+        1,
+        1,
+        251,
+        0,
+        0,
+    ]
+    for text in ("0.0005", "0.2505", "0.9999", "1.5", "1e0", "1_0", "٣"):
+        with pytest.raises(WrongInput, match="is no number of GPUs; right are 0, 1, 8"):
+            parse_gpus(text)
+    for text in ("1e3", "1_0", "٣", "5M", "m", "0x1"):
+        with pytest.raises(WrongInput, match=r"is no number of CPUs; right are 4, 0\.5, 250m"):
+            parse_cpu_milli(text)
 
 
 def test_cpus_and_gpus() -> None:

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berthmaster.engine.scoring.track_record import HOUR_S, HOURS, TrackRecord, TrackRecordState
+from berthmaster.messages.workload import Evicted, Fault
 
 NOW_S = 500_000 * HOUR_S + 60
 
@@ -48,6 +49,19 @@ def test_a_cluster_takes_no_more_room_than_a_day() -> None:
     record = after(*(("c1", float(hours), True) for hours in range(200, -1, -1)))
     [hours] = record.state().hours.values()
     assert len(hours) == HOURS
+
+
+def test_a_cluster_answers_for_its_own_faults_and_for_none_of_the_job() -> None:
+    faults: tuple[Fault, ...] = ("exit", "out_of_memory", "node_lost", "not_started", "")
+    for fault in faults:
+        record = after(*[("c1", 0.0, True)] * 19)
+        evicted = Evicted(
+            tenant="acme", id="a", after=1, at_s=0.0, by="executor/c1", cluster="c1", attempt=1,
+            reason="r", fault=fault,
+        )  # fmt: skip
+        record.take(evicted, "c1", NOW_S)
+        own = fault in ("exit", "out_of_memory")
+        assert record.steadiness(NOW_S) == {"c1": 95.0 if own else 79.1667}
 
 
 notes = st.lists(

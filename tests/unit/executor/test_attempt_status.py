@@ -382,7 +382,14 @@ def test_an_image_that_cannot_be_had_is_given_back_after_a_while_or_at_once() ->
     healed.pods = {"x": pod(0, "Pending", waiting="ErrImagePull")}
     assert [type(e) for e in told(healed, 100.0 + PULL_S)] == [PodsWaiting]
     hopeless = scene(job(), pod(0, "Pending", waiting="InvalidImageName"), count=1)
-    assert [type(e) for e in told(hopeless)] == [PodsRefused]
+    [refused] = told(hopeless)
+    assert isinstance(refused, PodsRefused)
+    # Nowhere will it start, and no node is to blame.
+    assert (refused.hopeless, refused.node, refused.fault) == (True, "", "not_started")
+    here = scene(job(), pod(0, "Pending", waiting="ErrImageNeverPull"), count=1)
+    [refused] = told(here)
+    assert isinstance(refused, PodsRefused)
+    assert (refused.hopeless, refused.node) == (False, "n0")
 
 
 def test_times_that_are_none_disturb_nobody() -> None:

@@ -767,6 +767,16 @@ def test_a_job_that_can_start_nowhere_has_failed_when_that_is_clear() -> None:
     assert isinstance(own_failure(found, refused, PodsGone(TRAIN)), Evicted)
 
 
+def test_a_job_that_no_cluster_can_run_has_failed_at_once_with_the_api_servers_words() -> None:
+    words = 'Job.batch "train-1" is invalid: spec.template: Invalid value: "a b"'
+    refused = PodsRefused(TRAIN, words, "not_started", hopeless=True)
+    retried = JobRequest(id="train", retries=100, max_evictions=1000)
+    found = work(State.CLAIMED, request=retried, submitted_at_s=7.0)
+    event = own_failure(found, refused, PodsGone(TRAIN))
+    assert isinstance(event, Failed)
+    assert (event.reason, event.fault, event.exit_code) == (words, "not_started", None)
+
+
 def test_pods_that_wait_without_a_word_may_wait_for_what_their_runtime_mounts() -> None:
     mounted = RuntimeVolume(name="k", mount_path="/k", secret="acme.mpi-ssh")
     used = RuntimeUse(version="v", template=PodTemplate(volumes=(mounted,)), digest="d")

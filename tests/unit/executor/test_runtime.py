@@ -170,7 +170,7 @@ async def test_attempt_costs_three_calls_from_creation_to_deletion() -> None:
 @story
 async def test_a_refusal_is_told_with_the_servers_words_and_not_repeated() -> None:
     quota = (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8")
-    for fate in (quota, (422, "Invalid", "spec.template: Invalid value"), (404, "NotFound", "no")):
+    for fate in (quota, (404, "NotFound", "no"), (400, "", "<html>400 Bad Request</html>")):
         async with LittleApi() as api, playing(api) as play:
             api.misfortune = lambda method, plural, fate=fate: fate  # type: ignore[misc]
             play.create()
@@ -179,6 +179,35 @@ async def test_a_refusal_is_told_with_the_servers_words_and_not_repeated() -> No
             assert await play.hears(PodsGone) == PodsGone(TRAIN, fate[2])
             await asyncio.sleep(0.3)
             assert api.calls == [("POST", "jobs")]
+
+
+INVALID = (422, "Invalid", 'Job.batch "train-1" is invalid: spec.template: Invalid value: "a b"')
+POLICY = (403, "Forbidden", 'admission webhook "policy.example.com" denied the request: no tag')
+
+
+@story
+async def test_a_request_that_an_api_server_refuses_for_its_own_sake_is_hopeless() -> None:
+    for fate in (INVALID, POLICY, (400, "BadRequest", "spec: unknown field")):
+        async with LittleApi() as api, playing(api) as play:
+            api.misfortune = lambda method, plural, fate=fate: fate  # type: ignore[misc]
+            play.create()
+            refused = await play.hears(PodsRefused)
+            assert refused == PodsRefused(TRAIN, fate[2], "not_started", hopeless=True)
+            play.runtime.perform(StopPods(TRAIN, fate[2]))
+            assert await play.hears(PodsGone) == PodsGone(TRAIN, fate[2])
+            await asyncio.sleep(0.3)
+            assert api.calls == [("POST", "jobs")]
+            assert not play.runtime.trouble
+
+
+@story
+async def test_a_request_without_an_image_is_hopeless_in_a_real_cluster() -> None:
+    async with LittleApi() as api, playing(api) as play:
+        play.create(JobRequest(id="train"))
+        refused = await play.hears(PodsRefused)
+        assert (refused.fault, refused.hopeless) == ("not_started", True)
+        assert refused.reason == "run.image is missing: a real cluster needs an image to run"
+        assert api.calls == []
 
 
 @story

@@ -8,6 +8,7 @@ import pytest
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.kubernetes.labels import TENANT, WORKLOAD
 from berthmaster.lifecycle.workload import key
+from berthmaster.messages.workload import JobRequest, RunSpec
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.writer import HubWriter
 from berthmaster.multikueue.core import LASTING_TROUBLE_S
@@ -89,6 +90,33 @@ def test_a_refusal_that_lasts_is_told_and_tried_again_seldom() -> None:
     world.alive()
     world.settle()
     assert world.nominated() == ("w1",)
+
+
+def test_a_request_whose_job_the_hub_refuses_for_its_own_sake_has_failed_at_once() -> None:
+    words = 'Job.batch "train" is invalid: spec.template: Invalid value'
+    world = World()
+    world.all_workers()
+    world.begin()
+    world.refusal_of_jobs = Answer(Outcome.DENIED, "Invalid", words, is_about_object=True)
+    world.asked_for(JobRequest(id="train", queue="gpu", run=RunSpec(image="train:1")))
+    world.settle()
+    assert world.kinds(key("acme", "train")) == ["submitted", "failed"]
+    assert [type(write) for write in world.writes] == [MakeJob]
+    failed = world.log.folds[key("acme", "train")]
+    assert failed.reason == words
+
+
+@story
+async def test_the_hubs_answer_says_whether_it_is_about_the_object() -> None:
+    invalid = (422, "Invalid", 'Job.batch "t" is invalid')
+    async with LittleApi() as api, await api.client(Lines()) as client:
+        writer = HubWriter(client, Hub({}))
+        found = []
+        for fate in (invalid, QUOTA):
+            api.misfortune = lambda method, plural, fate=fate: fate  # type: ignore[misc]
+            answer = await writer.carry_out(_make())
+            found.append((answer.outcome, answer.is_about_object))
+    assert found == [(Outcome.DENIED, True), (Outcome.DENIED, False)]
 
 
 @story

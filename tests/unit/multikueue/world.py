@@ -140,6 +140,7 @@ class World:
         self.parameters: dict[str, Selector | str] = {}
         self.conflict: Callable[[Nominate], bool] = lambda _: False
         self.refusal: Callable[[Nominate], Answer | None] = lambda _: None
+        self.refusal_of_jobs: Answer | None = None
         self.version = 1
         self.removes_copies = True  # as soon as a nomination is cleared
         self.others: tuple[str, ...] = ()  # field managers of nominations, beside ours
@@ -465,16 +466,7 @@ class World:
                 self._switch(before, {}, active=True)
                 return Answer()
             case MakeJob():
-                meta = write.manifest["metadata"]
-                labels = meta["labels"]
-                made = job(
-                    meta["name"],
-                    namespace=write.namespace,
-                    tenant=labels["berthmaster.io/tenant"],
-                    workload_id=labels["berthmaster.io/workload"],
-                )
-                self.put(made)
-                return Answer()
+                return self.refusal_of_jobs or self._make(write)
             case DeleteJob():
                 self.drop(self.hub["HubJob", *write.at])
                 return Answer()
@@ -492,6 +484,18 @@ class World:
                 return Answer()
             case _:
                 raise AssertionError(write)
+
+    def _make(self, write: MakeJob) -> Answer:
+        meta = write.manifest["metadata"]
+        labels = meta["labels"]
+        made = job(
+            meta["name"],
+            namespace=write.namespace,
+            tenant=labels["berthmaster.io/tenant"],
+            workload_id=labels["berthmaster.io/workload"],
+        )
+        self.put(made)
+        return Answer()
 
     def _nominate(self, write: Nominate) -> Answer:
         found = self.hub.get(("KueueWorkload", *write.at))

@@ -29,7 +29,7 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         {"prefer_gpu_models": ["H100", ""]},
         "prefer_gpu_models[1]",
         '""',
-        "the name of a GPU model, such as H100",
+        "a text with more than blanks, or no such member",
     ),
     "a model twice": (
         {"prefer_gpu_models": ["H100", "A100", "H100"]},

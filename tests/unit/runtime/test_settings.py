@@ -31,6 +31,9 @@ class NodeSettings(CommonSettings):
     cache: Path | None = setting(None, help="where to keep things; 100% optional")
 
 
+PORTS = "a whole number from 1 to 9, several with commas between them"
+
+
 def read(*argv: str, **env: str) -> NodeSettings:
     return load(NodeSettings, "node-agent", argv, env)
 
@@ -98,7 +101,15 @@ def test_an_empty_text_means_nothing_where_nothing_is_allowed() -> None:
         ("--http-port", "80.5", "a whole number from -1 to 65535"),
         ("--source", "guess", "one of nvml, dcgm"),
         ("--log-format", "xml", "one of json, text"),
-        ("--ports", "3,10", "a whole number from 1 to 9, several with commas between them"),
+        ("--ports", "3,10", PORTS),
+        ("--ports", "1_0", PORTS),
+        ("--ports", "٣", PORTS),
+        ("--models", "A100,", "text, several with commas between them, none of them empty: [1] is"),
+        (
+            "--ports",
+            "1, ,2",
+            f"{PORTS}, none of them empty: [1] is",
+        ),
         (
             "--nats-url",
             "nats://a,http://b",

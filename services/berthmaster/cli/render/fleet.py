@@ -7,7 +7,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from berthmaster.cli.render import amounts
-from berthmaster.cli.render.terminal import plain_table, safe, visible
+from berthmaster.cli.render.terminal import (
+    WholeOrParts,
+    part_table,
+    plain_table,
+    safe,
+    visible,
+)
 from berthmaster.cli.render.why import ranks_by
 from berthmaster.client.following import SeenDead
 from berthmaster.engine.queueing.queues import amount_text
@@ -80,22 +86,29 @@ def standings(accounts: Sequence[QueueStanding]) -> RenderableType:
     """Queues as a tenant is told of them: those that are open to it."""
     if not accounts:
         return safe("No queue has been set for this tenant; requests use the queue 'default'.")
-    numbers = (*("PRIO", "GUARANTEE", "DESERVED", "LIMIT", "USED", "BORROWED"), "RUNNING")
-    columns = (*numbers, "WAITING")
-    table = plain_table("QUEUE", *columns, "STATE", right=columns)
+    shares = ("PRIO", "GUARANTEE", "DESERVED", "LIMIT", "USED", "BORROWED")
+    jobs = ("RUNNING", "WAITING")
+    whole = plain_table("QUEUE", *shares, *jobs, "STATE", right=(*shares, *jobs))
+    shared = part_table("QUEUE", *shares, right=shares)
+    rest = part_table("QUEUE", *jobs, "STATE", right=jobs)
     for each in accounts:
-        table.add_row(
-            safe(each.queue),
+        name = safe(each.queue)
+        has_now = (
             str(each.priority),
             _gpus(each.guarantee_gpu_milli),
             _gpus(each.deserved_gpu_milli),
             _gpus(each.capability_gpu_milli),
             *_has(each),
+        )
+        stands = (
             _of(each.running, each.max_running_jobs),
             str(each.waiting),
             "held" if each.held else "open",
         )
-    return table
+        whole.add_row(name, *has_now, *stands)
+        shared.add_row(name, *has_now)
+        rest.add_row(name, *stands)
+    return WholeOrParts(whole, (shared, rest))
 
 
 def _of(number: int, most: int | None) -> str:
@@ -202,14 +215,19 @@ _REBALANCES = {"queue": "its own jobs", "all": "all queues' jobs"}
 def queues(
     settings: Sequence[QueueSetting], accounts: Sequence[QueueStanding] = ()
 ) -> RenderableType:
-    """The queues that operators have set, each below its parent."""
+    """The queues that operators have set, each below its parent: in one table, or on a narrow
+    screen in one of what they share and one of what else is set."""
     if not settings:
         return safe("No queue has been set; requests use the queue 'default'.")
     has = {each.queue: each for each in accounts}
-    shares = ("PRIO", "WEIGHT", "GUARANTEE", "DESERVED", "LIMIT")
+    amounts = ("GUARANTEE", "DESERVED", "LIMIT")
     now = ("USED", "BORROWED") if accounts else ()
-    numbers = (*shares, *now, "JOB", "RUNNING", "WAITING")
-    table = plain_table("QUEUE", *numbers, "TENANTS", "STATE", right=numbers)
+    limits = ("JOB", "RUNNING", "WAITING")
+    words, numbers = ("TENANTS", "STATE"), ("PRIO", "WEIGHT", *amounts, *now, *limits)
+    whole = plain_table("QUEUE", *numbers, *words, right=numbers)
+    shares = ("PRIO", *amounts, *now)
+    shared = part_table("QUEUE", *shares, right=shares, amounts=amounts)
+    rest = part_table("QUEUE", "WEIGHT", *limits, *words, right=("WEIGHT", *limits))
     for depth, setting in _as_tree(settings):
         state = "deleted" if setting.deleted else "held" if setting.held else "open"
         if setting.via != "direct":
@@ -235,21 +253,25 @@ def queues(
         ]
         if allowed:
             state += f", allows {'; '.join(allowed)}"
-        table.add_row(
-            safe("  " * depth + setting.queue),
-            str(setting.priority),
-            f"{setting.weight:g}",
+        name = safe("  " * depth + setting.queue)
+        priority, weight = str(setting.priority), f"{setting.weight:g}"
+        has_now = (
             _amounts(setting, "guarantee"),
             _amounts(setting, "deserved"),
             _amounts(setting, "capability"),
             *(_has(has.get(setting.queue)) if accounts else ()),
+        )
+        is_set = (
             _gpus(setting.max_job_gpu_milli),
             _jobs(setting.max_running_jobs),
             _jobs(setting.max_waiting_jobs),
             safe(", ".join(setting.tenants) or "everybody"),
             safe(state),
         )
-    return table
+        whole.add_row(name, priority, weight, *has_now, *is_set)
+        shared.add_row(name, priority, *has_now)
+        rest.add_row(name, weight, *is_set)
+    return WholeOrParts(whole, (shared, rest))
 
 
 def _as_tree(settings: Sequence[QueueSetting]) -> Iterator[tuple[int, QueueSetting]]:

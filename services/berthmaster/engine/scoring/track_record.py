@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from berthmaster.engine.scoring.parts.steadiness import part
+from berthmaster.lifecycle.faults import OWN
 from berthmaster.messages.workload import Evicted, Running, Succeeded, Withdrawn, WorkloadEvent
 
 HOUR_S: Final = 3600.0
@@ -41,8 +42,8 @@ class TrackRecord:
 
     def take(self, event: WorkloadEvent, cluster: str, at_s: float) -> None:
         """An event of a workload on a cluster, by the server's time."""
-        if isinstance(event, Evicted) and event.blameless:
-            return
+        if isinstance(event, Evicted) and (event.blameless or event.fault in OWN):
+            return  # a failure of the job itself, which is tried again, says nothing of the cluster
         self.note(cluster, at_s, went_well=isinstance(event, Running | Succeeded))
 
     def note(self, cluster: str, at_s: float, *, went_well: bool) -> None:

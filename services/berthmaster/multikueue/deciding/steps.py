@@ -178,7 +178,7 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
     if bus is None:
         return _of_stranger(view, policy)
     if hub is None:
-        return _without_object(view, policy)
+        return _without_object(view, memo, policy)
     if hub.holds("Finished"):
         return _finished(view, memo)
     if bus.cancel_requested:
@@ -272,7 +272,7 @@ def _of_stranger(view: WorkloadView, policy: HubPolicy) -> Step:
     return Submit()
 
 
-def _without_object(view: WorkloadView, policy: HubPolicy) -> Step:
+def _without_object(view: WorkloadView, memo: Memo, policy: HubPolicy) -> Step:
     """On the bus, and the hub has no Workload of it."""
     bus = view.bus
     assert bus is not None
@@ -284,7 +284,7 @@ def _without_object(view: WorkloadView, policy: HubPolicy) -> Step:
         return Wait("Kueue has not made a Workload of its Job yet")
     if bus.cancel_requested or bus.attempt or view.job_was_seen:
         return End(State.CANCELLED, GONE if not bus.cancel_requested else "cancelled by request")
-    if why := unmakeable(bus):
+    if why := unmakeable(bus) or memo.unmakeable:
         return End(State.FAILED, why)
     if bus.hold is not None:
         return Wait(f"held by {said_by(bus.hold)}")

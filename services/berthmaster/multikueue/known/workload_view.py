@@ -79,6 +79,7 @@ class Memo:
         "trouble",
         "trouble_passes",
         "trouble_until_s",
+        "unmakeable",
         "why",
     )
 
@@ -95,6 +96,7 @@ class Memo:
         self.trouble = ""  # why the last write to Kubernetes failed
         self.trouble_passes = False  # it is none that a person can mend, and over in seconds
         self.trouble_until_s = 0.0
+        self.unmakeable = ""  # why the hub's API server refuses its Job for the Job's own sake
         self.contest = Contest()
         self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
         self.tried: dict[str, float] = {}  # clusters that were left in it -> when
