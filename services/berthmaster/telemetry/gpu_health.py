@@ -1,8 +1,8 @@
 """The health of a GPU, judged from the signs that its driver gives.
 
-One function for all sources, so that NVML and dcgm-exporter cannot disagree. Lost is not judged
-here: a GPU that does not answer has no signs. The worst sign comes first, since one reason is
-shown. Pure.
+One function for all sources, so that NVML and dcgm-exporter cannot disagree. A GPU that does not
+answer has no signs, and its source calls it lost. One that has a fatal XID, such as 79, is lost
+although figures of it may still come. The worst sign comes first, since one reason is shown. Pure.
 """
 
 from typing import Final, NamedTuple
@@ -70,13 +70,16 @@ def throttle_names(bits: int) -> tuple[str, ...]:
 
 def verdict(signs: Signs, now_s: float) -> tuple[GpuHealth, str]:
     """The health and, unless it is ok, the reason for people."""
+    by_xid = _xid(signs, now_s)
+    if by_xid and signs.xid is not None and look_up(signs.xid).severity is Severity.FATAL:
+        return "lost", by_xid
     if signs.recovery_action:
         asked = RECOVERY.get(signs.recovery_action, f"recovery action {signs.recovery_action}")
         return "degraded", f"the driver asks for {asked}"
     if signs.retirement_failed:
         return "degraded", "memory rows could not be remapped: the GPU needs replacing"
-    if why := _xid(signs, now_s):
-        return "degraded", why
+    if by_xid:
+        return "degraded", by_xid
     if signs.retirement_pending:
         return "degraded", "memory waits to be retired: the GPU needs a reset"
     if signs.ecc_uncorrected:
