@@ -3,6 +3,8 @@
 Pure. A withdrawn cluster's score is empty: whoever overlooks the word finds nothing to like.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -82,9 +84,11 @@ def cluster_score(
     stamp: Stamp,
     expected_nodes: int = 0,
     room: HubRoom | None = None,
+    lost_gpus: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> ClusterScore:
     """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
-    ``room``: of a cluster that only its hub speaks of."""
+    ``room``: of a cluster that only its hub speaks of; ``lost_gpus``: by node, told whatever the
+    freshness."""
     freshness = life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)
     if freshness == "withdrawn":
@@ -97,6 +101,7 @@ def cluster_score(
             note=f"no sign of life for {life.limits(rules)[1]:g} s"
             if life.seen_s is not None
             else NO_FACTS,
+            lost_gpus=dict(sorted(lost_gpus.items())),
         )
     return ClusterScore(
         cluster=cluster,
@@ -112,6 +117,7 @@ def cluster_score(
         telemetry_nodes=totals.live_nodes,
         nodes=len(totals.parts),
         note=_note(totals, freshness, life.limits(rules)[0], expected_nodes, room),
+        lost_gpus=dict(sorted(lost_gpus.items())),
     )
 
 
@@ -169,7 +175,7 @@ def _note(
 def differs(told: ClusterScore, now: ClusterScore, totals: Totals, band: float) -> bool:
     """Whether readers of ``told`` should hear of ``now``. Amounts are compared in percent of what
     the cluster has; what appears, vanishes or becomes nothing is always told."""
-    if (told.freshness, told.nodes) != (now.freshness, now.nodes):
+    if (told.freshness, told.nodes, told.lost_gpus) != (now.freshness, now.nodes, now.lost_gpus):
         return True
     if told.resources.keys() != now.resources.keys():
         return True
