@@ -26,7 +26,11 @@ async def at_the_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient
             yield None
             return
         door = DoorClient(conn, cluster)
-        yield door if await door_answers(ctx, door) else None
+        if not await door_answers(ctx, door):
+            yield None
+            return
+        ctx.spawn(door.keep_greeting(ctx.stopping), name="greet the door")
+        yield door
 
 
 async def door_answers(ctx: Context[S], door: DoorClient) -> bool:
