@@ -85,7 +85,8 @@ class Parser:
             self._heads.clear()
         *lines, rest = body.decode(errors="replace").split("\n")
         series: list[Series] = []
-        skipped, named = 0, []
+        skipped = 0
+        named: list[str] = []
         for line in lines:
             if line.startswith(_WANTED_LINES):
                 try:

@@ -3,9 +3,10 @@
 from msgspec.structs import replace
 
 from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import ClusterScore, Freshness, Stamp
 from tests.support.builders import alive, job, node, profile
-from tests.support.deciding import World
+from tests.support.deciding import TENANT, World
 
 
 def score(freshness: Freshness = "fresh", **lost: tuple[int, ...]) -> ClusterScore:
@@ -22,7 +23,7 @@ def world(gpus: int = 2) -> World:
 
 
 def gpus_of(found: World, name: str) -> tuple[int, ...]:
-    return tuple(gpu for pod in found.workloads[f"team-a/{name}"].pods for gpu in pod.gpus)
+    return tuple(gpu for pod in found.workloads[key(TENANT, name)].pods for gpu in pod.gpus)
 
 
 def test_a_gpu_that_telemetry_calls_lost_gets_no_pod_though_its_node_offers_it() -> None:
