@@ -93,7 +93,6 @@ MAX_UUID_CHARS: Final = 128
 MAX_MODEL_CHARS: Final = 256
 _NO_MORE: Final = "dcgm-exporter does not report it any more"
 _NOT_READ: Final = "lines of dcgm-exporter's page that may be about it cannot be read"
-_NO_UUID: Final = "dcgm-exporter reports no UUID of it"
 _SEVERAL_INDICES: Final = "dcgm-exporter reports it under several indices"
 _SHARED_INDEX: Final = "dcgm-exporter reports another GPU under its index"
 
@@ -303,7 +302,6 @@ def _with_nameless(devices: Mapping[str, _Device]) -> list[_Device]:
             continue
         same = [one for one in named if one.index == device.index]
         if len(same) != 1:
-            device.fault = _NO_UUID
             left.append(device)
             continue
         (whole,) = same
@@ -353,6 +351,7 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         retirement_pending=None if pending is None else pending > 0,
         retirement_failed=None if failed is None else failed > 0,
         throttle_reasons=reasons,
+        named=bool(device.uuid),
     )
     health, why = verdict(signs, now_s)
     if health == "ok" and device.fault:

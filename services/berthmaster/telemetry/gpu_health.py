@@ -34,6 +34,7 @@ _ALARMING: Final = (
     ("hw_slowdown", "slowed down by the hardware"),
 )
 
+NO_UUID: Final = "its source reports no UUID of it"
 # What a driver may ask for to recover a GPU.
 RECOVERY: Final = {
     1: "a reset of the GPU",
@@ -56,6 +57,7 @@ class Signs(NamedTuple):
     retirement_pending: bool | None = None  # rows or pages wait for a reset
     recovery_action: int | None = None  # 0 = the driver asks for nothing
     throttle_reasons: tuple[str, ...] = ()
+    named: bool = True  # False: its source tells no UUID, so nobody knows which GPU that is
 
 
 def throttle_names(bits: int) -> tuple[str, ...]:
@@ -87,6 +89,8 @@ def verdict(signs: Signs, now_s: float) -> tuple[GpuHealth, str]:
     for name, why in _ALARMING:
         if name in signs.throttle_reasons:
             return "degraded", why
+    if not signs.named:
+        return "degraded", NO_UUID
     return "ok", ""
 
 

@@ -146,6 +146,7 @@ class Gpu:
             retirement_pending=slow.retirement_pending,
             recovery_action=slow.recovery_action,
             throttle_reasons=reasons,
+            named=bool(self.uuid),
         )
         health, why = verdict(signs, now_s)
         return GpuReading(

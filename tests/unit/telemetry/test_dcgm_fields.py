@@ -347,7 +347,7 @@ def test_a_gpu_without_a_uuid_is_degraded() -> None:
     nameless = labels(UUID="")
     reading = only(page((nameless, A100)))
     assert (reading.uuid, reading.health) == ("", "degraded")
-    assert reading.health_reason == "dcgm-exporter reports no UUID of it"
+    assert reading.health_reason == "its source reports no UUID of it"
     assert only(page((labels(UUID="G" * 129), A100))).health == "degraded"
     # A series without a UUID is of the GPU that others name under its index.
     both = page((labels(), A100), (nameless, {"DCGM_FI_PROF_SM_ACTIVE": 0.5}))

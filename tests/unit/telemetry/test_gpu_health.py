@@ -51,6 +51,7 @@ VERDICTS = {
         Signs(recovery_action=42),
         ("degraded", "the driver asks for recovery action 42"),
     ),
+    "a GPU without a name": (Signs(named=False), ("degraded", "its source reports no UUID of it")),
     "heat": (
         Signs(throttle_reasons=("hw_slowdown", "hw_thermal_slowdown")),
         ("degraded", "slowed down by heat"),
