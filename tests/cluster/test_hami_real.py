@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.accelerators.written import hami_use
+from berthmaster.accelerators.written import read_hami
 from berthmaster.engine.fitting.fit import Scratch, bind_gang
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import suitable_nodes
@@ -147,7 +147,7 @@ async def test_what_hami_gives_is_what_is_charged_and_told(
             [binding] = await running_of(berlin, name)
             [pod] = await pods_of(berlin, name)
             assert pod["spec"]["schedulerName"] == SCHEDULER
-            uses = hami_use(pod["metadata"]["annotations"])
+            uses = read_hami(pod["metadata"]["annotations"]).uses
             assert {(use.memory_mib, use.cores_percent) for use in uses} == {(memory_mib, cores)}
             assert len(uses) == pods.gpus
 

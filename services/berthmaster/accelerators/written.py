@@ -1,11 +1,15 @@
 """What is written on pods of the GPUs that they have, by those who give out parts of them. Pure.
 
 HAMi names the devices in an annotation. KAI's scheduler keeps a GPU that it shares by a pod of its
-own, and the sharers say by label which group they belong to. What cannot be read counts as absent.
+own, and the sharers say by label which groups they belong to.
+
+An entry that cannot be read counts as a whole GPU, the most that it could be. For example
+``GPU-a,NVIDIA,3Gi,20:;`` holds all of GPU-a, and ``junk:;`` all of a GPU that is not known.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 MAX_CHARS: Final = 64 * 1024
@@ -14,6 +18,8 @@ KAI_GROUP: Final = "runai-gpu-group"  # label
 _KAI_ONE_OF: Final = f"{KAI_GROUP}/"  # of labels, one a group, where a pod shares several GPUs
 _MAX_GROUPS: Final = 64
 KAI_KEEPERS: Final = ("kai-resource-reservation", "runai-reservation")  # namespaces
+_AMOUNT: Final = re.compile(r"[0-9]{1,9}")
+_WHOLE_PERCENT: Final = 100
 
 
 def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -26,24 +32,48 @@ def kai_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
 class HamiUse(NamedTuple):
     """What a pod holds of one GPU."""
 
-    uuid: str
+    uuid: str  # "" = the annotation names none
     memory_mib: int
     cores_percent: int
 
 
-def hami_use(annotations: Mapping[str, str], init_containers: int = 0) -> tuple[HamiUse, ...]:
+WHOLE_OF_UNKNOWN: Final = HamiUse("", 0, _WHOLE_PERCENT)
+
+
+class HamiUses(NamedTuple):
+    """What a pod's annotation says."""
+
+    uses: tuple[HamiUse, ...] = ()
+    entries: int = 0  # devices of all containers, of which several may be one GPU
+    problem: str = ""  # the first entry that cannot be read, in words
+
+
+def read_hami(annotations: Mapping[str, str], init_containers: int = 0) -> HamiUses:
     """Which GPUs a pod has: "UUID,NVIDIA,MiB,cores:" for each device, ";" behind each container.
     Init containers come first and run one after the other, so of them the largest counts, and only
     where the others together have less. A slice that HAMi cuts has its place behind the UUID."""
+    text = annotations.get(ALLOCATED, "")
+    if len(text) > MAX_CHARS:
+        problem = f"annotation {ALLOCATED}: {len(text)} characters; right are at most {MAX_CHARS}"
+        return HamiUses((WHOLE_OF_UNKNOWN,) * MAX_DEVICES, MAX_DEVICES, problem)
     largest: dict[str, HamiUse] = {}
     together: dict[str, HamiUse] = {}
-    for number, container in enumerate(annotations.get(ALLOCATED, "")[:MAX_CHARS].split(";")):
-        for device in container.split(":"):
-            fields: list[Any] = device.split(",")
-            if len(fields) < 4 or not (fields[2].isdecimal() and fields[3].isdecimal()):
+    unknown: list[HamiUse] = []
+    entries, problem = 0, ""
+    for number, container in enumerate(text.split(";")):
+        for entry in container.split(":"):
+            if not entry.strip():
                 continue
-            use = HamiUse(fields[0].partition("[")[0], int(fields[2][:9]), int(fields[3][:4]))
-            if number < init_containers:
+            entries += 1
+            use, is_right = _entry(entry)
+            if not is_right and not problem:
+                problem = (
+                    f"annotation {ALLOCATED}: {entry[:64]!r} is no device and counts as a whole "
+                    "GPU; right is such as GPU-1a2b,NVIDIA,3000,20"
+                )
+            if not use.uuid:
+                unknown.append(use)
+            elif number < init_containers:
                 largest[use.uuid] = _larger(use, largest.get(use.uuid, use))
             else:
                 before = together.get(use.uuid, HamiUse(use.uuid, 0, 0))
@@ -54,7 +84,18 @@ def hami_use(annotations: Mapping[str, str], init_containers: int = 0) -> tuple[
                 )
     for uuid, use in largest.items():
         together[uuid] = _larger(use, together.get(uuid, use))
-    return tuple(together.values())[:MAX_DEVICES]
+    return HamiUses((*together.values(), *unknown[:MAX_DEVICES]), entries, problem)
+
+
+def _entry(text: str) -> tuple[HamiUse, bool]:
+    """One device, and whether all of its entry can be read."""
+    fields = [field.strip() for field in text.split(",")]
+    uuid = fields[0].partition("[")[0]
+    amounts = fields[2:4]
+    is_right = len(amounts) == 2 and all(_AMOUNT.fullmatch(one) for one in amounts)
+    if not uuid or not is_right or not int(amounts[0]):  # no pod has a GPU without memory
+        return HamiUse(uuid, 0, _WHOLE_PERCENT), False
+    return HamiUse(uuid, int(amounts[0]), int(amounts[1])), True
 
 
 def _larger(one: HamiUse, other: HamiUse) -> HamiUse:

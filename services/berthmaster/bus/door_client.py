@@ -47,12 +47,14 @@ from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.candidacy import Record
 from berthmaster.runtime.lease import ANSWER_SHARE, Outdated, StoreAway
 from berthmaster.runtime.log import LogLike
+from berthmaster.runtime.periodic import stopped_within
 from berthmaster.runtime.redact import excerpt, redact, redact_bytes
 
 ASK_TIMEOUT_S: Final = 4.0
 TELL_LIMIT_S: Final = 10.0
 POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
 SILENT_S: Final = 3 * MAX_POLL_S  # whoever follows is answered once in a poll's time
+GREET_AFTER_S: Final = MAX_POLL_S  # without an answer, as nothing was asked
 NUDGE_GRACE_S: Final = 0.02  # the poll's own answer is on its way, mostly
 LIST_EVERY_S: Final = 30.0
 REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
@@ -182,6 +184,19 @@ class DoorClient:
     async def hello(self) -> GreetReply:
         """Whether the door is open. Raises BusError."""
         return _of(GreetReply, await self._asked("hello", GreetRequest()))
+
+    async def keep_greeting(self, stopping: asyncio.Event) -> None:
+        """Ask the door for an answer whenever there was none for a poll's time, until the service
+        stops. A service that publishes only, or has nothing to publish, asks nothing else, and
+        ``silent`` shall tell of the door and not of how little the service has to say."""
+        while not stopping.is_set():
+            wait_s = self._heard_s + GREET_AFTER_S - self._loop.time()
+            if wait_s <= 0:
+                try:
+                    await self.hello()
+                except BusError:
+                    wait_s = GREET_AFTER_S  # ``silent`` tells how long that has been so
+            await stopped_within(wait_s, stopping)
 
     async def connected(self) -> None:
         """Wait for the server, instead of asking one that is away."""

@@ -33,6 +33,7 @@ async def at_the_door(ctx: Context[S], cluster: str) -> AsyncIterator[DoorClient
             yield None
             return
         ctx.spawn(_watch_name(ctx, door), name=NAME)
+        ctx.spawn(door.keep_greeting(ctx.stopping), name="greet the door")
         yield door
 
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.accelerators.written import hami_use
+from berthmaster.accelerators.written import read_hami
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     PodEvent,
@@ -280,7 +280,7 @@ def _found_running(scene: Scene) -> dict[str, PodBinding]:
 def _given_by_hami(scene: Scene, pod: PodObject) -> tuple[int, ...]:
     """The GPUs that HAMi has given a pod: it takes others than were chosen. None where one of them
     is not known."""
-    node, uses = pod.spec.node_name, hami_use(pod.metadata.annotations)
+    node, uses = pod.spec.node_name, read_hami(pod.metadata.annotations).uses
     found = {scene.gpu_index(node, use.uuid) for use in uses}
     known = {index for index in found if index is not None}
     return tuple(sorted(known)) if known == found else ()

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.accelerators.written import KAI_KEEPERS, hami_use, kai_groups
+from berthmaster.accelerators.written import KAI_KEEPERS, kai_groups, read_hami
 from berthmaster.jobfigures.pods import JobName, Owner, Pod
 from berthmaster.kubernetes.labels import identity
 from berthmaster.kubernetes.objects import (
@@ -65,7 +65,7 @@ def pod_of(pod: PodObject, above: tuple[Owner, ...]) -> Pod:
         name=metadata.name,
         node=pod.spec.node_name,
         job=_job(metadata, above),
-        devices=frozenset(use.uuid for use in hami_use(metadata.annotations)),
+        devices=frozenset(use.uuid for use in read_hami(metadata.annotations).uses if use.uuid),
         groups=groups,
         keeper=bool(groups) and metadata.namespace in KAI_KEEPERS,
     )

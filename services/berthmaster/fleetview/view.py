@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.lost import without_lost
 from berthmaster.engine.fleet.needs import Suitable
 from berthmaster.engine.scoring.mix import Mix
 from berthmaster.engine.scoring.sampled import Sampled
@@ -57,6 +58,7 @@ class FleetView:
         self.track_record = TrackRecord()
         self.mix = Mix()
         self.derived = derived
+        self._reported: dict[tuple[str, str], NodeReport] = {}  # of nodes with lost GPUs, as told
 
     @classmethod
     def empty(cls) -> "FleetView":
@@ -73,10 +75,7 @@ class FleetView:
         cluster, derived = self.clusters.get(fact.cluster), self.derived
         match fact:
             case NodeReport():
-                before = self.fleet.node(fact.cluster, fact.node)
-                derived.changes += 1
-                derived.growth += self.fleet.put_node(fact)
-                derived.growth += derived.ledger.node_changed(before, fact)
+                self._put_node(fact, cluster.lost_gpus.get(fact.node, ()))
             case NodeGone():
                 self.drop_node(fact.cluster, fact.node)
             case ClusterAlive():
@@ -99,11 +98,39 @@ class FleetView:
                     derived.growth += 1
                     if cluster.score.freshness == "fresh":
                         self.track_record.note(fact.cluster, stored_at_s, went_well=False)
-                cluster.score = fact
+                before, cluster.score = cluster.lost_gpus, fact
+                self._take_lost(fact.cluster, before, fact.lost_gpus)
+
+    def _take_lost(
+        self,
+        cluster: str,
+        before: Mapping[str, tuple[int, ...]],
+        now: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """Other GPUs of a cluster are lost than before."""
+        for node in sorted(before.keys() | now.keys()):
+            if before.get(node, ()) == now.get(node, ()):
+                continue
+            told = self._reported.get((cluster, node)) or self.fleet.node(cluster, node)
+            if told is not None:
+                self._put_node(told, now.get(node, ()))
+
+    def _put_node(self, told: NodeReport, lost: tuple[int, ...]) -> None:
+        """A node as it reports itself, without the GPUs that telemetry calls lost."""
+        name, derived = (told.cluster, told.node), self.derived
+        report = without_lost(told, lost)
+        self._reported.pop(name, None)
+        if report is not told:
+            self._reported[name] = told
+        before = self.fleet.node(*name)
+        derived.changes += 1
+        derived.growth += self.fleet.put_node(report)
+        derived.growth += derived.ledger.node_changed(before, report)
 
     def drop_node(self, cluster: str, node: str) -> None:
         """A node is no more; what runs there by our account still does."""
         before = self.fleet.node(cluster, node)
+        self._reported.pop((cluster, node), None)
         self.fleet.drop_node(cluster, node)
         self.derived.changes += 1
         self.derived.growth += self.derived.ledger.node_changed(before, None)

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 UNREADABLE: Final = "unreadable"
+HOLDERS: Final = "holders"  # of a node's GPUs: what of them counts as the most that it could be
 MAX_PROBLEMS: Final = 10_000  # kept; beyond it only counted
 
 

@@ -5,28 +5,33 @@ node counts as changed only if that differs from before, so that a kubelet's hea
 report. Changes by more than pods of ours are urgent: they are what nobody else could know.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
-from berthmaster.inventory.devices.charging import Part, charge
+from berthmaster.inventory.devices.amounts import nonsense_of
+from berthmaster.inventory.devices.charging import Claimed, Part, charge
 from berthmaster.inventory.devices.device_classes import Claimable, claimable
 from berthmaster.inventory.devices.dra import (
-    DeviceName,
     Grant,
     Offered,
     Pool,
     consumed_milli,
     grant_of,
+    is_ours_to_count,
+    is_tpu,
     offered_by,
 )
 from berthmaster.inventory.devices.holds import Hold, hold_of
 from berthmaster.inventory.devices.layout import WHOLE
-from berthmaster.inventory.kinds import Problems, WatchedKind, named
+from berthmaster.inventory.kinds import HOLDERS, Problems, WatchedKind, named
 from berthmaster.inventory.nodes import NodeShape, report, shape_of, unreadable
 from berthmaster.inventory.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
 from berthmaster.messages.fleet import NodeReport, Stamp
 
 Key = tuple[str, str]
+MAX_TOLD: Final = 20  # problems with the holders of one node
 _NOTHING: Final = Offered()
 
 
@@ -43,6 +48,7 @@ class NodeIndex:
         self._on_node: dict[str, dict[Key, Hold]] = {}
         self._slices: dict[Key, ResourceSlice] = {}
         self._slices_of: dict[str, set[Key]] = {}
+        self._pools_on: dict[str, frozenset[Pool]] = {}  # of GPUs and TPUs, by node
         self._grants: dict[Key, Grant] = {}
         self._in_pool: dict[Pool, set[Key]] = {}
         self._classes: dict[str, Claimable] | None = None  # by name; None = nobody tells of them
@@ -80,39 +86,39 @@ class NodeIndex:
         shape = self._shapes.get(name)
         if shape is None:
             return None
-        holds = tuple(self._on_node.get(name, {}).values())
-        claimed, orphaned, tpus = self._claims_on(shape, holds)
-        charged = charge(
-            shape.gpus,
-            shape.ways,
-            holds,
-            claimed=claimed,
-            orphaned=orphaned,
-            claimed_tpus=tpus,
+        on_node = self._on_node.get(name, {})
+        holds = tuple(on_node.values())
+        charged = charge(shape.gpus, shape.ways, holds, self._claims_on(name, shape, holds))
+        self._problems.set(HOLDERS, name, charged.problems[:MAX_TOLD])
+        read = (
+            f"pod {named(key)}: {hold.problems[0]}"
+            for key, hold in on_node.items()
+            if hold.problems
         )
-        return report(self._cluster, name, shape, charged, stamp, now_s)
+        doubt = next(chain(charged.problems, read), "")
+        return report(self._cluster, name, shape, charged, stamp, now_s, doubt=doubt)
 
-    def _claims_on(
-        self, shape: NodeShape, holds: Iterable[Hold]
-    ) -> tuple[dict[str, list[Part]], list[Part], int]:
-        """(by uid of a pod what its claims got here, what belongs to no pod here, foreign TPUs).
-
-        A claim that several pods share is charged once, to one that is not ours if there is one.
-        """
+    def _claims_on(self, name: str, shape: NodeShape, holds: Iterable[Hold]) -> Claimed:
+        """What claims got here. A claim that several pods share is charged once, to one that is not
+        ours if there is one. A device of the node's pools that no slice lists is one of its GPUs or
+        TPUs all the same: which, nobody says."""
+        pools = self._pools_on.get(name, frozenset())
+        keys = {key for pool in pools for key in self._in_pool.get(pool, ())}
+        if not keys:
+            return Claimed()
         claimed: dict[str, list[Part]] = {}
         orphaned: list[Part] = []
+        unknown: Counter[str] = Counter()
+        problems: list[str] = []
         tpus = 0
-        if not (self._grants and (shape.places or shape.tpu_devices)):
-            return claimed, orphaned, tpus
         here = {hold.uid: hold for hold in holds}
-        pools = {(driver, pool) for driver, pool, _ in (*shape.places, *shape.tpu_devices)}
-        keys = {key for pool in pools for key in self._in_pool.get(pool, ())}
         for key in sorted(keys):
             grant = self._grants[key]
             users = sorted(
                 (here[uid] for uid in grant.pods if uid in here),
                 key=lambda hold: (hold.ours is not None, hold.uid),
             )
+            foreign = not (users and users[0].ours)
             for device, consumed in grant.devices:
                 place = shape.places.get(device)
                 if place is not None:
@@ -121,9 +127,19 @@ class NodeIndex:
                         claimed.setdefault(users[0].uid, []).append(part)
                     else:
                         orphaned.append(part)
-                elif device in shape.tpu_devices and not (users and users[0].ours):
-                    tpus += 1
-        return {uid: _by_position(parts) for uid, parts in claimed.items()}, orphaned, tpus
+                elif device in shape.tpu_devices:
+                    tpus += foreign
+                elif device[:2] in pools:
+                    problems.append(
+                        f"claim {named(key)}: no ResourceSlice lists device {device[2][:64]!r} of "
+                        f"pool {device[1][:64]!r}; it counts as a whole one of this node"
+                    )
+                    if is_tpu(device[0]):
+                        tpus += foreign
+                    else:
+                        unknown[users[0].uid if users else ""] += 1
+        parts = {uid: _by_position(parts) for uid, parts in claimed.items()}
+        return Claimed(parts, tuple(orphaned), unknown, tpus, tuple(problems))
 
     # ---- nodes
 
@@ -177,6 +193,7 @@ class NodeIndex:
             return
         if now is None:
             del self._shapes[name]
+            self._problems.set(HOLDERS, name, ())
         else:
             self._shapes[name] = now
         self._problems.set(WatchedKind.NODES.value, name, now.problems if now is not None else ())
@@ -189,8 +206,9 @@ class NodeIndex:
     def set_pod(self, pod: Pod) -> None:
         """A pod as it is now."""
         key = (pod.metadata.namespace, pod.metadata.name)
-        hold, problem = hold_of(pod)
-        self._problems.set(WatchedKind.PODS.value, named(key), (problem,) if problem else ())
+        hold = hold_of(pod)
+        problems = hold.problems if hold is not None else ()
+        self._problems.set(WatchedKind.PODS.value, named(key), problems)
         self._hold(key, hold)
 
     def drop_pod(self, key: Key) -> None:
@@ -226,7 +244,7 @@ class NodeIndex:
         if found.spec.node_name:
             self._slices[key] = found
             self._slices_of.setdefault(found.spec.node_name, set()).add(key)
-            self._reshape(found.spec.node_name)
+            self._repool(found.spec.node_name)
 
     def drop_slice(self, key: Key) -> None:
         """The slice is no more."""
@@ -236,7 +254,15 @@ class NodeIndex:
             of_node.discard(key)
             if not of_node:
                 del self._slices_of[gone.spec.node_name]
-            self._reshape(gone.spec.node_name)
+            self._repool(gone.spec.node_name)
+
+    def _repool(self, name: str) -> None:
+        specs = [self._slices[key].spec for key in self._slices_of.get(name, ())]
+        pools = {(one.driver, one.pool.name) for one in specs if is_ours_to_count(one.driver)}
+        self._pools_on[name] = frozenset(pools)
+        if not pools:
+            del self._pools_on[name]
+        self._reshape(name)
 
     def know_classes(self) -> None:
         """All classes were told that there are: what none of them means cannot be claimed."""
@@ -263,10 +289,15 @@ class NodeIndex:
 
     def set_claim(self, found: ResourceClaim) -> None:
         """A claim as it is now."""
-        self._grant((found.metadata.namespace, found.metadata.name), grant_of(found))
+        key = (found.metadata.namespace, found.metadata.name)
+        grant = grant_of(found)
+        consumed = (dict(one.consumed) for one in grant.devices) if grant is not None else ()
+        self._problems.set(WatchedKind.CLAIMS.value, named(key), nonsense_of(consumed))
+        self._grant(key, grant)
 
     def drop_claim(self, key: Key) -> None:
         """The claim is no more."""
+        self._problems.set(WatchedKind.CLAIMS.value, named(key), ())
         self._grant(key, None)
 
     def _grant(self, key: Key, now: Grant | None) -> None:
@@ -283,18 +314,10 @@ class NodeIndex:
             del self._grants[key]
         else:
             self._grants[key] = now
-        touched = {one.device for grant in (before, now) if grant for one in grant.devices}
-        for name in self._with(touched):
-            self.dirty[name] = True
-
-    def _with(self, devices: set[DeviceName]) -> Iterator[str]:
-        for name in self._slices_of:
-            shape = self._shapes.get(name)
-            if shape is not None and (
-                any(device in shape.places for device in devices)
-                or any(device in shape.tpu_devices for device in devices)
-            ):
-                yield name
+        touched = _pools(before) | _pools(now)
+        for name, pools in self._pools_on.items():
+            if name in self._shapes and pools & touched:
+                self.dirty[name] = True
 
 
 def _pools(grant: Grant | None) -> set[Pool]:

@@ -14,7 +14,15 @@ The reason is the value of a taint: PreferNoSchedule in the first case, which ke
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, cast
 
-from berthmaster.inventory.devices.amounts import CPU, MEMORY, Nonsense, offered
+from berthmaster.inventory.devices.amounts import (
+    CPU,
+    MAX_CPU_MILLI,
+    MAX_MEMORY_MIB,
+    MAX_TPUS,
+    MEMORY,
+    Nonsense,
+    offered,
+)
 from berthmaster.inventory.devices.charging import Charged
 from berthmaster.inventory.devices.dra import DeviceName, DevicePlace, Offered
 from berthmaster.inventory.devices.layout import WHOLE, Gpu, Layout, Way, layout_of
@@ -194,9 +202,20 @@ def _taints(taints: Iterable[NodeTaint]) -> tuple[tuple[Taint, ...], list[str]]:
 
 
 def report(
-    cluster: str, name: str, shape: NodeShape, charged: Charged, stamp: Stamp, now_s: float
+    cluster: str,
+    name: str,
+    shape: NodeShape,
+    charged: Charged,
+    stamp: Stamp,
+    now_s: float,
+    *,
+    doubt: str = "",
 ) -> NodeReport:
-    """The node as it stands."""
+    """The node as it stands. ``doubt``: what of its pods cannot be read, which keeps nobody
+    away."""
+    taints = shape.taints
+    if doubt and not any(taint.key == UNUSABLE for taint in taints):
+        taints = (*taints, _unusable(doubt, "PreferNoSchedule"))
     gpus = tuple(
         GpuDevice(
             index=index,
@@ -220,7 +239,7 @@ def report(
         ready=shape.ready,
         schedulable=shape.schedulable,
         labels=dict(shape.labels),
-        taints=shape.taints,
+        taints=taints,
         allocatable=Amounts(
             cpu_milli=shape.cpu_milli,
             memory_mib=shape.memory_mib,
@@ -229,10 +248,10 @@ def report(
             pieces=dict(shape.pieces),
         ),
         foreign=Amounts(
-            cpu_milli=charged.foreign_cpu_milli,
-            memory_mib=charged.foreign_memory_mib,
+            cpu_milli=min(charged.foreign_cpu_milli, MAX_CPU_MILLI),
+            memory_mib=min(charged.foreign_memory_mib, MAX_MEMORY_MIB),
             gpu_milli=sum(charged.foreign_milli),
-            tpus=charged.foreign_tpus,
+            tpus=min(charged.foreign_tpus, max(shape.tpus, MAX_TPUS)),
             pieces={
                 name: charged.foreign_pieces[name]
                 for name, _ in shape.pieces

@@ -3,7 +3,7 @@
 Rules: each object is told as added, updated and deleted in that order; nothing unchanged is told;
 after a complete list the mirror is what the server has, and all that vanished was told before. A
 list that was cut short removes nothing. What tools leave in annotations, which may be 256 KiB an
-object, is not kept.
+object, is not kept: the text of a long one is "", so that a reader sees that there was one.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,10 +54,11 @@ class Listed(NamedTuple):
 
 
 def shed_long_annotations(found: Object) -> None:
-    """Drop those that are longer than is kept, of an object that nobody else has yet."""
+    """Empty those that are longer than is kept, of an object that nobody else has yet."""
     annotations = found.metadata.annotations
-    for name in [one for one, text in annotations.items() if len(text) > MAX_ANNOTATION_CHARS]:
-        del annotations[name]
+    for name, text in annotations.items():
+        if len(text) > MAX_ANNOTATION_CHARS:
+            annotations[name] = ""
 
 
 Change = Added[T] | Updated[T] | Deleted[T] | Unreadable[T] | Listed

@@ -370,6 +370,9 @@ class ClusterScore(
     telemetry_nodes: Count = 0  # nodes with live telemetry
     nodes: Count = 0
     note: str = ""  # for people: why stale or withdrawn
+    lost_gpus: dict[str, tuple[Count, ...]] = {}
+    # Node -> indices of its GPUs, as its report lists them, that telemetry calls lost. They get no
+    # new pods, whatever the report says of them. Silence of the telemetry heals none.
 
 
 FleetFact = (

@@ -1,6 +1,7 @@
 """What the GPUs of a node, and those of a job, do right now: observations, lossy, never truth.
 
-Telemetry feeds scores and people. Nobody places, evicts or frees anything because of it, so it
+Telemetry feeds scores and people. No service evicts or frees anything because of it, and nothing is
+placed by it but that GPUs which it calls lost get no new pods (``ClusterScore.lost_gpus``). So it
 travels on core NATS, one message a node and interval, one a job and 30 s, and a lost one is simply
 replaced by the next.
 """

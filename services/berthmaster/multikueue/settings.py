@@ -26,7 +26,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 18: of a frozen workload nothing counts before its story is told again.
 # 19: behind a gap nobody but its cluster ends the attempt that stands before it.
 # 20: behind a gap nobody takes the attempt that stands before it.
-ENGINE_VERSION = "20"
+# 21: no pod is placed on a GPU that telemetry calls lost, whatever its node reports.
+ENGINE_VERSION = "21"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

@@ -5,12 +5,13 @@ our clock. The order of a node's telemetry is epoch and counter; the node's own 
 nothing. Once it has lapsed, whatever comes next is news, so that a wrong epoch heals.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import compress
 from typing import Final
 
 import msgspec
 
+from berthmaster.engine.fleet.lost import without_lost
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
@@ -24,7 +25,7 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.scorer.mix import Mix
 from berthmaster.scorer.plausibility import Drop, believable_interval, judge_report
-from berthmaster.scorer.room import ResourceUse, healthy_gpus, reading_key, room_of, use_of
+from berthmaster.scorer.room import ResourceUse, lost_indices, reading_key, room_of, use_of
 from berthmaster.scorer.rules import Amount
 from berthmaster.scorer.score import Life, amount_of
 from berthmaster.scorer.totals import Measured, Totals, TotalsPart
@@ -96,6 +97,8 @@ class ScoredCluster:
         self._profile: ClusterProfile | None = None
         self._membership: Membership | None = None
         self._measured = Life()  # by its hub
+        self.lost_gpus: dict[str, tuple[int, ...]] = {}  # of each node that has some
+        self._lost_before: Mapping[str, tuple[int, ...]] = {}  # by the newest score
         # What readers were told, which is the core's business
         self.told: ClusterScore | None = None  # None: they must hear of it anew
         self.told_s = 0.0
@@ -198,9 +201,30 @@ class ScoredCluster:
         if node is None:
             self._nodes[fact.node] = node = _Node(fact)
         node.report = fact
+        self._recall_lost(node)
         if node.lost:  # a GPU that was replaced is another one
             node.lost &= {reading_key(gpu.uuid, gpu.index) for gpu in fact.gpus}
         return self._assess(node, mix)
+
+    def recall_lost(self, lost_gpus: Mapping[str, tuple[int, ...]], mix: Mix) -> None:
+        """GPUs that were lost by the newest score still are, until telemetry of their node says
+        otherwise: a scorer's start must not make a lost GPU look well."""
+        self._lost_before = lost_gpus
+        for name in lost_gpus:
+            node = self._nodes.get(name)
+            if node is not None and self._recall_lost(node):
+                self._assess(node, mix)
+
+    def _recall_lost(self, node: _Node) -> bool:
+        """Whether that changed what is known of a node."""
+        indices = self._lost_before.get(node.report.node, ())
+        if node.epoch or node.counter or not indices:
+            return False
+        before = node.lost
+        node.lost = frozenset(
+            reading_key(gpu.uuid, gpu.index) for gpu in node.report.gpus if gpu.index in indices
+        )
+        return node.lost != before
 
     def forget_node(self, node: str) -> Changed:
         """The bus no longer holds the fact."""
@@ -218,19 +242,22 @@ class ScoredCluster:
     def _remove(self, name: str) -> Changed:
         if self._nodes.pop(name, None) is None:
             return SOMETHING
+        self.lost_gpus.pop(name, None)
         self.totals.put(name, None)
         return CAPACITY
 
     def _assess(self, node: _Node, mix: Mix) -> Changed:
         """The node's whole contribution, after its report or its lost GPUs changed."""
-        report = node.report
-        node.healthy = tuple(
-            reading_key(gpu.uuid, gpu.index) for gpu in healthy_gpus(report, node.lost)
-        )
+        lost = lost_indices(node.report, node.lost)
+        report = without_lost(node.report, lost)
+        self.lost_gpus.pop(report.node, None)
+        if lost:
+            self.lost_gpus[report.node] = lost
+        node.healthy = tuple(reading_key(gpu.uuid, gpu.index) for gpu in report.gpus if gpu.healthy)
         node.side_by_side = any(
             share.kind == "shared" and share.isolation == "memory" for share in report.shares
         )
-        room = room_of(report, node.lost)
+        room = room_of(report)
         node.shared = tuple(compress(node.healthy, room.shared))
         known = self.totals.parts.get(report.node)
         use = use_of(room, mix) if self.ours else ResourceUse()

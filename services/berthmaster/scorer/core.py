@@ -40,6 +40,7 @@ from berthmaster.scorer.events import (
     InputFact,
     Led,
     ScoreNotStored,
+    ScoreSeen,
     TelemetryHeard,
     Tick,
     WorkloadSubmitted,
@@ -75,6 +76,7 @@ class Scorer:
         self._unmixed: deque[tuple[str, str]] = deque()  # nodes not yet judged by this mix
         self._scales = scales(self._rules, _NOTHING, _NOTHING)
         self._rescale_s: float | None = None  # when to settle what scores 100
+        self._lost_before: dict[str, dict[str, tuple[int, ...]]] = {}  # by cluster, where any are
         self._epoch: int | None = None
         self._counter = 0
         self._last_s = float("-inf")  # when the last event came
@@ -123,6 +125,8 @@ class Scorer:
         match event:
             case TelemetryHeard():
                 self._on_telemetry(event.telemetry, now_s)
+            case ScoreSeen():
+                self._on_score(event.score)
             case FactSeen():
                 self._on_fact(event.fact, event.stored_at_s, now_s)
             case Tick():
@@ -158,10 +162,19 @@ class Scorer:
             cluster.hold_s = now_s + self._rules.retry_s
             self._due.set(name, cluster.hold_s)
 
+    def _on_score(self, score: ClusterScore) -> None:
+        """A score tells nothing but which GPUs are lost: it makes no cluster known."""
+        self._lost_before[score.cluster] = score.lost_gpus
+        if not score.lost_gpus:
+            del self._lost_before[score.cluster]
+        if (cluster := self._clusters.get(score.cluster)) is not None:
+            cluster.recall_lost(score.lost_gpus, self.mix)
+
     def _on_fact(self, fact: InputFact, stored_at_s: float, now_s: float) -> None:
         cluster = self._clusters.get(fact.cluster)
         if cluster is None:
             cluster = ScoredCluster(fact.cluster, ours=self._owns(fact.cluster))
+            cluster.recall_lost(self._lost_before.get(fact.cluster, {}), self.mix)
             self._clusters[fact.cluster] = cluster
         match fact:
             case ClusterAlive():
@@ -362,6 +375,7 @@ class Scorer:
             expected_nodes=cluster.expected_nodes,
             room=cluster.room,
             same_as=self._same_as(cluster.name, now_s),
+            lost_gpus=cluster.lost_gpus,
         )
 
     def _same_as(self, name: str, now_s: float) -> str:

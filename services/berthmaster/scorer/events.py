@@ -9,6 +9,7 @@ import msgspec
 from berthmaster.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
+    ClusterScore,
     Membership,
     NodeGone,
     NodeReport,
@@ -24,6 +25,12 @@ class FactSeen(msgspec.Struct, frozen=True):
 
     fact: InputFact
     stored_at_s: float
+
+
+class ScoreSeen(msgspec.Struct, frozen=True):
+    """A score was stored, by this scorer or by one before it or beside it."""
+
+    score: ClusterScore
 
 
 class FactForgotten(msgspec.Struct, frozen=True):
@@ -70,6 +77,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 Event = (
     FactSeen
+    | ScoreSeen
     | FactForgotten
     | TelemetryHeard
     | WorkloadSubmitted

@@ -23,6 +23,7 @@ from berthmaster.scorer.events import (
     FactForgotten,
     FactSeen,
     InputFact,
+    ScoreSeen,
     TelemetryHeard,
     WorkloadSubmitted,
 )
@@ -31,12 +32,13 @@ from berthmaster.scorer.shard import Shard
 
 MAX_SUBJECTS: Final = 500_000  # remembered, so that each is parsed once; beyond it, all anew
 
-# Telemetry, every fact but scores, and the events that tell what is asked for.
+# Telemetry, every fact, and the events that tell what is asked for. Of scores, which GPUs are lost.
 TELEMETRY_SUBJECTS: Final = subjects.telemetry_of()
 FACT_SUBJECTS: Final = (
     subjects.fleet_facts("alive"),
     subjects.fleet_facts("profile"),
     subjects.fleet_facts("membership"),
+    subjects.fleet_facts("score"),
     subjects.node_facts(),
 )
 SUBMITTED_SUBJECTS: Final = subjects.workload_events_of("submitted")
@@ -108,9 +110,11 @@ class Intake:
 
     def fact(
         self, subject: str, fact: FleetFact, stored_at_s: float
-    ) -> FactSeen | FactForgotten | NotBelieved | None:
+    ) -> FactSeen | ScoreSeen | FactForgotten | NotBelieved | None:
         """Facts of other shards' clusters count too: the scale is the fleet's."""
-        if isinstance(fact, ClusterScore | QueueReport | CopyReport):
+        if isinstance(fact, ClusterScore):
+            return self._score(subject, fact)
+        if isinstance(fact, QueueReport | CopyReport):
             return None  # no inputs of a score
         if subject not in self._facts:
             try:
@@ -124,6 +128,14 @@ class Intake:
         if isinstance(fact, Membership) and fact.room is None:
             return self._facts[subject]
         return FactSeen(fact, stored_at_s)
+
+    def _score(self, subject: str, fact: ClusterScore) -> ScoreSeen | NotBelieved | None:
+        try:
+            if subjects.score(fact.cluster) != subject:
+                return _another("fact", subject)
+        except subjects.SubjectError as error:
+            return NotBelieved("fact", Drop.WRONG_SUBJECT, str(error))
+        return ScoreSeen(fact) if self._shard.owns(fact.cluster) else None
 
     def gone(self, subject: str) -> FactForgotten | None:
         """The bus no longer has a fact under this subject."""

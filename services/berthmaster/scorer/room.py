@@ -10,7 +10,7 @@ from collections.abc import Set
 import msgspec
 
 from berthmaster.engine.fleet.models import is_one_of
-from berthmaster.messages.fleet import GpuDevice, NodeReport
+from berthmaster.messages.fleet import NodeReport
 from berthmaster.scorer.mix import Mix, PodShape
 
 WHOLE_MILLI = 1000
@@ -59,17 +59,25 @@ def reading_key(uuid: str, index: int) -> str:
     return uuid or f"#{index}"
 
 
-def healthy_gpus(report: NodeReport, lost: Set[str]) -> list[GpuDevice]:
-    """The GPUs that can take pods: healthy by report, and not lost by what was measured."""
-    return [
-        gpu
-        for gpu in report.gpus
-        if gpu.healthy and (not lost or reading_key(gpu.uuid, gpu.index) not in lost)
-    ]
+def lost_indices(report: NodeReport, lost: Set[str]) -> tuple[int, ...]:
+    """The GPUs of a report that telemetry calls lost. ``lost``: their keys.
+
+    A device plugin counts and names none: of its GPUs those that it takes for unhealthy itself are
+    some of the lost ones, and only what is lost beyond them is told. For example, of 8 GPUs one is
+    unhealthy by the plugin, and telemetry calls #3 lost: it is the same one.
+    """
+    if not lost:
+        return ()
+    named = [gpu.index for gpu in report.gpus if gpu.uuid and gpu.uuid in lost]
+    counted = [gpu for gpu in report.gpus if not gpu.uuid]
+    found = [gpu for gpu in counted if reading_key("", gpu.index) in lost]
+    known = sum(not gpu.healthy for gpu in counted)
+    healthy = [gpu.index for gpu in found if gpu.healthy]
+    return tuple(sorted(named + healthy[: max(0, len(found) - known)]))
 
 
-def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> NodeRoom:
-    """The node's room. ``lost``: keys of GPUs that telemetry says have fallen off the bus."""
+def room_of(report: NodeReport) -> NodeRoom:
+    """The node's room; GPUs that are not healthy have none."""
     allocatable = report.allocatable
     devices = tuple(gpu.model for gpu in report.gpus)
     if not (report.ready and report.schedulable):
@@ -91,7 +99,7 @@ def room_of(report: NodeReport, lost: Set[str] = frozenset()) -> NodeRoom:
         memory -= pod.memory_mib
         for index in pod.gpus:
             ours[index] = ours.get(index, 0) + pod.gpu_milli
-    usable_gpus = healthy_gpus(report, lost)
+    usable_gpus = [gpu for gpu in report.gpus if gpu.healthy]
     left = [WHOLE_MILLI - gpu.foreign_milli - ours.get(gpu.index, 0) for gpu in usable_gpus]
     unlisted = sum(ours.values()) - sum(ours.get(gpu.index, 0) for gpu in report.gpus)
     doubt = (

@@ -3,6 +3,8 @@
 Pure. A withdrawn cluster's score is empty: whoever overlooks the word finds nothing to like.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -84,10 +86,11 @@ def cluster_score(
     expected_nodes: int = 0,
     room: HubRoom | None = None,
     same_as: str = "",
+    lost_gpus: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> ClusterScore:
     """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
     ``room``: of a cluster that only its hub speaks of; ``same_as``: the cluster whose API server it
-    is, and whose score has its capacity."""
+    is, and whose score has its capacity; ``lost_gpus``: by node, told whatever the freshness."""
     freshness = "withdrawn" if same_as else life.freshness(rules, now_s)
     age_s = round(life.age_s(now_s), 3)
     if freshness == "withdrawn":
@@ -100,6 +103,7 @@ def cluster_score(
             input_age_s=age_s,
             nodes=len(totals.parts),
             note=f"{TWIN}: {same_as}" if same_as else note,
+            lost_gpus=dict(sorted(lost_gpus.items())),
         )
     return ClusterScore(
         cluster=cluster,
@@ -115,6 +119,7 @@ def cluster_score(
         telemetry_nodes=totals.live_nodes,
         nodes=len(totals.parts),
         note=_note(totals, freshness, life.limits(rules)[0], expected_nodes, room),
+        lost_gpus=dict(sorted(lost_gpus.items())),
     )
 
 
@@ -172,7 +177,7 @@ def _note(
 def differs(told: ClusterScore, now: ClusterScore, totals: Totals, band: float) -> bool:
     """Whether readers of ``told`` should hear of ``now``. Amounts are compared in percent of what
     the cluster has; what appears, vanishes or becomes nothing is always told."""
-    if (told.freshness, told.nodes) != (now.freshness, now.nodes):
+    if (told.freshness, told.nodes, told.lost_gpus) != (now.freshness, now.nodes, now.lost_gpus):
         return True
     if told.resources.keys() != now.resources.keys():
         return True

@@ -14,8 +14,11 @@ from enum import Enum
 from typing import Final, Literal, TypeAlias, assert_never
 
 from berthmaster.messages.telemetry import GpuHealth, GpuReading, NodeTelemetry, TelemetrySource
+from berthmaster.telemetry.plausible import plausible
 from berthmaster.telemetry.source import NodeReading
 
+REFUSED: Final = "values that cannot be right"  # what a node's message lacks then
+MAX_NAMED_CHARS: Final = 160
 # A GPU whose health wavers is told of this often at most; one that is lost, always.
 QUIET_S: Final = 60.0
 
@@ -87,6 +90,8 @@ class What(Enum):
     HUNG = "reads_hung"
     LATE = "reads_late"
     FAILED = "reads_failed"
+    UNREAD = "lines_skipped"
+    REFUSED = "values_refused"
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class Agent:
         self._ok: bool | None = None  # None: nothing has been said yet
         self._why = ""
         self._counters: dict[str, int] = {}
-        self._told: dict[tuple[str, int], _Told] = {}
+        self._told: dict[tuple[str, str], _Told] = {}  # by node and GPU
         self._lacks: dict[str, tuple[tuple[str, ...], float]] = {}
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
@@ -175,6 +180,14 @@ class Agent:
             name = node.node or self._node
             counter = self._counters.get(name, 0) + 1
             self._counters[name] = counter
+            gpus, refused = _right(node)
+            lacks = node.lacks
+            if refused:
+                count = len(refused)
+                lacks += (f"{REFUSED}: {count}, the first: {refused[0][:MAX_NAMED_CHARS]}",)
+                done.append(Count(What.REFUSED, count))
+            if node.lines_skipped:
+                done.append(Count(What.UNREAD, node.lines_skipped))
             message = NodeTelemetry(
                 cluster=self._cluster,
                 node=name,
@@ -183,12 +196,12 @@ class Agent:
                 observed_at_s=event.observed_at_s,
                 interval_s=self._interval_s,
                 source=self._source,
-                gpus=node.gpus,
-                lacks=node.lacks,
+                gpus=gpus,
+                lacks=lacks,
             )
             done.append(Publish(message))
-            self._watch_lacks(name, node.lacks, now_s, done)
-            for gpu in node.gpus:
+            self._watch_lacks(name, lacks, now_s, done)
+            for gpu in gpus:
                 self._watch_health(name, gpu, now_s, done)
         return done
 
@@ -248,7 +261,7 @@ class Agent:
         self, node: str, gpu: GpuReading, now_s: float, done: list[Instruction]
     ) -> None:
         """Tell of a GPU whose health has changed since we last told of it."""
-        key = (node, gpu.index)
+        key = (node, gpu.uuid or f"#{gpu.index}")
         told = self._told.get(key)
         before: GpuHealth = told.health if told else "ok"
         if gpu.health == before:
@@ -259,6 +272,17 @@ class Agent:
         self._told[key] = _Told(gpu.health, now_s)
         fields = {"node": node, "index": gpu.index, "uuid": gpu.uuid, "why": gpu.health_reason}
         done.append(Tell("info" if gpu.health == "ok" else "warning", f"gpu_{gpu.health}", fields))
+
+
+def _right(node: NodeReading) -> tuple[tuple[GpuReading, ...], list[str]]:
+    """The node's readings without what cannot be right, and what that was."""
+    gpus: list[GpuReading] = []
+    refused = list(node.refused)
+    for gpu in node.gpus:
+        right, wrong = plausible(gpu)
+        gpus.append(right)
+        refused += wrong
+    return tuple(gpus), refused
 
 
 def _kind_of_lack(lack: str) -> str:

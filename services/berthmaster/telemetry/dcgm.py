@@ -5,11 +5,14 @@ whole of it and a limit on its size, and without proxies: it is on this node or 
 of fields that are used are parsed, and a page that has not changed since the last time (exporters
 renew theirs every 30 s by default) is not parsed again.
 
-Readings are as old as the exporter's page, which does not say how old it is.
+Readings are as old as the exporter's page, which does not say how old it is. A line that cannot be
+read is skipped, counted and named; the others count.
 """
 
 import http.client
+import re
 import ssl
+import string
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -18,12 +21,17 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from berthmaster.messages.telemetry import TelemetrySource
-from berthmaster.telemetry.dcgm_fields import WANTED, DcgmReadings, Series
+from berthmaster.telemetry.dcgm_fields import WANTED, DcgmReadings, Parsed, Series
+from berthmaster.telemetry.plausible import MAX_INDEX
 from berthmaster.telemetry.source import NodeReading, SourceFailed
 
 MAX_BYTES: Final = 8 * 1024 * 1024  # 1,000 GPUs with all fields; one node of eight needs 50 KB
 MAX_HEADS: Final = 50_000  # series that are remembered; pods come and go, and their names with them
 _CHUNK_BYTES: Final = 64 * 1024
+MAX_NAMED: Final = 256  # lines that cannot be read, and are remembered to tell whose they are
+MAX_LINE_CHARS: Final = 1000  # of one of them
+_INDEX: Final = re.compile(r"[0-9]{1,6}")
+_FIRST_OF_LINES: Final = frozenset(string.ascii_letters + "_:#\r")
 _WANTED_LINES: Final = tuple(f"{name}{{" for name in sorted(WANTED))
 
 
@@ -46,10 +54,13 @@ class DcgmSource:
         body = self._page.fetch()
         if body != self._body:
             try:
-                self._nodes = self._readings.take(self._parser.parse(body), now_s)
+                nodes = self._readings.take(self._parser.parse(body), now_s)
             except SourceFailed as fault:
                 raise SourceFailed(f"{self._page.url}: {fault}") from fault
             self._body = body
+            # A page that is read again skips no line again; what it lacks is still lacking.
+            self._nodes = tuple(node._replace(lines_skipped=0) for node in nodes)
+            return nodes
         return self._nodes
 
     def close(self) -> None:
@@ -68,20 +79,31 @@ class Parser:
         self._max_heads = max_heads
         self._heads: dict[str, tuple[str, Mapping[str, str]]] = {}
 
-    def parse(self, body: bytes) -> list[Series]:
-        """The series that are used. Raises SourceFailed for a page that is none."""
-        if body and not body.endswith(b"\n"):
-            raise SourceFailed("the page ends in the middle of a line")
+    def parse(self, body: bytes) -> Parsed:
+        """The series that are used, and the lines that cannot be read. Raises nothing."""
         if len(self._heads) > self._max_heads:
             self._heads.clear()
-        lines = body.decode(errors="replace").split("\n")
-        try:
-            return [self._series(line) for line in lines if line.startswith(_WANTED_LINES)]
-        except (ValueError, IndexError, KeyError, AttributeError) as error:
-            raise SourceFailed(f"not Prometheus' text format: {error}") from error
+        *lines, rest = body.decode(errors="replace").split("\n")
+        series: list[Series] = []
+        skipped = 0
+        named: list[str] = []
+        for line in lines:
+            if line.startswith(_WANTED_LINES):
+                try:
+                    series.append(self._series(line))
+                    continue
+                except (ValueError, IndexError, KeyError, AttributeError):
+                    pass
+            elif not line or line[0] in _FIRST_OF_LINES:
+                continue
+            skipped += 1
+            if len(named) < MAX_NAMED:
+                named.append(line[:MAX_LINE_CHARS])
+        # Of the last line nobody knows whether it goes on.
+        return Parsed(series, skipped + bool(rest), tuple(named), cut_short=bool(rest))
 
     def _series(self, line: str) -> Series:
-        end = line.rfind("}") + 1
+        end = line.rindex("}") + 1
         head = line[:end]
         known = self._heads.get(head)
         if known is None:
@@ -93,6 +115,9 @@ class Parser:
 def _parse_head(line: str) -> tuple[str, Mapping[str, str]]:
     (family,) = text_string_to_metric_families(f"{line}\n")
     (sample,) = family.samples
+    index = sample.labels.get("gpu")
+    if index is not None and (not _INDEX.fullmatch(index) or int(index) > MAX_INDEX):
+        raise ValueError(f"gpu {index[:32]!r} is no index of a GPU")
     return sample.name, sample.labels
 
 

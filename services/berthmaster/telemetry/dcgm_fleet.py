@@ -3,7 +3,9 @@
 A headless Service has an address for each of its pods. The name is looked up every `LOOK_UP_S`;
 each address is one exporter with a connection of its own, several are read at a time, and all of it
 has one time limit. An exporter that does not answer costs its own node's reading and is told
-(`lacks` of one of the others); only if none answers nothing could be read.
+(`lacks` of one of the others); only if none answers nothing could be read. A name without an
+address is a cluster without exporters, such as one whose nodes with GPUs were all taken away:
+nothing is to be read then, and nothing is wrong.
 """
 
 import socket
@@ -20,6 +22,8 @@ from berthmaster.telemetry.source import NodeReading, SourceFailed
 LOOK_UP_S: Final = 30.0
 AT_ONCE: Final = 8
 MAX_EXPORTERS: Final = 1000
+# What a cluster's DNS answers for a headless Service without pods; anything else is no answer.
+_NO_ADDRESS: Final = (socket.EAI_NONAME, socket.EAI_NODATA)
 Resolve = Callable[[str, int], Sequence[str]]
 
 
@@ -61,12 +65,12 @@ class DcgmFleet:
             except TimeoutError:
                 read.cancel()
                 failed.append(f"{where}: its turn did not come")
-        if not nodes:
-            raise SourceFailed(failed[0] if failed else f"{self._url}: the name has no address")
+        if failed and not nodes:
+            raise SourceFailed(failed[0])
         if failed:
             first = next(iter(nodes))
             lack = f"dcgm-exporters: {len(failed)} of {len(reads)} do not answer ({failed[0]})"
-            nodes[first] = nodes[first]._replace(lacks=(lack,))
+            nodes[first] = nodes[first]._replace(lacks=(*nodes[first].lacks, lack))
         return tuple(nodes.values())
 
     def _look_up(self, now_s: float) -> None:
@@ -77,7 +81,9 @@ class DcgmFleet:
         except OSError as error:
             if not self._exporters:
                 raise SourceFailed(f"{self._url}: {error}") from error
-            return  # those that are known go on
+            if not (isinstance(error, socket.gaierror) and error.errno in _NO_ADDRESS):
+                return  # those that are known go on
+            found = ()
         self._look_up_at_s = now_s + LOOK_UP_S
         for gone in self._exporters.keys() - set(found):
             self._exporters.pop(gone).close()

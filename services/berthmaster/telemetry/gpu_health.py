@@ -1,8 +1,8 @@
 """The health of a GPU, judged from the signs that its driver gives.
 
-One function for all sources, so that NVML and dcgm-exporter cannot disagree. Lost is not judged
-here: a GPU that does not answer has no signs. The worst sign comes first, since one reason is
-shown. Pure.
+One function for all sources, so that NVML and dcgm-exporter cannot disagree. A GPU that does not
+answer has no signs, and its source calls it lost. One that has a fatal XID, such as 79, is lost
+although figures of it may still come. The worst sign comes first, since one reason is shown. Pure.
 """
 
 from typing import Final, NamedTuple
@@ -34,6 +34,7 @@ _ALARMING: Final = (
     ("hw_slowdown", "slowed down by the hardware"),
 )
 
+NO_UUID: Final = "its source reports no UUID of it"
 # What a driver may ask for to recover a GPU.
 RECOVERY: Final = {
     1: "a reset of the GPU",
@@ -56,6 +57,7 @@ class Signs(NamedTuple):
     retirement_pending: bool | None = None  # rows or pages wait for a reset
     recovery_action: int | None = None  # 0 = the driver asks for nothing
     throttle_reasons: tuple[str, ...] = ()
+    named: bool = True  # False: its source tells no UUID, so nobody knows which GPU that is
 
 
 def throttle_names(bits: int) -> tuple[str, ...]:
@@ -70,13 +72,16 @@ def throttle_names(bits: int) -> tuple[str, ...]:
 
 def verdict(signs: Signs, now_s: float) -> tuple[GpuHealth, str]:
     """The health and, unless it is ok, the reason for people."""
+    by_xid = _xid(signs, now_s)
+    if by_xid and signs.xid is not None and look_up(signs.xid).severity is Severity.FATAL:
+        return "lost", by_xid
     if signs.recovery_action:
         asked = RECOVERY.get(signs.recovery_action, f"recovery action {signs.recovery_action}")
         return "degraded", f"the driver asks for {asked}"
     if signs.retirement_failed:
         return "degraded", "memory rows could not be remapped: the GPU needs replacing"
-    if why := _xid(signs, now_s):
-        return "degraded", why
+    if by_xid:
+        return "degraded", by_xid
     if signs.retirement_pending:
         return "degraded", "memory waits to be retired: the GPU needs a reset"
     if signs.ecc_uncorrected:
@@ -84,6 +89,8 @@ def verdict(signs: Signs, now_s: float) -> tuple[GpuHealth, str]:
     for name, why in _ALARMING:
         if name in signs.throttle_reasons:
             return "degraded", why
+    if not signs.named:
+        return "degraded", NO_UUID
     return "ok", ""
 
 

@@ -34,7 +34,7 @@ from berthmaster.telemetry.nvml_driver import (
 from berthmaster.telemetry.nvml_processes import MIB, Processes, Whose
 from berthmaster.telemetry.slices import of_slices
 from berthmaster.telemetry.source import percent
-from berthmaster.telemetry.xid import Severity, look_up
+from berthmaster.telemetry.xid import outweighs
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Gpu:
     def note_xid(self, xid: int, now_s: float) -> None:
         """The driver has reported an XID error on it."""
         self._xid = xid
-        if look_up(xid).severity is Severity.DEVICE:
+        if outweighs(xid, self._device_xid):
             self._device_xid, self._device_xid_at_s = xid, now_s
 
     def lost_reading(self) -> GpuReading:
@@ -146,6 +146,7 @@ class Gpu:
             retirement_pending=slow.retirement_pending,
             recovery_action=slow.recovery_action,
             throttle_reasons=reasons,
+            named=bool(self.uuid),
         )
         health, why = verdict(signs, now_s)
         return GpuReading(

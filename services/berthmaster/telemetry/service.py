@@ -55,6 +55,8 @@ _HELP: Final = {
     What.HUNG: "Reads that did not come back within the limit",
     What.LATE: "Reads that came back after the limit and were thrown away",
     What.FAILED: "Reads that the source could not do",
+    What.UNREAD: "Lines of exporters' pages that could not be read and were skipped",
+    What.REFUSED: "Values that cannot be right and count as not measured",
 }
 
 

@@ -35,6 +35,8 @@ class NodeReading(NamedTuple):
     node: str  # "" = the node that the agent runs on
     gpus: tuple[GpuReading, ...]
     lacks: tuple[str, ...] = ()  # what could not be read and why, in words for people
+    lines_skipped: int = 0  # of an exporter's page, since the last reading
+    refused: tuple[str, ...] = ()  # values that the source left out since they cannot be right
 
 
 class Source(Protocol):

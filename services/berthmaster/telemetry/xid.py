@@ -2,8 +2,9 @@
 
 An XID is the number under which the driver reports that something went wrong on a GPU. Most often
 a program did something forbidden and the GPU is fine; some mean that the GPU is not to be trusted
-until somebody resets or replaces it. A number that is not in the table counts as the latter: what
-is unknown must not make a GPU look better.
+until somebody resets or replaces it, and of those some mean that nothing runs on it at all until
+then. A number that is not in the table counts as one of a GPU that is not to be trusted: what is
+unknown must not make a GPU look better.
 """
 
 from enum import Enum
@@ -16,6 +17,7 @@ class Severity(Enum):
 
     PASSING = "passing"  # a program's own fault, its ending, or mere news: the GPU goes on
     DEVICE = "device"  # the GPU or its link is impaired until it is reset, or for good
+    FATAL = "fatal"  # nothing runs on the GPU until it is reset or replaced: it is lost
 
 
 class Xid(NamedTuple):
@@ -25,7 +27,8 @@ class Xid(NamedTuple):
     meaning: str
 
 
-_P, _D = Severity.PASSING, Severity.DEVICE
+_P, _D, _F = Severity.PASSING, Severity.DEVICE, Severity.FATAL
+_WEIGHT: Final = MappingProxyType({_P: 0, _D: 1, _F: 2})
 
 XIDS: Final = MappingProxyType(
     {
@@ -37,27 +40,27 @@ XIDS: Final = MappingProxyType(
         43: Xid(_P, "a program's channel was stopped after a fault of its own"),
         44: Xid(_P, "fault while switching between programs"),
         45: Xid(_P, "a program's channels were cleaned up after it ended or failed"),
-        46: Xid(_D, "the GPU stopped processing"),
+        46: Xid(_F, "the GPU stopped processing"),
         48: Xid(_D, "double-bit memory error"),
         54: Xid(_D, "auxiliary power is not connected"),
         61: Xid(_D, "breakpoint in the internal micro-controller"),
-        62: Xid(_D, "halt of the internal micro-controller"),
+        62: Xid(_F, "halt of the internal micro-controller"),
         63: Xid(_D, "memory retired or remapped, in effect after a reset"),
         64: Xid(_D, "memory could not be retired or remapped"),
         68: Xid(_P, "exception in the video decoder"),
         69: Xid(_P, "a program used a graphics class wrongly"),
         74: Xid(_D, "NVLink error"),
-        79: Xid(_D, "the GPU has fallen off the bus"),
+        79: Xid(_F, "the GPU has fallen off the bus"),
         92: Xid(_D, "many single-bit memory errors"),
         94: Xid(_D, "memory error, contained to one program"),
-        95: Xid(_D, "memory error that reached several programs"),
+        95: Xid(_F, "memory error that reached several programs"),
         109: Xid(_P, "switching between programs took too long"),
-        119: Xid(_D, "the GPU's system processor does not answer"),
-        120: Xid(_D, "error in the GPU's system processor"),
+        119: Xid(_F, "the GPU's system processor does not answer"),
+        120: Xid(_F, "error in the GPU's system processor"),
         121: Xid(_D, "error on the link between processor and GPU"),
         136: Xid(_D, "NVLink failed to start"),
-        140: Xid(_D, "memory error that was not recovered"),
-        143: Xid(_D, "the GPU failed to start"),
+        140: Xid(_F, "memory error that was not recovered"),
+        143: Xid(_F, "the GPU failed to start"),
         **dict.fromkeys(range(144, 151), Xid(_D, "NVLink error")),
         # What it asks for is read by itself and judged as such.
         154: Xid(_P, "the driver changed what it asks for to recover the GPU"),
@@ -68,3 +71,10 @@ XIDS: Final = MappingProxyType(
 def look_up(number: int) -> Xid:
     """The entry of this XID; for one that is not known, the worse severity."""
     return XIDS.get(number) or Xid(Severity.DEVICE, "not known to this agent")
+
+
+def outweighs(number: int, known: int | None) -> bool:
+    """Whether an XID tells more of a GPU than the one that is known. One that passes tells
+    nothing, and a lesser one follows a fatal one often."""
+    weight = _WEIGHT[look_up(number).severity]
+    return weight > 0 and (known is None or weight >= _WEIGHT[look_up(known).severity])

@@ -152,7 +152,7 @@ def test_an_unchanged_page_gives_the_same_readings_and_a_changed_one_new_ones(
     first = source.read(0.0)
     assert source.read(1.0) is first
     one.body = page((labels(), A100 | {"DCGM_FI_DEV_GPU_TEMP": 77}))
-    ((_, gpus, _),) = source.read(2.0)
+    ((_, gpus, *_),) = source.read(2.0)
     assert gpus[0].temperature_c == 77
     assert [gpu.health for gpu in gpus[1:]] == ["lost"] * 7
     source.close()

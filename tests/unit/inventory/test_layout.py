@@ -197,10 +197,11 @@ def test_of_a_gpu_that_is_not_healthy_hami_says_nothing_and_what_is_cordoned_is_
     [
         "garbage",
         "[{",
-        '[{"id":"GPU-a","devmem":"much"}]',
         '[{"devmem":1024}]',
         '[{"id":"GPU-a"},{"id":"GPU-a"}]',
-        '[{"id":"GPU-a","devmem":99999999999}]',
+        '[{"devmem":1024},{"devmem":"much"}]',
+        "GPU-a,10,much,100,NVIDIA-T4,0,true:",
+        "",
         "[" + ",".join(f'{{"id":"GPU-{n}"}}' for n in range(65)) + "]",
         "[" * 70_000,
     ],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berthmaster.accelerators.written import ALLOCATED, hami_use
+from berthmaster.accelerators.written import ALLOCATED, read_hami
 from berthmaster.inventory.devices.dra import Offered
 from berthmaster.inventory.kinds import Problem, Problems
 from berthmaster.inventory.node_index import NodeIndex
@@ -225,7 +225,7 @@ def test_hami_gives_no_gpu_to_more_pods_than_it_is_split_for() -> None:
 
 def test_of_hamis_init_containers_the_largest_counts_and_a_slice_is_of_its_gpu() -> None:
     def used(text: str, inits: int) -> list[Any]:
-        return [tuple(use) for use in hami_use({ALLOCATED: text}, inits)]
+        return [tuple(use) for use in read_hami({ALLOCATED: text}, inits).uses]
 
     a, b = "GPU-a,NVIDIA,{},{}:", "GPU-b,NVIDIA,{},{}:"
     text = f"{a.format(500, 5)};{a.format(300, 20)};{a.format(200, 8)}{b.format(7, 1)};"
@@ -432,9 +432,10 @@ def test_a_tainted_device_is_not_healthy_and_other_drivers_devices_are_none_of_o
     report = told(nodes)
     assert [gpu.healthy for gpu in report.gpus] == [False]
     assert (report.allocatable.tpus, report.foreign.tpus) == (2, 1)
-    # What a claim names beside them is no TPU, and what is ours is not foreign.
+    # What a claim names beside them is one that no slice lists, and what is ours is not foreign.
     nodes.set_claim(claim("t", ["t0", "t9"], pods=["theirs"], driver="tpu.google.com"))
-    assert told(nodes).foreign.tpus == 1
+    assert told(nodes).foreign.tpus == 2
+    nodes.set_claim(claim("t", ["t0"], pods=["theirs"], driver="tpu.google.com"))
     nodes.set_pod(ours("main-0", {}))
     nodes.set_claim(claim("u", ["t1"], pods=["train-main-0"], driver="tpu.google.com"))
     assert told(nodes).foreign.tpus == 1

@@ -1,34 +1,15 @@
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
 
 from berthmaster.runtime.periodic import beats, set_within, stopped_within
+from tests.support.virtual import in_virtual_time
 
 T = TypeVar("T")
 Wait = Callable[[asyncio.Event], Awaitable[Any]]
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Jumps to the next timer instead of waiting for it, so that no real time passes."""
-
-    now_s = 0.0
-
-    def time(self) -> float:
-        return self.now_s
-
-    def _run_once(self) -> None:
-        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]
-        if not ready and timers:
-            self.now_s = max(self.now_s, timers[0].when())
-        super()._run_once()  # type: ignore[misc]
-
-
-def in_virtual_time(story: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(story)
 
 
 def test_beats_keep_their_phase_and_count_what_slow_work_missed() -> None:

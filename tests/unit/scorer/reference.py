@@ -77,6 +77,15 @@ class Reference:
                 last = told
         return {g.uuid for g in last.gpus if g.health == "lost"} if last else set()
 
+    def lost_gpus(self, cluster: str) -> dict[str, tuple[int, ...]]:
+        """The same by node and index, where any are."""
+        found: dict[str, tuple[int, ...]] = {}
+        for name, report in sorted(self.reports(cluster).items()):
+            lost = self.lost(cluster, name)
+            if here := tuple(gpu.index for gpu in report.gpus if gpu.uuid in lost):
+                found[name] = here
+        return found
+
     def seen_s(self, cluster: str) -> float:
         return max(seen_s for fact, seen_s in self.facts if fact.cluster == cluster)
 
@@ -104,6 +113,7 @@ class Reference:
                 input_age_s=age_s,
                 nodes=len(reports),
                 note=f"no sign of life for {withdraw_after_s:g} s",
+                lost_gpus=self.lost_gpus(cluster),
             )
         stale = now_s >= seen_s + stale_after_s
         usable = {name: r for name, r in reports.items() if r.ready and r.schedulable}
@@ -128,6 +138,7 @@ class Reference:
             telemetry_nodes=sum(self.live(cluster, name, now_s) is not None for name in reports),
             nodes=len(reports),
             note="; ".join(notes),
+            lost_gpus=self.lost_gpus(cluster),
         )
 
     def healthy(self, cluster: str, report: NodeReport) -> list[int]:

@@ -13,6 +13,7 @@ from berthmaster.scorer.events import (
     FactSeen,
     Led,
     ScoreNotStored,
+    ScoreSeen,
     Tick,
     WorkloadSubmitted,
 )
@@ -368,6 +369,55 @@ def test_gpus_that_the_report_does_not_list_are_not_counted_as_idle() -> None:
     story.fact(report(gpus=2))
     (told,) = story.hear(telemetry(100, 100, 0, 0, 0, 0))
     assert told.idle_gpu_percent == 0.0
+
+
+def test_lost_gpus_are_published_at_once_and_a_new_scorer_recalls_them() -> None:
+    story = Story()
+    story.fact(alive())
+    two = report(gpus=2)
+    story.fact(two)
+    lost = telemetry(0)
+    lost = replace(lost, gpus=(*lost.gpus, reading(1, 5.0, health="lost")))
+    (told,) = story.hear(lost)
+    assert (told.lost_gpus, told.free_gpus) == ({"n1": (1,)}, 1.0)
+
+    # Another scorer begins, and no telemetry has come to it: before facts of the node and after.
+    for first, second in (("score", "report"), ("report", "score")):
+        other = Story(epoch=None)
+        other.fact(alive())
+        for kind in (first, second):
+            if kind == "score":
+                other.scorer.handle(ScoreSeen(told), other.now_s)
+            else:
+                other.fact(two)
+        other.scorer.handle(Led(8), other.now_s)
+        (again,) = other.wait(0.005)
+        assert (again.lost_gpus, again.free_gpus) == ({"n1": (1,)}, 1.0)
+        # A score is no sign of life, and telemetry that comes counts more.
+        (healed,) = other.hear(telemetry(0, 0, counter=2))
+        assert (healed.lost_gpus, healed.free_gpus) == ({}, 2.0)
+        other.scorer.handle(ScoreSeen(told), other.now_s)
+        assert other.score().lost_gpus == {}
+
+
+def test_a_score_makes_no_cluster_known() -> None:
+    story = Story()
+    told = replace(story_score(), lost_gpus={"n1": (0,)})
+    story.scorer.handle(ScoreSeen(told), story.now_s)
+    assert story.wait(5.0) == []
+
+
+def story_score() -> ClusterScore:
+    return ClusterScore(cluster="east", stamp=stamp(1), freshness="fresh", input_age_s=0.0)
+
+
+def test_lost_gpus_are_told_though_the_cluster_is_withdrawn() -> None:
+    story = Story()
+    story.fact(alive())
+    story.fact(report(gpus=1))
+    story.hear(replace(telemetry(), gpus=(reading(0, None, health="lost"),)))
+    *_, last = story.wait(600.0)
+    assert (last.freshness, last.lost_gpus) == ("withdrawn", {"n1": (0,)})
 
 
 def test_a_lost_gpu_is_not_offered_and_silence_does_not_bring_it_back() -> None:

@@ -3,9 +3,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from berthmaster.engine.fleet.lost import without_lost
 from berthmaster.messages.fleet import Amounts, PodUse
 from berthmaster.scorer.mix import DEFAULT_MIX, Mix, PodShape, TypicalPod, mix_of
-from berthmaster.scorer.room import NodeRoom, ResourceUse, room_of, stuck_of, use_of
+from berthmaster.scorer.room import (
+    NodeRoom,
+    ResourceUse,
+    lost_indices,
+    room_of,
+    stuck_of,
+    use_of,
+)
 from tests.unit.scorer.builders import gpu, pod, report
 
 
@@ -48,8 +56,26 @@ def test_a_node_that_takes_no_pods_has_nothing_free_and_still_has_its_size(why: 
 def test_an_unhealthy_gpu_and_a_lost_one_are_not_offered() -> None:
     told = report(gpus=(gpu(0), gpu(1, healthy=False), gpu(2)))
     assert room_of(told).left == (("A100", 1000), ("A100", 1000))
-    assert room_of(told, {"GPU-n1-2"}).left == (("A100", 1000),)
-    assert room_of(told, {"GPU-n1-2"}).free_gpu_milli == 1000
+    lost = without_lost(told, lost_indices(told, {"GPU-n1-2"}))
+    assert (room_of(lost).left, room_of(lost).free_gpu_milli) == ((("A100", 1000),), 1000)
+
+
+@pytest.mark.parametrize(
+    ("unhealthy", "lost", "found"),
+    [
+        ((), {"#1"}, (1,)),
+        # The device plugin knows of it: which of its GPUs that is, it does not say.
+        ((3,), {"#1"}, ()),
+        ((3,), {"#1", "#2"}, (1,)),
+        ((3,), {"#3"}, ()),
+        ((), {"#9", "GPU-elsewhere"}, ()),
+    ],
+)
+def test_of_counted_gpus_those_are_lost_that_the_plugin_does_not_know_of(
+    unhealthy: tuple[int, ...], lost: set[str], found: tuple[int, ...]
+) -> None:
+    gpus = tuple(replace(gpu(at, healthy=at not in unhealthy), uuid="") for at in range(4))
+    assert lost_indices(report(gpus=gpus), lost) == found
 
 
 def test_a_node_that_reports_fewer_gpus_than_run_there_has_none_free() -> None:

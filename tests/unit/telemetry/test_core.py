@@ -1,5 +1,7 @@
 """The agent between source and bus, stepped by hand: no thread, no clock, no NATS."""
 
+from msgspec.structs import replace
+
 from berthmaster.messages.telemetry import GpuHealth, GpuReading, NodeTelemetry
 from berthmaster.telemetry.core import (
     QUIET_S,
@@ -164,6 +166,41 @@ def test_people_are_told_when_a_gpu_is_lost_and_when_it_is_back() -> None:
     assert told(one.handle(ended(gpu("lost", "gone")), now_s=2.0)) == []
     assert told(one.handle(ended(gpu()), now_s=3.0)) == [("gpu_ok", "")]
     assert told(one.handle(ended(gpu("lost", "again")), now_s=4.0)) == [("gpu_lost", "again")]
+
+
+def test_a_gpu_is_known_by_its_uuid_when_its_index_moves() -> None:
+    one = agent()
+    a, b = (GpuReading(index=at, uuid=f"GPU-{at}", model="T4") for at in range(2))
+    one.handle(ended(a, b), now_s=0.0)
+    moved = [replace(b, index=0), replace(a, index=1, health="lost", health_reason="gone")]
+    assert told(one.handle(ended(*moved), now_s=1.0)) == [("gpu_lost", "gone")]
+    assert told(one.handle(ended(*moved), now_s=2.0)) == []
+
+
+def test_absurd_values_are_refused_counted_and_published_as_lacking() -> None:
+    one = agent()
+    absurd = replace(gpu(), power_w=-3.0, memory_used_mib=1_900_000_000)
+    done = one.handle(ended(absurd), now_s=0.0)
+    lack = "values that cannot be right: 2, the first: memory_used_mib of GPU 0 is 1.9e+09"
+    assert done == [
+        Ready(True),
+        Count(What.REFUSED, 2),
+        Publish(replace(message(1), lacks=(lack,))),
+        Tell("warning", "figures_lacking", {"node": "n1", "lacks": (lack,)}),
+    ]
+
+
+def test_skipped_lines_and_what_the_source_refused_are_counted() -> None:
+    one = agent()
+    node = NodeReading("", (gpu(),), ("lines: 3",), lines_skipped=3, refused=("x is 1",) * 40)
+    done = one.handle(ReadEnded([node], observed_at_s=1000.0), now_s=0.0)
+    assert [each for each in done if isinstance(each, Count)] == [
+        Count(What.REFUSED, 40),
+        Count(What.UNREAD, 3),
+    ]
+    (published,) = (each.message for each in done if isinstance(each, Publish))
+    first = "values that cannot be right: 40, the first: x is 1"
+    assert published.lacks == ("lines: 3", first)
 
 
 def test_a_gpu_whose_health_wavers_does_not_fill_the_log() -> None:

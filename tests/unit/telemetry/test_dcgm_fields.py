@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from berthmaster.messages.telemetry import GpuHolder, GpuReading, MigInstance
 from berthmaster.telemetry.dcgm import Parser
-from berthmaster.telemetry.dcgm_fields import DcgmReadings, Series
+from berthmaster.telemetry.dcgm_fields import DcgmReadings, Parsed, Series
 from berthmaster.telemetry.source import NodeReading, SourceFailed
 from tests.support.exposition import A100, labels, page, uuid
 
@@ -28,7 +28,7 @@ WHOLE = GpuReading(
 )
 
 
-def parse(body: bytes) -> list[Series]:
+def parse(body: bytes) -> Parsed:
     return Parser().parse(body)
 
 
@@ -37,7 +37,7 @@ def take(body: bytes, node: str = "") -> tuple[NodeReading, ...]:
 
 
 def only(body: bytes) -> GpuReading:
-    ((_, (reading,), _),) = take(body)
+    ((_, (reading,), *_),) = take(body)
     return reading
 
 
@@ -114,6 +114,17 @@ UNWELL = {
 }
 
 
+@pytest.mark.parametrize("xid", [46, 62, 79, 95, 119, 120, 140, 143])
+def test_a_fatal_xid_means_lost_though_lesser_ones_follow(xid: int) -> None:
+    readings = DcgmReadings("")
+    health = []
+    for number in (xid, 74, 31, 0):
+        body = page((labels(), A100 | {"DCGM_FI_DEV_XID_ERRORS": number}))
+        ((_, (reading,), *_),) = readings.take(parse(body), now_s=0.0)
+        health.append(reading.health)
+    assert health == ["lost", "lost", "lost", "ok"]
+
+
 @pytest.mark.parametrize(("values", "why"), UNWELL.values(), ids=UNWELL)
 def test_a_gpu_is_degraded_by(values: dict[str, float], why: str) -> None:
     reading = only(page((labels(), A100 | values)))
@@ -125,7 +136,7 @@ def test_a_bad_xid_counts_until_the_exporter_forgets_it_though_a_passing_one_fol
     seen = []
     for xid in (0, 31, 48, 45, 0):
         body = page((labels(), A100 | {"DCGM_FI_DEV_XID_ERRORS": xid}))
-        ((_, (reading,), _),) = readings.take(parse(body), now_s=0.0)
+        ((_, (reading,), *_),) = readings.take(parse(body), now_s=0.0)
         seen.append((reading.xid, reading.health))
     assert seen == [(None, "ok"), (31, "ok"), (48, "degraded"), (45, "degraded"), (None, "ok")]
 
@@ -133,8 +144,8 @@ def test_a_bad_xid_counts_until_the_exporter_forgets_it_though_a_passing_one_fol
 def test_a_gpu_that_the_exporter_tells_of_no_more_is_lost_until_it_does_again() -> None:
     readings = DcgmReadings("")
     both = page((labels(0), A100), (labels(1), A100))
-    ((_, before, _),) = readings.take(parse(both), now_s=0.0)
-    ((_, after, _),) = readings.take(parse(page((labels(1), A100))), now_s=1.0)
+    ((_, before, *_),) = readings.take(parse(both), now_s=0.0)
+    ((_, after, *_),) = readings.take(parse(page((labels(1), A100))), now_s=1.0)
     assert after == (
         GpuReading(
             index=0,
@@ -153,7 +164,7 @@ def test_a_gpu_in_the_place_of_another_does_not_inherit_its_faults() -> None:
     ill = A100 | {"DCGM_FI_DEV_XID_ERRORS": 48}
     readings.take(parse(page((labels(), ill))), now_s=0.0)
     fresh = A100 | {"DCGM_FI_DEV_XID_ERRORS": 31}
-    ((_, (reading,), _),) = readings.take(parse(page((labels(UUID="GPU-new"), fresh))), now_s=1.0)
+    ((_, (reading,), *_),) = readings.take(parse(page((labels(UUID="GPU-new"), fresh))), now_s=1.0)
     assert (reading.uuid, reading.xid, reading.health) == ("GPU-new", 31, "ok")
 
 
@@ -254,7 +265,7 @@ def test_what_a_parser_remembers_does_not_change_what_it_reads() -> None:
 
 
 def test_time_stamps_are_understood() -> None:
-    (series,) = parse(b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 41 1700000000000\n')
+    (series,) = parse(b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 41 1700000000000\n').series
     assert series == Series("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}, 41.0)
 
 
@@ -269,10 +280,10 @@ NO_PAGE = {
     "an empty page": (b"", "no DCGM_FI_DEV_"),
     "another exporter": (b"node_load1 0.5\n", "no DCGM_FI_DEV_"),
     "a page of HTML": (b"<html><body>hello</body></html>\n", "no DCGM_FI_DEV_"),
-    "a page cut short": (page((labels(), A100))[:-10], "ends in the middle of a line"),
-    "a value that is none": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} much\n', "not Prometheus' text"),
-    "labels without an end": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0 3\n', "not Prometheus' text"),
-    "a series without a value": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"}\n', "not Prometheus' text"),
+    "a value that is none": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} much\n', "1 cannot be read"),
+    "labels without an end": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0 3\n', "1 cannot be read"),
+    "a series without a value": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"}\n', "1 cannot be read"),
+    "a page of half a line": (b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 4', "1 cannot be read"),
     "a GPU without a number": (b'DCGM_FI_DEV_GPU_UTIL{gpu="x"} 3\n', "no DCGM_FI_DEV_"),
 }
 
@@ -281,6 +292,149 @@ NO_PAGE = {
 def test_no_reading_comes_of(body: bytes, why: str) -> None:
     with pytest.raises(SourceFailed, match=why):
         take(body)
+
+
+BAD = (
+    b'DCGM_FI_DEV_GPU_UTIL{gpu="0',
+    b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} much',
+    b'DCGM_FI_DEV_GPU_UTIL{gpu="x"} 3',
+    b'DCGM_FI_DEV_GPU_UTIL{gpu="99999"} 3',
+    b'DCGM_FI_DEV_GPU_UTIL{gpu="0"}',
+    b"%%% \xff\xfe",
+    b"\x00",
+)
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_line_is_skipped_counted_and_named(line: bytes) -> None:
+    good = page((labels(), A100))
+    for body in (line + b"\n" + good, good + line + b"\n"):
+        (node,) = take(body)
+        assert (node.node, node.gpus, node.lines_skipped) == ("node-1", (WHOLE,), 1)
+        first = repr(line.decode(errors="replace")[:80])
+        told = f"1 cannot be read, the first: {first}"
+        assert node.lacks == (f"lines of dcgm-exporter's page: {told}",)
+
+
+def test_bad_lines_are_named_within_bounds() -> None:
+    long = b'DCGM_FI_DEV_GPU_UTIL{"' * 1000 + b"\n"
+    parsed = parse(page((labels(), A100)) + long + b"%\n" * 900)
+    assert (parsed.skipped, len(parsed.named), len(parsed.named[0])) == (901, 256, 1000)
+    assert len(parsed.lacks[0]) < 200
+
+
+def test_a_page_cut_short_makes_no_gpu_lost() -> None:
+    readings = DcgmReadings("")
+    body = page((labels(0), A100), (labels(1), A100))
+    readings.take(parse(body), now_s=0.0)
+    cut = body[: body.index(b'gpu="1"') - 4]  # in the first line of the second GPU
+    ((_, (first, second), lacks, skipped, _),) = readings.take(parse(cut), now_s=1.0)
+    assert (first.health, first.sm_clock_mhz, first.memory_used_mib) == ("ok", 1410, None)
+    assert (second.uuid, second.health) == (uuid(1), "degraded")
+    assert second.health_reason.startswith("lines of dcgm-exporter's page")
+    assert (len(lacks), skipped) == (1, 1)
+
+
+def test_a_gpu_with_bad_lines_is_degraded_and_one_without_lines_lost() -> None:
+    readings = DcgmReadings("")
+    readings.take(parse(page(*((labels(at), A100) for at in range(3)))), now_s=0.0)
+    bad = f'DCGM_FI_DEV_GPU_UTIL{{gpu="1",UUID="{uuid(1)}"}} ?\n'.encode()
+    ((_, gpus, *_),) = readings.take(parse(page((labels(0), A100)) + bad), now_s=1.0)
+    assert [gpu.health for gpu in gpus] == ["ok", "degraded", "lost"]
+
+
+def test_a_gpu_without_a_uuid_is_degraded() -> None:
+    nameless = labels(UUID="")
+    reading = only(page((nameless, A100)))
+    assert (reading.uuid, reading.health) == ("", "degraded")
+    assert reading.health_reason == "its source reports no UUID of it"
+    assert only(page((labels(UUID="G" * 129), A100))).health == "degraded"
+    # A series without a UUID is of the GPU that others name under its index.
+    both = page((labels(), A100), (nameless, {"DCGM_FI_PROF_SM_ACTIVE": 0.5}))
+    assert only(both) == replace(WHOLE, sm_active_percent=50.0)
+
+
+def seen(readings: DcgmReadings, *parts: tuple[int, str], now_s: float) -> list[tuple[str, str]]:
+    """The UUID and health of each GPU by its index, after a page with these."""
+    body = page(*((labels(index, UUID=name), A100) for index, name in parts))
+    ((_, gpus, *_),) = readings.take(parse(body), now_s)
+    assert [gpu.index for gpu in gpus] == list(range(len(gpus)))
+    return [(gpu.uuid, gpu.health) for gpu in gpus]
+
+
+def test_gpus_are_known_by_uuid_when_their_indices_move() -> None:
+    readings = DcgmReadings("")
+    a, b, c = "GPU-a", "GPU-b", "GPU-c"
+    seen(readings, (0, a), (1, b), (2, c), now_s=0.0)
+    # The first is lost, and the driver counts the others again.
+    lost = (a, "lost")
+    assert seen(readings, (0, b), (1, c), now_s=1.0) == [(b, "ok"), (c, "ok"), lost]
+    assert seen(readings, (0, c), (1, b), now_s=2.0) == [(c, "ok"), (b, "ok"), lost]
+    # It is back, and has its old index.
+    now = seen(readings, (0, a), (1, b), (2, c), now_s=3.0)
+    assert now == [(a, "ok"), (b, "ok"), (c, "ok")]
+
+
+def test_a_fault_moves_with_its_gpu_and_not_with_the_index() -> None:
+    readings = DcgmReadings("")
+    ill = A100 | {"DCGM_FI_DEV_XID_ERRORS": 48}
+    readings.take(parse(page((labels(0), ill), (labels(1), A100))), now_s=0.0)
+    passing = A100 | {"DCGM_FI_DEV_XID_ERRORS": 31}
+    moved = page((labels(0, UUID=uuid(1)), passing), (labels(1, UUID=uuid(0)), passing))
+    ((_, gpus, *_),) = readings.take(parse(moved), now_s=1.0)
+    assert [(gpu.uuid, gpu.health) for gpu in gpus] == [(uuid(1), "ok"), (uuid(0), "degraded")]
+
+
+def test_indices_that_contradict_each_other_degrade_the_gpu() -> None:
+    one_twice = only(page((labels(0), A100), (labels(1, UUID=uuid(0)), A100)))
+    assert (one_twice.uuid, one_twice.health) == (uuid(0), "degraded")
+    two_in_one = page((labels(0), A100), (labels(0, UUID="GPU-other"), A100))
+    ((_, gpus, *_),) = take(two_in_one)
+    assert [(gpu.index, gpu.health) for gpu in gpus] == [(0, "ok"), (1, "degraded")]
+
+
+def test_uuids_without_end_take_bounded_memory() -> None:
+    readings, count = DcgmReadings(""), 0
+    for scrape in range(40):
+        # All under one index, so that none takes the place of another.
+        body = page(
+            *(
+                (labels(0, UUID=f"GPU-{scrape}-{at}"), {"DCGM_FI_DEV_GPU_TEMP": 40})
+                for at in range(60)
+            )
+        )
+        ((_, gpus, *_),) = readings.take(parse(body), float(scrape))
+        count = len(gpus)
+        assert count <= 1024
+    assert count == 1024
+
+
+ABSURD = {
+    "DCGM_FI_DEV_FB_USED": (1_900_000_000, "memory_used_mib"),  # 2 PB
+    "DCGM_FI_DEV_POWER_USAGE": (-3.5, "power_w"),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT": (1e7, "power_limit_w"),
+    "DCGM_FI_DEV_GPU_UTIL": (900, "utilization_percent"),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": (101, "memory_bandwidth_percent"),
+    "DCGM_FI_DEV_GPU_TEMP": (5000, "temperature_c"),
+    "DCGM_FI_DEV_SM_CLOCK": (-1, "sm_clock_mhz"),
+    "DCGM_FI_DEV_XID_ERRORS": (1e8, "xid"),
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": (-1, "ecc_uncorrected"),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_an_absurd_value_is_unknown_and_named(name: str) -> None:
+    value, field = ABSURD[name]
+    ((_, (reading,), _, _, refused),) = take(page((labels(), A100 | {name: value})))
+    assert (getattr(reading, field), reading.health) == (None, "ok")
+    assert refused == (f"{name} of GPU 0 is {value:g}",)
+
+
+@pytest.mark.parametrize("value", [0x7FFFFFF0, "NaN", "+Inf"])
+def test_what_dcgm_calls_unknown_is_not_named_as_absurd(value: float | str) -> None:
+    body = page((labels(), A100 | {"DCGM_FI_DEV_GPU_TEMP": value}))
+    ((_, (reading,), _, _, refused),) = take(body)
+    assert (reading.temperature_c, refused) == (None, ())
 
 
 @given(st.binary(max_size=200))

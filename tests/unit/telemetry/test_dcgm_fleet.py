@@ -1,5 +1,6 @@
 """All exporters of a cluster as one source, over real sockets."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,9 +75,45 @@ def test_a_name_that_means_nothing_is_a_failure_and_not_an_empty_cluster() -> No
     def unknown(host: str, port: int) -> list[str]:
         raise OSError(f"{host} is not known")
 
-    url = "http://exporters.test/metrics"
-    for resolve, why in ((unknown, "exporters.test is not known"), (lambda *_: [], "no address")):
-        source = DcgmFleet(url=url, timeout_s=1.0, resolve=resolve)
-        with pytest.raises(SourceFailed, match=why):
-            source.read(0.0)
-        source.close()
+    source = DcgmFleet(url="http://exporters.test/metrics", timeout_s=1.0, resolve=unknown)
+    with pytest.raises(SourceFailed, match=r"exporters\.test is not known"):
+        source.read(0.0)
+    source.close()
+
+
+@pytest.mark.parametrize("error", [None, socket.EAI_NONAME, socket.EAI_NODATA])
+def test_a_service_without_exporters_is_read_as_nothing(error: int | None) -> None:
+    """Such as while all nodes with GPUs are scaled away."""
+    found = ["127.0.0.1"]
+
+    def resolve(host: str, port: int) -> list[str]:
+        if not found and error is not None:
+            raise socket.gaierror(error, "no such name")
+        return found
+
+    with exporters(0, {"127.0.0.1": of_node("n1")}) as port:
+        url = f"http://exporters.test:{port}/metrics"
+        source = DcgmFleet(url=url, timeout_s=5.0, resolve=resolve)
+        assert [node.node for node in source.read(0.0)] == ["n1"]
+        found.clear()
+        assert source.read(LOOK_UP_S) == ()
+        found.append("127.0.0.1")
+        assert [node.node for node in source.read(2 * LOOK_UP_S)] == ["n1"]
+    source.close()
+
+
+def test_a_resolver_that_does_not_answer_changes_nothing() -> None:
+    up = True
+
+    def resolve(host: str, port: int) -> list[str]:
+        if not up:
+            raise socket.gaierror(socket.EAI_AGAIN, "try again")
+        return ["127.0.0.1"]
+
+    with exporters(0, {"127.0.0.1": of_node("n1")}) as port:
+        url = f"http://exporters.test:{port}/metrics"
+        source = DcgmFleet(url=url, timeout_s=5.0, resolve=resolve)
+        source.read(0.0)
+        up = False
+        assert [node.node for node in source.read(LOOK_UP_S)] == ["n1"]
+    source.close()

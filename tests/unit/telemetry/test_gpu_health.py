@@ -23,6 +23,10 @@ VERDICTS = {
     ),
     "a program's own fault": (Signs(xid=31), ("ok", "")),
     "a double-bit error": (Signs(xid=48), ("degraded", "XID 48: double-bit memory error")),
+    "a GPU off the bus, whatever its driver asks for": (
+        Signs(xid=79, recovery_action=2, ecc_uncorrected=2),
+        ("lost", "XID 79: the GPU has fallen off the bus"),
+    ),
     "an XID that nobody knows": (
         Signs(xid=9001),
         ("degraded", "XID 9001: not known to this agent"),
@@ -47,6 +51,7 @@ VERDICTS = {
         Signs(recovery_action=42),
         ("degraded", "the driver asks for recovery action 42"),
     ),
+    "a GPU without a name": (Signs(named=False), ("degraded", "its source reports no UUID of it")),
     "heat": (
         Signs(throttle_reasons=("hw_slowdown", "hw_thermal_slowdown")),
         ("degraded", "slowed down by heat"),

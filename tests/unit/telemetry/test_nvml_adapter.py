@@ -58,7 +58,7 @@ def test_a_gpu_is_read_through_pynvml(library: Library) -> None:
     library.xids = [31]
     reader = NvmlReader(Pynvml(pynvml), pods_of({101: UIDS[0], 102: UIDS[1]}))
     assert reader.open(now_s=0.0) == "550.54.15"
-    ((_, readings, _),) = reader.read(0.0)
+    ((_, readings, *_),) = reader.read(0.0)
     assert readings == (
         GpuReading(
             index=0,
@@ -92,7 +92,7 @@ def test_a_gpu_is_read_through_pynvml(library: Library) -> None:
     )
 
     # No new samples: pynvml raises an error that says "success".
-    ((_, (again,), _),) = reader.read(SHARES_S)
+    ((_, (again,), *_),) = reader.read(SHARES_S)
     assert [(one.pid, one.sm_percent) for one in again.processes] == [(101, None), (102, None)]
     reader.close()
     assert library.opened == 0
@@ -103,17 +103,17 @@ def test_counters_are_read_through_pynvml(library: Library) -> None:
     reader = NvmlReader(Pynvml(pynvml), pods_of({}))
     reader.open(now_s=0.0)
     reader.read(0.0)
-    ((_, (reading,), _),) = reader.read(COUNTERS_S)
+    ((_, (reading,), *_),) = reader.read(COUNTERS_S)
     (instance,) = reading.mig
     assert (instance.utilization_percent, instance.sm_active_percent) == (75.5, 12.5)
     assert library.counters == {0x5000 + 2: 5}  # of GPU instance 5
     library.mig = False
     reader.read(2 * COUNTERS_S)
     library.refuses_sm = True
-    ((_, (reading,), _),) = reader.read(3 * COUNTERS_S)
+    ((_, (reading,), *_),) = reader.read(3 * COUNTERS_S)
     assert reading.sm_active_percent is None
     library.refuses_sm = False
-    ((_, (reading,), _),) = reader.read(4 * COUNTERS_S)
+    ((_, (reading,), *_),) = reader.read(4 * COUNTERS_S)
     assert reading.sm_active_percent == 12.5
     reader.close()
     assert not library.counters
@@ -124,11 +124,11 @@ def test_a_lost_gpu_is_lost_through_pynvml(library: Library) -> None:
     reader.open(now_s=0.0)
     reader.read(0.0)
     library.lost = True
-    ((_, (reading,), _),) = reader.read(1.0)
+    ((_, (reading,), *_),) = reader.read(1.0)
     assert (reading.health, reading.uuid) == ("lost", "GPU-a")
     assert reading.health_reason == "GPU is lost (NVML error 15)"
     library.lost = False
-    ((_, (reading,), _),) = reader.read(2.0)
+    ((_, (reading,), *_),) = reader.read(2.0)
     assert reading.health == "ok"
 
 
@@ -136,7 +136,7 @@ def test_a_name_that_is_no_text_costs_only_the_name(library: Library) -> None:
     library.name = b"NVIDIA \xff"
     reader = NvmlReader(Pynvml(pynvml), pods_of({}))
     reader.open(now_s=0.0)
-    ((_, (reading,), _),) = reader.read(0.0)
+    ((_, (reading,), *_),) = reader.read(0.0)
     assert (reading.uuid, reading.model, reading.health) == ("GPU-a", "", "ok")
 
 

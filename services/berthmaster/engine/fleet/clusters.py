@@ -110,6 +110,12 @@ class Cluster(msgspec.Struct, kw_only=True):
         return ""
 
     @property
+    def lost_gpus(self) -> Mapping[str, tuple[int, ...]]:
+        """By node, the GPUs that telemetry calls lost. An old score still counts: silence heals
+        none."""
+        return self.score.lost_gpus if self.score is not None else {}
+
+    @property
     def fresh_score(self) -> ClusterScore | None:
         """What is measured of it, if that is as it is now."""
         score = self.score

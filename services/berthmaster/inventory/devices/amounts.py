@@ -1,13 +1,15 @@
 """Quantities of objects as the whole numbers of facts, and what a pod holds. Pure.
 
-What is offered is rounded down, what is used is rounded up. A figure that is nonsense (negative, no
-number, more than any machine has) is an error that names it; what it would mean is never guessed.
+What is offered is rounded down, what is used is rounded up. A figure of an offer that is nonsense
+(negative, no number, more than any machine has) is an error that names it. Of what a pod holds it
+is a problem that names it, and counts as the most that any machine has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
+from berthmaster.accelerators.table import HAMI_MEMORY, TPU
 from berthmaster.inventory.objects import Container, PodSpec, Quantities
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 
@@ -18,7 +20,18 @@ MIB: Final = 2**20
 MAX_CPU_MILLI: Final = 10_000_000
 MAX_MEMORY_MIB: Final = 2**30
 MAX_DEVICES: Final = 10_000  # of one resource of one node, replicas counted
+MAX_TPUS: Final = 1024  # that pods of one node hold
+MAX_PIECES: Final = 1_000_000  # of a resource that the table does not know, on one node
 MAX_COUNT: Final = 2**53  # of anything else; beyond it other languages' numbers are not exact
+
+
+# What a pod holds of a resource where the amount cannot be read.
+_MOST: Final = {
+    CPU: MAX_CPU_MILLI,
+    MEMORY: MAX_MEMORY_MIB * MIB,
+    TPU: MAX_TPUS,
+    HAMI_MEMORY: MAX_MEMORY_MIB,
+}
 
 
 class Nonsense(ValueError):
@@ -62,20 +75,40 @@ def _units(name: str, text: str | int, *, up: bool) -> int:
 
 @lru_cache(maxsize=4096)
 def _asked(name: str, text: str | int) -> int:
-    """What one container asks for: CPU in milli, all else in whole units, memory thus in bytes."""
+    """What one container asks for: CPU in milli, all else in whole units, memory thus in bytes. The
+    most that any machine has, where the text is no quantity."""
     try:
         value = parse_quantity(text) * (1000 if name == CPU else 1)
-    except QuantityError as error:
-        raise Nonsense(f"{name}: {error}") from None
+    except QuantityError:
+        return _MOST.get(name, MAX_PIECES)
     return min(-(-value.numerator // value.denominator), MAX_COUNT)
+
+
+def nonsense_of(named: Iterable[Quantities]) -> tuple[str, ...]:
+    """What of these quantities cannot be read, in words."""
+    found: dict[str, None] = {}
+    for quantities in named:
+        for name, text in quantities.items():
+            try:
+                parse_quantity(text)
+            except QuantityError as error:
+                found[f"{name[:80]}: {error}"] = None
+    return tuple(found)
+
+
+def quantities_of(spec: PodSpec) -> Iterator[Quantities]:
+    """All that a pod asks for, part by part."""
+    for container in (*spec.containers, *spec.init_containers):
+        yield container.resources.asked
+    yield spec.resources.asked
+    yield spec.overhead
 
 
 def held(spec: PodSpec) -> dict[str, int]:
     """What a pod's requests come to, as the scheduler counts: CPU in milli, memory in bytes, all
     else in pieces. Containers and sidecars together, or what is needed at one moment of starting if
-    that is more; what is asked for the pod as a whole counts instead; overhead comes on top.
-
-    Raises Nonsense.
+    that is more; what is asked for the pod as a whole counts instead; overhead comes on top. What
+    cannot be read counts as the most that any machine has; ``nonsense_of`` names it.
     """
     total = _sum(container.resources.asked for container in spec.containers)
     if spec.init_containers:

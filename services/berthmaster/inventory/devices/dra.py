@@ -83,7 +83,12 @@ def grant_of(claim: ResourceClaim) -> Grant | None:
 
 def is_ours_to_count(driver: str) -> bool:
     """Whether a driver's devices are GPUs or TPUs."""
-    return driver.startswith(("gpu.", "tpu."))
+    return driver.startswith("gpu.") or is_tpu(driver)
+
+
+def is_tpu(driver: str) -> bool:
+    """Whether a driver's devices are TPUs."""
+    return driver.startswith("tpu.")
 
 
 def consumed_milli(place: DevicePlace, consumed: Iterable[tuple[str, str | int]]) -> int:
@@ -114,13 +119,12 @@ def offered_by(
     counted = (one for one in slices if is_ours_to_count(one.spec.driver))
     for (driver, pool), devices in sorted(_pools(counted, problems).items()):
         # Pods ask for TPUs by number, which takes a class that has them counted.
-        is_tpu = driver.startswith("tpu.")
-        if is_tpu and classes is not None and resource_for(classes, driver, "") != TPU:
+        if is_tpu(driver) and classes is not None and resource_for(classes, driver, "") != TPU:
             problems.append(f"no DeviceClass has the devices of {driver} counted as {TPU}")
             continue
         try:
             _once(devices)
-            if is_tpu:
+            if is_tpu(driver):
                 tpus += _tpus(driver, pool, devices, tpus)
             else:
                 book.add(driver, pool, devices)

@@ -44,7 +44,7 @@ from berthmaster.accelerators.table import (
     kai_memory_mib,
 )
 from berthmaster.engine.fleet.shares import least_milli
-from berthmaster.inventory.devices.amounts import Nonsense, offered, quota
+from berthmaster.inventory.devices.amounts import MAX_PIECES, Nonsense, offered, quota
 from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
 from berthmaster.inventory.devices.models import UNKNOWN, memory_of, model_of
 from berthmaster.inventory.objects import Node
@@ -55,7 +55,6 @@ GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 WHOLE: Final = 1000
 MAX_GPUS: Final = 64  # of one node; more than any has
 MAX_OTHERS: Final = 16  # resources of a node that are told in pieces
-MAX_PIECES: Final = 1_000_000  # of one of them
 _MIG_PRODUCT: Final = re.compile(rf"-MIG-({mig.WORDS})\Z")
 
 
@@ -162,7 +161,8 @@ class _Builder:
     def nvidia(self) -> None:
         """nvidia.com/gpu: whole, replicas, MIG instances of one profile, or HAMi's."""
         pieces, all_pieces = self._count(NVIDIA)
-        listed = hami_devices(self._annotations)
+        listed, problems = hami_devices(self._annotations)
+        self.problems += problems
         if listed:
             self._hami(listed)
         elif not pieces and not all_pieces:
