@@ -17,11 +17,13 @@ from berthmaster.accelerators.table import (
     How,
     how_of,
 )
+from berthmaster.engine.fleet.shares import piece_milli
 from berthmaster.inventory.devices.holds import Hold
 from berthmaster.inventory.devices.layout import (
     WHOLE,
     Gpu,
     Way,
+    indices_of,
 )
 from berthmaster.kubernetes.labels import Identity
 from berthmaster.messages.fleet import PodUse
@@ -89,14 +91,17 @@ class _Charges:
         self._claimed = claimed
         self._least = {at: way.least_milli for way in ways for at in way.positions}
         self._uuids = {gpu.uuid: position for position, gpu in enumerate(gpus) if gpu.uuid}
-        self.foreign = [gpu.reserved_milli for gpu in gpus]
+        self._indices = indices_of(gpus)
+        self._at = {index: position for position, index in enumerate(self._indices)}
+        self.foreign = [0] * len(gpus)
         self._ours = [0] * len(gpus)
         self._settled: dict[str, list[Part]] = {}  # by uid: what is known without guessing
         self._guessed: set[str] = set()  # uids of which nothing is left to guess
         self._of_group: dict[str, int] = {}  # KAI's groups: the GPU of each
 
     def _free(self, position: int) -> int:
-        return WHOLE - self.foreign[position] - self._ours[position]
+        reserved = self._gpus[position].reserved_milli
+        return WHOLE - reserved - self.foreign[position] - self._ours[position]
 
     def settle(self, hold: Hold) -> None:
         """Charge what is known."""
@@ -117,9 +122,12 @@ class _Charges:
                 if (at := self._uuids.get(use.uuid)) is not None
             ]
         wanted = self._wanted(hold)
-        if len(hold.gpus) != len(wanted) or any(at >= len(self._gpus) for at in hold.gpus):
+        places = [self._at.get(index, -1) for index in hold.gpus]
+        if len(places) != len(wanted) or any(
+            at not in way.positions for at, (way, _) in zip(places, wanted, strict=True)
+        ):
             return []
-        return [(at, milli) for at, (_, milli) in zip(hold.gpus, wanted, strict=True)]
+        return [(at, milli) for at, (_, milli) in zip(places, wanted, strict=True)]
 
     def _hami_milli(self, cores_percent: int, memory_mib: int, position: int) -> int:
         """What of a GPU is gone for others: the larger part of its compute and its memory, and no
@@ -142,7 +150,7 @@ class _Charges:
             cpu_milli=hold.cpu_milli,
             memory_mib=-(-hold.memory_bytes // MIB_BYTES),
             gpu_milli=max((milli for _, milli in parts), default=0),
-            gpus=tuple(sorted({position for position, _ in parts})),
+            gpus=tuple(sorted({self._indices[position] for position, _ in parts})),
             tpus=dict(hold.pieces).get(TPU, 0),
             pieces=self.others((hold,)),
         )
@@ -217,7 +225,7 @@ class _Charges:
             way = self._ways.get(name)
             if way is None:
                 continue
-            milli = way.milli
+            milli = piece_milli(way.milli) if way.kind in ("shared", "mig") else way.milli
             if way.kind == "hami":
                 milli = self._hami_share(asked, way)
             # No pod can be bound for more than there is; what says so is not believed.
