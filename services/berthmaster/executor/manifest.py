@@ -55,6 +55,7 @@ from berthmaster.kueue.names import (
 )
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
+from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, Part, PodSet
 from berthmaster.requests.ray_jobs import is_for_kuberay
 from berthmaster.requests.volcano_jobs import is_for_volcano
@@ -354,7 +355,9 @@ def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _
         claim, whole = offers.whole(seats_of(order, pods), pods)
         if not whole:
             wanted = ", ".join(pods.gpu_models) or pods.gpu_resource or "enough"
-            raise Unmakeable(f"the nodes chosen for pod set {pods.name} have no such GPUs: {wanted}")
+            raise Unmakeable(
+                f"the nodes chosen for pod set {pods.name} have no such GPUs: {wanted}"
+            )
         if claim is not None:
             return _claimed(others, claims.of_whole(nodes, pods, claim, offers))
         by = "hami" if offers.are_hamis(nodes) else ""

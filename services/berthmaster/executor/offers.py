@@ -83,9 +83,7 @@ class Offers:
         found = Counter(gpu.memory_mib for gpu in self._gpus(nodes, pods))
         return min(found, key=lambda mib: (-found[mib], mib), default=0)
 
-    def whole(
-        self, seats: Iterable[PodBinding], pods: PodSet
-    ) -> tuple[DeviceClaim | None, str]:
+    def whole(self, seats: Iterable[PodBinding], pods: PodSet) -> tuple[DeviceClaim | None, str]:
         """How whole GPUs are had at these places, in the commonest way: by a claim, or by the
         resource that they are counted as; "" where nodes are known and none has such GPUs. The GPUs
         that were chosen say it, else those of the node that the pods may use. Of nodes that nobody
@@ -137,9 +135,7 @@ class Offers:
         return min(found, key=lambda share: (-found[share], share.resource))
 
 
-def _usable(
-    report: NodeReport, pods: PodSet
-) -> Iterator[tuple[GpuDevice, str]]:
+def _usable(report: NodeReport, pods: PodSet) -> Iterator[tuple[GpuDevice, str]]:
     """The GPUs that the pods may use, healthy or not, and the resource that each is."""
     for gpu, resource in zip(report.gpus, resources_of(report), strict=True):
         if (

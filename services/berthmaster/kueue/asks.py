@@ -66,8 +66,7 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
         ways: list[Mapping[str, int]] = []
         for kind in kinds:
             positions, _ = gpus_for(kind, pods)
-            way = _way(kind, positions, pods)
-            if way and way not in ways:
+            if positions and (way := _way(kind, positions, pods)) not in ways:
                 ways.append(way)
         return tuple(ways) or whole_gpus(pods)
 
@@ -75,9 +74,7 @@ def devices_of(nodes: Iterable[NodeReport]) -> Devices:
 
 
 def _way(kind: NodeKind, positions: Sequence[int], pods: PodSet) -> Mapping[str, int]:
-    """As a pod asks for its GPUs on such a node; nothing where it has none for it."""
-    if not positions:
-        return {}
+    """As a pod asks for these GPUs of such a node."""
     if pods.gpu_milli == 1000:
         return {kind.resources[positions[0]]: pods.gpus}
     share = share_for(kind.shares, pods)

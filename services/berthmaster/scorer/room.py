@@ -1,8 +1,8 @@
 """What one node has left, per resource and per GPU, as its report tells it.
 
-Pure. Free = allocatable - withheld - foreign - ours. Whatever a report leaves in doubt is charged: use that
-names no listed GPU (a node that lists fewer GPUs than run there, or knows only the number in use)
-takes the freest ones, so that a doubtful report never makes a node look emptier.
+Pure. Free = allocatable - withheld - foreign - ours. Whatever a report leaves in doubt is charged:
+use that names no listed GPU (a node that lists fewer GPUs than run there, or knows only the number
+in use) takes the freest ones, so that a doubtful report never makes a node look emptier.
 """
 
 from collections.abc import Set

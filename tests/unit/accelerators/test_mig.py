@@ -138,7 +138,12 @@ def test_milli_of_a_slice_follows_its_board(model: str, name: str, milli: int) -
 
 @pytest.mark.parametrize(
     ("model", "memory_mib", "name"),
-    [(A100_40, 40_960, "2g.20gb"), (A100_80, 0, "1g.5gb"), (A30, 0, "3g.20gb"), (RTX, 0, "7g.96gb")],
+    [
+        (A100_40, 40_960, "2g.20gb"),
+        (A100_80, 0, "1g.5gb"),
+        (A30, 0, "3g.20gb"),
+        (RTX, 0, "7g.96gb"),
+    ],
 )
 def test_memory_slices_of_another_boards_profile_is_none(
     model: str, memory_mib: int, name: str

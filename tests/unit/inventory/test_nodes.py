@@ -162,7 +162,7 @@ def test_shares_are_charged_by_their_part_and_such_a_gpu_is_never_whole() -> Non
     nodes.set_pod(ours("main-0", {shared: "1"}))
     report = told(nodes)
     assert [gpu.foreign_milli for gpu in report.gpus] == [0, 2 * 249]
-    assert report.pods == (use("main-0", (0,), 250),)
+    assert report.pods == (use("main-0", (0,), 249),)
     assert (report.fractions, report.shares) == (
         True,
         (Share(resource=shared, milli=250, count=8, kind="shared"),),

@@ -389,7 +389,9 @@ def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
         if not positions:
             return (), NO_PART
     if len(set(kind.resources)) > 1:
-        by_resource = [tuple(p for p in positions if kind.resources[p] == r) for r in kind.resources]
+        by_resource = [
+            tuple(p for p in positions if kind.resources[p] == r) for r in kind.resources
+        ]
         positions = next((some for some in by_resource if len(some) >= pods.gpus), ())
         if not positions:
             return (), "too few GPUs a node"

@@ -106,7 +106,7 @@ def profile_milli(profile: str) -> int | None:
     found = mig.profile(profile)
     if found is None:
         return None
-    return min(mig.milli_of(found, mig.Board()), _GPU_MILLI - 1)
+    return min(found.slices * _GPU_MILLI // mig.MOST_SLICES, _GPU_MILLI - 1)
 
 
 def profile_memory_mib(profile: str) -> int:
@@ -166,9 +166,7 @@ def counted(share: Share) -> bool:
     return share.kind not in _DIVISIBLE and not (share.claim is not None and share.claim.divisible)
 
 
-def asked_as(
-    share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]
-) -> dict[str, int]:
+def asked_as(share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]) -> dict[str, int]:
     """The extended resources by which a pod asks for this offer. ``gpu_memories_mib``: of the GPUs
     that it may get. KAI's own scheduler and DRA are told otherwise: nothing."""
     if share.kind == "kai" or share.claim is not None:

@@ -208,12 +208,9 @@ class _Builder:
         makers = {maker_of_gpu(gpu) for gpu in self._gpus}
         for maker in ("nvidia", "amd"):
             if maker not in makers and (told := gpus_told(self._labels, maker)):
-                whose = f" of {maker}" if makers else ""
-                yield (
-                    maker,
-                    f"labels tell of {told} GPUs{whose} and allocatable of none: "
-                    "no device plugin runs",
-                )
+                gpus = f"{told} GPUs of {maker}" if makers else f"{told} GPUs"
+                text = f"labels tell of {gpus} and allocatable of none: no device plugin runs"
+                yield maker, text
 
     # ---- one way each; they raise Nonsense
 
@@ -242,7 +239,9 @@ class _Builder:
         counts them as whole ones that are not healthy."""
         told = gpus_told(self._labels)
         cuts = self._profiles_offered() if told else []
-        return told - mig.least_boards(mig.fitting(self._board(), cuts), cuts) if cuts else otherwise
+        return (
+            told - mig.least_boards(mig.fitting(self._board(), cuts), cuts) if cuts else otherwise
+        )
 
     def _profiles_offered(self) -> list[tuple[mig.Profile, int]]:
         """What MIG resources count, however far they can be read."""
@@ -355,9 +354,7 @@ class _Builder:
         told = gpus_told(self._labels)
         if not found or not told or told == found or self._cuts:
             return
-        self._doubts.append(
-            f"labels count {told} GPUs and resources {found}: the resources count"
-        )
+        self._doubts.append(f"labels count {told} GPUs and resources {found}: the resources count")
 
     # ---- how each is laid out
 
