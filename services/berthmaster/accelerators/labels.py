@@ -31,7 +31,6 @@ AUTO_MODE: Final = "eks.amazonaws.com/instance-gpu-"
 _NAMES: Final = (f"{KARPENTER}name", f"{AUTO_MODE}name")
 _MANUFACTURERS: Final = (f"{KARPENTER}manufacturer", f"{AUTO_MODE}manufacturer")
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
-_CLOUDS: Final = (GKE, *_NAMES, EKS, INSTANCE_TYPE)
 _CLOUDS: Final = (GKE, INSTANCE_TYPE, *_NAMES, EKS)
 # By which a node tells its GPUs' model, the first that it has; its machine's type only where that
 # has GPUs of one model.

@@ -15,7 +15,7 @@ Source: NVIDIA, "MIG User Guide", supported profiles; the default configuration 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -103,7 +103,7 @@ class Board(NamedTuple):
 
 
 # By compute slices of a board: of each profile, the numbers of memory slices that it comes with.
-_SIZES: Final = {
+_SIZES: Final[Mapping[int, Mapping[int, tuple[int, ...]]]] = {
     7: {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)},
     4: {1: (1,), 2: (2,), 4: (4,)},
     2: {1: (1,), 2: (2,)},

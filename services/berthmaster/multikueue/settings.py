@@ -26,7 +26,7 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 18: of a frozen workload nothing counts before its story is told again.
 # 19: behind a gap nobody but its cluster ends the attempt that stands before it.
 # 20: behind a gap nobody takes the attempt that stands before it.
-ENGINE_VERSION = "20"
+ENGINE_VERSION = "21"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

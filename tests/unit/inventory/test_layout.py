@@ -374,9 +374,9 @@ def test_what_no_row_knows_is_told_in_pieces_and_keeps_nobody_away() -> None:
     assert many.doubts == ("more than 16 other resources: e.example/r16 …",)
 
 
-def cut(offered: dict[str, str], labels: dict[str, str], **more: dict[str, str]) -> Layout:
+def cut(offered: dict[str, str], labels: dict[str, str]) -> Layout:
     named = {f"nvidia.com/mig-{name}": count for name, count in offered.items()}
-    return layout_of(node("n", named, labels=labels, **more), kai=False)
+    return layout_of(node("n", named, labels=labels), kai=False)
 
 
 TWO = {"1g.10gb": "6", "2g.20gb": "4"}
