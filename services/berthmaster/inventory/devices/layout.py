@@ -338,6 +338,8 @@ class _Builder:
             of = mig.profile(said.removesuffix(".shared") if shared else said)
             try:
                 pieces, all_pieces = self._count(name)
+                if not all_pieces:
+                    continue
                 if of is None:
                     raise Nonsense(f"{name[:80]}: no MIG profile that we know")
                 label = f"{name.removesuffix('.shared')}.replicas"
