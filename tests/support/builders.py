@@ -34,6 +34,7 @@ def node(
     labels: dict[str, str] | None = None,
     taints: tuple[Taint, ...] = (),
     counter: int = 1,
+    resource: str = "",
 ) -> NodeReport:
     """A node of eight T4s on which nothing runs."""
     return NodeReport(
@@ -57,6 +58,7 @@ def node(
                 memory_mib=memory_mib,
                 healthy=index not in unhealthy,
                 foreign_milli=foreign_milli[index] if index < len(foreign_milli) else 0,
+                resource=resource,
             )
             for index in range(gpus)
         ),

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from berthmaster.accelerators import mig
+
 PRODUCT: Final = "nvidia.com/gpu.product"
+COUNT: Final = "nvidia.com/gpu.count"
 AMD_PRODUCT: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 INTEL_PRODUCT: Final = "gpu.intel.com/product"
 GKE: Final = "cloud.google.com/gke-accelerator"
@@ -26,10 +29,17 @@ EKS: Final = "k8s.amazonaws.com/accelerator"
 KARPENTER: Final = "karpenter.k8s.aws/instance-gpu-"
 AUTO_MODE: Final = "eks.amazonaws.com/instance-gpu-"
 _NAMES: Final = (f"{KARPENTER}name", f"{AUTO_MODE}name")
+_MANUFACTURERS: Final = (f"{KARPENTER}manufacturer", f"{AUTO_MODE}manufacturer")
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
+_CLOUDS: Final = (GKE, INSTANCE_TYPE, *_NAMES, EKS)
 # By which a node tells its GPUs' model, the first that it has; its machine's type only where that
 # has GPUs of one model.
 MODEL_LABELS: Final = (PRODUCT, *AMD_PRODUCT, GKE, *_NAMES, EKS, INTEL_PRODUCT, INSTANCE_TYPE)
+_OF_MAKER: Final[Mapping[str, str]] = {
+    PRODUCT: "nvidia",
+    **dict.fromkeys(AMD_PRODUCT, "amd"),
+    INTEL_PRODUCT: "intel",
+}
 _AMD_DEVICE: Final = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 _AMD_MEMORY: Final = ("amd.com/gpu.vram", "beta.amd.com/gpu.vram")
 
@@ -39,6 +49,11 @@ class Board(NamedTuple):
 
     product: str
     memory_mib: int = 0
+
+    @property
+    def maker(self) -> str:
+        """AMD's boards name their maker; all others of these tables are NVIDIA's."""
+        return "amd" if self.product.upper().startswith("AMD") else "nvidia"
 
 
 _T4: Final = Board("Tesla-T4", 15_360)
@@ -132,12 +147,15 @@ _INTEL: Final[Mapping[str, int]] = {  # MiB
 }
 
 
-def model_label(labels: Mapping[str, str]) -> str | None:
-    """The label by which a node tells its GPUs' model: nodes with the same value of it have the
-    same GPUs. None: by none."""
+def model_label(labels: Mapping[str, str], maker: str = "") -> str | None:
+    """Return the label by which a node tells the model of a maker's GPUs ("" = of any maker's):
+    nodes with the same value have the same GPUs. None where no label does."""
     for key in MODEL_LABELS:
-        value = labels.get(key)
-        if value and (key != INSTANCE_TYPE or _by_machine(value) is not None):
+        if not labels.get(key):
+            continue
+        if (of := _OF_MAKER.get(key)) is None:
+            of = _maker_by(labels, key)
+        if of and maker in ("", of):
             return key
     return None
 
@@ -158,30 +176,46 @@ def names_in(labels: Mapping[str, str]) -> list[str]:
     return found
 
 
-def board_of_cloud(labels: Mapping[str, str]) -> Board | None:
-    """What a cloud says of a node's GPUs. The machine's type says more than Amazon's short names,
-    which are the same for boards with more memory."""
-    if name := labels.get(GKE):
+def board_of_cloud(labels: Mapping[str, str], maker: str = "") -> Board | None:
+    """Return what a cloud says of a node's GPUs; None where it names none, or another maker's
+    ("" = any maker will do). The machine's type says more than Amazon's short names, which are the
+    same for boards with more memory."""
+    key = next((key for key in _CLOUDS if _maker_by(labels, key)), None)
+    if key is None or maker not in ("", _maker_by(labels, key)):
+        return None
+    return _board_by(labels, key)
+
+
+def _board_by(labels: Mapping[str, str], key: str) -> Board | None:
+    """Return the board that one of a cloud's labels names."""
+    name = labels.get(key, "")
+    if not name or key == INSTANCE_TYPE:
+        return _by_machine(name)
+    if key == GKE:
         return _CLOUD.get(name) or Board(name)
-    if board := _by_machine(labels.get(INSTANCE_TYPE, "")):
-        return board
-    for key in (*_NAMES, EKS):
-        if name := labels.get(key):
-            board = _CLOUD.get(name.lower()) or Board(name)
-            memory_mib = _whole(labels, (f"{KARPENTER}memory", f"{AUTO_MODE}memory"))
-            if board is _A100 and memory_mib > _A100.memory_mib:
-                return _A100_80
-            return board if not memory_mib else board._replace(memory_mib=memory_mib)
-    return None
+    board = _CLOUD.get(name.lower()) or Board(name)
+    memory_mib = _whole(labels, (f"{KARPENTER}memory", f"{AUTO_MODE}memory"))
+    if board is _A100 and memory_mib > _A100.memory_mib:
+        return _A100_80
+    return board if not memory_mib else board._replace(memory_mib=memory_mib)
+
+
+def _maker_by(labels: Mapping[str, str], key: str) -> str:
+    """Return the maker of the GPUs that one of a cloud's labels names; "" where it names none."""
+    board = _board_by(labels, key)
+    if board is None:
+        return ""
+    said = _first(labels, _MANUFACTURERS).lower() if key in (*_NAMES, EKS) else ""
+    return said or board.maker
 
 
 def board_of_amd(labels: Mapping[str, str]) -> Board | None:
-    """What AMD's node labeller, or a cloud, says of a node's GPUs."""
+    """Return what AMD's node labeller, or a cloud, says of a node's GPUs of AMD."""
     memory = _first(labels, _AMD_MEMORY).upper().removesuffix("B").removesuffix("I")
     memory_mib = int(memory[:-1]) * 1024 if re.fullmatch(r"\d{1,6}G", memory) else 0
     if name := _first(labels, AMD_PRODUCT):
         return Board(name, memory_mib)
-    board = _AMD_DEVICES.get(_first(labels, _AMD_DEVICE).lower()) or board_of_cloud(labels)
+    board = _AMD_DEVICES.get(_first(labels, _AMD_DEVICE).lower()) or board_of_cloud(labels, "amd")
     if board is None:
         return Board("", memory_mib) if memory_mib else None
     return board._replace(memory_mib=memory_mib) if memory_mib else board
@@ -193,10 +227,32 @@ def board_of_intel(labels: Mapping[str, str]) -> Board | None:
     return Board(name, _INTEL.get(name, 0)) if name else None
 
 
-def gpus_told(labels: Mapping[str, str]) -> int:
-    """How many GPUs a node has by its labels; 0 = they do not say."""
-    keys = ("nvidia.com/gpu.count", GKE_COUNT, f"{KARPENTER}count", f"{AUTO_MODE}count")
-    return _whole(labels, keys)
+def devices_told(labels: Mapping[str, str]) -> int:
+    """Return how many of NVIDIA's devices discovery counts: GPUs, or the MIG slices of all GPUs
+    where the product is a slice; 0 = it does not say."""
+    return _whole(labels, (COUNT,))
+
+
+def gpus_told(labels: Mapping[str, str], maker: str = "nvidia") -> int:
+    """Return how many GPUs of a maker a node has by its labels; 0 = they do not say."""
+    if maker == "nvidia" and "-MIG-" not in labels.get(PRODUCT, ""):
+        told = devices_told(labels)
+        if told:
+            return told
+    makers = {of for key in _CLOUDS if (of := _maker_by(labels, key))} or {"nvidia"}
+    if makers != {maker}:
+        return 0
+    return _whole(labels, (GKE_COUNT, f"{KARPENTER}count", f"{AUTO_MODE}count"))
+
+
+_HANDED_OUT: Final = re.compile(
+    rf"(?:-SHARED|-MIG-(?:INVALID|{mig.WORDS}|[0-9][a-z0-9.+]*))+\Z", re.IGNORECASE
+)
+
+
+def without_handing_out(product: str) -> str:
+    """Return a product without what says how it is handed out: -SHARED, -MIG-1g.5gb."""
+    return _HANDED_OUT.sub("", product)
 
 
 @lru_cache(maxsize=1024)

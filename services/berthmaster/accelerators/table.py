@@ -108,6 +108,12 @@ def row_of(name: str) -> Row | None:
     return next((row for row in TABLE if row.matches(name)), None)
 
 
+def maker_of(name: str) -> str:
+    """Return the maker of the devices that a resource is; "" where no row says."""
+    row = row_of(name)
+    return row.maker if row is not None else ""
+
+
 # 244: Kubernetes counts each in a quota as "requests.<name>", whose domain has at most 253.
 _NAME: Final = re.compile(
     r"(?=[^/]{1,244}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"

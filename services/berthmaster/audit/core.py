@@ -335,7 +335,9 @@ class Auditor:
     def _check_room(self, report: NodeReport, sequence: int) -> None:
         """Nothing holds more of a node than it has, by the node's own account."""
         where = f"{report.cluster}/{report.node}"
-        held: Counter[int] = Counter({g.index: g.foreign_milli for g in report.gpus})
+        held: Counter[int] = Counter(
+            {g.index: g.withheld_milli + g.foreign_milli for g in report.gpus}
+        )
         for pod in report.pods:
             for index in pod.gpus:
                 held[index] += pod.gpu_milli

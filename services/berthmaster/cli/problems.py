@@ -76,7 +76,7 @@ async def _in_time(look: Awaitable[Iterable["Problem"]]) -> Iterable["Problem"] 
 
 
 async def _clusters(berth: "Client") -> Iterable["Problem"]:
-    from berthmaster.fleetview.problems import of_cluster
+    from berthmaster.fleetview.problems import of_cluster, of_nodes
     from berthmaster.fleetview.rows import FleetView
     from berthmaster.messages.fleet import ClusterAlive
 
@@ -87,7 +87,11 @@ async def _clusters(berth: "Client") -> Iterable["Problem"]:
     alive = [seen.fact for seen in facts if isinstance(seen.fact, ClusterAlive)]
     interval_s = {fact.cluster: fact.interval_s for fact in alive}
     rows = view.rows(berth.now())
-    return [one for row in rows for one in of_cluster(row, interval_s.get(row.cluster, 0.0))]
+    found = [one for row in rows for one in of_cluster(row, interval_s.get(row.cluster, 0.0))]
+    return [
+        *found,
+        *(one for row in rows for one in of_nodes(row.cluster, view.nodes_of(row.cluster))),
+    ]
 
 
 async def _letters(berth: "Client") -> Iterable["Problem"]:

@@ -7,7 +7,14 @@ import numpy as np
 
 from berthmaster.dashboard.grid import DEGRADED, LOST, MARKS, NOT_READY, SILENT, Grid
 from berthmaster.dashboard.known import Known
-from berthmaster.fleetview.problems import Problem, many, of_cluster, of_letters, of_webhooks
+from berthmaster.fleetview.problems import (
+    Problem,
+    many,
+    of_cluster,
+    of_letters,
+    of_nodes,
+    of_webhooks,
+)
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.logcheck.core import REMEDY
 
@@ -50,6 +57,7 @@ def _of_cluster(row: ClusterRow, known: Known, now_s: float) -> Iterable[dict[st
         yield _told(found)
     if (grid := known.grids.get(row.cluster)) is not None:
         yield from _of_grid(row.cluster, grid)
+        yield from map(_told, of_nodes(row.cluster, (n.report for n in grid.nodes.values())))
 
 
 def _of_grid(cluster: str, grid: Grid) -> Iterable[dict[str, Any]]:

@@ -8,7 +8,7 @@ import msgspec
 
 from berthmaster.accelerators import tpu
 from berthmaster.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, model_label
-from berthmaster.accelerators.table import How, how_of, row_of
+from berthmaster.accelerators.table import How, how_of, maker_of
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
@@ -257,22 +257,27 @@ def local_queue(one: LocalQueue) -> facts.LocalQueue:
     )
 
 
-def gpu_node(one: Node) -> facts.GpuNode | None:
-    """As a fact; None without GPUs."""
-    gpus = sum(amount(text) for name, text in one.status.allocatable.items() if is_gpu(name))
-    if gpus <= 0:
-        return None
+def gpu_nodes(one: Node) -> tuple[facts.GpuNode, ...]:
+    """Return a node as a fact for each maker of its GPUs."""
+    gpus: dict[facts.Vendor, int] = {}
+    for name, text in one.status.allocatable.items():
+        if is_gpu(name) and (number := amount(text)) > 0:
+            vendor = _vendor(name)
+            gpus[vendor] = gpus.get(vendor, 0) + number
+    return tuple(_gpu_node(one, vendor, number) for vendor, number in sorted(gpus.items()))
+
+
+def _gpu_node(one: Node, vendor: facts.Vendor, gpus: int) -> facts.GpuNode:
     ready = condition(one.status.conditions, "Ready")
     labels = one.metadata.labels
-    vendor = _vendor(name for name, text in one.status.allocatable.items() if amount(text) > 0)
-    told = tpu.ACCELERATOR_LABEL if vendor == "tpu" else model_label(labels)
+    told = tpu.ACCELERATOR_LABEL if vendor == "tpu" else model_label(labels, vendor)
     return facts.GpuNode(
         name=one.metadata.name,
         gpus=gpus,
         ready=ready is not None and ready.true,
         model=labels.get(told, "") if told is not None else "",
         vendor=vendor,
-        sharing=_sharing(one),
+        sharing=_sharing(one) if vendor == "nvidia" else "",
     )
 
 
@@ -318,13 +323,9 @@ def drivers(
     )
 
 
-def _vendor(resources: Iterable[str]) -> facts.Vendor:
-    makers = {row.maker for name in resources if is_gpu(name) and (row := row_of(name))}
-    if "amd" in makers:
-        return "amd"
-    if "intel" in makers:
-        return "intel"
-    return "tpu" if "google" in makers else "nvidia"
+def _vendor(resource: str) -> facts.Vendor:
+    makers: dict[str, facts.Vendor] = {"amd": "amd", "intel": "intel", "google": "tpu"}
+    return makers.get(maker_of(resource), "nvidia")
 
 
 def stranded(

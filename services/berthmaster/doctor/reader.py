@@ -254,7 +254,7 @@ async def _worker(
                 namespaces=known,
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
-                gpu_nodes=tuple(found for one in nodes if (found := objects.gpu_node(one))),
+                gpu_nodes=tuple(found for one in nodes for found in objects.gpu_nodes(one)),
                 nodes=len(nodes),
                 drivers=drivers,
                 held=tuple(held),

@@ -324,8 +324,9 @@ def _nodes(worker: WorkerFacts) -> Iterator[Finding]:
     if not worker.gpu_nodes:
         return  # they are claimed and not counted: devices.py
     gpus = sum(node.gpus for node in worker.gpu_nodes)
-    ready = sum(node.ready for node in worker.gpu_nodes)
-    what = f"{gpus} GPUs on {len(worker.gpu_nodes)} nodes, {ready} of them ready"
+    nodes = {node.name: node.ready for node in worker.gpu_nodes}
+    ready = sum(nodes.values())
+    what = f"{gpus} GPUs on {len(nodes)} nodes, {ready} of them ready"
     yield Finding(level="ok" if ready else "warning", where=worker.name, what=what)
     for vendor, discovery, label in MODEL_SOURCES:
         nameless = [n.name for n in worker.gpu_nodes if n.vendor == vendor and not n.model]

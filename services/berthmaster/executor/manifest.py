@@ -55,6 +55,7 @@ from berthmaster.kueue.names import (
 )
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
 from berthmaster.messages.fleet import Share
+from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, Part, PodSet
 from berthmaster.requests.ray_jobs import is_for_kuberay
 from berthmaster.requests.volcano_jobs import is_for_volcano
@@ -95,7 +96,6 @@ class Unmakeable(Exception):
 class Style(NamedTuple):
     """How this cluster wants its job objects."""
 
-    gpu_resource: str = NVIDIA
     kai_scheduler: str = "kai-scheduler"
     kai_queue: str = "default-queue"
     run_as_non_root: bool = False
@@ -359,8 +359,13 @@ def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _
     if not pods.gpus:
         return _Devices(others)
     nodes = nodes_of(order, pods)
-    claim, whole = offers.whole(nodes, pods, style.gpu_resource)
     if pods.gpu_milli == 1000:
+        claim, whole = offers.whole(seats_of(order, pods), pods)
+        if not whole:
+            wanted = ", ".join(pods.gpu_models) or pods.gpu_resource or "enough"
+            raise Unmakeable(
+                f"the nodes chosen for pod set {pods.name} have no such GPUs: {wanted}"
+            )
         if claim is not None:
             return _claimed(others, claims.of_whole(nodes, pods, claim, offers))
         by = "hami" if offers.are_hamis(nodes) else ""
@@ -374,9 +379,9 @@ def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _
         return made._replace(isolation=isolation)
     memories_mib = offers.memories_mib(nodes)
     if share.kind == "kai":
-        made = _by_kai(others, pods, share, memories_mib, whole)
+        made = _by_kai(others, pods, share, memories_mib)
         return made._replace(isolation=isolation)
-    counted = asked_as(share, pods, memories_mib, style.gpu_resource)
+    counted = asked_as(share, pods, memories_mib)
     return _Devices(
         others | counted,
         env=_held_to_less(share, pods, memories_mib),
@@ -392,11 +397,11 @@ def _claimed(others: Mapping[str, int], asked: Document) -> _Devices:
 
 
 def _by_kai(
-    others: Mapping[str, int], pods: PodSet, share: Share, memories_mib: Sequence[int], whole: str
+    others: Mapping[str, int], pods: PodSet, share: Share, memories_mib: Sequence[int]
 ) -> _Devices:
     milli = takes_milli(share, part_of(pods), min(memories_mib, default=0))
     if milli >= 1000:  # all of it is no fraction, and has more memory than KAI would hand out
-        return _Devices({**others, whole: 1}, by="kai")
+        return _Devices({**others, NVIDIA: 1}, by="kai")
     if is_by_kais_memory(share, pods):
         return _Devices(others, {KAI_MEMORY: str(pods.gpu_memory_mib)}, by="kai")
     return _Devices(others, {KAI_FRACTION: f"{milli / 1000:g}"}, by="kai")
@@ -429,7 +434,12 @@ def _checkpoint_env(order: CreatePods) -> dict[str, str]:
 
 def nodes_of(order: CreatePods, pods: PodSet) -> list[str]:
     """The nodes that were chosen for the pods of a set."""
-    return [b.node for b in order.pods if b.pod.rpartition("-")[0] == pods.name]
+    return [binding.node for binding in seats_of(order, pods)]
+
+
+def seats_of(order: CreatePods, pods: PodSet) -> list[PodBinding]:
+    """Return the places of the pods of a set."""
+    return [binding for binding in order.pods if binding.pod.rpartition("-")[0] == pods.name]
 
 
 def _template(

@@ -8,6 +8,8 @@ was found to fit is asked for in the same words.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from msgspec import structs
+
 from berthmaster.accelerators.table import NVIDIA
 from berthmaster.engine.fleet.models import HOSTNAME, is_one_of, labels_of, resources_of
 from berthmaster.engine.fleet.shares import share_for
@@ -19,6 +21,7 @@ from berthmaster.messages.fleet import (
     NodeReport,
     Share,
 )
+from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import PodSet
 
 _COUNTED = DeviceClaim(driver="", device_class="")  # no claim
@@ -60,7 +63,8 @@ class Offers:
     def models(self, pods: PodSet) -> dict[str, list[str]]:
         """Labels of the nodes with GPUs that the pods may use, as their models are named there:
         a node with one of them will do. What no node has is asked for by its own name."""
-        return labels_of(self._nodes.values(), pods.gpu_models, pods.gpu_memory_mib)
+        reports = self._nodes.values()
+        return labels_of(reports, pods.gpu_models, pods.gpu_memory_mib, pods.gpu_resource)
 
     def labels_of_model(self, model: str, memory_mib: int) -> list[tuple[str, list[str]]]:
         """The same for one model that is preferred; nothing where no node has it."""
@@ -79,21 +83,29 @@ class Offers:
         found = Counter(gpu.memory_mib for gpu in self._gpus(nodes, pods))
         return min(found, key=lambda mib: (-found[mib], mib), default=0)
 
-    def whole(
-        self, nodes: Iterable[str], pods: PodSet, usual: str
-    ) -> tuple[DeviceClaim | None, str]:
-        """How whole GPUs of these nodes are had, in the commonest way: by a claim, or by the
-        resource that they are counted as. ``usual``: that of nodes that say nothing."""
+    def whole(self, seats: Iterable[PodBinding], pods: PodSet) -> tuple[DeviceClaim | None, str]:
+        """How whole GPUs are had at these places, in the commonest way: by a claim, or by the
+        resource that they are counted as; "" where nodes are known and none has such GPUs. The GPUs
+        that were chosen say it, else those of the node that the pods may use. Of nodes that nobody
+        has reported, the request says it."""
         ways: Counter[tuple[str, str, bool, str]] = Counter()
         claims: dict[tuple[str, str, bool, str], DeviceClaim | None] = {}
-        for report in self._of(nodes):
-            for gpu, resource in _usable(report, pods, usual):
+        known = False
+        for seat in seats:
+            report = self._nodes.get(seat.node)
+            if report is None:
+                continue
+            known = True
+            usable = list(_usable(report, pods))
+            chosen = [one for one in usable if one[0].index in seat.gpus]
+            healthy = [one for one in usable if one[0].healthy]
+            for gpu, resource in chosen or healthy or usable:
                 one = gpu.claim or _COUNTED
                 way = (one.driver, one.device_class, one.divisible, resource)
                 ways[way] += 1
                 claims.setdefault(way, gpu.claim)
         if not ways:
-            return None, pods.gpu_resource or usual
+            return None, "" if known else pods.gpu_resource or NVIDIA
         best = min(ways, key=lambda way: (-ways[way], way))
         return claims[best], best[-1]
 
@@ -104,7 +116,8 @@ class Offers:
         return sorted(named - {""})
 
     def _gpus(self, nodes: Iterable[str], pods: PodSet) -> Iterator[GpuDevice]:
-        return (gpu for report in self._of(nodes) for gpu, _ in _usable(report, pods))
+        found = (gpu for report in self._of(nodes) for gpu, _ in _usable(report, pods))
+        return (gpu for gpu in found if gpu.healthy)
 
     def _of(self, nodes: Iterable[str]) -> Iterator[NodeReport]:
         return (self._nodes[node] for node in dict.fromkeys(nodes) if node in self._nodes)
@@ -112,7 +125,7 @@ class Offers:
     def share(self, nodes: Iterable[str], pods: PodSet) -> Share | None:
         """How a part of a GPU is asked for. All pods of a set ask in one way: the commonest."""
         found = Counter(
-            share
+            structs.replace(share, gpus=())
             for node in nodes
             if (report := self._nodes.get(node)) is not None
             and (share := share_for(report.shares, pods)) is not None
@@ -122,14 +135,11 @@ class Offers:
         return min(found, key=lambda share: (-found[share], share.resource))
 
 
-def _usable(
-    report: NodeReport, pods: PodSet, usual: str = NVIDIA
-) -> Iterator[tuple[GpuDevice, str]]:
-    """The GPUs that the pods may use, and the resource that each is."""
-    for gpu, resource in zip(report.gpus, resources_of(report, usual), strict=True):
+def _usable(report: NodeReport, pods: PodSet) -> Iterator[tuple[GpuDevice, str]]:
+    """The GPUs that the pods may use, healthy or not, and the resource that each is."""
+    for gpu, resource in zip(report.gpus, resources_of(report), strict=True):
         if (
-            gpu.healthy
-            and pods.gpu_resource in ("", resource)
+            pods.gpu_resource in ("", resource)
             and (not pods.gpu_models or is_one_of(pods.gpu_models, gpu.model))
             and gpu.memory_mib >= pods.gpu_memory_mib
         ):

@@ -251,7 +251,6 @@ class _Serving:
         core = Executor(settings.cluster, limits=limits)
         offers = Offers()
         style = Style(
-            gpu_resource=settings.gpu_resource,
             kai_scheduler=settings.kai_scheduler,
             kai_queue=settings.kai_queue,
             run_as_non_root=settings.run_as_non_root,

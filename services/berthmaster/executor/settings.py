@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.accelerators.table import NVIDIA
 from berthmaster.kubernetes.joining import ClusterSettings
 from berthmaster.runtime.settings import required, setting
 
@@ -19,10 +18,6 @@ def _namespaces(names: tuple[str, ...]) -> str:
     if names and all(_NAMESPACE.match(name) for name in names):
         return ""
     return "names of namespaces with commas between them, such as team-a,team-b"
-
-
-def _resource(name: str) -> str:
-    return "" if _RESOURCE.match(name) else "a resource's full name, such as nvidia.com/gpu"
 
 
 def _gangs(name: str) -> str:
@@ -101,11 +96,6 @@ class ExecutorSettings(ClusterSettings):
         most=1000,
         help="looks at jobs' logs for what they say of themselves (BERTH {…}: how far they are, "
         "where their checkpoints are), of all jobs together; 0 = none",
-    )
-    gpu_resource: str = setting(
-        NVIDIA,
-        check=_resource,
-        help="resource that a whole GPU is; nodes with labels of AMD's get amd.com/gpu",
     )
     kai_scheduler: str = setting(
         "kai-scheduler",

@@ -6,11 +6,14 @@ from typing import Final, Literal
 import msgspec
 
 from berthmaster.fleetview.rows import ClusterRow
+from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.usage import WebhookView
 
 Level = Literal["broken", "note"]
 SILENT_INTERVALS: Final = 3.0
 SILENT_LEAST_S: Final = 10.0
+PROBLEMS_A_CLUSTER: Final = 20  # of its nodes, that are told
+NODES_NAMED: Final = 3  # of those with one problem
 LETTERS_S: Final = 86_400.0  # for how long a letter is told of; `berth dead` has them for 30 days
 
 
@@ -48,6 +51,24 @@ def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
         yield Problem("note", f"cordoned: {row.cordoned}", row.cluster)
     if row.cordoned_nodes:
         yield Problem("note", f"{many(row.cordoned_nodes, 'node')} cordoned", row.cluster)
+
+
+def of_nodes(cluster: str, reports: Iterable[NodeReport]) -> Iterator[Problem]:
+    """Yield what the inventory found wrong with nodes, one line for all nodes with the same
+    problem."""
+    nodes: dict[str, list[str]] = {}
+    for report in reports:
+        for text in report.problems:
+            nodes.setdefault(text, []).append(report.node)
+    by_number = sorted(nodes.items(), key=lambda one: (-len(one[1]), one[0]))
+    for text, names in by_number[:PROBLEMS_A_CLUSTER]:
+        named = ", ".join(sorted(names)[:NODES_NAMED])
+        more = f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
+        yield Problem(
+            "note", f"{'node' if len(names) == 1 else 'nodes'} {named}{more}: {text}", cluster
+        )
+    if (left := len(by_number) - PROBLEMS_A_CLUSTER) > 0:
+        yield Problem("note", f"{many(left, 'other problem')} of nodes", cluster)
 
 
 def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterator[Problem]:

@@ -52,13 +52,15 @@ class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # The cluster that has the same API server and counts; this one then shows no nodes, GPUs and
     # scores, so that sums over rows count each GPU once. "" = this one counts.
     unlisted: tuple[UnlistedKind, ...] = ()  # kinds of objects that cannot be read there
+    withheld_gpus: float = 0.0  # GPUs' worth of milli that no pod can have: what MIG leaves uncut
 
     @property
     def used_share(self) -> float | None:
-        """Share of its GPUs that somebody holds (or that no pod can be put on)."""
-        if not self.gpus or self.free_gpus is None:
+        """Share of its GPUs that somebody holds, or that are on nodes that take no pods."""
+        there = self.gpus - self.withheld_gpus
+        if there <= 0 or self.free_gpus is None:
             return None
-        return max(0.0, 1 - self.free_gpus / self.gpus)
+        return max(0.0, 1 - self.free_gpus / there)
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,6 +84,7 @@ class FleetView:
         self._profiles: dict[str, ClusterProfile] = {}
         self._scores: dict[str, ClusterScore] = {}
         self._nodes: dict[tuple[str, str], NodeReport] = {}
+        self._withheld: dict[str, int] = {}  # milli of all nodes of a cluster
         self._telemetry: dict[tuple[str, str], NodeTelemetry] = {}
         self._cordons: dict[tuple[str, str | None], Cordon] = {}
         self._lost: dict[str, ClusterLost] = {}
@@ -97,10 +100,18 @@ class FleetView:
             case ClusterScore():
                 self._scores[fact.cluster] = fact
             case NodeReport():
+                self._withhold(fact.cluster, fact.node, fact)
                 self._nodes[fact.cluster, fact.node] = fact
             case NodeGone():
+                self._withhold(fact.cluster, fact.node, None)
                 self._nodes.pop((fact.cluster, fact.node), None)
                 self._telemetry.pop((fact.cluster, fact.node), None)
+
+    def _withhold(self, cluster: str, node: str, now: NodeReport | None) -> None:
+        before = self._nodes.get((cluster, node))
+        change = _withheld(now) - _withheld(before)
+        if change:
+            self._withheld[cluster] = self._withheld.get(cluster, 0) + change
 
     def take_telemetry(self, report: NodeTelemetry) -> None:
         """What the GPUs of a node do."""
@@ -159,12 +170,17 @@ class FleetView:
             note=score.note if score else "",
             same_as=same_as,
             unlisted=profile.unlisted if profile else (),
+            withheld_gpus=self._withheld.get(name, 0) / 1000,
         )
+
+    def nodes_of(self, cluster: str) -> list[NodeReport]:
+        """Return the last reports of a cluster's nodes."""
+        return [node for node in self._nodes.values() if node.cluster == cluster]
 
     def node_rows(self, cluster: str) -> list[NodeRow]:
         """All nodes of a cluster by name."""
-        ours = [node for node in self._nodes.values() if node.cluster == cluster]
-        return [self._node_row(node) for node in sorted(ours, key=lambda node: natural(node.node))]
+        ours = sorted(self.nodes_of(cluster), key=lambda node: natural(node.node))
+        return [self._node_row(node) for node in ours]
 
     def _node_row(self, node: NodeReport) -> NodeRow:
         used = {gpu.index: gpu.foreign_milli for gpu in node.gpus if gpu.healthy}
@@ -189,6 +205,10 @@ class FleetView:
             power_w=sum(power) if power else None,
             pods=len(node.pods),
         )
+
+
+def _withheld(report: NodeReport | None) -> int:
+    return sum(gpu.withheld_milli for gpu in report.gpus) if report is not None else 0
 
 
 def _scores(resources: dict[str, ResourceScore]) -> dict[str, int]:

@@ -14,6 +14,8 @@ The reason is the value of a taint: PreferNoSchedule in the first case, which ke
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, cast
 
+from msgspec import structs
+
 from berthmaster.inventory.devices.amounts import (
     CPU,
     MAX_CPU_MILLI,
@@ -25,7 +27,15 @@ from berthmaster.inventory.devices.amounts import (
 )
 from berthmaster.inventory.devices.charging import Charged
 from berthmaster.inventory.devices.dra import DeviceName, DevicePlace, Offered
-from berthmaster.inventory.devices.layout import WHOLE, Gpu, Layout, Way, layout_of
+from berthmaster.inventory.devices.layout import (
+    WHOLE,
+    Gpu,
+    Layout,
+    Way,
+    indices_of,
+    layout_of,
+    maker_of_gpu,
+)
 from berthmaster.inventory.devices.links import linked
 from berthmaster.inventory.objects import Node, NodeTaint
 from berthmaster.kubernetes.objects import holds
@@ -36,6 +46,7 @@ MAX_LABELS: Final = 64
 MAX_LABEL_CHARS: Final = 8192
 MAX_TAINTS: Final = 64
 MAX_REASON_CHARS: Final = 250
+MAX_PROBLEMS: Final = 8  # of one node, that its report tells
 _NOISE: Final = (
     "beta.kubernetes.io/",
     "failure-domain.beta.kubernetes.io/",
@@ -128,31 +139,67 @@ def shape_of(
 
 
 def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
-    """A device plugin's count and a driver's slices tell of the same GPUs, never of more."""
+    """A device plugin's count and a driver's slices tell of the same GPUs of a maker, never of
+    more."""
     if not devices.gpus:
         return layout, devices
-    if not layout.gpus:
-        # That no plugin runs is as it should be.
-        unclaimable = tuple(
+    gpus, problems = list(layout.gpus), list(devices.problems)
+    moved: dict[int, int] = {}  # position among the devices -> among all GPUs
+    by_claim: set[int] = set()  # positions among the devices that no plugin counts
+    for maker in dict.fromkeys(map(maker_of_gpu, devices.gpus)):
+        listed = [at for at, gpu in enumerate(devices.gpus) if maker_of_gpu(gpu) == maker]
+        counted = [at for at, gpu in enumerate(layout.gpus) if maker_of_gpu(gpu) == maker]
+        if not counted:
+            moved |= zip(listed, range(len(gpus), len(gpus) + len(listed)), strict=True)
+            gpus += [devices.gpus[at] for at in listed]
+            by_claim |= set(listed)
+        elif len(listed) == len(counted):
+            moved |= zip(listed, counted, strict=True)
+            for here, there in zip(counted, listed, strict=True):
+                gpus[here] = _both(gpus[here], devices.gpus[there])
+        else:
+            told = f"{len(listed)} GPUs in slices, {len(counted)} by resources"
+            problems.append(f"{told}: the latter count")
+    claimed = {maker_of_gpu(devices.gpus[at]) for at in by_claim}
+    # That no plugin runs is as it should be.
+    no_plugin = {text for maker, text in layout.unplugged if maker in claimed}
+    if by_claim:
+        problems += [
             f"no DeviceClass means the devices of {driver}: nobody can claim them"
             for driver in devices.unclaimable
-        )
-        devices = devices._replace(problems=(*devices.problems, *unclaimable))
-        return layout._replace(gpus=devices.gpus, shares=devices.shares, problems=()), devices
-    if len(layout.gpus) == len(devices.gpus):
-        known = zip(layout.gpus, devices.gpus, strict=True)
-        gpus = tuple(
-            counted._replace(
-                uuid=listed.uuid,
-                memory_mib=counted.memory_mib or listed.memory_mib,
-                nvlink_domain=_first(counted.nvlink_domain, listed.nvlink_domain),
-                numa_node=_first(counted.numa_node, listed.numa_node),
-            )
-            for counted, listed in known
-        )
-        return layout._replace(gpus=gpus), devices
-    told = f"{len(devices.gpus)} GPUs in slices, {len(layout.gpus)} by resources: the latter count"
-    return layout, Offered(problems=(*devices.problems, told))
+        ]
+    all_before = tuple(range(len(layout.gpus)))
+    shares = [
+        share if share.gpus or not by_claim else structs.replace(share, gpus=all_before)
+        for share in layout.shares
+    ]
+    for share in devices.shares:
+        of = share.gpus or tuple(range(len(devices.gpus)))
+        if by_claim.issuperset(of):
+            at = tuple(sorted(moved[one] for one in of))
+            everywhere = len(at) == len(gpus)
+            shares.append(structs.replace(share, gpus=() if everywhere else at))
+    places = {
+        name: place._replace(position=moved[place.position])
+        for name, place in devices.places.items()
+        if place.position in moved
+    }
+    layout = layout._replace(
+        gpus=tuple(gpus),
+        shares=tuple(shares),
+        problems=tuple(p for p in layout.problems if layout.gpus and p not in no_plugin),
+    )
+    return layout, devices._replace(places=places, problems=tuple(problems))
+
+
+def _both(counted: Gpu, listed: Gpu) -> Gpu:
+    """One GPU, as a plugin counts it and a driver lists it."""
+    return counted._replace(
+        uuid=listed.uuid,
+        memory_mib=counted.memory_mib or listed.memory_mib,
+        nvlink_domain=_first(counted.nvlink_domain, listed.nvlink_domain),
+        numa_node=_first(counted.numa_node, listed.numa_node),
+    )
 
 
 def _first(one: int | None, other: int | None) -> int | None:
@@ -216,20 +263,22 @@ def report(
     taints = shape.taints
     if doubt and not any(taint.key == UNUSABLE for taint in taints):
         taints = (*taints, _unusable(doubt, "PreferNoSchedule"))
+    indices = indices_of(shape.gpus)
     gpus = tuple(
         GpuDevice(
-            index=index,
+            index=indices[at],
             uuid=gpu.uuid,  # a device plugin only counts; readers then go by the index
             model=gpu.model,
             memory_mib=gpu.memory_mib,
             healthy=gpu.healthy,
-            foreign_milli=charged.foreign_milli[index],
+            foreign_milli=charged.foreign_milli[at],
+            withheld_milli=gpu.reserved_milli,
             nvlink_domain=gpu.nvlink_domain,
             numa_node=gpu.numa_node,
             resource=gpu.resource,
             claim=gpu.claim,
         )
-        for index, gpu in enumerate(shape.gpus)
+        for at, gpu in enumerate(shape.gpus)
     )
     return NodeReport(
         cluster=cluster,
@@ -261,5 +310,9 @@ def report(
         gpus=gpus,
         pods=charged.pods,
         fractions=bool(shape.shares),
-        shares=shape.shares,
+        shares=tuple(
+            structs.replace(share, gpus=tuple(indices[at] for at in share.gpus))
+            for share in shape.shares
+        ),
+        problems=tuple(text[:MAX_REASON_CHARS] for text in shape.problems[:MAX_PROBLEMS]),
     )

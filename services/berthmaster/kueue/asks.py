@@ -1,12 +1,14 @@
 """What a request asks of a ClusterQueue, in Kueue's words: resources by name. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from berthmaster.accelerators import mig
 from berthmaster.accelerators.table import CLASS, MIG, NVIDIA
-from berthmaster.engine.fleet.models import whole_gpu
+from berthmaster.engine.fleet.fleet import NodeKind, kind_of
+from berthmaster.engine.fleet.needs import gpus_for
 from berthmaster.engine.fleet.pieces import pieces_of, tolerations_of
 from berthmaster.engine.fleet.shares import asked_as, share_for
 from berthmaster.kueue.quota import Ask
@@ -25,7 +27,7 @@ def whole_gpus(pods: PodSet) -> tuple[Mapping[str, int], ...]:
 def asked_resource(pods: PodSet) -> str:
     """The extended resource that its GPUs are in such a job: NVIDIA's, unless it says otherwise."""
     if pods.mig_profile:
-        return f"{MIG}{pods.mig_profile}"
+        return f"{MIG}{mig.in_resource(pods.mig_profile)}"
     return pods.gpu_resource or NVIDIA
 
 
@@ -55,33 +57,32 @@ def of_all_pods(pods: PodSet) -> dict[str, float]:
 def devices_of(nodes: Iterable[NodeReport]) -> Devices:
     """As jobs ask that are made for nodes of one cluster (see the executor's manifest): in the way
     of the node that is chosen, so in one of several. The commonest comes first."""
-    found = Counter(
-        (whole_gpu(node), node.shares, min(gpu.memory_mib for gpu in node.gpus))
-        for node in nodes
-        if node.gpus
-    )
-    kinds = [kind for kind, _ in found.most_common()]
+    found = Counter(kind_of(node)._replace(taints=(), links=(), pieces=()) for node in nodes)
+    kinds = [kind for kind, _ in found.most_common() if kind.gpus]
 
     def devices(pods: PodSet) -> tuple[Mapping[str, int], ...]:
         if not pods.gpus or not kinds:
             return whole_gpus(pods)
         ways: list[Mapping[str, int]] = []
-        for whole, shares, memory_mib in kinds:
-            if pods.gpu_resource not in ("", whole):
-                continue
-            way: Mapping[str, int] = {whole: pods.gpus}
-            if pods.gpu_milli < 1000:
-                share = share_for(shares, pods)
-                if share is None:
-                    continue
-                way = asked_as(share, pods, (memory_mib,), whole)
-                if share.claim is not None:
-                    way = {f"{CLASS}{share.claim.device_class}": 1}
-            if way not in ways:
+        for kind in kinds:
+            positions, _ = gpus_for(kind, pods)
+            if positions and (way := _way(kind, positions, pods)) not in ways:
                 ways.append(way)
         return tuple(ways) or whole_gpus(pods)
 
     return devices
+
+
+def _way(kind: NodeKind, positions: Sequence[int], pods: PodSet) -> Mapping[str, int]:
+    """As a pod asks for these GPUs of such a node."""
+    if pods.gpu_milli == 1000:
+        return {kind.resources[positions[0]]: pods.gpus}
+    share = share_for(kind.shares, pods)
+    if share is None:
+        return {kind.resources[positions[0]]: pods.gpus}
+    if share.claim is not None:
+        return {f"{CLASS}{share.claim.device_class}": 1}
+    return asked_as(share, pods, (min(kind.gpus[at][1] for at in positions),))
 
 
 def asks_of(request: JobRequest, devices: Devices = whole_gpus) -> tuple[Ask, ...]:

@@ -54,7 +54,8 @@ class DeviceClaim(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One GPU that a node offers. Where only the number of GPUs that foreign pods use is known,
-    the inventory charges it to the last GPUs of the node."""
+    the inventory charges it to the last GPUs of the node. Each maker's GPUs are numbered by
+    themselves: NVIDIA's from 0, AMD's from 64, others' behind them."""
 
     index: int
     uuid: str
@@ -62,11 +63,10 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     memory_mib: int
     healthy: bool = True  # False: not offered to new pods
     foreign_milli: Milli = 0  # held by pods that are not ours
+    withheld_milli: Milli = 0  # that no pod can have: what MIG leaves uncut, what keeps parts apart
     nvlink_domain: Count | None = None  # GPUs of one number are linked by NVLink; None = not told
     numa_node: Count | None = None  # None = not told
-    resource: str = ""
-    # As which a whole one is asked for, such as amd.com/gpu. "" = nvidia.com/gpu, or amd.com/gpu
-    # where the node has labels of AMD's.
+    resource: str = ""  # as which pods ask for it whole, such as amd.com/gpu; "" = nvidia.com/gpu
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
 
 
@@ -99,6 +99,7 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     # memory, the others' none.
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
     parts: Count = 0  # into which a GPU is split at most, where any size is had; 0 = no matter
+    gpus: tuple[int, ...] = ()  # indices of the GPUs that it is a part of; empty = all of the node
 
 
 class NodeReport(
@@ -126,6 +127,7 @@ class NodeReport(
     pods: tuple[PodUse, ...] = ()
     fractions: bool = True  # False: its GPUs are handed out whole only
     shares: tuple[Share, ...] = ()  # how a part of a GPU is asked for; empty = in any milli
+    problems: tuple[str, ...] = ()  # what contradicts itself or cannot be read of it, for operators
 
 
 class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.node_gone.v1"):

@@ -1,8 +1,8 @@
 """What one node has left, per resource and per GPU, as its report tells it.
 
-Pure. Free = allocatable - foreign - ours. Whatever a report leaves in doubt is charged: use that
-names no listed GPU (a node that lists fewer GPUs than run there, or knows only the number in use)
-takes the freest ones, so that a doubtful report never makes a node look emptier.
+Pure. Free = allocatable - withheld - foreign - ours. Whatever a report leaves in doubt is charged:
+use that names no listed GPU (a node that lists fewer GPUs than run there, or knows only the number
+in use) takes the freest ones, so that a doubtful report never makes a node look emptier.
 """
 
 from collections.abc import Set
@@ -100,7 +100,10 @@ def room_of(report: NodeReport) -> NodeRoom:
         for index in pod.gpus:
             ours[index] = ours.get(index, 0) + pod.gpu_milli
     usable_gpus = [gpu for gpu in report.gpus if gpu.healthy]
-    left = [WHOLE_MILLI - gpu.foreign_milli - ours.get(gpu.index, 0) for gpu in usable_gpus]
+    left = [
+        WHOLE_MILLI - gpu.withheld_milli - gpu.foreign_milli - ours.get(gpu.index, 0)
+        for gpu in usable_gpus
+    ]
     unlisted = sum(ours.values()) - sum(ours.get(gpu.index, 0) for gpu in report.gpus)
     doubt = (
         unlisted

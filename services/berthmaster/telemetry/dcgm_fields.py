@@ -367,7 +367,7 @@ def _reading(index: int, device: _Device, known: _Known, now_s: float) -> GpuRea
         health_reason=why,
         memory_total_mib=_total_mib(values),
         memory_used_mib=_whole(values.get(FB_USED)),
-        utilization_percent=_utilization(values, slices),
+        utilization_percent=_utilization(values, slices, device.model),
         sm_active_percent=_share(values, SM_ACTIVE),
         memory_bandwidth_percent=values.get(MEM_COPY_UTIL),
         power_w=values.get(POWER_USAGE),
@@ -417,13 +417,15 @@ def _total_mib(values: Mapping[str, float]) -> int | None:
     return None
 
 
-def _utilization(values: Mapping[str, float], slices: Sequence[MigInstance]) -> float | None:
+def _utilization(
+    values: Mapping[str, float], slices: Sequence[MigInstance], model: str
+) -> float | None:
     """Of a GPU: as its driver counts, else as its profiling counters do, else as its slices come to
     that a MIG mode cuts it into, since in it the driver does not count."""
     if GPU_UTIL in values:
         return values[GPU_UTIL]
     whole = _of_instance(values)
-    return whole if whole is not None else of_slices(slices)
+    return whole if whole is not None else of_slices(slices, model)
 
 
 def _of_instance(values: Mapping[str, float]) -> float | None:

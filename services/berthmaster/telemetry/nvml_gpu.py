@@ -157,7 +157,7 @@ class Gpu:
             health_reason=why,
             memory_total_mib=memory.total_bytes // MIB if memory else None,
             memory_used_mib=memory.used_bytes // MIB if memory else None,
-            utilization_percent=of_slices(mig) if busy is None else busy,
+            utilization_percent=of_slices(mig, self.model) if busy is None else busy,
             sm_active_percent=_sm_active(activity.get(self.uuid)),
             memory_bandwidth_percent=percent(rates.memory_percent),
             power_w=None if power_mw is None else power_mw / 1000,

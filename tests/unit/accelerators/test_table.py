@@ -7,7 +7,6 @@ import pytest
 
 import berthmaster
 from berthmaster.accelerators.labels import INSTANCE_TYPE, MODEL_LABELS
-from berthmaster.accelerators.mig import Profile, profile
 from berthmaster.accelerators.table import ASKED_BY, TABLE, How, how_of, is_resource_name
 from berthmaster.accelerators.tpu import (
     ACCELERATOR_LABEL,
@@ -47,21 +46,6 @@ def test_a_name_is_had_as_its_row_says_and_an_unknown_one_is_still_asked_for(
     name: str, how: How | None
 ) -> None:
     assert how_of(name) is how
-
-
-@pytest.mark.parametrize(
-    ("name", "has"),
-    [
-        ("1g.10gb", Profile(1, 10240)),
-        ("1c.3g.40gb", Profile(3, 40960)),
-        ("1g.10gb+me", Profile(1, 10240)),
-        ("8g.80gb", None),
-        ("1g.10gb\n", None),
-        ("huge", None),
-    ],
-)
-def test_a_profile_tells_its_slices_and_memory(name: str, has: Profile | None) -> None:
-    assert profile(name) == has
 
 
 def test_nobody_beside_the_table_keeps_a_list_of_its_names() -> None:

@@ -13,7 +13,7 @@ from berthmaster.doctor.objects import (
     Node,
     ResourceSlice,
     drivers,
-    gpu_node,
+    gpu_nodes,
     manager_config,
 )
 from berthmaster.doctor.rights import agent_rights
@@ -59,11 +59,9 @@ def node(
 def test_how_a_node_shares_its_gpus(
     offered: dict[str, str], labels: dict[str, str], sharing: str
 ) -> None:
-    one = gpu_node(node(offered, labels))
-    assert one is not None
+    (one,) = gpu_nodes(node(offered, labels))
     assert one.sharing == sharing
-    hami = gpu_node(node(offered, labels, {"hami.io/node-nvidia-register": "[]"}))
-    assert hami is not None
+    (hami,) = gpu_nodes(node(offered, labels, {"hami.io/node-nvidia-register": "[]"}))
     assert hami.sharing == "HAMi"
 
 

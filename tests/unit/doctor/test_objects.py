@@ -91,13 +91,14 @@ def test_nodes_with_absurd_amounts_offer_nothing() -> None:
         given = {names[name]: text for name, text in allocatable.items()}
         ready = [{"type": "Ready", "status": "True"}]
         labels = {"nvidia.com/gpu.product": "T4"}
-        return objects.gpu_node(
+        found = objects.gpu_nodes(
             decoded(
                 objects.Node,
                 metadata={"name": "n", "labels": labels},
                 status={"allocatable": given, "conditions": ready},
             )
         )
+        return found[0] if found else None
 
     assert node(gpu="8", mig="7", cpu="64") == facts.GpuNode(
         name="n", gpus=15, model="T4", sharing="MIG"
@@ -206,13 +207,14 @@ def test_a_queue_preempts_by_any_of_its_rules(rules: object, cohort: str, right:
 def test_a_node_s_vendor_is_that_of_what_it_offers_and_its_model_by_that_vendor_s_label() -> None:
     def node(resource: str, **labels: str) -> facts.GpuNode | None:
         names = {key.replace("__", "/").replace("_", "-"): text for key, text in labels.items()}
-        return objects.gpu_node(
+        found = objects.gpu_nodes(
             decoded(
                 objects.Node,
                 metadata={"name": "n", "labels": names},
                 status={"allocatable": {resource: "4", "cpu": "8"}},
             )
         )
+        return found[0] if found else None
 
     amd = node("amd.com/gpu", **{"amd.com__gpu.product_name": "Instinct"})
     assert amd == facts.GpuNode(name="n", gpus=4, ready=False, model="Instinct", vendor="amd")

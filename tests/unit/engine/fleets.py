@@ -24,6 +24,15 @@ def mixed(report: NodeReport) -> NodeReport:
     return replace(report, gpus=gpus)
 
 
+def of_two_makers(report: NodeReport) -> NodeReport:
+    """The node with AMD's GPUs behind its first two, by AMD's own numbers."""
+    gpus = tuple(
+        replace(gpu, index=62 + at, resource="amd.com/gpu") if at > 1 else gpu
+        for at, gpu in enumerate(report.gpus)
+    )
+    return replace(report, gpus=gpus)
+
+
 @st.composite
 def reports(draw: st.DrawFn, cluster: str, name: str, counter: int = 1) -> NodeReport:
     """A node in any state."""
@@ -47,6 +56,8 @@ def reports(draw: st.DrawFn, cluster: str, name: str, counter: int = 1) -> NodeR
     )
     if draw(st.sampled_from([False, False, True])):
         report = mixed(report)
+    if draw(st.sampled_from([False, False, True])):
+        report = of_two_makers(report)
     allocatable = replace(
         report.allocatable,
         tpus=draw(st.sampled_from([0, 0, 4])),

@@ -139,7 +139,7 @@ def test_who_is_placed_beside_hamis_nodes_is_left_alone_by_it_and_keeps_away_fro
     assert plain["spec"]["affinity"]["nodeAffinity"][required] == {
         "nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]
     }
-    named = template_of(PodSet(gpus=1, gpu_models=("A100",)), node("c", "n1"), hamis)
+    named = template_of(PodSet(gpus=1, gpu_models=("T4",)), node("c", "n1"), hamis)
     for term in named["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]:
         assert len(term["matchExpressions"]) == 2
         assert term["matchExpressions"][-1] == elsewhere

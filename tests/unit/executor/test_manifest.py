@@ -392,15 +392,58 @@ def test_a_part_that_no_chosen_node_offers_is_not_made() -> None:
 
 
 def test_whole_gpus_of_another_maker_are_another_resource() -> None:
-    amd = node("c", "n1", labels={"amd.com/gpu.product-name": "MI300X"})
+    amd = node("c", "n1", resource="amd.com/gpu")
     [container] = pod_of(order(PodSet(gpus=2, memory_mib=0)), offers_of(amd))["containers"]
     assert container["resources"]["limits"] == {"amd.com/gpu": "2"}
-    # Without labels of the maker's, by what the inventory found there.
-    plain = node("c", "n1")
-    named = tuple(replace(gpu, resource="amd.com/gpu") for gpu in plain.gpus)
-    unlabelled = replace(plain, gpus=named)
-    [container] = pod_of(order(PodSet(gpus=2, memory_mib=0)), offers_of(unlabelled))["containers"]
-    assert container["resources"]["limits"] == {"amd.com/gpu": "2"}
+
+
+def of_two_makers(*, amd: int = 2) -> NodeReport:
+    """A node with two A100s and some MI300Xs, and labels of both makers."""
+    labels = {"amd.com/gpu.product-name": "MI300X", "nvidia.com/gpu.product": "A100"}
+    plain = node("c", "n1", gpus=2, model="A100", labels=labels)
+    other = node("c", "n1", gpus=amd, model="MI300X", resource="amd.com/gpu").gpus
+    return replace(
+        plain, gpus=(*plain.gpus, *(replace(gpu, index=64 + gpu.index) for gpu in other))
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "gpus", "limits"),
+    [
+        (PodSet(gpus=1, memory_mib=0, gpu_models=("A100",)), (0,), {"nvidia.com/gpu": "1"}),
+        (PodSet(gpus=2, memory_mib=0, gpu_models=("MI300X",)), (64, 65), {"amd.com/gpu": "2"}),
+        (PodSet(gpus=1, memory_mib=0, gpu_resource="amd.com/gpu"), (), {"amd.com/gpu": "1"}),
+        # Where the request names neither, the GPUs that were chosen do.
+        (PodSet(gpus=1, memory_mib=0), (1,), {"nvidia.com/gpu": "1"}),
+        (PodSet(gpus=1, memory_mib=0), (65,), {"amd.com/gpu": "1"}),
+    ],
+)
+def test_a_pod_asks_for_the_resource_of_the_gpus_that_were_chosen(
+    pods: PodSet, gpus: tuple[int, ...], limits: dict[str, str]
+) -> None:
+    placed = order(pods)
+    placed = placed._replace(pods=tuple(replace(each, gpus=gpus) for each in placed.pods))
+    [container] = pod_of(placed, offers_of(of_two_makers()))["containers"]
+    assert container["resources"]["limits"] == limits
+
+
+def test_a_pod_for_gpus_that_are_gone_is_not_made() -> None:
+    for pods in (
+        PodSet(gpus=1, gpu_models=("MI300X",)),
+        PodSet(gpus=1, gpu_resource="amd.com/gpu"),
+    ):
+        with pytest.raises(Unmakeable, match=r"have no such GPUs: (MI300X|amd\.com/gpu)"):
+            made(order(pods), offers_of(of_two_makers(amd=0)))
+
+
+def test_a_model_is_asked_for_by_its_own_makers_label() -> None:
+    pods = PodSet(gpus=1, gpu_models=("MI300X",))
+    spec = pod_of(order(pods), offers_of(of_two_makers()))
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    [expression] = term["matchExpressions"]
+    assert expression["key"] == "amd.com/gpu.product-name"
+    assert expression["values"] == ["MI300X"]
 
 
 @pytest.mark.parametrize("gpus", [0, 1])

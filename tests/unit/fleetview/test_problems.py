@@ -1,6 +1,9 @@
 """What is broken or not as it should be, on the page and in `berth problems` alike."""
 
+from typing import NamedTuple
+
 import pytest
+from msgspec.structs import replace
 
 from berthmaster.cli.render.problems import table
 from berthmaster.dashboard.known import Known
@@ -11,12 +14,15 @@ from berthmaster.fleetview.problems import (
     Problem,
     of_cluster,
     of_letters,
+    of_nodes,
     of_webhooks,
 )
-from berthmaster.fleetview.rows import ClusterRow
+from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.logcheck.core import REMEDY
+from berthmaster.messages.fleet import ClusterScore, FleetFact, NodeGone, Stamp
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.usage import WebhookView
+from tests.support.builders import node, profile
 from tests.unit.cli.screens import screen
 
 NOW_S = 200_000.0
@@ -145,3 +151,52 @@ def test_the_screen_shows_one_a_line_its_detail_below_and_what_could_not_be_look
     assert screen(table([], ["webhooks: forbidden"], NOW_S)) == (
         "No problems were seen.\nnot looked at: webhooks: forbidden"
     )
+
+
+def test_of_nodes_names_the_nodes_of_each_problem_once() -> None:
+    odd = "labels count 8 GPUs and resources 4: the resources count"
+    reports = [replace(node("c1", f"n{at}"), problems=(odd,)) for at in range(5)]
+    reports += [node("c1", "n5"), replace(node("c1", "n6"), problems=("unlike", "alike"))]
+    assert [one.text for one in of_nodes("c1", reports)] == [
+        f"nodes n0, n1, n2 and 2 more: {odd}",
+        "node n6: alike",
+        "node n6: unlike",
+    ]
+    assert list(of_nodes("c1", [node("c1", "n1")])) == []
+
+
+def test_of_nodes_tells_so_many_problems_of_a_cluster_and_counts_the_rest() -> None:
+    reports = [replace(node("c1", "n1"), problems=tuple(f"problem {at:02}" for at in range(23)))]
+    found = list(of_nodes("c1", reports))
+    assert len(found) == 21
+    assert found[-1] == Problem("note", "3 other problems of nodes", "c1")
+
+
+class Stored(NamedTuple):
+    """A fact as a stream has it."""
+
+    fact: FleetFact
+    stored_at_s: float = NOW_S
+
+
+def test_used_share_leaves_out_what_no_pod_can_have() -> None:
+    """An H100 in two slices of 3g: a seventh of it is cut into nothing."""
+    report = node("c1", "n1", gpus=1)
+    report = replace(report, gpus=(replace(report.gpus[0], withheld_milli=143),))
+    score = ClusterScore(
+        cluster="c1",
+        stamp=Stamp(epoch=1, counter=1),
+        freshness="fresh",
+        input_age_s=0.0,
+        free_gpus=0.857,
+    )
+    view = FleetView()
+    for fact in (replace(profile("c1"), gpus={"H100": 1}), score, report, report):
+        view.take(Stored(fact))
+    (row,) = view.rows(NOW_S)
+    assert row.withheld_gpus == 0.143
+    assert row.used_share == pytest.approx(0.0)
+    (shown,) = view.node_rows("c1")
+    assert shown.gpu_milli_used == (0,)
+    view.take(Stored(NodeGone(cluster="c1", node="n1", stamp=report.stamp, observed_at_s=0.0)))
+    assert view.rows(NOW_S)[0].withheld_gpus == 0.0

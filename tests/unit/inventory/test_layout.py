@@ -1,7 +1,9 @@
+import itertools
+
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.inventory.devices.layout import Gpu, Layout, Way, layout_of
+from berthmaster.inventory.devices.layout import Gpu, Layout, Way, indices_of, layout_of
 from berthmaster.inventory.devices.models import UNKNOWN
 from berthmaster.messages.fleet import Share
 from tests.unit.inventory.objects import discovered, node
@@ -103,9 +105,9 @@ def test_labels_tell_whether_replicas_are_held_to_their_memory(
 def test_mig_instances_of_several_profiles_stand_on_as_few_gpus_as_can_hold_them() -> None:
     offered = {"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-3g.20gb": "2"}
     found = layout_of(node("n", offered, labels=discovered(A100, 2, 40_960)), kai=False)
-    # 13 slices: two GPUs. Two of 3/7 and seven of 1/7, spread evenly: 996 and 854 milli offered.
+    # 13 slices of compute and 15 of memory: two GPUs, one with 7/7 of compute and one with 6/7.
     assert found == Layout(
-        gpus=(Gpu(A100, 40_960, reserved_milli=4), Gpu(A100, 40_960, reserved_milli=146)),
+        gpus=(Gpu(A100, 40_960, reserved_milli=1), Gpu(A100, 40_960, reserved_milli=143)),
         ways=(
             Way("nvidia.com/mig-1g.5gb", (0, 1), 142, "mig"),
             Way("nvidia.com/mig-3g.20gb", (0, 1), 428, "mig"),
@@ -125,14 +127,14 @@ def test_mig_instances_need_as_many_gpus_as_their_memory_does() -> None:
     # Five of 1/7 are one GPU by slices, but of 20 GiB each they are more than its 80 GiB.
     offered = {"nvidia.com/mig-1g.20gb": "5"}
     found = layout_of(node("n", offered, labels=discovered(A100, 2, 81_920)), kai=False)
-    assert [gpu.reserved_milli for gpu in found.gpus] == [1000 - 3 * 142, 1000 - 2 * 142]
+    assert [gpu.reserved_milli for gpu in found.gpus] == [1000 - 428, 1000 - 285]
 
 
 def test_mig_instances_under_the_plain_name_are_known_by_their_product() -> None:
     labels = discovered(f"{A100}-MIG-1g.5gb", 7, 4864)
     found = layout_of(node("n", {GPU: "7"}, labels=labels), kai=False)
     assert found == Layout(
-        gpus=(Gpu(A100, 40_960, reserved_milli=6),),
+        gpus=(Gpu(A100, 40_960, reserved_milli=1),),
         ways=(Way(GPU, (0,), 142, "mig"),),
         shares=(
             Share(resource=GPU, milli=142, memory_mib=5120, count=7, kind="mig", profile="1g.5gb"),
@@ -238,6 +240,24 @@ def test_without_labels_the_model_is_unknown_and_a_clouds_label_is_translated() 
 @pytest.mark.parametrize(
     ("offered", "labels", "why"),
     [
+        (
+            {GPU: "7"},
+            discovered(f"{A100}-MIG-9g.1tb", 7, 4864),
+            f"label nvidia.com/gpu.product: '{A100}-MIG-9g.1tb' names no MIG profile such as",
+        ),
+        (
+            {GPU: "7"},
+            discovered(f"{A100}-MIG-INVALID", 0, 0),
+            f"label nvidia.com/gpu.product: '{A100}-MIG-INVALID' names no MIG profile",
+        ),
+        (
+            {GPU: "7"},
+            {"cloud.google.com/gke-gpu-partition-size": "1g"},
+            "label cloud.google.com/gke-gpu-partition-size: '1g' names no MIG profile",
+        ),
+        ({"nvidia.com/mig-1g.10gb.max": "7"}, {}, "nvidia.com/mig-1g.10gb.max: no MIG profile"),
+        ({"nvidia.com/mig-1g.10gb": "65000"}, {}, "nvidia.com/mig-1g.10gb: '65000' is more than"),
+        ({"nvidia.com/mig-1g.10gb": "1000"}, {}, "nvidia.com/mig-1g.10gb: 1000 slices: more than"),
         ({GPU: "-2"}, {}, "nvidia.com/gpu: '-2' is negative, which no resource can be"),
         ({GPU: "many"}, {}, "nvidia.com/gpu: 'many' is no quantity: a number, perhaps"),
         ({GPU: "65"}, {}, "65 GPUs: more than any node has (64)"),
@@ -353,3 +373,208 @@ def test_what_no_row_knows_is_told_in_pieces_and_keeps_nobody_away() -> None:
     many = layout_of(node("n", {f"e.example/r{at:02}": "1" for at in range(20)}), kai=False)
     assert len(many.pieces) == 16
     assert many.doubts == ("more than 16 other resources: e.example/r16 …",)
+
+
+def cut(offered: dict[str, str], labels: dict[str, str]) -> Layout:
+    named = {f"nvidia.com/mig-{name}": count for name, count in offered.items()}
+    return layout_of(node("n", named, labels=labels), kai=False)
+
+
+TWO = {"1g.10gb": "6", "2g.20gb": "4"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        discovered("NVIDIA-A100-SXM4-80GB", 2, 81_920),
+        discovered("NVIDIA-H100-80GB-HBM3", 2, 81_559),
+        # Labels that contradict the slices: such profiles are those of 80 GB.
+        discovered(A100, 2, 40_960),
+        # Without a count, and without any label.
+        {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
+        {},
+    ],
+)
+def test_slices_of_two_full_gpus_stand_on_two_gpus(labels: dict[str, str]) -> None:
+    found = cut(TWO, labels)
+    assert [gpu.reserved_milli for gpu in found.gpus] == [1, 1]
+    assert [(share.milli, share.count) for share in found.shares] == [(142, 6), (285, 4)]
+    contradicts = labels.get("nvidia.com/gpu.memory") == "40960"
+    assert bool(found.doubts) is contradicts
+    assert found.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "count", "offered"),
+    [
+        ("NVIDIA-H100-80GB-HBM3", 81_559, 8, {"3g.40gb": "16"}),
+        ("NVIDIA-H100-80GB-HBM3", 81_559, 8, {"1g.10gb": "16", "2g.20gb": "8", "3g.40gb": "8"}),
+        ("NVIDIA-H100-80GB-HBM3", 81_559, 8, {"1g.10gb.me": "8", "1g.10gb": "48"}),
+        ("NVIDIA-H200", 143_771, 8, {"1g.18gb": "56"}),
+        ("NVIDIA-H20", 97_871, 8, {"1g.24gb": "32"}),
+        ("NVIDIA-GH200-480GB", 97_871, 1, {"4g.48gb": "1", "3g.48gb": "1"}),
+        ("NVIDIA-B200", 183_359, 8, {"1g.45gb": "32"}),
+        ("NVIDIA-GB200", 189_471, 4, {"7g.189gb": "4"}),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 97_887, 2, {"1g.24gb.gfx": "8"}),
+        ("NVIDIA-A30", 24_576, 4, {"1g.6gb": "8", "2g.12gb": "4"}),
+    ],
+)
+def test_slices_of_full_boards_stand_on_as_many_gpus(
+    model: str, memory: int, count: int, offered: dict[str, str]
+) -> None:
+    for labels in (
+        discovered(model, count, memory),
+        {"nvidia.com/gpu.product": model},
+        {"nvidia.com/gpu.product": model, "nvidia.com/gpu.memory": str(memory)},
+    ):
+        found = cut(offered, labels)
+        assert len(found.gpus) == count, labels
+        assert (found.problems, found.doubts) == ((), ()), labels
+
+
+def test_slices_of_an_a30_are_quarters_and_leave_nothing_uncut() -> None:
+    for offered, labels in (
+        ({"nvidia.com/mig-1g.6gb": "4"}, discovered("NVIDIA-A30", 1, 24_576)),
+        ({GPU: "4"}, discovered("NVIDIA-A30-MIG-1g.6gb", 4, 5_952)),
+    ):
+        found = layout_of(node("n", offered, labels=labels), kai=False)
+        assert found.gpus == (Gpu("NVIDIA-A30", 24_576, reserved_milli=1),)
+        assert [(share.milli, share.count) for share in found.shares] == [(250, 4)]
+        assert (found.problems, found.doubts) == ((), ())
+
+
+def test_gpus_that_labels_count_stand_there_though_slices_fit_on_fewer() -> None:
+    found = cut({"1g.10gb": "2"}, discovered("NVIDIA-H100-80GB-HBM3", 4, 81_559))
+    assert [gpu.reserved_milli for gpu in found.gpus] == [858, 858, 1000, 1000]
+    assert found.doubts == ()
+
+
+def test_labels_that_count_fewer_gpus_than_slices_need_are_a_doubt() -> None:
+    found = cut({"3g.40gb": "6"}, discovered("NVIDIA-H100-80GB-HBM3", 2, 81_559))
+    assert len(found.gpus) == 3
+    (doubt,) = found.doubts
+    needs = "2 GPUs, but the MIG slices need at least 3: the resources count"
+    assert doubt == f"label nvidia.com/gpu.count: {needs}"
+    mixed = layout_of(
+        node("n", {GPU: "2", "nvidia.com/mig-7g.80gb": "1"}, labels=discovered("H100", 2, 81_559)),
+        kai=False,
+    )
+    assert len(mixed.gpus) == 3
+    assert mixed.doubts[0].endswith("need at least 1 beside 2 whole ones: the resources count")
+
+
+def test_labels_that_count_other_whole_gpus_are_a_doubt() -> None:
+    found = layout_of(node("n", {GPU: "4"}, labels=discovered(count=8)), kai=False)
+    assert len(found.gpus) == 4
+    assert found.doubts == ("labels count 8 GPUs and resources 4: the resources count",)
+
+
+def test_slices_of_a_single_profile_are_counted_by_labels_as_slices() -> None:
+    labels = discovered("NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", 16, 40_320)
+    found = layout_of(node("n", {GPU: "16"}, labels=labels), kai=False)
+    assert (len(found.gpus), found.doubts) == (8, ())
+    fewer = layout_of(node("n", {GPU: "14"}, labels=labels), kai=False)
+    assert len(fewer.gpus) == 7
+    assert fewer.doubts == ("label nvidia.com/gpu.count: 16 MIG slices, but resources count 14",)
+
+
+def test_gpus_that_were_whole_before_they_were_cut_are_not_counted_twice() -> None:
+    # The kubelet keeps the capacity of a resource whose plugin is gone for a while.
+    named = {f"nvidia.com/mig-{name}": count for name, count in TWO.items()}
+    labels = discovered("NVIDIA-A100-SXM4-80GB", 2, 81_920)
+    after = node("n", named | {GPU: "0"}, capacity=named | {GPU: "2"}, labels=labels)
+    assert len(layout_of(after, kai=False).gpus) == 2
+
+
+def test_slices_that_the_plugin_has_given_up_keep_their_gpus() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    name = "nvidia.com/mig-3g.40gb"
+    ill = layout_of(node("n", {name: "2"}, capacity={name: "4"}, labels=labels), kai=False)
+    assert (len(ill.gpus), ill.shares[0].count) == (2, 2)
+    none = layout_of(node("n", {name: "0"}, capacity={name: "4"}, labels=labels), kai=False)
+    assert (len(none.gpus), none.shares) == (2, ())
+
+
+def test_replicas_of_slices_of_one_profile_are_parts_of_slices() -> None:
+    labels = discovered(f"{A100}-MIG-1g.5gb-SHARED", 7, 4864) | {"nvidia.com/gpu.replicas": "2"}
+    found = layout_of(node("n", {GPU: "14"}, labels=labels), kai=False)
+    assert found.gpus == (Gpu(A100, 40_960, reserved_milli=1),)
+    assert found.ways == (Way(GPU, (0,), 71, "shared"),)
+    (share,) = found.shares
+    assert (share.kind, share.milli, share.count) == ("shared", 71, 14)
+
+
+@pytest.mark.parametrize("spelt", ["1g.10gb.me", "1g.10gb-me", "1g.10gb.me.all", "1g.24gb.gfx"])
+def test_suffixes_of_profiles_are_known(spelt: str) -> None:
+    found = cut({spelt: "1"}, {})
+    assert (found.problems, len(found.shares)) == ((), 1)
+
+
+def test_slices_stand_on_their_own_gpus_beside_whole_ones() -> None:
+    offered = {GPU: "1", "nvidia.com/mig-3g.20gb": "2"}
+    found = layout_of(node("n", offered, labels=discovered(A100, 2, 40_960)), kai=False)
+    assert [share.gpus for share in found.shares] == [(1,)]
+    alone = cut({"3g.20gb": "2"}, discovered(A100, 1, 40_960))
+    assert [share.gpus for share in alone.shares] == [()]
+
+
+AMDS = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "192G"}
+MI300X = "AMD_Instinct_MI300X_OAM"
+AMD = "amd.com/gpu"
+
+
+def of_two_makers(nvidia: str | None, amd: str | None, intel: str | None = None) -> Layout:
+    told = {GPU: nvidia, AMD: amd, "gpu.intel.com/xe": intel}
+    offered = {name: count for name, count in told.items() if count is not None}
+    labels = discovered("NVIDIA-A100-SXM4-80GB", 4, 81_920) | AMDS
+    return layout_of(node("n", offered, labels=labels), kai=False)
+
+
+def test_indices_of_a_maker_stay_when_anothers_number_changes() -> None:
+    for nvidia, amd, intel in itertools.product((None, "0", "2", "4"), repeat=3):
+        found = of_two_makers(nvidia, amd, intel)
+        indices: dict[str, list[int]] = {}
+        for index, gpu in zip(indices_of(found.gpus), found.gpus, strict=True):
+            indices.setdefault(gpu.resource or GPU, []).append(index)
+        wanted = {GPU: (0, nvidia), AMD: (64, amd), "gpu.intel.com/xe": (192, intel)}
+        assert indices == {
+            name: list(range(first, first + int(count)))
+            for name, (first, count) in wanted.items()
+            if count not in (None, "0")
+        }
+
+
+def test_nothing_of_a_maker_is_inferred_from_anothers_labels() -> None:
+    found = layout_of(node("n", {GPU: "1", AMD: "1"}, labels=AMDS), kai=False)
+    assert [(gpu.model, gpu.memory_mib, gpu.resource) for gpu in found.gpus] == [
+        (UNKNOWN, 0, ""),
+        (MI300X, 196_608, AMD),
+    ]
+    labels = discovered("NVIDIA-A100-SXM4-80GB", 1, 81_920)
+    found = layout_of(node("n", {GPU: "1", AMD: "1"}, labels=labels), kai=False)
+    assert [(gpu.model, gpu.memory_mib) for gpu in found.gpus] == [
+        ("NVIDIA-A100-SXM4-80GB", 81_920),
+        (UNKNOWN, 0),
+    ]
+    # Nor from what a cloud says of another maker's machine or GPUs.
+    for told in (
+        {"node.kubernetes.io/instance-type": "Standard_ND96isr_MI300X_v5"},
+        {
+            "karpenter.k8s.aws/instance-gpu-name": "radeon-pro-v520",
+            "karpenter.k8s.aws/instance-gpu-manufacturer": "amd",
+        },
+    ):
+        ours, theirs = layout_of(node("n", {GPU: "1", AMD: "1"}, labels=told), kai=False).gpus
+        assert ours.model == UNKNOWN
+        assert theirs.model != UNKNOWN
+    gke = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
+    ours, theirs = layout_of(node("n", {GPU: "1", AMD: "1"}, labels=gke), kai=False).gpus
+    assert (ours.model, theirs.model) == ("NVIDIA-L4", UNKNOWN)
+
+
+def test_a_maker_whose_plugin_does_not_run_is_a_problem_beside_anothers_gpus() -> None:
+    found = of_two_makers(None, "2")
+    assert len(found.gpus) == 2
+    assert found.problems == (
+        "labels tell of 4 GPUs of nvidia and allocatable of none: no device plugin runs",
+    )

@@ -95,6 +95,7 @@ def test_a_node_with_pods_of_ours_and_of_others() -> None:
         gpus=(t4(0), t4(1), t4(2), t4(3, 1000)),
         pods=(use("main-0", (0, 1), cpu_milli=1000, memory_mib=2048),),
         fractions=False,
+        problems=("taint x: unknown effect 'Later'",),
     )
 
 
@@ -155,13 +156,13 @@ def test_shares_are_charged_by_their_part_and_such_a_gpu_is_never_whole() -> Non
     shared = "nvidia.com/gpu.shared"
     labels = discovered(count=2) | {"nvidia.com/gpu.replicas": "4"}
     nodes.set_node(node("n1", {shared: "8"}, labels=labels))
-    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [1, 1]
+    assert [(g.withheld_milli, g.foreign_milli) for g in told(nodes).gpus] == [(1, 0), (1, 0)]
     nodes.set_pod(pod("a", {shared: "1"}))
     nodes.set_pod(pod("b", {shared: "1"}))
     nodes.set_pod(ours("main-0", {shared: "1"}))
     report = told(nodes)
-    assert [gpu.foreign_milli for gpu in report.gpus] == [1, 501]
-    assert report.pods == (use("main-0", (0,), 250),)
+    assert [gpu.foreign_milli for gpu in report.gpus] == [0, 2 * 249]
+    assert report.pods == (use("main-0", (0,), 249),)
     assert (report.fractions, report.shares) == (
         True,
         (Share(resource=shared, milli=250, count=8, kind="shared"),),
@@ -174,9 +175,9 @@ def test_a_pod_may_have_several_parts_of_one_gpu_and_no_more_than_there_are() ->
     labels = discovered(count=1) | {"nvidia.com/gpu.replicas": "4"}
     nodes.set_node(node("n1", {shared: "4"}, labels=labels))
     nodes.set_pod(pod("a", {shared: "3"}))
-    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [751]
+    assert [(g.withheld_milli, g.foreign_milli) for g in told(nodes).gpus] == [(1, 3 * 249)]
     nodes.set_pod(pod("a", {shared: "99"}))
-    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [1001]
+    assert [gpu.foreign_milli for gpu in told(nodes).gpus] == [4 * 249]  # with the rest: 997
 
 
 def test_a_pod_that_goes_leaves_the_others_of_its_node() -> None:
@@ -452,14 +453,15 @@ def test_mig_devices_are_parts_of_their_parent() -> None:
     nodes.set_pod(pod("theirs"))
     nodes.set_claim(claim("a", ["mig-1"], pods=["theirs"]))
     (gpu,) = told(nodes).gpus
-    # 2 x 428 milli are offered; the rest is nobody's to have.
-    assert (gpu.uuid, gpu.memory_mib, gpu.foreign_milli) == ("GPU-0", 40_960, 144 + 428)
+    # 6 of 7 slices are offered; the rest is nobody's to have.
+    assert (gpu.uuid, gpu.memory_mib, gpu.foreign_milli) == ("GPU-0", 40_960, 428)
+    assert gpu.withheld_milli == 143
 
 
 def test_slices_name_the_gpus_that_a_device_plugin_counts() -> None:
     problems = Problems()
     nodes = NodeIndex("east", problems)
-    nodes.set_node(node("n1", {GPU: "2"}, labels=discovered()))
+    nodes.set_node(node("n1", {GPU: "2"}, labels=discovered(count=2)))
     nodes.set_slice(resource_slice("gpus", [device(f"gpu-{n}", uuid=f"GPU-{n}") for n in (0, 1)]))
     nodes.set_pod(pod("a", {GPU: "1"}))
     report = told(nodes)
@@ -550,3 +552,76 @@ def test_only_what_a_report_would_say_differently_is_a_change() -> None:
     nodes.set_node(node("n9", {GPU: "1"}, labels=discovered()))
     assert nodes.dirty == {"n9": True}
     assert told(nodes, "n9").foreign.gpu_milli == 1000
+
+
+A100_AND_MI300X = discovered("NVIDIA-A100-SXM4-80GB", 2, 81_920) | {
+    "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"
+}
+AMD = "amd.com/gpu"
+
+
+def test_pods_of_one_maker_stay_on_its_gpus_whatever_becomes_of_the_others() -> None:
+    nodes = book()
+    on_amd = {"berthmaster.io/gpus": "65"}
+    nodes.set_pod(ours("main-0", {AMD: "1"}, annotations=on_amd))
+    nodes.set_pod(pod("theirs", {GPU: "1"}))
+
+    def held(nvidia: str, amd: str, capacity: str) -> dict[int, tuple[bool, int]]:
+        offered, there = {GPU: nvidia, AMD: amd}, {GPU: nvidia, AMD: capacity}
+        nodes.set_node(node("n1", offered, capacity=there, labels=A100_AND_MI300X))
+        return {gpu.index: (gpu.healthy, gpu.foreign_milli) for gpu in told(nodes).gpus}
+
+    both = {0: (True, 0), 1: (True, 1000), 64: (True, 0), 65: (True, 0)}
+    assert held("2", "2", "2") == both
+    assert [(use.gpus, use.gpu_milli) for use in told(nodes).pods] == [((65,), 1000)]
+    # AMD's plugin is gone: its GPUs are ill, and after the kubelet's restart no longer there.
+    assert held("2", "0", "2") == both | {64: (False, 0), 65: (False, 0)}
+    assert [use.gpus for use in told(nodes).pods] == [(65,)]
+    assert held("2", "0", "0") == {0: (True, 0), 1: (True, 1000)}
+    assert [(use.gpus, use.gpu_milli) for use in told(nodes).pods] == [((), 0)]
+    # And NVIDIA's number says nothing of AMD's.
+    assert held("1", "2", "2") == {0: (True, 1000), 64: (True, 0), 65: (True, 0)}
+    assert [use.gpus for use in told(nodes).pods] == [(65,)]
+
+
+def test_each_gpu_tells_the_resource_that_it_is() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "1", AMD: "1"}, labels=A100_AND_MI300X))
+    assert [(gpu.model, gpu.resource) for gpu in told(nodes).gpus] == [
+        ("NVIDIA-A100-SXM4-80GB", ""),
+        ("AMD_Instinct_MI300X_OAM", AMD),
+    ]
+
+
+def test_gpus_of_one_maker_by_claim_stand_beside_anothers_that_are_counted() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {AMD: "2"}, labels=A100_AND_MI300X))
+    nodes.set_slice(resource_slice("gpus", [device(f"gpu-{n}", uuid=f"GPU-{n}") for n in (0, 1)]))
+    report = told(nodes)
+    assert [(gpu.index, gpu.uuid) for gpu in report.gpus] == [
+        (64, ""),
+        (65, ""),
+        (0, "GPU-0"),
+        (1, "GPU-1"),
+    ]
+    assert report.problems == ()
+
+
+def test_an_empty_a30_in_slices_is_held_by_nobody_and_full_ones_fill_it() -> None:
+    nodes = book()
+    name = "nvidia.com/mig-1g.6gb"
+    nodes.set_node(node("n1", {name: "4"}, labels=discovered("NVIDIA-A30", 1, 24_576)))
+    (gpu,) = told(nodes).gpus
+    assert (gpu.withheld_milli, gpu.foreign_milli) == (1, 0)
+    for at in range(4):
+        nodes.set_pod(pod(f"p{at}", {name: "1"}))
+    (gpu,) = told(nodes).gpus
+    assert (gpu.withheld_milli, gpu.foreign_milli) == (1, 4 * 249)
+
+
+def test_a_contradiction_is_told_with_the_node_and_keeps_nobody_away() -> None:
+    nodes = book()
+    nodes.set_node(node("n1", {GPU: "4"}, labels=discovered(count=8)))
+    report = told(nodes)
+    assert report.problems == ("labels count 8 GPUs and resources 4: the resources count",)
+    assert report.taints == ()

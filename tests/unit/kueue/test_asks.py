@@ -30,7 +30,7 @@ def test_amounts_are_those_of_all_pods_and_nothing_is_not_asked_for() -> None:
 
 
 def test_whole_gpus_go_by_the_names_of_the_makers_that_are_there_the_commonest_first() -> None:
-    devices = devices_of([node("c", "a", labels=AMD), node("c", "b"), node("c", "d")])
+    devices = devices_of([node("c", "a", resource="amd.com/gpu"), node("c", "b"), node("c", "d")])
     pods = PodSet(gpus=2)
     assert devices(pods) == ({"nvidia.com/gpu": 2}, {"amd.com/gpu": 2})
     assert devices(PodSet()) == ({},)

@@ -73,6 +73,18 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         '"small"',
         "a MIG profile such as 1g.10gb, or nothing",
     ),
+    "a MIG profile with a suffix that none has": (
+        {"mig_profile": "1g.10gb+fast"},
+        "mig_profile",
+        '"1g.10gb+fast"',
+        "a MIG profile such as 1g.10gb, or nothing",
+    ),
+    "a MIG profile with more compute than its GPU instance": (
+        {"mig_profile": "3c.1g.10gb"},
+        "mig_profile",
+        '"3c.1g.10gb"',
+        "a MIG profile such as 1g.10gb, or nothing",
+    ),
     "several MIG slices": (
         {"mig_profile": "1g.10gb", "gpus": 2},
         "gpus",
@@ -350,6 +362,10 @@ def test_what_does_not_agree_is_refused_with_field_value_and_what_is_right(case:
         {"gpu_models": ["H100"], "prefer_gpu_models": ["NVIDIA-H100-PCIE"]},
         {"mig_profile": "3g.40gb", "gpu_milli": 428, "gpu_memory_mib": 20_000},
         {"mig_profile": "7g.80gb", "gpu_milli": 999},
+        *(
+            {"mig_profile": f"1g.24gb{suffix}", "gpu_milli": 142}
+            for suffix in ("+me", ".me", "-me", "+me.all", ".me.all", "+gfx", ".gfx", "-gfx")
+        ),
         {"gpu_milli": 1, "gpu_memory_mib": 8192},
         {"count": 4, "topology": {}},
         {"count": 4, "topology": {"same": "node", "max_pods_a_node": 4, "nodes": "fewest"}},

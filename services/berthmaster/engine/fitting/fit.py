@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from berthmaster.engine.fitting.topology import Chooser, Mask, choices, shaped
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet, Holding
-from berthmaster.engine.fleet.needs import Suitable, isolation_at, wants_fraction
+from berthmaster.engine.fleet.needs import (
+    Suitable,
+    gpus_for,
+    isolation_at,
+    named_gpus,
+    wants_fraction,
+)
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.fleet.shares import is_packed, part_of, share_for, takes_milli
 from berthmaster.engine.scoring.room import room_of
@@ -77,18 +83,22 @@ class Bound(NamedTuple):
 
 
 def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[int, ...]:
-    """Which GPUs a pod is charged to when its cluster does not say: those with most room left, or
-    for a part the fullest with room where that is what it got."""
+    """Which GPUs a pod is charged to when its cluster does not say: of those that it may have, the
+    ones with most room left, or for a part the fullest with room where that is what it got. None
+    where the node no longer has GPUs of its resource or model."""
     report = fleet.node(cluster, node)
     slot = fleet.slot(cluster, node)
     if report is None or slot is None or not pods.gpus:
         return ()
     row = fleet.arrays.gpu[slot].tolist()
+    kind = fleet.kinds[fleet.arrays.kind[slot]]
+    named, _ = named_gpus(kind, pods)
+    positions = gpus_for(kind, pods)[0] or named
     if pods.gpu_milli < WHOLE and is_packed(report.shares):
-        fit = [p for p, gpu in enumerate(report.gpus) if row[p] >= _takes(report, pods, gpu)]
+        fit = [p for p in positions if row[p] >= _takes(report, pods, report.gpus[p])]
         if fit:
             return (report.gpus[min(fit, key=row.__getitem__)].index,)
-    order = sorted(range(len(report.gpus)), key=lambda p: (-row[p], p))
+    order = sorted(positions, key=lambda p: (-row[p], p))
     return tuple(sorted(report.gpus[p].index for p in order[: pods.gpus]))
 
 
@@ -110,7 +120,7 @@ def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
         pods.gpu_milli,
         binding.gpus,
         pods.gpu_memory_mib,
-        pods.mig_profile,
+        part_of(pods).profile,
         pieces_of(pods),
         pods.isolation,
     )

@@ -51,6 +51,7 @@ class NodeKind(NamedTuple):
     resources: tuple[str, ...] = ()  # as which each GPU is asked for whole, by position
     pieces: Pieces = ()  # TPUs and other extended resources, taken or not
     tpus: Tpus | None = None
+    indices: tuple[int, ...] = ()  # of the GPUs, by position
 
 
 class _Used:
@@ -253,7 +254,7 @@ class Fleet:
         number = {cluster: index for index, cluster in enumerate(self.clusters)}
         count = len(self.names)
         kinds: dict[NodeKind, int] = {}
-        kind = [kinds.setdefault(_kind(self._reports[n]), len(kinds)) for n in self.names]
+        kind = [kinds.setdefault(kind_of(self._reports[n]), len(kinds)) for n in self.names]
         self.kinds = list(kinds)
         width = max((len(r.gpus) for r in self._reports.values()), default=0)
         self.arrays = Arrays(
@@ -353,7 +354,7 @@ class Fleet:
             if not device.healthy:
                 gpu[slot, position] = ABSENT
                 continue
-            free = WHOLE - device.foreign_milli
+            free = WHOLE - device.withheld_milli - device.foreign_milli
             if taken:
                 free -= taken.get(device.index, 0)
             gpu[slot, position] = free
@@ -404,7 +405,8 @@ def _memory(report: NodeReport, index: int) -> int:
     return next((gpu.memory_mib for gpu in report.gpus if gpu.index == index), 0)
 
 
-def _kind(report: NodeReport) -> NodeKind:
+def kind_of(report: NodeReport) -> NodeKind:
+    """Return what filters look at of a node."""
     gpus = tuple([(gpu.model, gpu.memory_mib) for gpu in report.gpus])
     links, resources = links_of(report.gpus), resources_of(report)
     return NodeKind(
@@ -416,9 +418,10 @@ def _kind(report: NodeReport) -> NodeKind:
         resources,
         pieces_on(report),
         tpus_on(report),
+        tuple([gpu.index for gpu in report.gpus]),
     )
 
 
-def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str], tuple[int, ...]]:
+def _shape(report: NodeReport) -> tuple[NodeKind, dict[str, str]]:
     """What the layout of the arrays and cached filters depend on."""
-    return _kind(report), report.labels, tuple(gpu.index for gpu in report.gpus)
+    return kind_of(report), report.labels

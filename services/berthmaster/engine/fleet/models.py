@@ -25,13 +25,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
-from berthmaster.accelerators.labels import PRODUCT, model_label
-from berthmaster.accelerators.table import AMD, NVIDIA
-from berthmaster.messages.fleet import NodeReport
+from berthmaster.accelerators.labels import PRODUCT, model_label, without_handing_out
+from berthmaster.accelerators.table import NVIDIA, maker_of
+from berthmaster.messages.fleet import GpuDevice, NodeReport
 
 EXACTLY: Final = "="
 HOSTNAME: Final = "kubernetes.io/hostname"
-_HANDED_OUT: Final = re.compile(r"(?:-shared|-mig-[0-9][a-z0-9.+]*)+\Z", re.IGNORECASE)
 _WORD: Final = re.compile(r"[a-z0-9]+")
 _MEMORY: Final = re.compile(r"([0-9]{1,3})(?:g|gb|gib)\Z")
 _SILENT: Final = frozenset(
@@ -49,19 +48,16 @@ _CLOUD: Final[Mapping[str, str]] = {
 }
 
 
-def whole_gpu(node: NodeReport, usual: str = NVIDIA) -> str:
-    """The resource that a whole GPU of a node is; of one with GPUs of two makers, the first's."""
-    return resources_of(node, usual)[0] if node.gpus else _by_labels(node, usual)
+def resources_of(node: NodeReport) -> tuple[str, ...]:
+    """Return the resource as which pods ask for each GPU of a node, if it can be had whole."""
+    return tuple([gpu.resource or NVIDIA for gpu in node.gpus])
 
 
-def resources_of(node: NodeReport, usual: str = NVIDIA) -> tuple[str, ...]:
-    """As which each of its GPUs is asked for, if it can be had whole."""
-    untold = _by_labels(node, usual)
-    return tuple([gpu.resource or untold for gpu in node.gpus])
-
-
-def _by_labels(node: NodeReport, usual: str) -> str:
-    return AMD if any(key.startswith(f"{AMD}.") for key in node.labels) else usual
+def _maker(gpu: GpuDevice) -> str:
+    """Return the maker of a GPU; "" where neither its resource nor its driver says."""
+    if gpu.claim is None:
+        return maker_of(gpu.resource or NVIDIA)
+    return maker_of(f"{gpu.claim.driver.removeprefix('gpu.')}/gpu")
 
 
 @lru_cache(maxsize=8192)
@@ -75,7 +71,7 @@ def is_model(wanted: str, model: str) -> bool:
     if wanted == model:
         return True
     if wanted.startswith(EXACTLY):
-        return _HANDED_OUT.sub("", wanted[1:]) == _HANDED_OUT.sub("", model)
+        return without_handing_out(wanted[1:]) == without_handing_out(model)
     asked, there = _words(_CLOUD.get(wanted.lower(), wanted)), _words(model)
     if not any(not _BUILT_IN.match(word) for word in asked - _SERIES):
         return False  # "80GB" or "SXM4" is no model
@@ -86,23 +82,31 @@ def is_model(wanted: str, model: str) -> bool:
 
 
 def _words(name: str) -> frozenset[str]:
-    plain = _HANDED_OUT.sub("", name.lower().replace(" ", "-"))
+    plain = without_handing_out(name.lower().replace(" ", "-"))
     words = (_MEMORY.sub(r"\1gb", word) for word in _WORD.findall(plain))
     return frozenset(word for word in words if word not in _SILENT)
 
 
 def labels_of(
-    reports: Iterable[NodeReport], wanted: tuple[str, ...], memory_mib: int = 0
+    reports: Iterable[NodeReport],
+    wanted: tuple[str, ...],
+    memory_mib: int = 0,
+    resource: str = "",
 ) -> dict[str, list[str]]:
     """Labels of the nodes with GPUs that will do, as their models are named there: a node with one
-    of them will do. What no node has is asked for by its own name."""
+    of them will do. What no node has is asked for by its own name. ``resource``: as which the GPUs
+    are asked for; "" = as any."""
     found: dict[str, set[str]] = {}
     for report in reports:
-        if any(
-            (not wanted or is_one_of(wanted, gpu.model)) and gpu.memory_mib >= memory_mib
+        makers = {
+            _maker(gpu)
             for gpu in report.gpus
-        ):
-            key = model_label(report.labels) or HOSTNAME
+            if (not wanted or is_one_of(wanted, gpu.model))
+            and gpu.memory_mib >= memory_mib
+            and resource in ("", gpu.resource or NVIDIA)
+        }
+        for maker in makers:
+            key = model_label(report.labels, maker) or HOSTNAME
             found.setdefault(key, set()).add(report.labels.get(key, report.node))
     if not found and wanted:
         return {PRODUCT: sorted(name.removeprefix(EXACTLY) for name in wanted)}

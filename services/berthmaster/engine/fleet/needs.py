@@ -328,6 +328,7 @@ NO_RESOURCE = "no GPUs of that resource"
 NO_MODEL = "no such GPU model"
 NO_PROFILE = "no such MIG profile"
 TOO_SOFT = "no part of a GPU with so hard a limit"
+NO_PART = "no such part of a GPU"
 NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
 _NO_LABELS = "no node has the labels"
 _CLOSENESS = (
@@ -344,7 +345,7 @@ _CLOSENESS = (
     "too little GPU memory",
     NO_PROFILE,
     TOO_SOFT,
-    "no such part of a GPU",
+    NO_PART,
     "GPUs are handed out whole only",
     "too few GPUs a node",
     NO_MODEL,
@@ -355,42 +356,78 @@ _CLOSENESS = (
 
 def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
     """(positions of acceptable GPUs, why the node will not do or "")."""
-    positions: tuple[int, ...] = ()
-    if pods.gpus:
-        if not kind.gpus:
-            return (), NO_GPUS
-        positions = tuple(range(len(kind.gpus)))
-        if pods.gpu_resource:
-            positions = tuple(p for p in positions if kind.resources[p] == pods.gpu_resource)
-            if not positions:
-                return (), f"{NO_RESOURCE} ({pods.gpu_resource})"
-        if pods.gpu_models:
-            positions = tuple(p for p in positions if is_one_of(pods.gpu_models, kind.gpus[p][0]))
-            if not positions:
-                return (), NO_MODEL
-        if pods.gpu_memory_mib:
-            positions = tuple(p for p in positions if kind.gpus[p][1] >= pods.gpu_memory_mib)
-            if not positions:
-                return (), "too little GPU memory"
-        if len(positions) < pods.gpus:
-            return (), "too few GPUs a node"
-        if _one_domain(pods) and not _linked(kind, positions, pods.gpus):
-            return (), NOT_LINKED
-        if pods.mig_profile and share_for(kind.shares, pods) is None:
-            return (), NO_PROFILE
-        if wants_fraction(pods) and not kind.fractions:
-            return (), "GPUs are handed out whole only"
-        if wants_fraction(pods) and _too_soft(kind, pods):
-            return (), f"{TOO_SOFT} ({pods.isolation})"
-        if wants_fraction(pods) and kind.shares and share_for(kind.shares, pods) is None:
-            return (), "no such part of a GPU"
-    if why := why_none(kind.pieces, kind.tpus, pods):
+    positions, why = gpus_for(kind, pods) if pods.gpus else ((), "")
+    if why or (why := why_none(kind.pieces, kind.tpus, pods)):
         return (), why
     tolerated = tolerations_of(pods) if kind.taints else ()
     for taint in kind.taints:
         if not tolerates(tolerated, taint):
             return (), f"nodes are tainted ({taint.key})"
     return positions, ""
+
+
+def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
+    """Return the positions of the GPUs of a node that a pod may have, and why it may have none.
+    They are all asked for by one resource: where GPUs of several will do, by the first of which
+    there are enough."""
+    if not kind.gpus:
+        return (), NO_GPUS
+    positions, why = named_gpus(kind, pods)
+    if why:
+        return (), why
+    if pods.gpu_memory_mib:
+        positions = tuple(p for p in positions if kind.gpus[p][1] >= pods.gpu_memory_mib)
+        if not positions:
+            return (), "too little GPU memory"
+    if len(positions) < pods.gpus:
+        return (), "too few GPUs a node"
+    if why := _no_part(kind, pods):
+        return (), why
+    share = share_for(kind.shares, pods) if wants_fraction(pods) else None
+    if share is not None and share.gpus:
+        positions = tuple(p for p in positions if kind.indices[p] in share.gpus)
+        if not positions:
+            return (), NO_PART
+    if len(set(kind.resources)) > 1:
+        by_resource = [
+            tuple(p for p in positions if kind.resources[p] == r) for r in kind.resources
+        ]
+        positions = next((some for some in by_resource if len(some) >= pods.gpus), ())
+        if not positions:
+            return (), "too few GPUs a node"
+    if _one_domain(pods) and not _linked(kind, positions, pods.gpus):
+        return (), NOT_LINKED
+    return positions, ""
+
+
+def named_gpus(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
+    """Return the positions of the GPUs that a pod set names, by resource and model, and why there
+    are none."""
+    positions = tuple(range(len(kind.gpus)))
+    if pods.gpu_resource:
+        positions = tuple(p for p in positions if kind.resources[p] == pods.gpu_resource)
+        if not positions:
+            return (), f"{NO_RESOURCE} ({pods.gpu_resource})"
+    if pods.gpu_models:
+        positions = tuple(p for p in positions if is_one_of(pods.gpu_models, kind.gpus[p][0]))
+        if not positions:
+            return (), NO_MODEL
+    return positions, ""
+
+
+def _no_part(kind: NodeKind, pods: PodSet) -> str:
+    """Why the node has no such part of a GPU; "" where it has one, or none is asked for."""
+    if pods.mig_profile and share_for(kind.shares, pods) is None:
+        return NO_PROFILE
+    if not wants_fraction(pods):
+        return ""
+    if not kind.fractions:
+        return "GPUs are handed out whole only"
+    if _too_soft(kind, pods):
+        return f"{TOO_SOFT} ({pods.isolation})"
+    if kind.shares and share_for(kind.shares, pods) is None:
+        return NO_PART
+    return ""
 
 
 def _too_soft(kind: NodeKind, pods: PodSet) -> bool:

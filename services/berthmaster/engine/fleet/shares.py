@@ -22,7 +22,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.accelerators import mig
-from berthmaster.accelerators.table import HAMI_CORES, HAMI_MEMORY, HAMI_MEMORY_PERCENT, MIG
+from berthmaster.accelerators.table import (
+    HAMI_CORES,
+    HAMI_MEMORY,
+    HAMI_MEMORY_PERCENT,
+    MIG,
+    NVIDIA,
+)
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import Isolation, PodSet
 
@@ -43,13 +49,14 @@ class Part(NamedTuple):
 
     milli: int
     memory_mib: int  # at least; 0 = no matter
-    profile: str = ""  # of MIG; "" = any part that is enough
+    profile: str = ""  # of MIG, in its one spelling; "" = any part that is enough
     isolation: str = ""  # the least that will do; "" = any
 
 
 def part_of(pods: PodSet) -> Part:
     """What each pod of a set that shares GPUs asks for."""
-    return Part(pods.gpu_milli, pods.gpu_memory_mib, pods.mig_profile, pods.isolation)
+    profile = mig.one_spelling(pods.mig_profile) if pods.mig_profile else ""
+    return Part(pods.gpu_milli, pods.gpu_memory_mib, profile, pods.isolation)
 
 
 def share_for(shares: Sequence[Share], pods: PodSet) -> Share | None:
@@ -64,12 +71,12 @@ def enough(shares: Sequence[Share], part: Part) -> Share | None:
 
 
 def _is_enough(share: Share, part: Part) -> bool:
-    if part.profile and profile_of(share) != part.profile:
+    if part.profile and mig.one_spelling(profile_of(share)) != part.profile:
         return False
     if not is_hard_enough(isolation_of(share), part.isolation):
         return False
-    if not counted(share):
-        return True
+    if part.profile or not counted(share):
+        return True  # a profile is what it is, whatever its slices come to on that board
     return share.milli >= part.milli and (
         not share.memory_mib or share.memory_mib >= part.memory_mib
     )
@@ -93,12 +100,13 @@ def profile_of(share: Share) -> str:
 
 
 def profile_milli(profile: str) -> int | None:
-    """What a MIG profile comes to of a GPU's compute; None if it is spelt as none is. The whole of
-    a GPU is a part of it as well: it is handed out as one."""
+    """What a MIG profile comes to in requests, in sevenths; None if it is spelt as none is. A node
+    charges what the slice is on its board. The whole of a GPU is a part of it as well: it is handed
+    out as one."""
     found = mig.profile(profile)
     if found is None:
         return None
-    return min(found.slices * _GPU_MILLI // mig.SLICES, _GPU_MILLI - 1)
+    return min(found.slices * _GPU_MILLI // mig.MOST_SLICES, _GPU_MILLI - 1)
 
 
 def profile_memory_mib(profile: str) -> int:
@@ -120,8 +128,14 @@ def takes_milli(share: Share, part: Part, gpu_memory_mib: int = 0) -> int:
             return max(milli, by_memory)
         milli = -(-sized_milli(part, gpu_memory_mib) // grain) * grain
         return max(least_milli(share), milli)
-    pieces = max(1, _GPU_MILLI // share.milli) if share.milli else 1
-    return min(share.milli, (_GPU_MILLI - 1) // pieces)
+    return piece_milli(share.milli)
+
+
+def piece_milli(milli: int) -> int:
+    """Return what a piece of fixed size is charged as, so that all pieces of a GPU together leave
+    one milli: four quarters are 249 each."""
+    pieces = max(1, _GPU_MILLI // milli) if milli else 1
+    return min(milli, (_GPU_MILLI - 1) // pieces)
 
 
 def least_milli(share: Share) -> int:
@@ -152,18 +166,15 @@ def counted(share: Share) -> bool:
     return share.kind not in _DIVISIBLE and not (share.claim is not None and share.claim.divisible)
 
 
-def asked_as(
-    share: Share, pods: PodSet, gpu_memories_mib: Sequence[int], whole_gpu: str
-) -> dict[str, int]:
+def asked_as(share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]) -> dict[str, int]:
     """The extended resources by which a pod asks for this offer. ``gpu_memories_mib``: of the GPUs
-    that it may get; ``whole_gpu``: the resource that a whole GPU is there. KAI's own scheduler and
-    DRA are told otherwise: nothing."""
+    that it may get. KAI's own scheduler and DRA are told otherwise: nothing."""
     if share.kind == "kai" or share.claim is not None:
         return {}
     if share.kind != "hami":
         return {share.resource: 1}
     milli = takes_milli(share, part_of(pods), min(gpu_memories_mib, default=0))
-    asked = {whole_gpu: 1, HAMI_CORES: min(100, milli // 10)}  # percent
+    asked = {NVIDIA: 1, HAMI_CORES: min(100, milli // 10)}  # percent
     # Without either of these HAMi gives all memory of the GPU; of both it takes the first.
     if is_by_memory(pods, gpu_memories_mib, least_milli(share)):
         return asked | {HAMI_MEMORY: pods.gpu_memory_mib}

@@ -21,11 +21,13 @@ from berthmaster.accelerators.table import (
     how_of,
 )
 from berthmaster.accelerators.written import ALLOCATED
+from berthmaster.engine.fleet.shares import piece_milli
 from berthmaster.inventory.devices.holds import Hold
 from berthmaster.inventory.devices.layout import (
     WHOLE,
     Gpu,
     Way,
+    indices_of,
 )
 from berthmaster.kubernetes.labels import Identity
 from berthmaster.messages.fleet import PodUse
@@ -113,7 +115,9 @@ class _Charges:
         self._claimed = claimed
         self._least = {at: way.least_milli for way in ways for at in way.positions}
         self._uuids = {gpu.uuid: position for position, gpu in enumerate(gpus) if gpu.uuid}
-        self.foreign = [gpu.reserved_milli for gpu in gpus]
+        self._indices = indices_of(gpus)
+        self._at = {index: position for position, index in enumerate(self._indices)}
+        self.foreign = [0] * len(gpus)
         self._ours = [0] * len(gpus)
         self._settled: dict[str, list[Part]] = {}  # by uid: what is known without guessing
         self._left: dict[str, list[Want]] = {}  # by uid: what is not
@@ -121,7 +125,8 @@ class _Charges:
         self.problems: list[str] = []
 
     def _free(self, position: int) -> int:
-        return WHOLE - self.foreign[position] - self._ours[position]
+        reserved = self._gpus[position].reserved_milli
+        return WHOLE - reserved - self.foreign[position] - self._ours[position]
 
     def settle(self, hold: Hold) -> None:
         """Charge what is known."""
@@ -138,9 +143,12 @@ class _Charges:
         if hold.hami and self._by_hami is not None:
             return self._listed_by_hami(hold, self._by_hami)
         wanted = self._wanted(hold)
-        if len(hold.gpus) != len(wanted) or any(at >= len(self._gpus) for at in hold.gpus):
+        places = [self._at.get(index, -1) for index in hold.gpus]
+        if len(places) != len(wanted) or any(
+            at not in want.way.positions for at, want in zip(places, wanted, strict=True)
+        ):
             return [], wanted
-        known = list(zip(hold.gpus, wanted, strict=True))
+        known = list(zip(places, wanted, strict=True))
         self._of_group |= {want.group: at for at, want in known if want.group}
         return [(at, want.milli) for at, want in known], []
 
@@ -183,7 +191,7 @@ class _Charges:
             cpu_milli=hold.cpu_milli,
             memory_mib=-(-hold.memory_bytes // MIB_BYTES),
             gpu_milli=max((milli for _, milli in parts), default=0),
-            gpus=tuple(sorted({position for position, _ in parts})),
+            gpus=tuple(sorted({self._indices[position] for position, _ in parts})),
             tpus=dict(hold.pieces).get(TPU, 0),
             pieces=self.others((hold,)),
         )
@@ -252,7 +260,7 @@ class _Charges:
             way = self._ways.get(name)
             if way is None:
                 continue
-            milli = way.milli
+            milli = piece_milli(way.milli) if way.kind in ("shared", "mig") else way.milli
             if way.kind == "hami":
                 milli = self._hami_share(asked, way)
             # No pod can be bound for more than there is; what says so is not believed.

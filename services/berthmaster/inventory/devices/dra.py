@@ -29,7 +29,6 @@ from berthmaster.messages.fleet import DeviceClaim, Share
 Pool = tuple[str, str]  # driver, pool
 DeviceName = tuple[str, str, str]  # driver, pool, device
 _DIGITS: Final = re.compile(r"(\d{1,9})")
-_SLICES: Final = re.compile(r"(?:[1-7]c\.)?([1-7])g\.")
 _KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
@@ -139,7 +138,7 @@ def offered_by(
         book.shares(),
         tuple(tpus),
         tuple(sorted(book.unclaimable)),
-        tuple(problems),
+        (*problems, *book.problems),
     )
 
 
@@ -198,7 +197,9 @@ class _Book:
         self.places: dict[DeviceName, DevicePlace] = {}
         self.unclaimable: set[str] = set()
         self._classes = classes
-        self._slices: dict[tuple[str, int, int, DeviceClaim | None], int] = {}  # MIG -> how many
+        # Of MIG devices that are alike, the position of each one's GPU.
+        self._slices: dict[tuple[str, int, int, DeviceClaim | None], list[int]] = {}
+        self.problems: list[str] = []
 
     def add(self, driver: str, pool: str, devices: Sequence[Device]) -> None:
         """Raises Nonsense."""
@@ -222,7 +223,7 @@ class _Book:
             places[driver, pool, device.name] = DevicePlace(first + len(gpus), WHOLE, shared)
             gpus.append(gpu)
         offer: dict[int, int] = {}  # of GPUs that are offered in parts only
-        found: Counter[tuple[str, int, int, DeviceClaim | None]] = Counter()
+        found: dict[tuple[str, int, int, DeviceClaim | None], list[int]] = {}
         for device in parts:
             parent = _text(device, "parentUUID") or _text(device, "uuid")
             position = by_uuid.get(parent)
@@ -231,23 +232,29 @@ class _Book:
                 gpus.append(_gpu(device, parent, driver)._replace(memory_mib=0))
                 offer[position] = 0
             profile = _text(device, "profile")
-            slices = _SLICES.match(profile)
-            milli = int(slices[1]) * WHOLE // mig.SLICES if slices else WHOLE
+            of = mig.profile(profile)
+            board = mig.board_of(gpus[position].model)
+            milli = mig.milli_of(of, board) if of else WHOLE
+            if of is None:
+                self.problems.append(
+                    f"device {device.name[:64]}: {profile[:32]!r} is no MIG profile that we know"
+                )
             places[driver, pool, device.name] = DevicePlace(first + position, milli)
             memory_mib = _memory_mib(device)
             if position in offer:
-                offer[position] += milli
+                offer[position] += of.compute if of else board.compute
                 total_mib = gpus[position].memory_mib + memory_mib
                 gpus[position] = gpus[position]._replace(memory_mib=total_mib)
             claim = self._claim(driver, device)
-            if mig.profile(profile) is not None and (claim is not None or self._classes is None):
-                found[profile, milli, memory_mib, claim] += 1
-        for position, given in offer.items():
+            if of is not None and (claim is not None or self._classes is None):
+                found.setdefault((profile, milli, memory_mib, claim), []).append(first + position)
+        for position, slices in offer.items():
+            given = slices * WHOLE // mig.board_of(gpus[position].model).compute
             gpus[position] = gpus[position]._replace(reserved_milli=max(1, WHOLE - given))
         self.gpus += gpus
         self.places |= places
-        for what, count in found.items():
-            self._slices[what] = self._slices.get(what, 0) + count
+        for what, positions in found.items():
+            self._slices.setdefault(what, []).extend(positions)
 
     def _claimed(self, gpu: Gpu, device: Device, driver: str) -> Gpu:
         """The GPU with how it is had. By counting where that says all: a claim can say more."""
@@ -287,20 +294,35 @@ class _Book:
                 resource=f"{MIG}{profile}",
                 milli=milli,
                 memory_mib=memory_mib,
-                count=count,
+                count=len(positions),
                 kind="mig",
                 claim=claim,
+                gpus=self._some(positions),
             )
-            for (profile, milli, memory_mib, claim), count in self._slices.items()
+            for (profile, milli, memory_mib, claim), positions in self._slices.items()
             if claim is not None
         ]
-        claims = Counter(gpu.claim for gpu in self.gpus if gpu.claim and gpu.claim.divisible)
+        claims: dict[DeviceClaim, list[int]] = {}
+        for position, gpu in enumerate(self.gpus):
+            if gpu.claim and gpu.claim.divisible:
+                claims.setdefault(gpu.claim, []).append(position)
         made += [
             # In any size, so no count of pieces says anything.
-            Share(resource=claim.device_class, milli=0, count=count, claim=claim)
-            for claim, count in claims.items()
+            Share(
+                resource=claim.device_class,
+                milli=0,
+                count=len(positions),
+                claim=claim,
+                gpus=self._some(positions),
+            )
+            for claim, positions in claims.items()
         ]
         return tuple(sorted(made, key=lambda share: share.resource))
+
+    def _some(self, positions: Iterable[int]) -> tuple[int, ...]:
+        """Return the positions of some of the GPUs; nothing where it is all of them."""
+        some = tuple(sorted(set(positions)))
+        return some if len(some) < len(self.gpus) else ()
 
 
 def _shared_capacity(device: Device) -> tuple[tuple[str, int], ...]:

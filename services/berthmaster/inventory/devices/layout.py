@@ -10,23 +10,34 @@ count is that of all GPUs' (``rename`` of the device plugin).
 
 Extended resources that the table does not know are told as they are, in pieces.
 
-What a GPU does not offer in pieces is charged as held by others, and at least 1 milli of it, so
-that nobody takes a GPU that is handed out in pieces only for one that can be had whole.
+What a GPU does not offer in pieces is withheld, and at least 1 milli of it, so that nobody takes a
+GPU that is handed out in pieces only for one that can be had whole.
+
+MIG slices are resources of the node, so nobody tells which GPU a slice is on. Labels count the GPUs
+(nvidia.com/gpu.count; where all slices are of one profile it counts slices, so a cloud's label
+does), and else ``accelerators/mig.py`` says how many can hold the slices. Where labels and
+resources contradict each other the resources count, and a problem says so.
+
+Each maker's GPUs have indices of their own (``_FIRST_INDEX``), so that they stay the same whatever
+becomes of another maker's device plugin.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from msgspec import structs
 
 from berthmaster.accelerators import mig
 from berthmaster.accelerators.labels import (
+    COUNT,
     GKE_CLIENTS,
     GKE_PARTITION,
     GKE_STRATEGY,
+    PRODUCT,
     Board,
     board_of_intel,
+    devices_told,
     gpus_told,
 )
 from berthmaster.accelerators.table import (
@@ -42,6 +53,7 @@ from berthmaster.accelerators.table import (
     How,
     how_of,
     kai_memory_mib,
+    maker_of,
 )
 from berthmaster.engine.fleet.shares import least_milli
 from berthmaster.inventory.devices.amounts import MAX_PIECES, Nonsense, offered, quota
@@ -55,11 +67,16 @@ GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 WHOLE: Final = 1000
 MAX_GPUS: Final = 64  # of one node; more than any has
 MAX_OTHERS: Final = 16  # resources of a node that are told in pieces
-_MIG_PRODUCT: Final = re.compile(rf"-MIG-({mig.WORDS})\Z")
+_MIG_PRODUCT: Final = re.compile(r"-MIG-(.+?)(?:-SHARED)?\Z")
+# By resource, the index of the first GPU; a node has at most MAX_GPUS of each.
+_FIRST_INDEX: Final[Mapping[str, int]] = {
+    name: MAX_GPUS * at for at, name in enumerate((NVIDIA, AMD, *INTEL))
+}
+_FIRST_OF_OTHERS: Final = MAX_GPUS * len(_FIRST_INDEX)
 
 
 class Gpu(NamedTuple):
-    """One GPU of a node; its position is its index."""
+    """One GPU of a node."""
 
     model: str
     memory_mib: int
@@ -68,8 +85,22 @@ class Gpu(NamedTuple):
     reserved_milli: int = 0  # never handed out as it is
     nvlink_domain: int | None = None  # None = nobody says
     numa_node: int | None = None
-    resource: str = ""  # as which a whole one is asked for; "" = NVIDIA
+    resource: str = ""  # as which pods ask for it whole; "" = nvidia.com/gpu
     claim: DeviceClaim | None = None  # None = it is not claimed but counted
+
+
+def indices_of(gpus: Sequence[Gpu]) -> tuple[int, ...]:
+    """Return the index of each GPU: that of its maker's first, and on from there."""
+    found: list[int] = []
+    following: dict[int, int] = {}
+    for gpu in gpus:
+        name = gpu.resource or NVIDIA
+        if gpu.claim is not None:
+            name = f"{gpu.claim.driver.removeprefix('gpu.')}/gpu"
+        first = _FIRST_INDEX.get(name, _FIRST_OF_OTHERS)
+        found.append(following.setdefault(first, first))
+        following[first] += 1
+    return tuple(found)
 
 
 class Way(NamedTuple):
@@ -83,6 +114,16 @@ class Way(NamedTuple):
     least_milli: int = 0  # where parts are had in any size: of the smallest
 
 
+class _Cut(NamedTuple):
+    """MIG slices of one profile, as one resource hands them out."""
+
+    resource: str
+    profile: mig.Profile
+    pieces: int  # that pods can have
+    slices: int  # that are there, healthy or not
+    replicas: int = 1  # pieces of each slice, which take turns
+
+
 class Layout(NamedTuple):
     """The GPUs of a node."""
 
@@ -93,6 +134,14 @@ class Layout(NamedTuple):
     pieces: tuple[tuple[str, int], ...] = ()  # of other extended resources
     problems: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()  # what is wrong and keeps nobody away
+    unplugged: tuple[tuple[str, str], ...] = ()  # by maker, which of the problems says so
+
+
+def maker_of_gpu(gpu: Gpu) -> str:
+    """Return the maker of a GPU, by the resource that it is or by the driver of its claims."""
+    if gpu.claim is not None:
+        return maker_of(f"{gpu.claim.driver.removeprefix('gpu.')}/gpu")
+    return maker_of(gpu.resource or NVIDIA)
 
 
 def layout_of(node: Node, *, kai: bool) -> Layout:
@@ -103,7 +152,8 @@ def layout_of(node: Node, *, kai: bool) -> Layout:
         builder.tpus,
         builder.nvidia,
         builder.shared,
-        builder.mig,
+        builder.slices,
+        builder.compare,
         builder.amd,
         builder.intel,
         builder.others,
@@ -129,28 +179,37 @@ class _Builder:
         self._shares: list[Share] = []
         self._tpus = 0
         self._pieces: list[tuple[str, int]] = []
+        self._cuts: list[_Cut] = []
         self._doubts: list[str] = []
         self.problems: list[str] = []
 
     def layout(self) -> Layout:
         """All that was found."""
-        told = gpus_told(self._labels)
-        if not self._gpus and not self.problems and told:
-            self.problems.append(
-                f"labels tell of {told} GPUs and allocatable of none: no device plugin runs"
-            )
+        unplugged = tuple(self._unplugged()) if not self.problems else ()
+        self.problems += [text for _, text in unplugged]
         if len(self._gpus) > MAX_GPUS:
             self.problems.append(f"{len(self._gpus)} GPUs: more than any node has ({MAX_GPUS})")
             self._gpus, self._ways, self._shares = [], [], []
+        everywhere = tuple(range(len(self._gpus)))
         return Layout(
             tuple(self._gpus),
             tuple(self._ways),
-            tuple(self._shares),
+            tuple(structs.replace(s, gpus=()) if s.gpus == everywhere else s for s in self._shares),
             self._tpus,
             tuple(self._pieces),
             tuple(self.problems),
             tuple(self._doubts),
+            unplugged,
         )
+
+    def _unplugged(self) -> Iterator[tuple[str, str]]:
+        """Makers of whose GPUs labels tell and resources do not."""
+        makers = {maker_of_gpu(gpu) for gpu in self._gpus}
+        for maker in ("nvidia", "amd"):
+            if maker not in makers and (told := gpus_told(self._labels, maker)):
+                gpus = f"{told} GPUs of {maker}" if makers else f"{told} GPUs"
+                text = f"labels tell of {gpus} and allocatable of none: no device plugin runs"
+                yield maker, text
 
     # ---- one way each; they raise Nonsense
 
@@ -167,18 +226,49 @@ class _Builder:
             self._hami(listed)
         elif not pieces and not all_pieces:
             return
-        elif profile := self._only_profile():
-            self._instances({NVIDIA: (profile, pieces)})
+        elif (of := self._only_profile()) is not None:
+            self._cut(NVIDIA, of, pieces, all_pieces, self._replicas())
         elif (replicas := self._replicas()) > 1 and not self._count(SHARED)[1]:
-            self._replicated(NVIDIA, pieces, replicas)
+            self._replicated(NVIDIA, pieces, all_pieces, replicas)
         else:
-            self._whole(NVIDIA, pieces, all_pieces, model_of(self._labels), self._memory_mib())
+            there = max(pieces, min(all_pieces, self._whole_at_most(all_pieces)))
+            self._whole(NVIDIA, pieces, there, model_of(self._labels), self._memory_mib())
 
-    def _only_profile(self) -> str:
-        """The MIG profile that all of its GPUs are cut into, or ""."""
-        found = _MIG_PRODUCT.search(self._labels.get(f"{NVIDIA}.product", ""))
-        told = found[1] if found is not None else self._labels.get(GKE_PARTITION, "")
-        return told if mig.profile(told) is not None else ""
+    def _whole_at_most(self, otherwise: int) -> int:
+        """GPUs that labels count and no slices take: right after GPUs were cut, the kubelet still
+        counts them as whole ones that are not healthy."""
+        told = gpus_told(self._labels)
+        cuts = self._profiles_offered() if told else []
+        return (
+            told - mig.least_boards(mig.fitting(self._board(), cuts), cuts) if cuts else otherwise
+        )
+
+    def _profiles_offered(self) -> list[tuple[mig.Profile, int]]:
+        """What MIG resources count, however far they can be read."""
+        found = []
+        for name in sorted(self._capacity):
+            of = mig.profile(name.removeprefix(MIG)) if how_of(name) is How.MIG else None
+            if of is not None:
+                try:
+                    found.append((of, self._count(name)[1]))
+                except Nonsense:
+                    continue
+        return [(of, count) for of, count in found if count]
+
+    def _only_profile(self) -> mig.Profile | None:
+        """The MIG profile that all of its GPUs are cut into; None: they are not. Raises
+        Nonsense."""
+        product = self._labels.get(PRODUCT, "")
+        found = _MIG_PRODUCT.search(product)
+        key, told = (PRODUCT, found[1]) if found else (GKE_PARTITION, "")
+        told = told or self._labels.get(GKE_PARTITION, "")
+        if not told:
+            return None
+        of = mig.profile(told)
+        if of is None:
+            said = product if found else told
+            raise Nonsense(f"label {key}: {said[:96]!r} names no MIG profile such as 1g.10gb")
+        return of
 
     def amd(self) -> None:
         """amd.com/gpu: whole."""
@@ -195,9 +285,11 @@ class _Builder:
 
     def shared(self) -> None:
         """nvidia.com/gpu.shared, or as it was renamed: replicas under a name of their own."""
-        pieces, _ = self._count(SHARED)
-        if pieces:
-            self._replicated(SHARED, pieces, max(1, self._replicas()))
+        pieces, all_pieces = self._count(SHARED)
+        if all_pieces and (of := self._only_profile()) is not None:
+            self._cut(SHARED, of, pieces, all_pieces, self._replicas())
+        elif all_pieces:
+            self._replicated(SHARED, pieces, all_pieces, max(1, self._replicas()))
         elif not self._gpus:
             self._renamed()
 
@@ -209,7 +301,7 @@ class _Builder:
         for name in names:
             pieces, all_pieces = self._count(name)
             if pieces and all_pieces == told * replicas:
-                self._replicated(name, pieces, replicas)
+                self._replicated(name, pieces, all_pieces, replicas)
                 return
 
     def _may_be_renamed(self, name: str) -> bool:
@@ -235,44 +327,36 @@ class _Builder:
             if pieces > 0:
                 self._pieces.append((name, pieces))
 
-    def mig(self) -> None:
-        """nvidia.com/mig-<profile>: instances of any profiles."""
-        found: dict[str, tuple[str, int]] = {}
-        for name in sorted(self._allocatable):
-            if how_of(name) is not How.MIG:
+    def slices(self) -> None:
+        """nvidia.com/mig-<profile>: slices of any profiles. With .shared behind it: replicas of
+        them, as many of each as a label says."""
+        for name in sorted(self._allocatable.keys() | self._capacity.keys()):
+            if not name.startswith(MIG) or how_of(name) not in (How.MIG, How.SHARED):
                 continue
-            profile = name.removeprefix(MIG)
-            if mig.profile(profile) is None:
-                self.problems.append(f"{name[:80]}: no MIG profile that we know")
-            elif pieces := offered(self._allocatable, name):
-                found[name] = (profile, pieces)
-        if found:
-            self._instances(found)
-        self._slices_in_turn()
+            said = name.removeprefix(MIG)
+            shared = how_of(name) is How.SHARED
+            of = mig.profile(said.removesuffix(".shared") if shared else said)
+            try:
+                pieces, all_pieces = self._count(name)
+                if not all_pieces:
+                    continue
+                if of is None:
+                    raise Nonsense(f"{name[:80]}: no MIG profile that we know")
+                label = f"{name.removesuffix('.shared')}.replicas"
+                replicas = self._replicas(label) if shared else 1
+                self._cut(name, of, pieces, all_pieces, replicas)
+            except Nonsense as nonsense:
+                self.problems.append(str(nonsense))
+        if self._cuts:
+            self._lay_out_slices()
 
-    def _slices_in_turn(self) -> None:
-        """nvidia.com/mig-<profile>.shared: replicas of instances, as many of each as a label
-        says."""
-        for name in sorted(self._allocatable):
-            if how_of(name) is not How.SHARED or not name.startswith(MIG):
-                continue
-            profile = name.removeprefix(MIG).removesuffix(".shared")
-            slice_of = mig.profile(profile)
-            pieces = offered(self._allocatable, name)
-            if slice_of is None:
-                self.problems.append(f"{name[:80]}: no MIG profile that we know")
-            if slice_of is None or not pieces:
-                continue
-            replicas = self._replicas(f"{MIG}{profile}.replicas")
-            self._instances({name: (profile, -(-pieces // replicas))})
-            way, share = self._ways.pop(), self._shares.pop()
-            milli = max(1, way.milli // replicas)
-            self._ways.append(way._replace(milli=milli, kind="shared"))
-            self._shares.append(
-                structs.replace(
-                    share, milli=milli, memory_mib=0, count=pieces, kind="shared", profile=""
-                )
-            )
+    def compare(self) -> None:
+        """Labels and resources count the same GPUs of NVIDIA."""
+        found = sum(maker_of_gpu(gpu) == "nvidia" for gpu in self._gpus)
+        told = gpus_told(self._labels)
+        if not found or not told or told == found or self._cuts:
+            return
+        self._doubts.append(f"labels count {told} GPUs and resources {found}: the resources count")
 
     # ---- how each is laid out
 
@@ -328,20 +412,24 @@ class _Builder:
                     memory_mib=kai_mib,
                     count=pieces * WHOLE // GRAIN_MILLI,
                     kind="kai",
+                    gpus=positions,
                 )
             )
 
-    def _replicated(self, resource: str, pieces: int, replicas: int) -> None:
-        if not pieces:
-            return
-        count = -(-pieces // replicas)
-        positions = self._positions(count)
+    def _replicated(self, resource: str, pieces: int, all_pieces: int, replicas: int) -> None:
+        healthy = -(-pieces // replicas)
+        positions = self._positions(-(-all_pieces // replicas))
         milli = WHOLE // replicas
         memory_mib = self._memory_mib()
         spare = max(1, WHOLE - milli * replicas)
         model = model_of(self._labels)
-        self._gpus += [Gpu(model, memory_mib, reserved_milli=spare)] * count
+        self._gpus += [
+            Gpu(model, memory_mib, healthy=n < healthy, reserved_milli=spare)
+            for n in range(len(positions))
+        ]
         self._ways.append(Way(resource, positions, milli, "shared"))
+        if not pieces:
+            return
         # MPS divides the memory and holds each to its part, time slicing does neither.
         mps = self._by_mps()
         self._shares.append(
@@ -352,6 +440,7 @@ class _Builder:
                 count=pieces,
                 kind="shared",
                 isolation="memory" if mps else "",
+                gpus=positions,
             )
         )
 
@@ -363,43 +452,82 @@ class _Builder:
             return self._labels.get("nvidia.com/mps.capable") == "true"
         return strategy == "mps"
 
-    def _instances(self, found: Mapping[str, tuple[str, int]]) -> None:
-        """MIG: as few GPUs as can hold these instances, which are spread evenly over them."""
-        total_mib = self._memory_mib()
-        sizes: list[tuple[str, int, int, int]] = []  # resource, slices, MiB, pieces
-        for resource, (profile, pieces) in found.items():
-            slice_of = mig.profile(profile)
-            if slice_of is not None and pieces:
-                sizes.append((resource, slice_of.slices, slice_of.memory_mib, pieces))
-        if not sizes:
-            return
-        slices = sum(size * pieces for _, size, _, pieces in sizes)
-        memory = sum(mib * pieces for _, _, mib, pieces in sizes)
-        count = max(1, -(-slices // mig.SLICES), -(-memory // total_mib) if total_mib else 1)
-        positions = self._positions(count)
-        offer = [0] * count
-        for _, size, _, pieces in sorted(sizes, key=lambda one: -one[1]):
-            for _ in range(pieces):
-                emptiest = offer.index(min(offer))
-                offer[emptiest] += size * WHOLE // mig.SLICES
-        model = model_of(self._labels)
+    def _cut(
+        self, resource: str, of: mig.Profile, pieces: int, all_pieces: int, replicas: int
+    ) -> None:
+        slices = -(-all_pieces // replicas)
+        if slices > MAX_GPUS * mig.MOST_SLICES:
+            raise Nonsense(f"{resource[:80]}: {slices} slices: more than any node has")
+        if slices:
+            self._cuts.append(_Cut(resource, of, pieces, slices, replicas))
+
+    def _board(self) -> mig.Board:
+        """How its GPUs are cut, by their labels."""
+        is_slice = _MIG_PRODUCT.search(self._labels.get(PRODUCT, "")) is not None
+        mib = "" if is_slice else self._labels.get(f"{NVIDIA}.memory", "")
+        known_mib = int(mib) if mib.isdecimal() and len(mib) < 9 else 0
+        return mig.board_of(model_of(self._labels), known_mib)
+
+    def _lay_out_slices(self) -> None:
+        """Spread the slices over the GPUs that labels count, and else over as few as hold them."""
+        slices = tuple((cut.profile, cut.slices) for cut in self._cuts)
+        model, board = model_of(self._labels), mig.fitting(self._board(), slices)
+        least = mig.least_boards(board, slices)
+        if least + len(self._gpus) > MAX_GPUS:
+            raise Nonsense(f"{least + len(self._gpus)} GPUs: more than any node has ({MAX_GPUS})")
+        self._doubts += self._contradictions(model, least)
+        count = gpus_told(self._labels) - len(self._gpus)
+        loads: Sequence[int] = ()
+        if least <= count <= MAX_GPUS - len(self._gpus):
+            loads = mig.spread(board, slices, count) or (WHOLE,) * count
+        while not loads:
+            loads = mig.spread(board, slices, least)
+            least += 1
+        positions = self._positions(len(loads))
+        memory_mib = self._memory_mib() or board.memory_gb * 1024
         self._gpus += [
-            Gpu(model, total_mib, reserved_milli=max(1, WHOLE - given)) for given in offer
+            Gpu(model, memory_mib, reserved_milli=max(1, WHOLE - given)) for given in loads
         ]
-        for resource, size, mib, pieces in sizes:
-            milli = size * WHOLE // mig.SLICES
-            self._ways.append(Way(resource, positions, milli, "mig"))
-            self._shares.append(
-                Share(
-                    resource=resource,
+        for cut in self._cuts:
+            milli = max(1, mig.milli_of(cut.profile, board) // cut.replicas)
+            in_turn = cut.replicas > 1 or cut.resource.endswith(".shared")
+            self._ways.append(Way(cut.resource, positions, milli, "shared" if in_turn else "mig"))
+            if not cut.pieces:
+                continue
+            if in_turn:
+                share = Share(resource=cut.resource, milli=milli, count=cut.pieces)
+            else:
+                share = Share(
+                    resource=cut.resource,
                     milli=milli,
-                    memory_mib=mib,
-                    count=pieces,
+                    memory_mib=cut.profile.memory_mib,
+                    count=cut.pieces,
                     kind="mig",
                     # A resource that is not named after its profile tells it so.
-                    profile="" if resource.startswith(MIG) else found[resource][0],
+                    profile="" if cut.resource.startswith(MIG) else cut.profile.name,
                 )
+            self._shares.append(structs.replace(share, gpus=positions))
+
+    def _contradictions(self, model: str, least: int) -> Iterator[str]:
+        """What labels say of slices that resources do not."""
+        board = self._board()
+        for cut in self._cuts:
+            if board.memory_slices(cut.profile) is None:
+                yield f"{cut.resource[:80]}: {cut.profile.name} is no MIG profile of {model}"
+        whole, told = len(self._gpus), gpus_told(self._labels)
+        if told > MAX_GPUS:
+            yield f"label {COUNT}: {told} GPUs are more than any node has ({MAX_GPUS})"
+        elif told and told < whole + least:
+            beside = f" beside {whole} whole ones" if whole else ""
+            yield (
+                f"label {COUNT}: {told} GPUs, but the MIG slices need at least {least}{beside}: "
+                "the resources count"
             )
+        named = [cut for cut in self._cuts if not cut.resource.startswith(MIG)]
+        slices = sum(cut.slices for cut in named)
+        devices = devices_told(self._labels) if named and not told else 0
+        if devices and devices != slices:
+            yield f"label {COUNT}: {devices} MIG slices, but resources count {slices}"
 
     def _hami(self, listed: tuple[HamiDevice, ...]) -> None:
         positions = self._positions(len(listed))
@@ -412,6 +540,7 @@ class _Builder:
             count=len(listed) * WHOLE // GRAIN_MILLI,
             kind="hami",
             parts=min((device.parts for device in listed if device.healthy), default=0),
+            gpus=positions,
         )
         self._ways.append(Way(NVIDIA, positions, WHOLE, "hami", least_milli=least_milli(share)))
         self._shares.append(share)

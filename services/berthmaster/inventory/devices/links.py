@@ -9,7 +9,7 @@ driver says, as a person knows better; what cannot be right is told, and nothing
 from collections.abc import Mapping
 from typing import Final
 
-from berthmaster.inventory.devices.layout import Gpu
+from berthmaster.inventory.devices.layout import Gpu, maker_of_gpu
 
 NVLINK: Final = "berthmaster.io/nvlink"
 NUMA: Final = "berthmaster.io/numa"
@@ -25,14 +25,30 @@ def linked(
         text = annotations.get(key, "")
         if not text or not gpus:
             continue
-        groups = _groups(text, len(gpus))
+        numbers = _numbers(gpus)
+        groups = _groups(text, len(numbers))
         if isinstance(groups, str):
             problems.append(f"annotation {key}: {groups}")
         elif key == NVLINK:
-            gpus = tuple(gpu._replace(nvlink_domain=groups.get(at)) for at, gpu in enumerate(gpus))
+            gpus = tuple(
+                gpu._replace(nvlink_domain=groups.get(numbers.get(at, -1)))
+                for at, gpu in enumerate(gpus)
+            )
         else:
-            gpus = tuple(gpu._replace(numa_node=groups.get(at)) for at, gpu in enumerate(gpus))
+            gpus = tuple(
+                gpu._replace(numa_node=groups.get(numbers.get(at, -1)))
+                for at, gpu in enumerate(gpus)
+            )
     return gpus, problems
+
+
+def _numbers(gpus: tuple[Gpu, ...]) -> dict[int, int]:
+    """Return the number of each GPU that the annotations mean, by its position: NVIDIA's, and where
+    a node has none of NVIDIA's, those of its first maker."""
+    makers = [maker_of_gpu(gpu) for gpu in gpus]
+    meant = "nvidia" if "nvidia" in makers else makers[0]
+    positions = [at for at, maker in enumerate(makers) if maker == meant]
+    return {at: number for number, at in enumerate(positions)}
 
 
 def _groups(text: str, count: int) -> dict[int, int] | str:

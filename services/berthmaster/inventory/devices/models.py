@@ -11,9 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from berthmaster.accelerators.labels import PRODUCT, Board, board_of_amd, board_of_cloud
+from berthmaster.accelerators.labels import (
+    PRODUCT,
+    Board,
+    board_of_amd,
+    board_of_cloud,
+    without_handing_out,
+)
 
-_HANDED_OUT: Final = re.compile(r"(?:-SHARED|-MIG-[0-9][a-z0-9.+]*)+\Z")
 _MEMORY: Final = re.compile(r"(?<![0-9])([0-9]{1,3})GB")
 
 UNKNOWN: Final = "unknown"
@@ -21,7 +26,7 @@ UNKNOWN: Final = "unknown"
 
 def model_of(labels: Mapping[str, str], *, amd: bool = False) -> str:
     """The model of a node's GPUs."""
-    product = "" if amd else _HANDED_OUT.sub("", labels.get(PRODUCT, ""))
+    product = "" if amd else without_handing_out(labels.get(PRODUCT, ""))
     return product or (_board(labels, amd=amd) or Board(UNKNOWN)).product or UNKNOWN
 
 
@@ -36,9 +41,9 @@ def memory_of(labels: Mapping[str, str], *, amd: bool = False) -> int:
 
 
 def _board(labels: Mapping[str, str], *, amd: bool) -> Board | None:
-    return board_of_amd(labels) if amd else board_of_cloud(labels)
+    return board_of_amd(labels) if amd else board_of_cloud(labels, "nvidia")
 
 
 def named(product: str) -> str:
     """A device's own name for its model ("NVIDIA A100-SXM4-40GB") as discovery would label it."""
-    return _HANDED_OUT.sub("", "-".join(product.split())) or UNKNOWN
+    return without_handing_out("-".join(product.split())) or UNKNOWN

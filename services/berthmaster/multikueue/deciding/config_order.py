@@ -136,8 +136,11 @@ def _free_milli(fleet: Fleet, granted: Collection[str]) -> NDArray[np.int64]:
 
 def _counting(kind: NodeKind, granted: Collection[str]) -> list[bool]:
     """Of each GPU of such nodes, whether it counts; what is handed out in parts has their names."""
-    in_parts = any(share.resource in granted for share in kind.shares)
-    return [in_parts or resource in granted for resource in kind.resources]
+    granted_parts = [share.gpus for share in kind.shares if share.resource in granted]
+    return [
+        resource in granted or any(not gpus or index in gpus for gpus in granted_parts)
+        for resource, index in zip(kind.resources, kind.indices, strict=True)
+    ]
 
 
 def _overtakes(behind: float, ahead: float, margin: float) -> bool:

@@ -103,7 +103,7 @@ def _pod(
     if pods.gpus and pods.gpu_models:
         terms = [
             {"matchExpressions": [one_of(key, values)]}
-            for key, values in labels_of(nodes, pods.gpu_models).items()
+            for key, values in labels_of(nodes, pods.gpu_models, 0, pods.gpu_resource).items()
         ]
     elif of_tpus := tpu_nodes(pods):
         terms = [{"matchExpressions": of_tpus}]

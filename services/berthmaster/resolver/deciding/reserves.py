@@ -468,5 +468,9 @@ def _usable(know: Knowledge, cluster: str, held: HeldNode) -> bool:
         return False
     if report.allocatable.memory_mib - report.foreign.memory_mib < held.memory_mib:
         return False
-    free = {gpu.index: 1000 - gpu.foreign_milli for gpu in report.gpus if gpu.healthy}
+    free = {
+        gpu.index: 1000 - gpu.withheld_milli - gpu.foreign_milli
+        for gpu in report.gpus
+        if gpu.healthy
+    }
     return all(free.get(gpu, 0) >= held.gpu_milli for gpu in held.gpus)
