@@ -209,6 +209,7 @@ def report(
             numa_node=gpu.numa_node,
             resource=gpu.resource,
             claim=gpu.claim,
+            parts_only=gpu.reserved_milli > 0,
         )
         for index, gpu in enumerate(shape.gpus)
     )

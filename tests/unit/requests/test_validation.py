@@ -490,7 +490,8 @@ OTHERS = {
             invalid(
                 "resources",
                 '"H100"',
-                '"cpu" (milli), "memory" (MiB) or "gpu/<model>" (milli), such as "gpu/H100"',
+                '"cpu" (milli), "memory" (MiB), "gpu/<model>" (milli), such as "gpu/H100", or an '
+                'extended resource that pods ask for by "resources" or "tpus", such as "rdma/hca"',
             ),
         ),
         (

@@ -39,7 +39,7 @@ from berthmaster.resolver.deciding.turns import (
     queue_refusal,
     queue_right,
     shortlist_of,
-    without_models,
+    within_right,
 )
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
@@ -459,7 +459,7 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     ranking = shortlist.ranking(best[0]) if best else ()
     if refusal:
         return DryRunReply(placed=False, summary=f"would wait: {refusal}", ranking=ranking)
-    allowed = without_models(know, queue_right(know, request), request)
+    allowed = within_right(know, queue_right(know, request), request)
     found = cycle.bind(allowed or request, shortlist)
     if found is None:
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
@@ -495,7 +495,7 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
 def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
     right = queue_right(cycle.know, request)
     shortlist = shortlist_of(cycle, request, right)
-    narrowed = without_models(cycle.know, right, request) or request
+    narrowed = within_right(cycle.know, right, request) or request
     if shortlist.candidates and cycle.bind(narrowed, shortlist) is None:
         shortlist.candidates.clear()
     if shaped(request.pod_sets) and sum(pods.count for pods in request.pod_sets) > 1:
