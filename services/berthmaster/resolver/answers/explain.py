@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.engine.fitting.topology import never, shaped
-from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
+from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_DEAR, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
 from berthmaster.engine.queueing.queues import GPU, QueueShare
 from berthmaster.fleetview.filters import BUSY, NOT_ASKED
@@ -546,6 +546,8 @@ def _words(why: str, count: int, request: JobRequest) -> str:
     if why in (NO_PIECES, TOO_FEW_PIECES):
         names = sorted({f"{n} {name}" for pods in sets for name, n in pieces_of(pods)})
         return f"{has} no node with {' and '.join(names)}"
+    if why == TOO_DEAR and count > 1:
+        return why.replace("charges", "charge", 1)
     if why == TOO_SOFT:
         least = next(one for one in ("hardware", "memory") if one in {p.isolation for p in sets})
         return f"{has} no part of a GPU with a limit as hard as {least}"

@@ -371,7 +371,7 @@ def _refusing(know: Knowledge, right: Right, request: JobRequest) -> Right:
     """The right, refused where the queue has too little left for every place that there is."""
     if right.refusal or within_right(know, right, request) is not None:
         return right
-    return right._replace(refusal=f"{TOO_DEAR}, on every node")
+    return right._replace(refusal=f"every node {TOO_DEAR}")
 
 
 def within_right(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
