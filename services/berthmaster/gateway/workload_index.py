@@ -274,9 +274,13 @@ class _Tenant:
 
     def view(self, workload_id: str) -> WorkloadView:
         work = self.open.get(workload_id)
-        if work is not None:
-            return view_of(work)
-        return _view_of_record(self.name, self.ended[workload_id])
+        if work is None:
+            return _view_of_record(self.name, self.ended[workload_id])
+        view = view_of(work)
+        parts = [each.id for each in work.parts if each.id in self.open or each.id in self.ended]
+        if not parts:
+            return view
+        return msgspec.structs.replace(view, gpus=sum(self.view(part).gpus for part in parts))
 
     def tidy(self) -> None:
         if self.open_shelf.is_untidy:

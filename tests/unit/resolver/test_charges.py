@@ -120,8 +120,8 @@ def test_dear_cluster_is_out_while_a_cheap_one_is_within_the_limit() -> None:
     queue(world, capability_gpu_milli=300)
     assert begin(world, *(part(name, clusters=("c1",)) for name in "ab")) == ["", ""]
     assert summary(world, "a") == (
-        "waits: of 2 clusters: 1 charges more for a part of a GPU than its queue has left, "
-        "1 not among the clusters asked for"
+        "waits: of 2 clusters: 1 not among the clusters asked for, "
+        "1 charges more for a part of a GPU than its queue has left"
     )
     assert begin(world, *(part(name) for name in "cdef")) == ["c2", "c2", "c2", ""]
     assert used_milli(world) == 300

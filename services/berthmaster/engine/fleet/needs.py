@@ -356,7 +356,7 @@ NO_PROFILE = "no such MIG profile"
 TOO_SOFT = "no part of a GPU with so hard a limit"
 NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
 TOO_DEAR = "charges more for a part of a GPU than its queue has left"
-TOO_FEW_WHOLE = "too few whole GPUs a node"
+TOO_FEW_WHOLE = "too few whole GPUs a node even if nothing ran there, as others are shared or cut"
 _NO_LABELS = "no node has the labels"
 _CLOSENESS = (
     _NO_LABELS,
@@ -407,7 +407,7 @@ def _judge(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
         if kind.parts_only and not wants_fraction(pods):
             positions = tuple(p for p in positions if p not in kind.parts_only)
             if len(positions) < pods.gpus:
-                return (), f"{TOO_FEW_WHOLE} ({len(positions)}; the others are shared or cut)"
+                return (), f"{TOO_FEW_WHOLE} ({len(positions)} of {len(kind.gpus)})"
         if _one_domain(pods) and not _linked(kind, positions, pods.gpus):
             return (), NOT_LINKED
         if pods.mig_profile and share_for(kind.shares, pods) is None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.engine.fitting.topology import never, shaped
+from berthmaster.engine.fitting.topology import never
 from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_DEAR, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
 from berthmaster.engine.queueing.queues import GPU, QueueShare
@@ -495,16 +495,17 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
 def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
     right = queue_right(cycle.know, request)
     shortlist = shortlist_of(cycle, request, right)
+    shortlist = shortlist._replace(filtered=dict(shortlist.filtered))  # others share them
     narrowed = within_right(cycle.know, right, request) or request
     if shortlist.candidates and cycle.bind(narrowed, shortlist) is None:
         shortlist.candidates.clear()
-    if shaped(request.pod_sets) and sum(pods.count for pods in request.pod_sets) > 1:
-        _tell_never(cycle.know, shortlist, request)
+    _tell_never(cycle.know, shortlist, request)
     return shortlist, right.refusal
 
 
 def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> None:
-    """A cluster that is busy might be too small for what is asked even when it is not."""
+    """A cluster that is busy might be too small for what is asked even when it is not. The
+    shortlist's own reasons are changed."""
     filtered = shortlist.filtered
     for number, cluster in enumerate(know.fleet.clusters):
         if filtered.get(cluster) == BUSY:
@@ -526,8 +527,9 @@ def _counts(
         return "no cluster has reported yet"
     parts = [f"{count} {_words(why, count, request)}" for why, count in reasons.most_common()]
     if free_s is not None:
-        busy = next(n for n, part in enumerate(parts) if part.endswith(f" {_BUSY}"))
-        parts.append(f"{parts.pop(busy)}: first free {_about(free_s, now_s)}")  # it ends the line
+        busy = next((n for n, part in enumerate(parts) if part.endswith(f" {_BUSY}")), None)
+        if busy is not None:  # it ends the line
+            parts.append(f"{parts.pop(busy)}: first free {_about(free_s, now_s)}")
     return f"of {total} clusters: {', '.join(parts)}"
 
 

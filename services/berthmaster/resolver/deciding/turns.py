@@ -405,10 +405,12 @@ def shortlist_of(cycle: Cycle, request: JobRequest, right: Right) -> Shortlist:
     if narrowed is request or narrowed is None:
         return wide
     shortlist = cycle.shortlist(narrowed)
-    for cluster, why in shortlist.filtered.items():
-        if wide.filtered.get(cluster) != why and why != TOO_DEAR:
-            shortlist.filtered[cluster] = f"its queue may have no more {' or '.join(right.barred)}"
-    return shortlist
+    barred = f"its queue may have no more {' or '.join(right.barred)}"
+    filtered = {  # a new dict: decisions share the shortlist's own
+        cluster: barred if why != TOO_DEAR and wide.filtered.get(cluster) != why else why
+        for cluster, why in shortlist.filtered.items()
+    }
+    return shortlist._replace(filtered=filtered)
 
 
 def queue_right(know: Knowledge, request: JobRequest) -> Right:
