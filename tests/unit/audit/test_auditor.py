@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from berthmaster.audit.core import Auditor, AuditReport
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport, PodUse
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
 from berthmaster.messages.workload import Cancelled, Claimed, Placed, Recovered, Succeeded
@@ -270,7 +271,7 @@ def parts(*charged: int) -> tuple[World, NodeReport]:
         request = job(f"p{number}", gpu_milli=1, gpu_memory_mib=8192)
         world.submit(request)
         binding = PodBinding(pod="main-0", node="n1", gpus=(0,), charged_milli=milli)
-        workload = world.workloads[f"{TENANT}/p{number}"]
+        workload = world.workloads[key(TENANT, f"p{number}")]
         world.append(
             Placed(
                 tenant=TENANT,

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from berthmaster.audit.core import Auditor
 from berthmaster.engine.queueing.queues import GPU, used_of
 from berthmaster.lifecycle.charges import gpu_milli_of
-from berthmaster.lifecycle.workload import Key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import DryRunReply, WhyReply
 from berthmaster.messages.control import QueueAmounts, QueueSetting
-from berthmaster.messages.fleet import Share
-from berthmaster.messages.workload import Divide, JobRequest, WorkloadEvent
+from berthmaster.messages.fleet import NodeReport, Share
+from berthmaster.messages.workload import Divide, JobRequest, Running, WorkloadEvent
 from berthmaster.resolver.replay import replay
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
@@ -38,8 +38,8 @@ def queue(world: World, name: str = "q", **fields: Any) -> None:
 
 def part(name: str, gib: int = 8, **fields: Any) -> JobRequest:
     """As ``--gpus 8Gi`` has it."""
-    fields = {"queue": "q", "cpu_milli": 1, "memory_mib": 1, "gpu_milli": 1} | fields
-    return job(name, gpu_memory_mib=gib * GIB, **fields)
+    usual: dict[str, Any] = {"queue": "q", "cpu_milli": 1, "memory_mib": 1, "gpu_milli": 1}
+    return job(name, gpu_memory_mib=gib * GIB, **usual | fields)
 
 
 def summary(world: World, name: str) -> str:
@@ -65,7 +65,7 @@ def audited(world: World) -> int:
     for sequence, at_s, event in world.events:
         auditor.on_event(event, sequence, at_s)
     for sequence, at_s, _, fact in world.facts:
-        if hasattr(fact, "gpus") and hasattr(fact, "node"):
+        if isinstance(fact, NodeReport):
             auditor.on_node(fact, sequence, at_s)
     report = auditor.report()
     assert report.findings == ()
@@ -179,7 +179,7 @@ def test_divided_job_counts_all_its_parts() -> None:
     assert world.workloads[name].parts == ()
     less = world.submit(part("e", count=18, divide=Divide()))
     world.settle()
-    parts = [f"{TENANT}/{each.id}" for each in world.workloads[less].parts]
+    parts = [key(TENANT, each.id) for each in world.workloads[less].parts]
     assert sorted(world.placed_on(each) for each in parts) == ["c1", "c2"]
     assert used_milli(world) == 9000
 
@@ -210,16 +210,16 @@ def test_decision_stores_what_a_part_is_charged_with() -> None:
     queue(world)
     whole, half = job("whole", queue="q"), part("half")
     begin(world, whole, half)
-    [first], [second] = (world.workloads[f"{TENANT}/{name}"].pods for name in ("whole", "half"))
+    [first], [second] = (world.workloads[key(TENANT, name)].pods for name in ("whole", "half"))
     assert (first.charged_milli, second.charged_milli) == (0, 500)
-    assert gpu_milli_of(world.workloads[f"{TENANT}/half"]) == 500
+    assert gpu_milli_of(world.workloads[key(TENANT, "half")]) == 500
 
 
 def test_agent_cannot_change_what_a_pod_is_charged_with() -> None:
     world = fleet(c1=SMALL)
     queue(world)
     begin(world, part("a"))
-    name = f"{TENANT}/a"
+    name = key(TENANT, "a")
     world.claim(name)
     told = tuple(replace(each, charged_milli=3) for each in world.workloads[name].pods)
     running = replace_pods(world, name, told)
@@ -228,8 +228,6 @@ def test_agent_cannot_change_what_a_pod_is_charged_with() -> None:
 
 
 def replace_pods(world: World, name: Key, pods: Any) -> WorkloadEvent:
-    from berthmaster.messages.workload import Running
-
     workload = world.workloads[name]
     return Running(
         tenant=workload.tenant,

@@ -6,6 +6,7 @@ the GPUs of 16 GiB are out.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -55,6 +56,8 @@ def affordable(
 
 def _capped(pods: PodSet, bounds: Mapping[str, int]) -> CappedPodSet:
     """The same pods; bounds that they had already stay for other models."""
-    before = dict(pods.charged_at_most) if isinstance(pods, CappedPodSet) else {}
-    fields = {name: getattr(pods, name) for name in PodSet.__struct_fields__}
-    return CappedPodSet(**fields, charged_at_most=tuple(sorted((before | bounds).items())))
+    before: dict[str, int] = {}
+    if isinstance(pods, CappedPodSet):
+        before.update(pods.charged_at_most)
+    fields: dict[str, Any] = {name: getattr(pods, name) for name in PodSet.__struct_fields__}
+    return CappedPodSet(**fields, charged_at_most=tuple(sorted((before | dict(bounds)).items())))
