@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Final, NamedTuple
 
-from berthmaster.audit.core import WHOLE, Auditor, Gpu
+from berthmaster.audit.core import WHOLE, Auditor
 from berthmaster.audit.core import Finding as AuditFinding
+from berthmaster.audit.promises import Gpu
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.world import ALIVE, Group, Phase
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
@@ -86,8 +87,9 @@ def _promises(work: Workload) -> Iterator[tuple[Gpu, int]]:
     sets = {pods.name: pods for pods in work.request.pod_sets} if work.request is not None else {}
     for binding in work.pods:
         pods = sets.get(binding.pod.rpartition("-")[0])
-        for index in binding.gpus if pods is not None else ():
-            yield (work.cluster, binding.node, index), pods.gpu_milli if pods is not None else 0
+        if pods is not None:
+            milli = binding.charged_milli or pods.gpu_milli
+            yield from (((work.cluster, binding.node, index), milli) for index in binding.gpus)
 
 
 def _is_another(event: WorkloadEvent, lie: WorkloadEvent) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.audit.copies import Copies
+from berthmaster.audit.promises import Promises
 from berthmaster.lifecycle.flaws import stand_in
 from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, is_given_up, offer
 from berthmaster.lifecycle.sizes import least, most
@@ -33,8 +34,6 @@ from berthmaster.messages.workload import (
 WHOLE: Final = 1000
 TOLERANCE_S: Final = 3.0
 MAX_FINDINGS: Final = 200
-
-Gpu = tuple[str, str, int]  # cluster, node, index
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,9 +94,7 @@ class Auditor:
         self._workloads: dict[Key, Workload] = {}
         self._verdicts: Counter[Verdict] = Counter()
         self._counts: Counter[str] = Counter()
-        self._promised: Counter[Gpu] = Counter()
-        self._charged: dict[Key, list[tuple[Gpu, int]]] = {}
-        self._peak_milli = 0
+        self._promises = Promises()
         self._decisions: dict[str, tuple[int, int]] = {}  # cell -> number, sequence
         self._choices: dict[tuple[str, int], set[tuple[Key, int]]] = {}
         self._present: dict[tuple[str, str], dict[Key, _Presence]] = defaultdict(dict)
@@ -160,7 +157,8 @@ class Auditor:
                 self._check_whole(event.request, event.pods, name, sequence)
         self._check_parts(workload, event, sequence)
         self._copies.on_workload(workload, stored_at_s)
-        self._charge(workload, name, sequence)
+        self._check_gpus(workload, sequence)
+        self._promises.on_workload(workload, sequence, stored_at_s)
 
     def _judge_gap(
         self, workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float
@@ -238,31 +236,16 @@ class Auditor:
                 what = f"{type(event).__name__} while {', '.join(open_)} have not ended"
                 self._find("a job ends after its parts", name, what, sequence)
 
-    def _charge(self, workload: Workload, name: Key, sequence: int) -> None:
-        """Keep the promises of every GPU in step with a workload that changed."""
-        for gpu, milli in self._charged.pop(name, ()):
-            self._promised[gpu] -= milli
+    def _check_gpus(self, workload: Workload, sequence: int) -> None:
+        """Each pod has as many GPUs as it is to have."""
         if not workload.live or workload.request is None:
             return
         sets = {p.name: p for p in workload.request.pod_sets}
-        charges = []
         for binding in workload.pods:
             pods = sets.get(binding.pod.rpartition("-")[0])
-            if pods is None:
-                continue
-            if binding.gpus and len(set(binding.gpus)) != pods.gpus:
+            if pods is not None and binding.gpus and len(set(binding.gpus)) != pods.gpus:
                 what = f"{binding.pod} has {len(set(binding.gpus))} of {pods.gpus} GPUs"
-                self._find("gangs are whole", name, what, sequence)
-            for index in binding.gpus:
-                gpu = (workload.cluster, binding.node, index)
-                charges.append((gpu, pods.gpu_milli))
-                self._promised[gpu] += pods.gpu_milli
-                self._peak_milli = max(self._peak_milli, self._promised[gpu])
-                if self._promised[gpu] > WHOLE:
-                    where = "/".join(map(str, gpu))
-                    what = f"{self._promised[gpu]} milli promised, the last to {name}"
-                    self._find("no GPU is promised twice", where, what, sequence)
-        self._charged[name] = charges
+                self._find("gangs are whole", workload.key, what, sequence)
 
     def on_damage(self, damage: Damage) -> None:
         """What a stream has lost, or that it is not the one that it was."""
@@ -315,6 +298,7 @@ class Auditor:
                 self._nodes_of[name].discard(where)
             return
         self._counts["NodeReport"] += 1
+        self._promises.on_node(report, stored_at_s)
         self._check_room(report, sequence)
         now: dict[Key, _Presence] = {}
         before = self._present[where]
@@ -374,6 +358,10 @@ class Auditor:
         if final_s is not None:
             self._check_leftovers(final_s)
             self._check_strangers(final_s)
+        peak_milli, excesses = self._promises.judge()
+        for gpu, milli, name, sequence in excesses:
+            where, what = "/".join(map(str, gpu)), f"{milli} milli promised, the last to {name}"
+            self._find("no GPU is promised twice", where, what, sequence)
         for name, lacking in self._lost.items():
             for what, sequence in lacking:
                 self._find("none is lost", name, what, sequence)
@@ -412,7 +400,7 @@ class Auditor:
             withdrawals=self._counts["Withdrawn"],
             evictions=self._counts["Evicted"],
             node_reports=self._counts["NodeReport"],
-            peak_gpu_milli=self._peak_milli,
+            peak_gpu_milli=peak_milli,
             findings=tuple(self._findings),
             findings_left_out=self._left_out,
         )

@@ -25,10 +25,11 @@ from berthmaster.cli.up import (
     stack_flags,
     until_signal,
 )
-from berthmaster.cli.workload_stats import RECENT, WorkloadStats, gpu_milli
+from berthmaster.cli.workload_stats import RECENT, WorkloadStats
 from berthmaster.client import BerthError, Client
 from berthmaster.emulator.workloads import Arrival, generated
 from berthmaster.fleetview.rows import FleetView
+from berthmaster.lifecycle.charges import charged_gpu_milli
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.supervisor.faults import FAULTS
 from berthmaster.supervisor.plan import PlanError, UpOptions
@@ -273,7 +274,7 @@ class DemoRun:
             PlacementLine(
                 at_s=recent.stored_at_s,
                 id=recent.event.id,
-                gpus=gpu_milli(recent.event.request) / 1000,
+                gpus=charged_gpu_milli(recent.event.request, recent.event.pods) / 1000,
                 cluster=recent.event.cluster,
                 waited_s=recent.waited_s,
                 reason=self._reasons.get((recent.event.id, recent.event.attempt), ""),

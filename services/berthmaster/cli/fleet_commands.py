@@ -28,6 +28,7 @@ _ALLOWED: Final = {
     "allow_node_labels": "node_labels",
     "allow_images": "images",
     "allow_models": "gpu_models",
+    "allow_resources": "resources",
 }
 _AMOUNTS: Final = {
     "guarantee": "guarantee_gpu_milli",
@@ -327,6 +328,12 @@ async def _warn_if_overcommitted(berth: Client) -> None:
 )
 @click.option(
     "--allow-models", metavar="MODEL,…", help="GPU models that its jobs may name; 'any' = all."
+)
+@click.option(
+    "--allow-resources",
+    metavar="NAME,…",
+    help="Extended resources that its jobs may ask for, such as rdma/hca; 'any' takes the list "
+    "back: then all are allowed, or none where models are listed.",
 )
 @click.option("--allow", multiple=True, metavar="TENANT", help="Who may use it; may be repeated.")
 @click.option("--everybody", is_flag=True, help="Everybody may use it.")

@@ -11,10 +11,11 @@ import msgspec
 
 from berthmaster.cli.render.amounts import percentile
 from berthmaster.client.following import SeenEvent
+from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.states import ENDED, LIVE, State
 from berthmaster.lifecycle.workload import Workload, key
-from berthmaster.messages.workload import Evicted, JobRequest, Placed
+from berthmaster.messages.workload import Evicted, Placed
 
 RECENT: Final = 12
 OPEN_STATES: Final = (
@@ -142,7 +143,7 @@ class WorkloadStats:
         held: Counter[str] = Counter()
         for workload in self._workloads.values():
             if workload.state in LIVE and workload.request is not None:
-                held[workload.cluster] += gpu_milli(workload.request)
+                held[workload.cluster] += gpu_milli_of(workload)
         return {cluster: milli / 1000 for cluster, milli in held.items()}
 
     def ids(self, *states: State) -> list[str]:
@@ -185,8 +186,3 @@ def _latency(begin: Mapping[str, float], end: Mapping[str, float]) -> Latency | 
     return Latency(
         count=len(took), p50_s=percentile(took, 0.5), p99_s=percentile(took, 0.99), max_s=took[-1]
     )
-
-
-def gpu_milli(request: JobRequest) -> int:
-    """What a request takes in all, in milli of a GPU."""
-    return sum(pods.count * pods.gpus * pods.gpu_milli for pods in request.pod_sets)

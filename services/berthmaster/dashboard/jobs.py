@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.dashboard.board import Scope
-from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.fold import Verdict, ends_as_told_s, offer
 from berthmaster.lifecycle.remains import Remains
 from berthmaster.lifecycle.states import ENDED, LIVE, State
@@ -184,7 +184,7 @@ def queue_of(work: Workload) -> str:
 
 def gpus_of(work: Workload) -> float:
     """GPUs' worth that it asks for."""
-    return gpu_milli(work.request) / 1000 if work.request is not None else 0.0
+    return gpu_milli_of(work) / 1000
 
 
 def row_of(work: Workload) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from berthmaster.emulator.records import (
 )
 from berthmaster.emulator.workloads import MEDIAN_DURATION_S, SIGMA_DURATION
 from berthmaster.emulator.world import ALIVE, Group, Phase, World
+from berthmaster.engine.fleet.shares import charged_milli, part_of
 from berthmaster.executor.cluster_protocol import (
     Attempt,
     ClusterInstruction,
@@ -289,7 +290,8 @@ class EmulatedCluster:
             elif pod_set is None:
                 answer = Refusal.INVALID
             else:
-                milli = pod_set.gpu_milli if pod_set.gpus else 0
+                memory_mib = node.memory_per_gpu_mib
+                milli = charged_milli(part_of(pod_set), (), memory_mib) if pod_set.gpus else 0
                 use = GpuUse(pod_set.cpu_milli, pod_set.memory_mib, milli, binding.gpus)
                 answer = node.admit(use, pod_set.gpus)
             if node is None or isinstance(answer, Refusal):

@@ -18,12 +18,13 @@ from typing import Final
 
 import msgspec
 
+from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
 from berthmaster.lifecycle.remains import Remains
 from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
-from berthmaster.messages.workload import JobRequest, Submitted, WorkloadEvent
+from berthmaster.messages.workload import Submitted, WorkloadEvent
 
 REASON_CHARS: Final = 200  # of an ended workload; the whole text is in its story
 MAX_EXAMINED: Final = 20_000  # of one list: some milliseconds, then the page ends where it is
@@ -73,12 +74,13 @@ class Record(msgspec.Struct, kw_only=True, gc=False):
     part_of: str = ""
 
 
-def _asked_for(request: JobRequest | None) -> tuple[float, tuple[str, ...], int]:
+def _amounts(work: Workload) -> tuple[float, tuple[str, ...], int]:
+    """GPUs, GPU models and pods, as views and records show them."""
+    request = work.request
     if request is None:
         return 0.0, (), 0
-    gpu_milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
     models = tuple(dict.fromkeys(model for p in request.pod_sets for model in p.gpu_models))
-    return gpu_milli / 1000, _shared(models), sum(p.count for p in request.pod_sets)
+    return gpu_milli_of(work) / 1000, _shared(models), sum(p.count for p in request.pod_sets)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -89,7 +91,7 @@ def _shared(models: tuple[str, ...]) -> tuple[str, ...]:
 
 def view_of(work: Workload) -> WorkloadView:
     """A folded workload as replies show it."""
-    gpus, models, pods = _asked_for(work.request)
+    gpus, models, pods = _amounts(work)
     return WorkloadView(
         tenant=work.tenant,
         id=work.id,
@@ -151,7 +153,7 @@ def _view_of_record(tenant: str, record: Record) -> WorkloadView:
 
 
 def _record_of(work: Workload, order: int) -> Record:
-    gpus, models, pods = _asked_for(work.request)
+    gpus, models, pods = _amounts(work)
     return Record(
         id=work.id,
         state=work.state,
@@ -272,9 +274,13 @@ class _Tenant:
 
     def view(self, workload_id: str) -> WorkloadView:
         work = self.open.get(workload_id)
-        if work is not None:
-            return view_of(work)
-        return _view_of_record(self.name, self.ended[workload_id])
+        if work is None:
+            return _view_of_record(self.name, self.ended[workload_id])
+        view = view_of(work)
+        parts = [each.id for each in work.parts if each.id in self.open or each.id in self.ended]
+        if not parts:
+            return view
+        return msgspec.structs.replace(view, gpus=sum(self.view(part).gpus for part in parts))
 
     def tidy(self) -> None:
         if self.open_shelf.is_untidy:

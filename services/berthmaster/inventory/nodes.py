@@ -277,6 +277,7 @@ def report(
             numa_node=gpu.numa_node,
             resource=gpu.resource,
             claim=gpu.claim,
+            parts_only=gpu.reserved_milli > 0,
         )
         for at, gpu in enumerate(shape.gpus)
     )

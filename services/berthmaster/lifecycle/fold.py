@@ -440,7 +440,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             _take_over(workload, event, sequence, stored_at_s)
         case Running():
             workload.running_at_s = workload.running_at_s or stored_at_s
-            _has(workload, together(_as_placed(event.pods, workload.pods), workload.resizing))
+            _has(workload, together(_as_seen(event.pods, workload.pods), workload.resizing))
         case ResizeRequested():
             workload.resizing = _as_placed(event.pods, workload.pods)
             workload.coming = len(without(workload.resizing, workload.pods))
@@ -450,7 +450,7 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.resized_at_s = stored_at_s
             workload.kept_size = event.reason
             workload.kept_sizes = workload.kept_sizes + 1 if event.reason else 0
-            _has(workload, _as_placed(event.pods, workload.pods))
+            _has(workload, _as_seen(event.pods, workload.pods))
         case Evicted():
             _give_back(workload, event, stored_at_s)
         case Withdrawn():
@@ -643,6 +643,20 @@ def _as_placed(
         if binding.gpus or not known.get((binding.pod, binding.node))
         else msgspec.structs.replace(binding, gpus=known[binding.pod, binding.node])
         for binding in pods
+    )
+
+
+def _as_seen(
+    pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
+) -> tuple[PodBinding, ...]:
+    """Pods as a cluster's agent reports them. Each keeps the charge that the decision stored: the
+    agent has no say in that."""
+    charged = {binding.pod: binding.charged_milli for binding in before}
+    return tuple(
+        binding
+        if binding.charged_milli == charged.get(binding.pod, 0)
+        else msgspec.structs.replace(binding, charged_milli=charged.get(binding.pod, 0))
+        for binding in _as_placed(pods, before)
     )
 
 

@@ -280,7 +280,7 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     attempt: int = 0
     evictions: int = 0
     cluster: str = ""
-    gpus: float = 0.0  # GPUs' worth that it asks for in all
+    gpus: float = 0.0  # that its open or last attempt is charged with; waiting: that it asks for
     gpu_models: tuple[str, ...] = ()
     pods: int = 0
     submitted_at_s: float = 0.0

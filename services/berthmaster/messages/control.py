@@ -38,6 +38,9 @@ class QueueAllows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     node_labels: Allowed | None = None  # keys of the labels that may be required
     images: Allowed | None = None  # whole ones, or beginnings that end in "/" or ":"
     gpu_models: Allowed | None = None  # then a request for GPUs must name some of them
+    resources: Allowed | None = None
+    # Full names of extended resources, such as rdma/hca. None = any, or none where gpu_models is
+    # set: an extended resource may be an accelerator of any maker.
 
 
 class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,10 +107,12 @@ class QueueSetting(
 
     Subject: ``berth.control.queue.<queue>``
 
-    Amounts are GPU milli of whatever model; None is "no limit" for the capability and "nothing" for
-    the guarantee. ``resources`` holds amounts of others by name: ``cpu`` in milli, ``memory`` in
-    MiB, ``gpu/<model>`` in GPU milli of that model. Where ``via`` is not direct, the clusters' own
-    Kueue governs order and quota: then amounts and numbers are kept and limit nothing.
+    Amounts are GPU milli of whatever model, as nodes charge for them; None is "no limit" for the
+    capability and "nothing" for the guarantee. ``resources`` holds amounts of others by name:
+    ``cpu`` in milli, ``memory`` in MiB, ``gpu/<model>`` in GPU milli of that model, and extended
+    resources in pieces by their full names, such as ``rdma/hca`` and ``google.com/tpu``. Where
+    ``via`` is not direct, the clusters' own Kueue governs order and quota: then amounts and numbers
+    are kept and limit nothing.
     """
 
     queue: str

@@ -68,6 +68,7 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     numa_node: Count | None = None  # None = not told
     resource: str = ""  # as which pods ask for it whole, such as amd.com/gpu; "" = nvidia.com/gpu
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
+    parts_only: bool = False  # True: handed out as replicas or slices, never as a whole GPU
 
 
 class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

@@ -40,6 +40,8 @@ class PodBinding(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     gpus: tuple[int, ...] = ()  # indices on the node; empty = the cluster chooses
     isolation: Literal["", "hardware", "memory", "none"] = ""
     # How hard the limit of its part of a GPU is; "" = its GPUs are whole, or nobody says.
+    charged_milli: Annotated[int, Meta(ge=0, le=1000)] = 0
+    # GPU milli that its part of a GPU is charged with on the node; 0 = as much as it asks for.
 
 
 class RankedCluster(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):

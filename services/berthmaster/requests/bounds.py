@@ -52,6 +52,7 @@ def _models_beyond(
     where: list[Step], queue: str, allows: QueueAllows, pods: PodSet
 ) -> Iterator[Refusal]:
     """TPUs are named among the models by their kind. What a claim brings nobody can tell."""
+    yield from _resources_beyond([*where, "resources"], queue, allows, pods)
     if allows.gpu_models is None:
         return
     known = {model.casefold() for model in allows.gpu_models}
@@ -66,6 +67,21 @@ def _models_beyond(
     if pods.claims:
         why = f"no claims: the queue {queue!r} allows some GPU models, and claims may bring others"
         yield invalid([*where, "claims"], pods.claims, why)
+
+
+def _resources_beyond(
+    path: list[Step], queue: str, allows: QueueAllows, pods: PodSet
+) -> Iterator[Refusal]:
+    """Other makers' accelerators, shares of GPUs under other names, kvm and fuse are extended
+    resources too: where models are listed and resources are not, none is allowed."""
+    listed = allows.resources
+    if listed is None and allows.gpu_models is not None:
+        listed = ()
+    if listed is None:
+        return
+    for name in pods.resources:
+        if name not in listed:
+            yield _refused([*path, name], name, "resources", listed, queue)
 
 
 def _is_listed(image: str, listed: Iterable[str]) -> bool:

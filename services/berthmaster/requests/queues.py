@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic
 from berthmaster.messages.api import Refusal
@@ -122,7 +123,7 @@ def _too_much(
 ) -> Refusal | None:
     """Why the queue does not take this request, if so: it is too large, or too many wait."""
     most = setting.max_job_gpu_milli if setting.via == "direct" else None
-    milli = sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
+    milli = ask_of(request).gpu_milli  # nodes may charge more: the resolver decides that
     if most is not None and milli > most:
         return Refusal(
             code="invalid",

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from berthmaster.accelerators.table import How, how_of, is_resource_name
 from berthmaster.bus import subjects
 from berthmaster.engine.queueing.queues import CPU, MEMORY, MODEL
 from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
@@ -381,8 +382,13 @@ def _resources_fault(setting: QueueSetting) -> Refusal | None:
     for resource, each in setting.resources.items():
         model = resource.removeprefix(MODEL)
         named = resource in (CPU, MEMORY) or (model != resource and 0 < len(model) <= 63)
-        if not named:
-            right = '"cpu" (milli), "memory" (MiB) or "gpu/<model>" (milli), such as "gpu/H100"'
+        how = how_of(resource)
+        counted = model == resource and is_resource_name(resource) and how in (How.OTHER, How.TPU)
+        if not (named or counted):
+            right = (
+                '"cpu" (milli), "memory" (MiB), "gpu/<model>" (milli), such as "gpu/H100", or an '
+                'extended resource that pods ask for by "resources" or "tpus", such as "rdma/hca"'
+            )
             return invalid(["resources"], resource, right)
         names = ("guarantee", "deserved", "capability")
         fault = _order_fault(["resources", resource], [(n, getattr(each, n)) for n in names])

@@ -141,7 +141,7 @@ def _waiting(know: Knowledge) -> tuple[dict[str, int], dict[str, int]]:
     demand: Counter[str] = Counter()
     for line in know.derived.lines.lines():
         numbers[line.queue] += line.jobs
-        demand[line.queue] += len(line.members) * line.ask.gpu_milli
+        demand[line.queue] += len(line.members) * know.derived.ask_in(line).gpu_milli
     return dict(numbers), dict(demand)
 
 

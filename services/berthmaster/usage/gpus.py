@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fleet.shares import part_of, share_for, sized_milli, takes_milli
+from berthmaster.engine.fleet.shares import charged_milli, part_of
+from berthmaster.lifecycle.charges import pod_gpu_milli
 from berthmaster.messages.fleet import ClusterProfile, FleetFact, NodeGone, NodeReport, Share
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet
 
-WHOLE: Final = 1000
 UNKNOWN: Final = ""  # the model, where nobody tells it
 
 
@@ -109,7 +109,7 @@ def _pod(
     """The model that a pod has, and how much of it in all."""
     node = catalogue.node(cluster, binding.node)
     if node is None or not node.models:
-        return _guess(pod_set, cluster, catalogue), pod_set.gpus * pod_set.gpu_milli
+        return _guess(pod_set, cluster, catalogue), pod_gpu_milli(pod_set, binding)
     first = binding.gpus[0] if binding.gpus else node.models[0][0]
     _, model, memory_mib = next((gpu for gpu in node.models if gpu[0] == first), node.models[0])
     return model, pod_set.gpus * _milli(pod_set, node, memory_mib)
@@ -117,14 +117,7 @@ def _pod(
 
 def _milli(pod_set: PodSet, node: NodeGpus, memory_mib: int) -> int:
     """Of each GPU."""
-    is_part = pod_set.gpu_milli < WHOLE or bool(pod_set.mig_profile)
-    if not is_part or not node.fractions:
-        return WHOLE
-    part = part_of(pod_set)
-    share = share_for(node.shares, pod_set)
-    if share is not None:
-        return takes_milli(share, part, memory_mib)
-    return min(WHOLE, sized_milli(part, memory_mib))
+    return charged_milli(part_of(pod_set), node.shares, memory_mib, fractions=node.fractions)
 
 
 def _guess(pod_set: PodSet, cluster: str, catalogue: Catalogue) -> str:

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from berthmaster.audit.core import Auditor, AuditReport
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport, PodUse
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
 from berthmaster.messages.workload import Cancelled, Claimed, Placed, Recovered, Succeeded
@@ -259,3 +260,58 @@ def test_only_kueue_knows_the_pods_of_what_goes_by_way_of_the_hub(world: World) 
     assert "gangs are whole" not in rules(audited(world))
     world.events[at] = (sequence, at_s, replace(nameless, cell=MAIN_CELL))
     assert "gangs are whole" in rules(audited(world))
+
+
+def parts(*charged: int) -> tuple[World, NodeReport]:
+    """Pods of 8 GiB on the first GPU of a node, whatever the decision says that they cost."""
+    world = World()
+    report = node(gpus=2)
+    world.fact(profile(), alive(), report)
+    for number, milli in enumerate(charged):
+        request = job(f"p{number}", gpu_milli=1, gpu_memory_mib=8192)
+        world.submit(request)
+        binding = PodBinding(pod="main-0", node="n1", gpus=(0,), charged_milli=milli)
+        workload = world.workloads[key(TENANT, f"p{number}")]
+        world.append(
+            Placed(
+                tenant=TENANT,
+                id=workload.id,
+                after=workload.sequence,
+                at_s=world.now_s,
+                by="resolver",
+                cluster="c1",
+                attempt=1,
+                pods=(binding,),
+                request=request,
+                decision=1,
+            )
+        )
+    return world, report
+
+
+def test_memory_promised_twice_is_found_by_what_the_node_charges() -> None:
+    world, report = parts(500, 500, 1)  # the third placement claims to cost nothing
+    found = audited(world, (world.now_s - 1, report))
+    assert rules(found) == ["no GPU is promised twice"]
+    assert found.findings[0].what == "1500 milli promised, the last to team-a/p2"
+    assert found.peak_gpu_milli == 1500
+
+
+def test_memory_within_a_gpu_is_clean_and_counted() -> None:
+    world, report = parts(500, 500)
+    found = audited(world, (world.now_s - 1, report))
+    assert (rules(found), found.peak_gpu_milli) == ([], 1000)
+
+
+def test_what_the_decision_stored_counts_where_no_report_is_left() -> None:
+    world, report = parts(500, 500, 500)
+    assert rules(audited(world)) == ["no GPU is promised twice"]
+    later = replace(report, gpus=tuple(replace(gpu, memory_mib=1 << 20) for gpu in report.gpus))
+    assert rules(audited(world, (world.now_s + 60, later))) == ["no GPU is promised twice"]
+
+
+def test_node_that_gets_other_gpus_changes_no_older_promise() -> None:
+    world, report = parts(500, 500)
+    smaller = replace(report, gpus=tuple(replace(gpu, memory_mib=8192) for gpu in report.gpus))
+    reports = ((world.now_s - 1, report), (world.now_s + 60, smaller))
+    assert rules(audited(world, *reports)) == []

@@ -401,3 +401,15 @@ def test_two_emulators_do_not_share_a_journal(tmp_path: Path) -> None:
         Journal(tmp_path / "c.journal")
     first.close()
     Journal(tmp_path / "c.journal").close()
+
+
+def test_emulated_node_holds_a_part_by_memory_as_the_engine_charges() -> None:
+    """8 GiB of a T4's 16 are half of it: a third pod has no room."""
+    cluster = EmulatedCluster(SPEC, Nature(), 0)
+    pods = PodSet(count=3, cpu_milli=1, memory_mib=1, gpus=1, gpu_milli=1, gpu_memory_mib=8192)
+    request = JobRequest(id="a", pod_sets=(pods,), expected_duration_s=10.0)
+    for count, free_milli in ((3, 1000), (2, 0)):
+        bound = tuple(pod(index, "n1", 0) for index in range(count))
+        order = CreatePods(Attempt("acme", "a", count), "executor/berlin", bound, request, None)
+        cluster.perform(order, 0)
+        assert cluster.world.nodes["n1"].gpu_free_milli == [free_milli, 1000]

@@ -118,11 +118,11 @@ def test_a_part_by_memory_is_charged_as_what_it_is_of_the_gpu_that_it_got() -> N
         ledger.hold(key("t", "a"), request, "c1", pods)
         used = ledger.used("default")
         assert used["gpu"] == used["gpu/T4"] == 500 + 100 * (count - 1)
-    # Until its node is heard of, it is what it says.
+    # Until its node is heard of, it is the most that it could be.
     unheard = Ledger(lambda cluster, name: None)
     one = job("a", gpu_milli=1, gpu_memory_mib=8192)
     unheard.hold(key("t", "a"), one, "c1", (PodBinding(pod="main-0", node="n1", gpus=(0,)),))
-    assert unheard.used("default")["gpu"] == 1
+    assert unheard.used("default")["gpu"] == 1000
 
 
 def test_only_healthy_gpus_are_there_to_be_shared() -> None:

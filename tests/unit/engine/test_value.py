@@ -93,9 +93,9 @@ def test_a_score_is_what_the_rule_says_for_every_node(
         expected = slow_score(report, need, worth, chosen)
         assert scores[slot] == pytest.approx(expected, abs=2e-6)
         if need.gpus == 1 and need.gpu_milli < 1000:  # no other GPU of the node would be better
-            for device in report.gpus:
+            for at, device in enumerate(report.gpus):
                 room = 1000 - device.foreign_milli
-                right = suitable.gpus is None or bool(suitable.gpus[slot, device.index])
+                right = suitable.gpus is None or bool(suitable.gpus[slot, at])
                 if device.healthy and right and room >= suitable.milli(slot, need):
                     other = slow_score(report, need, worth, (device.index,))
                     together = 0.003 * len(report.gpus)  # is no hole

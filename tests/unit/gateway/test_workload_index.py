@@ -14,8 +14,10 @@ from berthmaster.messages.families import EVENTS, encode
 from berthmaster.messages.workload import (
     Divide,
     Divided,
+    JobRequest,
     Part,
     PartPlace,
+    Placed,
     PodSet,
     Recovered,
     WorkloadEvent,
@@ -303,3 +305,37 @@ def test_pages_together_are_the_whole_whatever_came_and_went(
     assert ids(view, limit=limit, states=("queued",)) == sorted(at, key=lambda name: -at[name][0])
     counts = listed(view, ListRequest()).counts
     assert counts == {k: v for k, v in [("queued", len(at)), ("cancelled", len(ended))] if v}
+
+
+def sized(name: str, **fields: Any) -> JobRequest:
+    """One pod with 8 GiB of a GPU, as ``--gpus 8Gi`` has it."""
+    pods = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=8192)
+    return job(name, pod_sets=(pods,), **fields)
+
+
+def charged(placed_as: Placed, milli: int) -> Placed:
+    pods = tuple(msgspec.structs.replace(each, charged_milli=milli) for each in placed_as.pods)
+    return msgspec.structs.replace(placed_as, pods=pods)
+
+
+def test_view_shows_what_the_decision_charged() -> None:
+    view, request = WorkloadIndex(), sized("train")
+    offer_all(view, submitted(request))
+    assert [each.gpus for each in listed(view, ListRequest()).workloads] == [0.001]
+    offer_all(view, charged(placed(request, 1), 500), start=2)
+    assert [each.gpus for each in listed(view, ListRequest()).workloads] == [0.5]
+    offer_all(view, claimed(request, 2), succeeded(request, 3), start=3)
+    assert [each.gpus for each in listed(view, ListRequest()).workloads] == [0.5]
+
+
+def test_view_of_divided_job_adds_up_its_parts() -> None:
+    view = WorkloadIndex()
+    whole = sized("train", divide=Divide())
+    places = tuple(PartPlace(id=f"train--1-{n}", cluster=f"c{n + 1}", pods=1) for n in (0, 1))
+    of = Part(job="train", attempt=1, number=0, clusters=("c1", "c2"), pods=(1, 1))
+    parts = [sized(each.id, part=of) for each in places]
+    head: dict[str, Any] = {"tenant": "ann", "id": "train", "at_s": 0.0, "by": "resolver"}
+    divided = Divided(**head, after=1, attempt=1, parts=places, decision=1)
+    offer_all(view, submitted(whole), divided, *map(submitted, parts))
+    offer_all(view, charged(placed(parts[0], 3), 500), charged(placed(parts[1], 4), 100), start=5)
+    assert [each.gpus for each in listed(view, ListRequest()).workloads] == [0.6]

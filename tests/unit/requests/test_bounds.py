@@ -90,3 +90,37 @@ def test_tpus_are_among_the_models_and_claims_are_what_no_list_can_bound() -> No
     assert field(allows, wrong) == "pod_sets[0].tpu_accelerators"
     assert field(allows, asked(claims=("nic",))) == "pod_sets[0].claims"
     assert field(QueueAllows(), asked(tpus=4, claims=("nic",))) == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "huawei.com/Ascend910",
+        "habana.ai/gaudi",
+        "cambricon.com/mlu",
+        "aws.amazon.com/neuroncore",
+        "nvidia.com/a100-half",
+        "aliyun.com/gpu-mem",
+        "devices.kubevirt.io/kvm",
+        "github.com/fuse",
+        "rdma/hca",
+    ],
+)
+def test_listed_models_refuse_resources_that_are_not_listed(name: str) -> None:
+    request = asked(gpus=1, gpu_models=("A100",), resources={name: 1})
+    models = ("A100",)
+    assert field(QueueAllows(), request) == ""
+    assert field(QueueAllows(gpu_models=models), request) == f'pod_sets[0].resources["{name}"]'
+    assert field(QueueAllows(gpu_models=models, resources=("other/x",)), request) != ""
+    assert field(QueueAllows(gpu_models=models, resources=(name,)), request) == ""
+    assert field(QueueAllows(resources=("other/x",)), request) != ""
+    assert field(QueueAllows(resources=(name,)), asked(resources={name: 2})) == ""
+
+
+def test_listed_models_refuse_resources_of_pods_without_gpus() -> None:
+    refusal = request_refusal(
+        QueueSetting(queue="q", allows=QueueAllows(gpu_models=("A100",))),
+        asked(resources={"huawei.com/Ascend910": 8}),
+    )
+    assert refusal is not None
+    assert "the queue 'q' allows: (none)" in refusal.expected

@@ -490,7 +490,8 @@ OTHERS = {
             invalid(
                 "resources",
                 '"H100"',
-                '"cpu" (milli), "memory" (MiB) or "gpu/<model>" (milli), such as "gpu/H100"',
+                '"cpu" (milli), "memory" (MiB), "gpu/<model>" (milli), such as "gpu/H100", or an '
+                'extended resource that pods ask for by "resources" or "tpus", such as "rdma/hca"',
             ),
         ),
         (
@@ -645,3 +646,22 @@ def test_what_the_messages_take_is_refused_only_by_a_stated_rule(request: JobReq
         assert result.code == "invalid"
     else:
         assert result == request
+
+
+@pytest.mark.parametrize(
+    ("resource", "taken"),
+    [
+        ("rdma/hca", True),
+        ("google.com/tpu", True),
+        ("huawei.com/Ascend910", True),
+        ("nvidia.com/gpu", False),
+        ("nvidia.com/mig-1g.10gb", False),
+        ("nvidia.com/gpu.shared", False),
+        ("kubernetes.io/x", False),
+        ("rdma", False),
+    ],
+)
+def test_queue_limits_extended_resources_by_name(resource: str, taken: bool) -> None:
+    """GPUs, slices and shares of them count as GPUs, by other fields."""
+    body = json.dumps({"queue": "a", "resources": {resource: {"capability": 4}}}).encode()
+    assert isinstance(OTHERS["queue"](body), QueueSetting) == taken

@@ -35,7 +35,9 @@ def test_a_gang_larger_than_the_fleet_waits_with_a_reason_and_holds_up_nobody(wo
     assert [choice.id for choice in plan.decision.placements] == ["small"]
     assert plan.decision.reserved == 0  # nothing is kept for whom the fleet can never hold
     assert why(world, "huge").filtered == {"c1": "too few GPUs a node"}
-    assert why(world, "wide").filtered == {"c1": "busy: no room now"}
+    assert why(world, "wide").filtered == {
+        "c1": "too few nodes for its pods, even if nothing ran there"
+    }
 
 
 @pytest.mark.parametrize(

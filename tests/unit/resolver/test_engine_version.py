@@ -57,8 +57,9 @@ from tests.support.deciding import World
 # 44: behind a gap nobody but its cluster ends the attempt that stands before it.
 # 45: parts of a divided job and jobs that move go before the others of their queue.
 # 46: behind a gap nobody takes the attempt that stands before it.
-# 47: no pod is placed on a GPU that telemetry calls lost, whatever its node reports.
-# 47: each GPU has its own resource, a pod's are of one, and a part is on the GPUs that offer it.
+# 47: no pod is placed on a GPU that telemetry calls lost, whatever its node reports; each GPU has
+#     its own resource, a pod's are of one, and a part is on the GPUs that offer it; limits and
+#     preemption count what nodes charge for parts of GPUs.
 # 9: by due times, wide jobs are due earlier, and durations that nobody stated count half.
 DIGESTS = (
     dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd")

@@ -210,3 +210,79 @@ def test_a_gang_is_never_split_over_clusters() -> None:
     for cluster in ("c0", "c1"):
         pods = [b.node for w in world.workloads.values() if w.cluster == cluster for b in w.pods]
         assert len(pods) in (0, 4)
+
+
+def test_seven_whole_gpus_never_fit_where_two_are_shared() -> None:
+    """Of eight GPUs two are handed out as replicas only."""
+    report = node(gpus=8)
+    gpus = tuple(
+        replace(gpu, parts_only=gpu.index > 5, foreign_milli=int(gpu.index > 5))
+        for gpu in report.gpus
+    )
+    world = World()
+    world.fact(profile(), alive(), replace(report, gpus=gpus))
+    world.submit(job("seven", gpus=7))
+    world.submit(job("six", gpus=6))
+    plan = world.decide()
+    assert plan is not None
+    assert [choice.id for choice in plan.decision.placements] == ["six"]
+    assert why(world, "seven").summary == (
+        "waits: of 1 clusters: 1 too few whole GPUs a node even if nothing ran there, as others "
+        "are shared or cut"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (
+            {"gpus": 7},
+            (
+                "too few GPUs a node even if nothing ran there, as others are unhealthy "
+                "(6 of 8: 2 unhealthy)"
+            ),
+        ),
+        ({"gpus": 1, "cpu_milli": 97_000}, "too few CPUs a node, even if nothing ran there (96)"),
+        (
+            {"gpus": 1, "memory_mib": 786_433},
+            "too little memory a node, even if nothing ran there (786432 MiB)",
+        ),
+        ({"gpus": 1, "count": 7}, "too few nodes for its pods, even if nothing ran there"),
+        ({"gpus": 6}, "busy: no room now"),
+        ({"gpus": 1, "count": 6}, "busy: no room now"),
+    ],
+)
+def test_busy_is_said_only_of_what_can_be(asked: dict[str, Any], reason: str) -> None:
+    """The node has six healthy GPUs, all of them in use."""
+    world = World()
+    world.fact(profile(), alive(), node(gpus=8, unhealthy=(6, 7)))
+    world.submit(job("first", gpus=6, cpu_milli=0, memory_mib=0))
+    world.decide()
+    world.submit(job("second", **asked))
+    world.decide()
+    assert why(world, "second").filtered == {"c1": reason}
+
+
+def test_pod_sets_that_fit_only_one_by_one_are_not_called_busy() -> None:
+    world = World()
+    world.fact(profile(), alive(), node(gpus=8))
+    sets = tuple(pod_set(name=name, gpus=5) for name in ("a", "b"))
+    world.submit(job("both", pod_sets=sets))
+    world.decide()
+    assert why(world, "both").filtered == {
+        "c1": "too few nodes for its pods, even if nothing ran there"
+    }
+
+
+def test_answers_do_not_change_what_decisions_record() -> None:
+    world = World()
+    world.fact(profile(), alive(), node(gpus=8, unhealthy=(6, 7)))
+    world.fact(profile("c2"), alive("c2"), node("c2"))
+    world.submit(job("waits", gpus=7, clusters=("c1",)))
+    world.decide()
+    why(world, "waits")
+    world.resolver.dry_run(TENANT, job("tried", gpus=7), world.now_s)
+    world.submit(job("other", gpus=7))
+    plan = world.decide()
+    assert plan is not None
+    assert plan.decision.placements[0].filtered == {"c1": "busy: no room now"}

@@ -24,7 +24,7 @@ from berthmaster.engine.fleet.needs import (
     wants_fraction,
 )
 from berthmaster.engine.fleet.pieces import pieces_of
-from berthmaster.engine.fleet.shares import is_packed, part_of, share_for, takes_milli
+from berthmaster.engine.fleet.shares import charged_milli, is_packed, part_of
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.engine.scoring.score_cache import Scorecard, can_seat, seat_of_one, seats
 from berthmaster.engine.scoring.value import NOT_HERE as NO_SCORE
@@ -104,10 +104,9 @@ def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[i
 
 def _takes(report: NodeReport, pods: PodSet, gpu: GpuDevice) -> int:
     """What a part comes to of a GPU."""
-    share = share_for(report.shares, pods)
-    if share is None:
-        return pods.gpu_milli
-    return takes_milli(share, part_of(pods), gpu.memory_mib)
+    return charged_milli(
+        part_of(pods), report.shares, gpu.memory_mib, gpu.index, fractions=report.fractions
+    )
 
 
 def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
@@ -142,9 +141,26 @@ def bind_one(
     if gpus is None:
         gpus = pick_gpus(fleet, slot, pods, suitable, worth)
         isolation = isolation_at(fleet, slot, pods) if wants_fraction(pods) else ""
-    pod = f"{pods.name}-{index}"
-    binding = PodBinding(pod=pod, node=node, gpus=gpus, isolation=isolation)
+    binding = PodBinding(
+        pod=f"{pods.name}-{index}",
+        node=node,
+        gpus=gpus,
+        isolation=isolation,
+        charged_milli=_charged(fleet, slot, pods, suitable, gpus),
+    )
     return binding, holding(cluster, binding, pods)
+
+
+def _charged(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, gpus: tuple[int, ...]
+) -> int:
+    """What the part of a GPU is charged with; 0 = as much as the pods ask for."""
+    if suitable.offered is None or not gpus:
+        return 0
+    report = fleet.report_at(slot)
+    gpu = next(each for each in report.gpus if each.index == gpus[0])
+    milli = _takes(report, pods, gpu)
+    return milli if milli != pods.gpu_milli else 0
 
 
 def pods_that_fit(

@@ -21,15 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.fleet import WHOLE, Fleet
-from berthmaster.engine.fleet.needs import NO_PLACE, Suitable, kind_of
-from berthmaster.engine.fleet.pieces import makes_slice, pieces_of, pieces_on, place_label
+from berthmaster.engine.fleet.needs import NO_PLACE, Suitable, kind_of, wants_fraction
+from berthmaster.engine.fleet.pieces import makes_slice, pieces_on, place_label
+from berthmaster.engine.fleet.shares import counted
 from berthmaster.engine.scoring.room import room_of
 from berthmaster.engine.scoring.value import NOT_HERE, Worth, score_nodes
+from berthmaster.messages.fleet import GpuDevice
 from berthmaster.messages.workload import MAX_PODS, ONE_NODE, PodSet
 
 PLACES_TRIED: Final = 64
 TOO_FEW_NODES: Final = "too few nodes for its pods, even if nothing ran there"
 NO_LARGE_PLACE: Final = "no place large enough for its pods, even if nothing ran there"
+TOO_FEW_HEALTHY: Final = "too few GPUs a node even if nothing ran there, as others are unhealthy"
+TOO_LITTLE_CPU: Final = "too few CPUs a node, even if nothing ran there"
+TOO_LITTLE_MEMORY: Final = "too little memory a node, even if nothing ran there"
 
 Mask = NDArray[np.bool_]  # nodes of a cluster
 
@@ -137,24 +142,29 @@ def most_a_node(pods: PodSet) -> int:
 def never(
     fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], suitables: Sequence[Suitable]
 ) -> str:
-    """Why the cluster could not take a gang if it were empty, "" if each set alone could be had.
-    It looks at every node: for people who ask, not for decisions."""
+    """Return why the cluster could not take a gang if nothing ran there; "" if it might.
+
+    It looks at each node that suits, until there is room enough: for people who ask, not for
+    decisions. Nodes that are not ready, or are cordoned, count: they may come back. Unhealthy GPUs
+    do not count.
+    """
     first, last = fleet.span(cluster)
     for pods, suitable in zip(pod_sets, suitables, strict=True):
-        if not shaped((pods,)):
-            continue
         one_node = pods.topology is not None and pods.topology.same == ONE_NODE
         rooms: dict[int, int] = {}
-        for slot in range(first, last):
-            if suitable.nodes[slot]:
-                place = slot if one_node else 0
-                if suitable.places is not None:
-                    place = int(suitable.places[slot])
-                rooms[place] = rooms.get(place, 0) + _empty_room(fleet, slot, pods, suitable)
-        if max(rooms.values(), default=0) < pods.count:
+        for slot in (first + np.flatnonzero(suitable.nodes[first:last])).tolist():
+            place = slot if one_node else 0
+            if suitable.places is not None:
+                place = int(suitable.places[slot])
+            rooms[place] = rooms.get(place, 0) + _empty_room(fleet, slot, pods, suitable)
+            if rooms[place] >= pods.count:
+                break
+        else:
+            if not any(rooms.values()) and (lack := _closest_lack(fleet, cluster, pods, suitable)):
+                return lack
             same = ONE_NODE if one_node else place_label(pods)
             return f"{NO_LARGE_PLACE} ({same})" if same else TOO_FEW_NODES
-    return ""
+    return TOO_FEW_NODES if len(pod_sets) > 1 and _exceed(fleet, cluster, pod_sets) else ""
 
 
 def _empty_room(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> int:
@@ -167,11 +177,64 @@ def _empty_room(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> in
         room = min(room, report.allocatable.memory_mib // pods.memory_mib)
     if pods.gpus:
         milli = suitable.milli(slot, pods)
-        room = min(room, len(report.gpus) * (WHOLE // milli) // pods.gpus)
-    there = dict(pieces_on(report))
-    for name, count in pieces_of(pods):
-        room = min(room, there.get(name, 0) // count)
+        gpus = len(_usable_gpus(fleet, slot, pods, suitable))
+        room = min(room, gpus * (WHOLE // milli) // pods.gpus)
+    there = dict(pieces_on(report)) | {
+        share.resource: share.count for share in report.shares if counted(share)
+    }
+    for name, count, nodes in suitable.pieces:
+        if nodes is None or nodes[slot]:
+            room = min(room, there.get(name, 0) // count)
     return room
+
+
+def _usable_gpus(fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable) -> list[GpuDevice]:
+    """GPUs that pods of the set could have if nothing ran there."""
+    may = None if suitable.gpus is None else suitable.gpus[slot]
+    return [
+        gpu
+        for at, gpu in enumerate(fleet.report_at(slot).gpus)
+        if gpu.healthy
+        and (may is None or may[at])
+        and not (gpu.parts_only and not wants_fraction(pods))
+    ]
+
+
+def _closest_lack(fleet: Fleet, cluster: int, pods: PodSet, suitable: Suitable) -> str:
+    """What one pod lacks on every node, of the node that comes closest; "" if nobody knows."""
+    first, last = fleet.span(cluster)
+    found: list[tuple[int, int, str]] = []
+    for slot in (first + np.flatnonzero(suitable.nodes[first:last])).tolist():
+        report = fleet.report_at(slot)
+        there = report.allocatable
+        usable = len(_usable_gpus(fleet, slot, pods, suitable))
+        if usable < pods.gpus:
+            ill = sum(not gpu.healthy for gpu in report.gpus)
+            parts = sum(gpu.parts_only for gpu in report.gpus if gpu.healthy)
+            others = [(ill, "unhealthy"), (0 if wants_fraction(pods) else parts, "shared or cut")]
+            told = ", ".join(f"{number} {what}" for number, what in others if number)
+            why = TOO_FEW_HEALTHY if not others[1][0] else f"{TOO_FEW_HEALTHY}, shared or cut"
+            found.append((0, -usable, f"{why} ({usable} of {len(report.gpus)}: {told})"))
+        elif there.cpu_milli < pods.cpu_milli:
+            found.append((1, 0, f"{TOO_LITTLE_CPU} ({there.cpu_milli / 1000:g})"))
+        elif there.memory_mib < pods.memory_mib:
+            found.append((2, 0, f"{TOO_LITTLE_MEMORY} ({there.memory_mib} MiB)"))
+    return max(found, default=(0, 0, ""), key=lambda each: (each[0], -each[1]))[2]
+
+
+def _exceed(fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet]) -> bool:
+    """Whether sets that fit one by one are more together than all nodes of the cluster have."""
+    first, last = fleet.span(cluster)
+    reports = [fleet.report_at(slot) for slot in range(first, last)]
+    usable = [gpu for report in reports for gpu in report.gpus if gpu.healthy]
+    whole = sum(not gpu.parts_only for gpu in usable)
+    return (
+        sum(p.count * p.cpu_milli for p in pod_sets) > sum(r.allocatable.cpu_milli for r in reports)
+        or sum(p.count * p.memory_mib for p in pod_sets)
+        > sum(r.allocatable.memory_mib for r in reports)
+        or sum(p.count * p.gpus * p.gpu_milli for p in pod_sets) > WHOLE * len(usable)
+        or sum(p.count * p.gpus for p in pod_sets if not wants_fraction(p)) > whole
+    )
 
 
 class Chooser:

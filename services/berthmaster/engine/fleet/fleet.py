@@ -15,7 +15,7 @@ from berthmaster.engine.fleet.arrays import ABSENT, Arrays
 from berthmaster.engine.fleet.links import Links, links_of
 from berthmaster.engine.fleet.models import resources_of
 from berthmaster.engine.fleet.pieces import Pieces, Tpus, foreign_pieces, pieces_on, tpus_on
-from berthmaster.engine.fleet.shares import Part, counted, enough, sized_milli, takes_milli
+from berthmaster.engine.fleet.shares import Part, charged_milli, counted, enough
 from berthmaster.engine.fleet.touched import Touched
 from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.fleet import NodeReport, Share, Taint
@@ -52,6 +52,7 @@ class NodeKind(NamedTuple):
     pieces: Pieces = ()  # TPUs and other extended resources, taken or not
     tpus: Tpus | None = None
     indices: tuple[int, ...] = ()  # of the GPUs, by position
+    parts_only: tuple[int, ...] = ()  # positions of GPUs that are never handed out whole
 
 
 class _Used:
@@ -174,6 +175,11 @@ class Fleet:
         """What the workload's live placement takes."""
         return self._holdings.get(key, ())
 
+    def charged_milli(self, held: Holding, gpu: int) -> int:
+        """What a pod is charged with for one of its GPUs; as it asks where nobody reports it."""
+        report = self._reports.get(held[:2])
+        return _charged(report, _part(held), gpu) if report is not None else held.gpu_milli
+
     def charge(self, holdings: Sequence[Holding], sign: int) -> None:
         """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
         for held in holdings:
@@ -290,13 +296,14 @@ class Fleet:
             for resource, number in pieces:
                 if resource in there:
                     self.arrays.pieces[resource][slot] -= sign * number
-        if not gpu_memory_mib or gpu_milli == WHOLE:
+        plain_part = not gpu_memory_mib and self.report_at(slot).fractions
+        if gpu_milli == WHOLE or plain_part:
             self._shift(slot, sign * cpu_milli, sign * memory_mib, gpus, sign * gpu_milli)
             return
         self._shift(slot, sign * cpu_milli, sign * memory_mib, (), 0)
         report, part = self.report_at(slot), _part(held)
         for gpu in gpus:
-            milli = sized_milli(part, _memory(report, gpu))
+            milli = _charged(report, part, gpu)
             self._shift(slot, 0, 0, (gpu,), sign * milli)
 
     def _shift(
@@ -383,15 +390,10 @@ class Fleet:
         if used is not None:
             taken = dict(used.gpu)
             for (gpu, part), number in used.parts.items():
-                if not report.shares:
-                    taken[gpu] += number * (sized_milli(part, _memory(report, gpu)) - part.milli)
-                    continue
+                taken[gpu] += number * (_charged(report, part, gpu) - part.milli)
                 share = enough(report.shares, part)
-                if share is not None:
-                    milli = takes_milli(share, part, _memory(report, gpu))
-                    taken[gpu] += number * (milli - part.milli)
-                    if share.resource in left:
-                        left[share.resource] -= number
+                if share is not None and share.resource in left:
+                    left[share.resource] -= number
         for resource, pieces in left.items():
             self.arrays.pieces[resource][slot] = pieces
         return taken
@@ -401,8 +403,9 @@ def _part(held: Holding) -> Part:
     return Part(held.gpu_milli, held.gpu_memory_mib, held.mig_profile, held.isolation)
 
 
-def _memory(report: NodeReport, index: int) -> int:
-    return next((gpu.memory_mib for gpu in report.gpus if gpu.index == index), 0)
+def _charged(report: NodeReport, part: Part, index: int) -> int:
+    memory_mib = next((gpu.memory_mib for gpu in report.gpus if gpu.index == index), 0)
+    return charged_milli(part, report.shares, memory_mib, index, fractions=report.fractions)
 
 
 def kind_of(report: NodeReport) -> NodeKind:
@@ -419,6 +422,7 @@ def kind_of(report: NodeReport) -> NodeKind:
         pieces_on(report),
         tpus_on(report),
         tuple([gpu.index for gpu in report.gpus]),
+        tuple([at for at, gpu in enumerate(report.gpus) if gpu.parts_only]),
     )
 
 

@@ -28,14 +28,14 @@ from berthmaster.engine.fleet.pieces import (
 )
 from berthmaster.engine.fleet.shares import (
     NOT_HELD,
+    Charges,
+    charged_milli,
     counted,
     enough,
     is_hard_enough,
     isolation_of,
     part_of,
     share_for,
-    sized_milli,
-    takes_milli,
 )
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.messages.workload import (
@@ -51,6 +51,17 @@ NO_PLACE = -1  # a node without the label that names places
 _SHAPES_KEPT = 4096
 _FILTERS_KEPT = 128  # each takes a byte or more a node
 _SHAPE_ENCODER = msgspec.msgpack.Encoder(order="sorted")
+
+
+class CappedPodSet(PodSet, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """Pods that each take a part of a GPU, with what their queue lets a part cost.
+
+    Only the engine makes such sets, from requests that it narrows while it looks for room.
+    Example: ``(("A100", 250), ("T4", 0))`` admits parts that are charged at most 250 milli of an
+    A100, and no part of a T4. A model that is not named is admitted.
+    """
+
+    charged_at_most: tuple[tuple[str, int], ...]  # model of a GPU, milli of it
 
 
 def shape_of(request: JobRequest) -> bytes:
@@ -78,7 +89,8 @@ def of_one_pod(topology: Topology | None) -> Topology | None:
 
 
 def gpu_milli(request: JobRequest) -> int:
-    """GPU milli that all its pods take."""
+    """GPU milli that all its pods ask for. Placed pods are charged no less: see
+    ``lifecycle.charges``."""
     return sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets)
 
 
@@ -103,6 +115,7 @@ class Suitable(NamedTuple):
     domains: NDArray[np.int8] | None = None  # [N, G] of GPUs; None = each pod may mix them
     places: NDArray[np.int32] | None = None  # [N], values of the label that pods are to share
     pieces: tuple[Counted, ...] = ()
+    charges: Charges = ()  # of pods that take a part of a GPU; () = no node takes them
 
     def milli(self, slot: int, pods: PodSet) -> int:
         """What one pod takes of a GPU on a node."""
@@ -145,7 +158,23 @@ def suitable_nodes(fleet: Fleet, pods: PodSet) -> Suitable:
     pieces = parts
     if nodes.any():  # else nobody may have arrays for them
         pieces += tuple(Counted(name, count, None) for name, count in pieces_of(pods))
-    return Suitable(fleet.layout, nodes, gpus, why_not, offered, domains, places, pieces)
+    charges: Charges = ()
+    if wants_fraction(pods):
+        kinds = np.unique(fleet.arrays.kind[nodes]).tolist() if nodes.any() else []
+        found = {
+            (fleet.kinds[number].gpus[at][0], _charged(fleet.kinds[number], at, pods))
+            for number in kinds
+            for at in verdicts[number][0]
+        }
+        charges = tuple(sorted(found))
+    return Suitable(fleet.layout, nodes, gpus, why_not, offered, domains, places, pieces, charges)
+
+
+def _charged(kind: NodeKind, at: int, pods: PodSet) -> int:
+    """What a part of the GPU at this position is charged with."""
+    return charged_milli(
+        part_of(pods), kind.shares, kind.gpus[at][1], kind.indices[at], fractions=kind.fractions
+    )
 
 
 def _places(
@@ -185,17 +214,16 @@ def _offered(
     fleet: Fleet, pods: PodSet, verdicts: list[tuple[tuple[int, ...], str]]
 ) -> tuple[NDArray[np.int64] | None, tuple[Counted, ...]]:
     """What a part comes to on each node, and the offers of which there are only so many."""
-    part = part_of(pods)
-    sized = part.memory_mib > 0
+    sized = pods.gpu_memory_mib > 0
     if not wants_fraction(pods) or not (sized or any(kind.shares for kind in fleet.kinds)):
         return None, ()
     taken = [share_for(kind.shares, pods) for kind in fleet.kinds]
     by_kind = []
-    for (positions, why), kind, share in zip(verdicts, fleet.kinds, taken, strict=True):
+    for (positions, why), kind in zip(verdicts, fleet.kinds, strict=True):
         # Of GPUs that differ, by the one of which a part is most.
-        least_mib = min((kind.gpus[p][1] for p in positions), default=0) if not why else 0
-        milli = sized_milli(part, least_mib)
-        by_kind.append(milli if share is None else takes_milli(share, part, least_mib))
+        by_kind.append(
+            max((_charged(kind, p, pods) for p in positions), default=WHOLE) if not why else WHOLE
+        )
     by_resource: dict[str, NDArray[np.bool_]] = {}
     for number, share in enumerate(taken):
         if share is not None and counted(share):
@@ -330,6 +358,8 @@ NO_PROFILE = "no such MIG profile"
 TOO_SOFT = "no part of a GPU with so hard a limit"
 NO_PART = "no such part of a GPU"
 NOT_LINKED = "too few GPUs in one NVLink or NUMA domain"
+TOO_DEAR = "charges more for a part of a GPU than its queue has left"
+TOO_FEW_WHOLE = "too few whole GPUs a node even if nothing ran there, as others are shared or cut"
 _NO_LABELS = "no node has the labels"
 _CLOSENESS = (
     _NO_LABELS,
@@ -346,7 +376,9 @@ _CLOSENESS = (
     NO_PROFILE,
     TOO_SOFT,
     NO_PART,
+    TOO_DEAR,
     "GPUs are handed out whole only",
+    TOO_FEW_WHOLE,
     "too few GPUs a node",
     NO_MODEL,
     NO_RESOURCE,
@@ -381,6 +413,10 @@ def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
             return (), "too little GPU memory"
     if len(positions) < pods.gpus:
         return (), "too few GPUs a node"
+    if kind.parts_only and not wants_fraction(pods):
+        positions = tuple(p for p in positions if p not in kind.parts_only)
+        if len(positions) < pods.gpus:
+            return (), f"{TOO_FEW_WHOLE} ({len(positions)} of {len(kind.gpus)})"
     if why := _no_part(kind, pods):
         return (), why
     share = share_for(kind.shares, pods) if wants_fraction(pods) else None
@@ -388,6 +424,13 @@ def gpus_for(kind: NodeKind, pods: PodSet) -> tuple[tuple[int, ...], str]:
         positions = tuple(p for p in positions if kind.indices[p] in share.gpus)
         if not positions:
             return (), NO_PART
+    if isinstance(pods, CappedPodSet):
+        most = dict(pods.charged_at_most)
+        positions = tuple(
+            p for p in positions if _charged(kind, p, pods) <= most.get(kind.gpus[p][0], WHOLE)
+        )
+        if not positions:
+            return (), TOO_DEAR
     if len(set(kind.resources)) > 1:
         by_resource = [
             tuple(p for p in positions if kind.resources[p] == r) for r in kind.resources

@@ -44,6 +44,10 @@ _ISOLATION_OF: Final[Mapping[str, Isolation]] = {
 _GPU_MILLI: Final = 1000
 
 
+# GPU model, milli that a part of such a GPU is charged with: once for each price, in order.
+Charges = tuple[tuple[str, int], ...]
+
+
 class Part(NamedTuple):
     """A part of one GPU, as it is asked for."""
 
@@ -136,6 +140,34 @@ def piece_milli(milli: int) -> int:
     one milli: four quarters are 249 each."""
     pieces = max(1, _GPU_MILLI // milli) if milli else 1
     return min(milli, (_GPU_MILLI - 1) // pieces)
+
+
+def charged_milli(
+    part: Part,
+    shares: Sequence[Share],
+    gpu_memory_mib: int,
+    index: int | None = None,
+    *,
+    fractions: bool = True,
+) -> int:
+    """Return the GPU milli that one pod is charged with for one GPU of a node. ``index``: of the
+    GPU, where the node's GPUs are offered in different parts; None = any.
+
+    Every limit, account and report counts by this function. Example: ``Part(1, 8192)``, which is 8
+    GiB of memory, costs 500 on a GPU of 16 GiB, 103 on one of 80,000 MiB, and 333 on a node that
+    offers replicas of a third. Whole GPUs, and nodes without ``fractions``, cost 1000. A part by
+    memory costs 1000 too where nobody reports the GPU's memory (0): more it cannot take.
+    """
+    if part.milli >= _GPU_MILLI or not fractions:
+        return _GPU_MILLI
+    if index is not None and any(share.gpus for share in shares):
+        shares = [share for share in shares if not share.gpus or index in share.gpus]
+    share = enough(shares, part)
+    if part.memory_mib and not gpu_memory_mib and (share is None or not counted(share)):
+        return _GPU_MILLI
+    if share is None:
+        return min(_GPU_MILLI, sized_milli(part, gpu_memory_mib))
+    return min(_GPU_MILLI, takes_milli(share, part, gpu_memory_mib))
 
 
 def least_milli(share: Share) -> int:

@@ -154,11 +154,15 @@ def _costs(terms: NDArray[np.float64], now_s: float, restart_s: float) -> Ints:
 
 
 def _lacking(fleet: Fleet, nodes: Ints, need: PodNeed) -> tuple[Ints, Ints, Ints]:
-    """What each node has too little of."""
+    """What each node has too little of, at least. What is free of GPUs that others share counts for
+    a whole one too: nothing of it has to go. Example: three parts of 313 milli fill a GPU, and a
+    whole one lacks 939 there."""
     arrays = fleet.arrays
-    free = WHOLE * arrays.whole[nodes] if need.gpu_milli == WHOLE else arrays.milli[nodes]
+    gpu_milli = need.gpus * need.gpu_milli - arrays.milli[nodes]
+    if need.gpu_milli == WHOLE:
+        gpu_milli = np.where(arrays.whole[nodes] < need.gpus, np.maximum(gpu_milli, 1), gpu_milli)
     return (
-        need.gpus * need.gpu_milli - free,
+        gpu_milli,
         need.cpu_milli - arrays.cpu[nodes],
         need.memory_mib - arrays.memory[nodes],
     )

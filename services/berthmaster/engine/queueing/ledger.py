@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.fleet import WHOLE
-from berthmaster.engine.fleet.shares import part_of, sized_milli
+from berthmaster.engine.fleet.pieces import pieces_of, pieces_on
+from berthmaster.engine.fleet.shares import charged_milli, part_of
 from berthmaster.engine.queueing.queues import CPU, GPU, MEMORY, MODEL, Amounts, of_model
 from berthmaster.lifecycle.workload import Key
 from berthmaster.lifecycle.workload import key as named
@@ -45,6 +46,7 @@ class Ledger:
         self._used: dict[str, Amounts] = {}
         self.running: Counter[str] = Counter()  # queue -> live jobs
         self._holders: Counter[tuple[str, Key]] = Counter()  # queue, job -> itself and live parts
+        self._milli_of: Counter[tuple[str, Key]] = Counter()  # queue, job -> GPU milli of them
         self._counts_in: dict[str, tuple[str, ...]] = {}  # queue -> parents whose account it is in
         self._together: dict[str, Amounts] = {}  # parent -> what it and all below it have
         self._running_together: Counter[str] = Counter()
@@ -110,6 +112,17 @@ class Ledger:
 
         return used, running
 
+    def gpu_milli_of_job(self, queue: str, job: Key) -> int:
+        """What a job's live placement, or all its live parts together, are charged with in GPUs."""
+        return self._milli_of.get((queue, job), 0)
+
+    def gpu_milli_beside(self, key: Key) -> int:
+        """What the other live parts of a placement's job are charged with in GPUs."""
+        live = self._live.get(key)
+        if live is None:
+            return 0
+        return self._milli_of[live.queue, live.job] - live.amounts.get(GPU, 0)
+
     def accounts(self) -> dict[str, Mapping[str, int]]:
         """What every queue has, parents with all below them."""
         return {**self._used, **self._together}
@@ -151,6 +164,7 @@ class Ledger:
         self._live[key] = _Live(queue, job, request, cluster, pods, amounts)
         _add(self._used.setdefault(queue, {}), amounts, +1)
         self._charge_parents(queue, amounts, +1)
+        self._milli_of[queue, job] += amounts.get(GPU, 0)
         self._holders[queue, job] += 1
         if self._holders[queue, job] == 1:
             self.running[queue] += 1
@@ -163,9 +177,10 @@ class Ledger:
             return
         _add(self._used[live.queue], live.amounts, -1)
         self._charge_parents(live.queue, live.amounts, -1)
+        self._milli_of[live.queue, live.job] -= live.amounts.get(GPU, 0)
         self._holders[live.queue, live.job] -= 1
         if not self._holders[live.queue, live.job]:
-            del self._holders[live.queue, live.job]
+            del self._holders[live.queue, live.job], self._milli_of[live.queue, live.job]
             self.running[live.queue] -= 1
             self._count_in_parents(live.queue, -1)
         for binding in live.pods:
@@ -183,14 +198,13 @@ class Ledger:
     def node_changed(self, before: NodeReport | None, after: NodeReport | None) -> bool:
         """A node came, changed or went. Whether a queue's account changed by it: call it when
         ``report_of`` gives what is true now."""
-        if before is not None and after is not None and before.gpus == after.gpus:
-            if before.allocatable == after.allocatable:
+        same_prices = False
+        if before is not None and after is not None:
+            same_gpus = before.gpus == after.gpus
+            same_shares = before.shares == after.shares and before.fractions == after.fractions
+            same_prices = same_shares and (same_gpus or _prices(before) == _prices(after))
+            if same_gpus and same_prices and before.allocatable == after.allocatable:
                 return False
-            same_models = True
-        else:
-            same_models = (
-                before is not None and after is not None and _models(before) == _models(after)
-            )
         known = after or before
         if known is None:
             return False
@@ -200,7 +214,7 @@ class Ledger:
             _add(there, node_amounts(before), -1)
         if after is not None:
             _add(there, node_amounts(after), +1)
-        if same_models:
+        if same_prices:
             return False
         keys = list(self._on_node.get((known.cluster, known.node), ()))
         for key in keys:
@@ -242,6 +256,7 @@ class Ledger:
 def node_amounts(report: NodeReport) -> Amounts:
     """What a node has, for whoever gets it: healthy GPUs only."""
     amounts = {CPU: report.allocatable.cpu_milli, MEMORY: report.allocatable.memory_mib}
+    amounts.update(pieces_on(report))
     models = [gpu.model for gpu in report.gpus if gpu.healthy]
     for model in dict.fromkeys(models):
         amounts[of_model(model)] = 1000 * models.count(model)
@@ -259,48 +274,45 @@ def job_of(key: Key, request: JobRequest) -> Key:
 def amounts_of(
     report_of: ReportOf, request: JobRequest, cluster: str, pods: tuple[PodBinding, ...]
 ) -> Amounts:
-    """What a placement takes: as much as was asked for, of the models where its pods are. A part
-    that is asked for by its memory is as much as that is there."""
-    if len(request.pod_sets) == 1 and len(pods) == 1:
-        return _amounts_of_one(report_of, request.pod_sets[0], cluster, pods[0])
-    by_name: dict[str, PodSet] = {}
+    """What a placement takes, of the models where its pods are. A part of a GPU is as much as its
+    node charges for it; pods without a place count as they ask."""
     amounts = {CPU: 0, MEMORY: 0, GPU: 0}
+    by_name: dict[str, PodSet] = {}
     for pod_set in request.pod_sets:
         by_name[pod_set.name] = pod_set
-        amounts[CPU] += pod_set.count * pod_set.cpu_milli
-        amounts[MEMORY] += pod_set.count * pod_set.memory_mib
-        amounts[GPU] += pod_set.count * pod_set.gpus * pod_set.gpu_milli
+        count = pod_set.count
+        amounts[CPU] += count * pod_set.cpu_milli
+        amounts[MEMORY] += count * pod_set.memory_mib
+        amounts[GPU] += count * pod_set.gpus * pod_set.gpu_milli
+        if pod_set.tpus or pod_set.resources:
+            for name, each in pieces_of(pod_set):
+                amounts[name] = amounts.get(name, 0) + count * each
     if not amounts[GPU]:
         return amounts
     for binding in pods:
         found = by_name.get(binding.pod.rpartition("-")[0])
         if found is None or not found.gpus:
             continue
-        gpu = _gpu(report_of(cluster, binding.node), binding)
+        report = report_of(cluster, binding.node)
+        gpu = _gpu(report, binding)
         name = of_model(gpu.model if gpu is not None else UNKNOWN_MODEL)
         milli = found.gpu_milli
-        if found.gpu_memory_mib and milli < WHOLE and gpu is not None:
-            milli = sized_milli(part_of(found), gpu.memory_mib)
+        if milli < WHOLE:
+            milli = _charged(found, binding, report, gpu)
             amounts[GPU] += milli - found.gpu_milli
         amounts[name] = amounts.get(name, 0) + found.gpus * milli
     return amounts
 
 
-def _amounts_of_one(
-    report_of: ReportOf, pods: PodSet, cluster: str, binding: PodBinding
-) -> Amounts:
-    """The same of a job of one pod, as most are."""
-    count = pods.count
-    milli = count * pods.gpus * pods.gpu_milli
-    amounts = {CPU: count * pods.cpu_milli, MEMORY: count * pods.memory_mib, GPU: milli}
-    if milli and binding.pod.rpartition("-")[0] == pods.name:
-        gpu = _gpu(report_of(cluster, binding.node), binding)
-        milli = pods.gpus * pods.gpu_milli
-        if pods.gpu_memory_mib and milli < WHOLE and gpu is not None:
-            milli = sized_milli(part_of(pods), gpu.memory_mib)
-            amounts[GPU] += milli - pods.gpu_milli
-        amounts[of_model(gpu.model if gpu is not None else UNKNOWN_MODEL)] = milli
-    return amounts
+def _charged(
+    pods: PodSet, binding: PodBinding, report: NodeReport | None, gpu: GpuDevice | None
+) -> int:
+    """What a part is charged with; on a node that nobody reports, as the decision had it."""
+    if report is None or gpu is None:
+        return binding.charged_milli or (WHOLE if pods.gpu_memory_mib else pods.gpu_milli)
+    return charged_milli(
+        part_of(pods), report.shares, gpu.memory_mib, gpu.index, fractions=report.fractions
+    )
 
 
 def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
@@ -314,8 +326,9 @@ def _gpu(report: NodeReport | None, binding: PodBinding) -> GpuDevice | None:
     return report.gpus[0]
 
 
-def _models(report: NodeReport) -> list[tuple[int, str]]:
-    return [(gpu.index, gpu.model) for gpu in report.gpus]
+def _prices(report: NodeReport) -> list[tuple[int, str, int]]:
+    """What of a node's GPUs decides what they, and parts of them, are charged as."""
+    return [(gpu.index, gpu.model, gpu.memory_mib) for gpu in report.gpus]
 
 
 def _add(amounts: Amounts, more: Mapping[str, int], sign: int) -> None:

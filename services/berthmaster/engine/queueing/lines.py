@@ -30,6 +30,7 @@ class Line:
         "_heap",
         "ask",
         "blocked_at",
+        "charged",
         "id",
         "left_alone",
         "looked",
@@ -44,6 +45,8 @@ class Line:
         self.queue = line_id[0]
         self.request = request  # of any member: for its shape, all are alike
         self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
+        # Layout of the fleet, and what one of it is charged there: of jobs with parts of GPUs.
+        self.charged: tuple[int, Ask] | None = None
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit

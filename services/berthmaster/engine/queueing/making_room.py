@@ -21,11 +21,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 
-from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
 from berthmaster.engine.queueing.tree import Level, Path
+from berthmaster.lifecycle.charges import charged_gpu_milli
 from berthmaster.lifecycle.fold import unsaved_s
 from berthmaster.lifecycle.workload import Key, Workload
+from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest
 
 CPU_MILLI_OF_A_GPU: Final = 16_000  # what work on CPUs alone is worth beside GPUs
@@ -65,9 +66,10 @@ class Loss(NamedTuple):
     every_s: float  # it writes a checkpoint so often; infinite = never
 
 
-def gpus_of(request: JobRequest) -> float:
-    """That it asks for; of one without any, what its CPUs are worth."""
-    if milli := gpu_milli(request):
+def gpus_of(request: JobRequest, pods: Sequence[PodBinding] = ()) -> float:
+    """GPUs that it is charged with, as far as it has places; without any, what its CPUs are
+    worth."""
+    if milli := charged_gpu_milli(request, pods):
         return milli / 1000
     return sum(pods.count * pods.cpu_milli for pods in request.pod_sets) / CPU_MILLI_OF_A_GPU
 
@@ -83,7 +85,7 @@ def loss_of(workload: Workload) -> Loss:
     request = workload.request
     if request is None:
         return Loss(0.0, 0.0, math.inf)
-    gpus = gpus_of(request) * ending_with(request) * (1 + workload.moves)
+    gpus = gpus_of(request, workload.pods) * ending_with(request) * (1 + workload.moves)
     since_s, every_s = workload.running_at_s, request.checkpoint_every_s
     if workload.checkpoint_at_s > since_s > 0.0:  # what it told counts, as ``unsaved_s`` has it
         return Loss(gpus, workload.checkpoint_at_s, math.inf)

@@ -1,26 +1,34 @@
 """Queues: what each may take of the fleet, what it has, and whose turn it is.
 
 Amounts are kept by resource: ``cpu`` in milli, ``memory`` in MiB, ``gpu`` in GPU milli of whatever
-model, and ``gpu/<model>`` in GPU milli of one. The rules of this file:
+model, ``gpu/<model>`` in GPU milli of one, and extended resources in pieces by their full names,
+such as ``rdma/hca``. The rules of this file:
 
 - A queue never exceeds its capability, in any resource that it names.
+- GPUs count as nodes charge for them (``engine/fleet/shares.py``, ``charged_milli``), not as
+  requests ask. A part of a GPU may cost more on one node than on another. A job has a right to run
+  where the cheapest place keeps the limits; ``Right.left`` says what dearer places may cost.
 - What a queue does not use others may borrow. Nobody borrows what another queue's guarantee still
   has to give while a job of that queue fits: jobs within their queue's guarantee go first of all.
 - Then go the queues of higher priority, then those below what they deserve, then the one with the
   least weighted dominant share; the age of its first job and its name decide a tie.
 - A dominant share is the largest of a queue's shares of the fleet: allocated * multiplier / total,
-  over CPU, memory and each GPU model, divided by the queue's weight. What no node has counts not.
+  over CPU, memory and each GPU model, divided by the queue's weight. What no node has counts not,
+  and neither do extended resources.
 - Making room for a guarantee that is lent out is preemption's business: nothing here stops a job.
 - Queues may have parents (tree.py). Then all of this holds among the children of one parent, and
   for a job among the queues on its way to the top, each with what all below it have together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from berthmaster.engine.fleet.fleet import WHOLE
 from berthmaster.engine.fleet.models import is_one_of
+from berthmaster.engine.fleet.pieces import pieces_of
+from berthmaster.engine.fleet.shares import Charges
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.workload import JobRequest
 
@@ -85,44 +93,97 @@ def _amounts(setting: QueueSetting, name: str) -> Amounts:
     return found if gpus is None else {GPU: gpus} | found
 
 
+class SetAsk(NamedTuple):
+    """What pods that accept the same GPU models are charged together."""
+
+    models: Models  # acceptable; () = any
+    milli: int  # where that is least
+    charges: Charges = ()  # by GPU model and price, of pods that take parts of GPUs; () = no matter
+
+    def least_of(self, resource: str) -> int:
+        """The least that the pods are charged on GPUs of a resource, 0 where there are none."""
+        prices = prices_of(self.charges, resource)
+        return min(prices, default=0) if self.charges else self.milli
+
+
 class Ask(NamedTuple):
-    """What a job asks for. It may not say which GPU model it wants, or say several."""
+    """What a job is charged with at least, whatever its place. It may not say which GPU model it
+    wants, or say several."""
 
     cpu_milli: int
     memory_mib: int
     gpu_milli: int
-    sets: tuple[tuple[tuple[str, ...], int], ...]  # acceptable models, () = any -> milli of them
+    sets: tuple[SetAsk, ...]
     jobs: int = 1  # that it adds to those that run: none, if it is of one that counts already
+    pieces: tuple[tuple[str, int], ...] = ()  # extended resource, how many
+    held_milli: int = 0  # GPU milli that the same job is charged with already
+
+    @property
+    def varies(self) -> bool:
+        """Whether some nodes charge it more than others."""
+        return any(len(one.charges) > 1 for one in self.sets)
 
     def of(self, resource: str, models: Models) -> int:
-        """The most that it may take of a resource."""
+        """The most that it may take of a resource, at the least price."""
         if resource == CPU:
             return self.cpu_milli
         if resource == MEMORY:
             return self.memory_mib
         if resource == GPU:
             return self.gpu_milli
-        return sum(milli for wanted, milli in self.sets if meet(wanted, resource, models))
+        if not resource.startswith(MODEL):
+            return dict(self.pieces).get(resource, 0)
+        return sum(
+            one.least_of(resource) for one in self.sets if meet(one.models, resource, models)
+        )
 
     def names(self, resource: str, models: Models) -> bool:
         """Whether it says by itself that it takes of this resource."""
         if resource.startswith(MODEL):
-            return any(wanted and meet(wanted, resource, models) for wanted, _ in self.sets)
+            return any(one.models and meet(one.models, resource, models) for one in self.sets)
         return self.of(resource, models) > 0
 
 
-def ask_of(request: JobRequest) -> Ask:
-    """What all pods of a request ask for together."""
+def prices_of(charges: Charges, resource: str) -> list[int]:
+    """The prices of a part on GPUs of a resource: ``gpu``, or one model's."""
+    if resource == GPU:
+        return [milli for _, milli in charges]
+    named = (resource.removeprefix(MODEL),)
+    return [milli for model, milli in charges if is_one_of(named, model)]
+
+
+def ask_of(request: JobRequest, charges_of: Callable[[int], Charges] | None = None) -> Ask:
+    """Return what all pods of a request are charged with at least, together.
+
+    ``charges_of``: of a pod set, by its number, what nodes charge for a part of a GPU; empty where
+    no node takes the pods. Without it parts count as the request asks for them, which is what is
+    known of them wherever they go.
+    """
     cpu = memory = gpu = 0
-    sets: dict[tuple[str, ...], int] = {}
-    for pods in request.pod_sets:
+    sets: dict[Models, int] = {}
+    parts: list[SetAsk] = []
+    pieces: dict[str, int] = {}
+    for number, pods in enumerate(request.pod_sets):
         cpu += pods.count * pods.cpu_milli
         memory += pods.count * pods.memory_mib
+        if pods.tpus or pods.resources:
+            for name, each in pieces_of(pods):
+                pieces[name] = pieces.get(name, 0) + pods.count * each
         milli = pods.count * pods.gpus * pods.gpu_milli
-        if milli:
-            gpu += milli
+        if not milli:
+            continue
+        charges: Charges = ()
+        if charges_of is not None and pods.gpu_milli < WHOLE:
+            charges = tuple((model, pods.count * each) for model, each in charges_of(number))
+        if charges:
+            milli = min(each for _, each in charges)
+            parts.append(SetAsk(pods.gpu_models, milli, charges))
+        else:
             sets[pods.gpu_models] = sets.get(pods.gpu_models, 0) + milli
-    return Ask(cpu, memory, gpu, tuple(sets.items()), int(request.part is None))
+        gpu += milli
+    of_sets = (*(SetAsk(models, milli) for models, milli in sets.items()), *parts)
+    every = tuple(sorted(pieces.items()))
+    return Ask(cpu, memory, gpu, of_sets, int(request.part is None), every)
 
 
 @lru_cache(maxsize=4096)
@@ -185,8 +246,10 @@ def dominant_share(
     most = 0.0
     for resource, amount in used.items():
         total = totals.get(resource, 0)
-        if resource == GPU or total <= 0 or amount <= 0:  # models are the resources, not their sum
+        if total <= 0 or amount <= 0:
             continue
+        if resource not in (CPU, MEMORY) and not resource.startswith(MODEL):
+            continue  # models are the resources, not their sum
         share = amount * multipliers.get(resource, 1.0) / total
         if share > most:
             most = share
@@ -198,6 +261,9 @@ class Right(NamedTuple):
 
     refusal: str  # why not, or ""
     barred: tuple[str, ...] = ()  # names of models of which it would exceed its capability
+    left: tuple[tuple[str, int], ...] = ()
+    # GPU resource, milli that the job may be charged of it: only of jobs that some nodes charge
+    # more than others.
 
 
 _UNLIMITED: Final = Right("")
@@ -217,28 +283,36 @@ def right(
     if share.held:
         return Right(f"{who} is held")
     most = share.max_job_gpu_milli
-    if most is not None and ask.gpu_milli > most:
+    if most is not None and ask.gpu_milli + ask.held_milli > most:
         return Right(f"{who} takes no job of more than {most / 1000:g} GPUs")
     if share.max_running is not None and ask.jobs and running + ask.jobs > share.max_running:
         return Right(f"{who} runs the {share.max_running} jobs that it may")
+    left: dict[str, int] = {}
+    if most is not None and ask.varies:
+        left[GPU] = most - ask.held_milli
     if not share.capability:
-        return _UNLIMITED
+        return Right("", (), tuple(left.items())) if left else _UNLIMITED
     barred = []
     for resource, limit in share.capability.items():
         asked = ask.of(resource, models)
-        if not asked or used_of(used, resource) + asked <= limit:
+        if not asked:
+            continue
+        free = limit - used_of(used, resource)
+        if ask.varies and (resource == GPU or resource.startswith(MODEL)):
+            left[resource] = min(free, left.get(resource, free))
+        if asked <= free:
             continue
         if not resource.startswith(MODEL):
             return Right(f"{who} is at its capability of {amount_text(resource, limit)}")
         barred.append(resource.removeprefix(MODEL))
     names = tuple(barred)
-    for wanted, _ in ask.sets if names else ():
+    for wanted, *_ in ask.sets if names else ():
         there = models_left(wanted, (), models)
         if there and not models_left(wanted, (*barred_before, *names), models):
             told = next((n for n in names if meet(wanted, of_model(n), models)), names[0])
             limit_text = amount_text(of_model(told), share.capability[of_model(told)])
             return Right(f"{who} is at its capability of {limit_text}")
-    return Right("", names)
+    return Right("", names, tuple(left.items()))
 
 
 def models_left(wanted: tuple[str, ...], barred: tuple[str, ...], models: Models) -> Models:
@@ -251,9 +325,11 @@ def models_left(wanted: tuple[str, ...], barred: tuple[str, ...], models: Models
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """For people: 1.5 GPUs, 8 H100, 4 CPUs, 512 MiB of memory."""
+    """For people: 1.5 GPUs, 8 H100, 4 CPUs, 512 MiB of memory, 2 rdma/hca."""
     if resource == MEMORY:
         return f"{amount} MiB of memory"
+    if resource not in (CPU, GPU) and not resource.startswith(MODEL):
+        return f"{amount} {resource}"
     unit = {CPU: "CPUs", GPU: "GPUs"}.get(resource, resource.removeprefix(MODEL))
     return f"{amount / 1000:g} {unit}"
 

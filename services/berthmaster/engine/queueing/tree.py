@@ -126,13 +126,16 @@ def right_along(
         own = path[0]
         return right(own, used(own.queue), running(own.queue), ask, models)
     barred: list[str] = []
+    left: dict[str, int] = {}
     for at, share in enumerate(path):
         who = f"the queue {share.queue}, above its own," if at else "its queue"
         found = right(share, used(share.queue), running(share.queue), ask, models, who, barred)
         if found.refusal:
             return found
         barred += found.barred
-    return Right("", tuple(dict.fromkeys(barred)))
+        for resource, milli in found.left:
+            left[resource] = min(milli, left.get(resource, milli))
+    return Right("", tuple(dict.fromkeys(barred)), tuple(left.items()))
 
 
 def gpus_in(amounts: Mapping[str, int]) -> int:

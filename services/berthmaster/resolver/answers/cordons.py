@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final
 
-from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.leaving import drain_words
+from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import CordonsReply, CordonView, StillThere
 from berthmaster.messages.control import Cordon
@@ -78,7 +78,7 @@ def _names(know: Knowledge, cordon: Cordon) -> Iterator[str]:
 
 
 def _gpus(workload: Workload) -> float:
-    return gpu_milli(workload.request) / 1000 if workload.request is not None else 0.0
+    return gpu_milli_of(workload) / 1000
 
 
 def leaving_words(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> str:

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.engine.fitting.topology import never, shaped
-from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_SOFT
+from berthmaster.engine.fitting.topology import never
+from berthmaster.engine.fleet.needs import NO_MODEL, NO_PROFILE, NOT_LINKED, TOO_DEAR, TOO_SOFT
 from berthmaster.engine.fleet.pieces import NO_PIECES, NO_TOPOLOGY, TOO_FEW_PIECES, pieces_of
 from berthmaster.engine.queueing.queues import GPU, QueueShare
 from berthmaster.fleetview.filters import BUSY, NOT_ASKED
@@ -40,7 +40,7 @@ from berthmaster.resolver.deciding.turns import (
     queue_refusal,
     queue_right,
     shortlist_of,
-    without_models,
+    within_right,
 )
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.settings import Policy
@@ -462,7 +462,7 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
     ranking = shortlist.ranking(best[0]) if best else ()
     if refusal:
         return DryRunReply(placed=False, summary=f"would wait: {refusal}", ranking=ranking)
-    allowed = without_models(know, queue_right(know, request), request)
+    allowed = within_right(know, queue_right(know, request), request)
     found = cycle.bind(allowed or request, shortlist)
     if found is None:
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
@@ -500,16 +500,17 @@ def _tried(cycle: Cycle, tenant: str, request: JobRequest) -> DryRunReply:
 def _look(cycle: Cycle, request: JobRequest) -> tuple[Shortlist, str]:
     right = queue_right(cycle.know, request)
     shortlist = shortlist_of(cycle, request, right)
-    narrowed = without_models(cycle.know, right, request) or request
+    shortlist = shortlist._replace(filtered=dict(shortlist.filtered))  # others share them
+    narrowed = within_right(cycle.know, right, request) or request
     if shortlist.candidates and cycle.bind(narrowed, shortlist) is None:
         shortlist.candidates.clear()
-    if shaped(request.pod_sets) and sum(pods.count for pods in request.pod_sets) > 1:
-        _tell_never(cycle.know, shortlist, request)
+    _tell_never(cycle.know, shortlist, request)
     return shortlist, right.refusal
 
 
 def _tell_never(know: Knowledge, shortlist: Shortlist, request: JobRequest) -> None:
-    """A cluster that is busy might be too small for what is asked even when it is not."""
+    """A cluster that is busy might be too small for what is asked even when it is not. The
+    shortlist's own reasons are changed."""
     filtered = shortlist.filtered
     for number, cluster in enumerate(know.fleet.clusters):
         if filtered.get(cluster) == BUSY:
@@ -531,8 +532,9 @@ def _counts(
         return "no cluster has reported yet"
     parts = [f"{count} {_words(why, count, request)}" for why, count in reasons.most_common()]
     if free_s is not None:
-        busy = next(n for n, part in enumerate(parts) if part.endswith(f" {_BUSY}"))
-        parts.append(f"{parts.pop(busy)}: first free {_about(free_s, now_s)}")  # it ends the line
+        busy = next((n for n, part in enumerate(parts) if part.endswith(f" {_BUSY}")), None)
+        if busy is not None:  # it ends the line
+            parts.append(f"{parts.pop(busy)}: first free {_about(free_s, now_s)}")
     return f"of {total} clusters: {', '.join(parts)}"
 
 
@@ -551,6 +553,8 @@ def _words(why: str, count: int, request: JobRequest) -> str:
     if why in (NO_PIECES, TOO_FEW_PIECES):
         names = sorted({f"{n} {name}" for pods in sets for name, n in pieces_of(pods)})
         return f"{has} no node with {' and '.join(names)}"
+    if why == TOO_DEAR and count > 1:
+        return why.replace("charges", "charge", 1)
     if why == TOO_SOFT:
         least = next(one for one in ("hardware", "memory") if one in {p.isolation for p in sets})
         return f"{has} no part of a GPU with a limit as hard as {least}"

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import duration_class, longest_s
-from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import ends_in_time
 from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import Reservation
@@ -30,7 +29,7 @@ def left_alone_by(
     """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
     ``key``: None for one that is not submitted."""
     know, policy = cycle.know, cycle.policy
-    rank = rank_as(know, request.queue, ask_of(request), -priority)
+    rank = rank_as(know, request.queue, know.derived.ask(request), -priority)
     lasts = lasts_s(know, policy, key, request)
     found = []
     for name, reservation in kept.items():

@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from berthmaster.engine.fitting.topology import TOO_FEW_NODES
 from berthmaster.engine.fleet.needs import gpu_milli, wants_fraction
 from berthmaster.engine.queueing.dividing import on_fewest
 from berthmaster.fleetview.filters import BUSY
@@ -140,7 +141,8 @@ def _divided(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> Iterato
     free_to_divide = divide_fault(replace(request, divide=how or Divide())) is None
     if pods.count < 2 or not free_to_divide or queue_refusal(cycle.know, request):
         return
-    busy = {cluster for cluster, why in shortlist.filtered.items() if why == BUSY}
+    small = (BUSY, TOO_FEW_NODES)  # for all of its pods
+    busy = {cluster for cluster, why in shortlist.filtered.items() if why in small}
     room, _ = rooms(cycle, request, how.min_part if how is not None else 1)
     parts = on_fewest(pods.count, {name: free for name, free in room.items() if name in busy})
     if len(parts) < 2:

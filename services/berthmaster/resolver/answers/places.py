@@ -46,7 +46,7 @@ def _turn_of(cycle: Cycle, key: Key) -> int | None:
                 return None
             if turn.key == key:
                 return number
-            turns.placed(_likely(turn.line.ask))
+            turns.placed(_likely(cycle.know.derived.ask_in(turn.line)))
     finally:
         turns.close()
     return None
@@ -55,7 +55,7 @@ def _turn_of(cycle: Cycle, key: Key) -> int | None:
 def _likely(ask: Ask) -> Amounts:
     """What it would have; of several GPU models that will do, the first."""
     amounts = {CPU: ask.cpu_milli, MEMORY: ask.memory_mib, GPU: ask.gpu_milli}
-    for models, milli in ask.sets:
+    for models, milli, _ in ask.sets:
         if models:
             name = of_model(models[0])
             amounts[name] = amounts.get(name, 0) + milli

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import (
     DrainRequest,
@@ -158,7 +158,7 @@ def _rebalanced(workload: Workload, weighed: Weighed) -> Rebalanced:
         tenant=workload.tenant,
         id=workload.id,
         queue=request.queue if request is not None else "",
-        gpus=gpu_milli(request) / 1000 if request is not None else 0.0,
+        gpus=gpu_milli_of(workload) / 1000,
         waited_s=round(weighed.waited_s, 3),
         why_not=weighed.why_not,
     )
@@ -221,7 +221,7 @@ def _ended(workload: Workload, lost: float, why: str, to: str = "", *, for_: str
         id=workload.id,
         queue=request.queue if request is not None else "",
         cluster=workload.cluster,
-        gpus=gpu_milli(request) / 1000 if request is not None else 0.0,
+        gpus=gpu_milli_of(workload) / 1000,
         lost_gpu_s=round(lost, 3),
         why=why,
         to=to,

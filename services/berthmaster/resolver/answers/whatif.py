@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.fleetview.filters import BUSY
+from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import Moved, Refusal, WhatifReply, WhatifRequest, WhyReply
@@ -112,7 +112,9 @@ class Whatif:
     def _watched(self, change: Change) -> list[Workload]:
         """Live placements whose best place the change may be about, the largest first."""
         live = (w for w in self._know.open.values() if w.live and w.request is not None)
-        found = sorted((w for w in live if change.concerns(w)), key=lambda w: (-_milli(w), w.key))
+        found = sorted(
+            (w for w in live if change.concerns(w)), key=lambda w: (-gpu_milli_of(w), w.key)
+        )
         self._cap(len(found), MOST_RANKED, "placements")
         return [copy(w) for w in found[:MOST_RANKED]]
 
@@ -250,7 +252,7 @@ class Whatif:
             tenant=workload.tenant,
             id=workload.id,
             queue=request.queue if request is not None else "",
-            gpus=_milli(workload) / 1000,
+            gpus=gpu_milli_of(workload) / 1000,
             was=was,
             would=would,
         )
@@ -302,10 +304,6 @@ def _placements(plan: Plan | None) -> dict[Key, str]:
 def _cluster_for(cycle: Cycle, request: JobRequest) -> str:
     found = cycle.bind(request, cycle.shortlist(request))
     return found[0].cluster if found is not None else ""
-
-
-def _milli(workload: Workload) -> int:
-    return gpu_milli(workload.request) if workload.request is not None else 0
 
 
 _WORDS: Final = {

@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
-from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.ledger import amounts_of
@@ -273,8 +273,12 @@ class CheapestSets:
     ) -> list[tuple[float, str, list[Victim]]]:
         """Nodes on which a pod of the largest set would fit, what that costs and whom."""
         know = self._know
-        pods = max(sought.asked.pod_sets, key=lambda p: (p.gpus * p.gpu_milli, p.cpu_milli))
-        need = _need(pods)
+        sets = sought.asked.pod_sets
+        sizes = [(each.gpus * each.gpu_milli, each.cpu_milli) for each in sets]
+        at = sizes.index(max(sizes))
+        pods = sets[at]
+        suitable = know.derived.suitables.of(know.fleet, sought.shape, at, pods)
+        need = _need(pods, min((milli for _, milli in suitable.charges), default=pods.gpu_milli))
 
         def may_go(queue: str, priority: int) -> bool:
             path = know.derived.path(queue)
@@ -295,8 +299,10 @@ class CheapestSets:
             victims = self._victims(cluster, sought, names, accounts, but)
             if room is None or not victims:
                 continue
-            parts = (_part(know.fleet.holdings(v.key), v, node) for v in victims)
-            taken = cheapest_on(room, need, parts)
+            parts = (_part(know.fleet, v, node) for v in victims)
+            slot = know.fleet.slot(cluster, node)
+            assert slot is not None  # or it had no room
+            taken = cheapest_on(room, _need(pods, suitable.milli(slot, pods)), parts)
             if taken:
                 costs.append((cost_of(taken), node, taken))
                 if len(costs) >= NODES_WEIGHED:
@@ -314,16 +320,17 @@ class CheapestSets:
         return NodeRoom(int(fleet.arrays.cpu[slot]), int(fleet.arrays.memory[slot]), gpus)
 
 
-def _need(pods: PodSet) -> PodNeed:
-    return PodNeed(pods.cpu_milli, pods.memory_mib, pods.gpus, pods.gpu_milli)
+def _need(pods: PodSet, gpu_milli: int) -> PodNeed:
+    """``gpu_milli``: what each of its GPUs is charged with."""
+    return PodNeed(pods.cpu_milli, pods.memory_mib, pods.gpus, gpu_milli)
 
 
-def _part(holdings: Sequence[Holding], victim: Victim, node: str) -> Part:
+def _part(fleet: Fleet, victim: Victim, node: str) -> Part:
     """What a victim has on a node."""
-    here = [held for held in holdings if held.node == node]
+    here = [held for held in fleet.holdings(victim.key) if held.node == node]
     return Part(
         victim,
         sum(held.cpu_milli for held in here),
         sum(held.memory_mib for held in here),
-        tuple((index, held.gpu_milli) for held in here for index in held.gpus),
+        tuple((index, fleet.charged_milli(held, index)) for held in here for index in held.gpus),
     )

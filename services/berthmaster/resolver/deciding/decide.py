@@ -55,7 +55,7 @@ from berthmaster.resolver.deciding.move_away import carry_out, leave
 from berthmaster.resolver.deciding.rebalance import Weighed, may_be_stuck, rebalance
 from berthmaster.resolver.deciding.reserves import Kept
 from berthmaster.resolver.deciding.resize import Resize, grown, most_that
-from berthmaster.resolver.deciding.turns import Turn, without_models
+from berthmaster.resolver.deciding.turns import Turn, within_right
 from berthmaster.resolver.deciding.worker_queue import target_of
 from berthmaster.resolver.known.knowledge import UNCLAIMED, Knowledge
 from berthmaster.resolver.settings import Policy
@@ -160,10 +160,10 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     if elastic:
         asked = least_request(request)
         shape = shape_of(asked)
-    if turn.right.barred:
-        narrowed = without_models(know, turn.right, asked)
-        if narrowed is None:
-            return None
+    narrowed = within_right(know, turn.right, asked)
+    if narrowed is None:
+        return None
+    if narrowed is not asked:
         asked, shape = narrowed, shape_of(narrowed)
     if (kept := reserves.kept.get(turn.key)) is not None and kept.reservation.moving:
         asked = msgspec.structs.replace(asked, clusters=(kept.reservation.cluster,))
@@ -223,8 +223,7 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
         right = turn.right_to(asked, models)
         if right.refusal:
             return None
-        if right.barred:
-            asked = without_models(draft.know, right, asked)
+        asked = within_right(draft.know, right, asked)
         return _find_room(draft, turn, asked, shape_of(asked)) if asked is not None else None
 
     return most_that(0, size_steps(request), find)

@@ -39,7 +39,7 @@ from berthmaster.messages.placement import MoveOrder
 from berthmaster.messages.workload import EvictionRequested
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.draft import Draft
-from berthmaster.resolver.deciding.turns import right_elsewhere, shortlist_of, without_models
+from berthmaster.resolver.deciding.turns import right_elsewhere, shortlist_of, within_right
 from berthmaster.resolver.known.knowledge import Knowledge
 
 MOST_MOVING: Final = 64  # jobs that room is kept for elsewhere at the same time
@@ -122,7 +122,7 @@ def elsewhere(cycle: Cycle, workload: Workload, to: str, *, other: bool = True) 
     ``other``: in another cluster."""
     assert workload.request is not None
     right = right_elsewhere(cycle.know, workload, workload.request)
-    request = without_models(cycle.know, right, workload.request)
+    request = within_right(cycle.know, right, workload.request)
     if right.refusal or request is None:
         return None  # it would be ended, and might not begin again
     shape = shape_of(request)

@@ -33,7 +33,7 @@ from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line, duration_class, longest_s
-from berthmaster.engine.queueing.queues import models_left
+from berthmaster.engine.queueing.queues import models_left, prices_of
 from berthmaster.engine.queueing.reservations import (
     MAX_HELD_NODES,
     UNKNOWN_S,
@@ -46,7 +46,8 @@ from berthmaster.engine.queueing.reservations import (
     stated_end_s,
 )
 from berthmaster.fleetview.filters import BUSY
-from berthmaster.lifecycle.workload import Key, Workload
+from berthmaster.lifecycle.charges import gpu_milli_of
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.deciding.cycle import Cycle
@@ -368,7 +369,7 @@ class Reserves:
                     UNKNOWN_S if at_s is None else at_s,
                     workload.placed_at_s,
                     name,
-                    _milli(workload),
+                    gpu_milli_of(workload),
                     know.fleet.holdings(name),
                 )
                 self._live.setdefault(workload.cluster, []).append(release)
@@ -380,10 +381,6 @@ class Reserves:
         """Until when the ends that are known stay the same if nothing happens."""
         live = self._releases()
         return min((live[c][0].at_s for c in clusters if live.get(c)), default=UNKNOWN_S)
-
-
-def _milli(workload: Workload) -> int:
-    return gpu_milli(workload.request) if workload.request is not None else 0
 
 
 def firm_at_s(know: Knowledge, policy: Policy, line: Line, key: Key) -> float:
@@ -438,12 +435,19 @@ def _may_have(know: Knowledge, line: Line, reservation: Reservation) -> bool:
     right = right_of(know, line)
     if right.refusal:
         return False
-    return not right.barred or not any(
-        gpu.index in held.gpus and not models_left((), right.barred, (gpu.model,))
-        for held in reservation.held
-        if (report := know.fleet.node(reservation.cluster, held.node)) is not None
-        for gpu in report.gpus
-    )
+    left = dict(right.left)
+    for held in holdings_of(reservation) if right.barred or left else ():
+        report = know.fleet.node(reservation.cluster, held.node)
+        for gpu in report.gpus if report is not None else ():
+            if gpu.index not in held.gpus:
+                continue
+            if right.barred and not models_left((), right.barred, (gpu.model,)):
+                return False
+            milli = held.gpus.count(gpu.index) * know.fleet.charged_milli(held, gpu.index)
+            for resource in left:
+                if prices_of(((gpu.model, milli),), resource):
+                    left[resource] -= milli
+    return all(milli >= 0 for milli in left.values())
 
 
 def _still_moves(know: Knowledge, key: Key, reservation: Reservation) -> bool:

@@ -29,7 +29,7 @@ import msgspec
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.fleet import Holding
-from berthmaster.engine.fleet.needs import gpu_milli, shape_of
+from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.making_room import (
@@ -40,7 +40,6 @@ from berthmaster.engine.queueing.making_room import (
     lost_by_shrinking_gpu_s,
     right_over,
 )
-from berthmaster.engine.queueing.queues import ask_of
 from berthmaster.engine.queueing.reservations import MAX_HELD_NODES, owed_room
 from berthmaster.fleetview.filters import BUSY
 from berthmaster.kueue.quota import NO_QUOTA
@@ -61,7 +60,7 @@ from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import PodBinding, Reservation, ResizeOrder, Via
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.deciding.cycle import Cycle
-from berthmaster.resolver.deciding.turns import Turn, right_of
+from berthmaster.resolver.deciding.turns import Turn, right_of, within_right
 from berthmaster.resolver.deciding.worker_queue import Freed, others_wait
 from berthmaster.resolver.known.elastic import may_resize
 
@@ -395,7 +394,8 @@ def _more(cycle: Cycle, workload: Workload) -> tuple[Resize, tuple[Holding, ...]
 
     def bound(step: int) -> Bound | None:
         more = _new_pods(request, low, at_step(low, high, step, of))
-        if more is None or not _may_have(cycle, request, more):
+        more = _allowed(cycle, workload, more) if more is not None else None
+        if more is None:
             return None
         return cycle.bind_in(more, shape_of(more), workload.cluster)
 
@@ -426,15 +426,16 @@ def _new_pods(
     return msgspec.structs.replace(request, pod_sets=tuple(sets)) if sets else None
 
 
-def _may_have(cycle: Cycle, request: JobRequest, more: JobRequest) -> bool:
-    """Whether its queue, and all above it, may have so much more, and it a job of so much."""
+def _allowed(cycle: Cycle, workload: Workload, more: JobRequest) -> JobRequest | None:
+    """So many more pods as its queue, and all above it, may have beside what it has, in places that
+    they may have; None if they may not."""
     know = cycle.know
-    share = know.derived.share(request.queue)
-    allowed = know.derived.right(request.queue, ask_of(more)._replace(jobs=0))  # it runs already
+    held = know.derived.ledger.gpu_milli_of_job(more.queue, workload.key)  # no part is elastic
+    ask = know.derived.ask(more)._replace(jobs=0, held_milli=held)  # it runs already
+    allowed = know.derived.right(more.queue, ask)
     if allowed.refusal or allowed.barred:
-        return False
-    limit = share.max_job_gpu_milli
-    return limit is None or gpu_milli(request) + gpu_milli(more) <= limit
+        return None
+    return within_right(know, allowed, more)
 
 
 def most_that(low: int, high: int, find: Callable[[int], Found | None]) -> Found | None:

@@ -14,21 +14,24 @@ in between.
 """
 
 import heapq
-from collections.abc import Container, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from berthmaster.engine.fleet.models import EXACTLY
+from berthmaster.engine.fleet.needs import TOO_DEAR
+from berthmaster.engine.queueing.ledger import job_of
 from berthmaster.engine.queueing.lines import Line, LineId, Order
 from berthmaster.engine.queueing.queues import (
+    GPU,
     Amounts,
     Ask,
     Models,
     QueueShare,
     Right,
     Tier,
-    ask_of,
     dominant_share,
     models_left,
     tier,
@@ -58,6 +61,8 @@ class Turn(NamedTuple):
     accounts: "_Accounts"  # of its queue and of those above it
     places: list[tuple[Place, str]]  # of its queue and of those above it, from the top
     priority: int  # negated
+    held_milli: int  # GPU milli that other parts of the same job are charged with
+    ask_of: Callable[[JobRequest], Ask]
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -71,7 +76,8 @@ class Turn(NamedTuple):
 
     def right_to(self, request: JobRequest, models: Models) -> Right:
         """Whether its queue may have this, which need not be all that the job wishes for."""
-        return self.accounts.right(ask_of(request), models)
+        ask = self.ask_of(request)
+        return self.accounts.right(ask._replace(held_milli=self.held_milli), models)
 
 
 class _Accounts:
@@ -161,6 +167,7 @@ class Turns:
         self._multipliers = policy.share_multipliers
         self._taken: dict[Line, list[tuple[Order, Key]]] = {}
         self._done: set[Key] = set()
+        self._parts_milli: Counter[Key] = Counter()  # of divided jobs, placed in this draft
         self._moving = moving
         self._top = _Queue(QueueShare(""), {}, 0, 0.0)
         self._inner: dict[str, _Queue] = {}
@@ -234,20 +241,34 @@ class Turns:
             if not queue.is_remnant:
                 places.append((place, queue.share.queue))
         order, _, key, line = queue.heads[0]
+        held_milli = self._held_milli(line, key)
+        ask = self._know.derived.ask_in(line)._replace(held_milli=held_milli)
         return Turn(
             line,
             key,
-            queue.accounts.right(line.ask, self._models),
+            queue.accounts.right(ask, self._models),
             line.blocked_at == self._growth and line.is_first(key),
             queue.accounts,
             places,
             order[1],
+            held_milli,
+            self._know.derived.ask,
         )
+
+    def _held_milli(self, line: Line, key: Key) -> int:
+        """What the other parts of its job are charged with, if it is a part of one."""
+        if line.ask.jobs:
+            return 0
+        job = job_of(key, self._know.open[key].request or line.request)
+        return self._know.derived.ledger.gpu_milli_of_job(line.queue, job) + self._parts_milli[job]
 
     def placed(self, amounts: Amounts) -> None:
         """The one whose turn it was has a place now."""
         queue = self._leaf()
-        line = queue.heads[0][3]
+        _, _, key, line = queue.heads[0]
+        if not line.ask.jobs:
+            job = job_of(key, self._know.open[key].request or line.request)
+            self._parts_milli[job] += amounts.get(GPU, 0)
         for each in queue.path:
             used, more = each.used, {}
             for resource, amount in amounts.items():
@@ -312,7 +333,7 @@ class Turns:
         share = queue.share
         by = Tier.BORROWED
         if share.guarantee or share.deserved:
-            by = tier(share, queue.used, line.ask, self._models)
+            by = tier(share, queue.used, self._know.derived.ask_in(line), self._models)
         if queue.below and not queue.below[0][0][0] and self._tree.keeps(share.queue):
             by = Tier.GUARANTEED
         return (by is not Tier.GUARANTEED, -share.priority, by, queue.has, order, share.queue)
@@ -323,7 +344,7 @@ class Turns:
 
 def rank_of(know: Knowledge, line: Line, key: Key) -> Rank:
     """The rank of a waiting job as its queue's account stands in the log."""
-    return rank_as(know, line.queue, line.ask, line.members[key][1])
+    return rank_as(know, line.queue, know.derived.ask_in(line), line.members[key][1])
 
 
 def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
@@ -334,18 +355,35 @@ def rank_as(know: Knowledge, queue: str, ask: Ask, order: int) -> Rank:
 
 def right_of(know: Knowledge, line: Line) -> Right:
     """Whether a line's queue may have one more of its jobs, as its account stands in the log."""
-    return know.derived.right(line.queue, line.ask)
+    return know.derived.right(line.queue, know.derived.ask_in(line))
 
 
 def right_elsewhere(know: Knowledge, workload: Workload, request: JobRequest) -> Right:
     """Whether a job's queue may have it in another place than the one that it has now."""
-    ask = ask_of(least_request(request))
-    return know.derived.right(request.queue, ask, but_for=workload.key)
+    ask = know.derived.ask(least_request(request))
+    if request.part is not None:
+        ask = ask._replace(held_milli=know.derived.ledger.gpu_milli_beside(workload.key))
+    right = know.derived.right(request.queue, ask, but_for=workload.key)
+    return _refusing(know, right, request)
 
 
-def without_models(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
-    """The request without GPU models of which its queue has all that it may; None if nothing is
-    left of it."""
+def _refusing(know: Knowledge, right: Right, request: JobRequest) -> Right:
+    """The right, refused where the queue has too little left for every place that there is."""
+    if right.refusal or within_right(know, right, request) is not None:
+        return right
+    return right._replace(refusal=f"every node {TOO_DEAR}")
+
+
+def within_right(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
+    """The request without GPU models of which its queue has all that it may, and without places
+    where its parts of GPUs cost more than the queue may have; None if nothing is left of it."""
+    narrowed = _without_models(know, right, request)
+    if narrowed is None or not right.left:
+        return narrowed
+    return know.derived.within(narrowed, dict(right.left))
+
+
+def _without_models(know: Knowledge, right: Right, request: JobRequest) -> JobRequest | None:
     if not right.barred:
         return request
     sets = []
@@ -362,20 +400,23 @@ def without_models(know: Knowledge, right: Right, request: JobRequest) -> JobReq
 
 def shortlist_of(cycle: Cycle, request: JobRequest, right: Right) -> Shortlist:
     """Where it might go, for people: clusters that are out for the sake of its queue say so."""
-    narrowed = without_models(cycle.know, right, request)
+    narrowed = within_right(cycle.know, right, request)
     wide = cycle.shortlist(request)
     if narrowed is request or narrowed is None:
         return wide
     shortlist = cycle.shortlist(narrowed)
-    for cluster, why in shortlist.filtered.items():
-        if wide.filtered.get(cluster) != why:
-            shortlist.filtered[cluster] = f"its queue may have no more {' or '.join(right.barred)}"
-    return shortlist
+    barred = f"its queue may have no more {' or '.join(right.barred)}"
+    filtered = {  # a new dict: decisions share the shortlist's own
+        cluster: barred if why != TOO_DEAR and wide.filtered.get(cluster) != why else why
+        for cluster, why in shortlist.filtered.items()
+    }
+    return shortlist._replace(filtered=filtered)
 
 
 def queue_right(know: Knowledge, request: JobRequest) -> Right:
     """Whether a queue may have one more like this."""
-    return know.derived.right(request.queue, ask_of(least_request(request)))
+    least = least_request(request)
+    return _refusing(know, know.derived.right(request.queue, know.derived.ask(least)), least)
 
 
 def queue_refusal(know: Knowledge, request: JobRequest) -> str:

@@ -9,17 +9,22 @@ open again, or put jobs into another order; it says nothing new about the world.
 from collections.abc import Mapping
 
 from berthmaster.engine.fleet.fleet import Fleet
+from berthmaster.engine.fleet.needs import shape_of, wants_fraction
+from berthmaster.engine.fleet.shares import Charges
+from berthmaster.engine.queueing.affordable import affordable
 from berthmaster.engine.queueing.due_order import DueOrder, Saw
 from berthmaster.engine.queueing.expectations import Expectations
-from berthmaster.engine.queueing.lines import Lines
+from berthmaster.engine.queueing.lines import Line, Lines
 from berthmaster.engine.queueing.order import CPU_MILLI_A_GPU, OrderBy
-from berthmaster.engine.queueing.queues import CPU, MODEL, Ask, QueueShare, Right
+from berthmaster.engine.queueing.queues import CPU, MODEL, Ask, QueueShare, Right, ask_of
 from berthmaster.engine.queueing.tree import Level, Path, QueueTree, right_along
 from berthmaster.fleetview.derived import FleetDerived
+from berthmaster.lifecycle.sizes import least_request
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Lives, ToldOutlook
+from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.known.elastic import Elastic
 from berthmaster.resolver.known.movable import Movable
 from berthmaster.resolver.known.sets import JobSets
@@ -37,6 +42,7 @@ class Derived(FleetDerived):
         expectations: Expectations,
     ) -> None:
         super().__init__(fleet)
+        self._fleet = fleet
         self._queues = queues
         self._open = open_
         self.lines = Lines()
@@ -83,6 +89,36 @@ class Derived(FleetDerived):
     def path(self, queue: str) -> Path:
         """The same of a queue and of all above it, the nearest first."""
         return self.tree.path(queue)
+
+    def ask(self, request: JobRequest) -> Ask:
+        """What a request is charged with at least, on the nodes that there are."""
+        if not any(map(wants_fraction, request.pod_sets)):
+            return ask_of(request)
+        return ask_of(request, self._charges(request).__getitem__)
+
+    def ask_in(self, line: Line) -> Ask:
+        """What the least of each job of a line is charged with, on the nodes that there are."""
+        if not any(map(wants_fraction, line.request.pod_sets)):
+            return line.ask
+        self._fleet.arrange()
+        if line.charged is None or line.charged[0] != self._fleet.layout:
+            line.charged = self._fleet.layout, self.ask(least_request(line.request))
+        return line.charged[1]
+
+    def within(self, request: JobRequest, left: Mapping[str, int]) -> JobRequest | None:
+        """The request without places that charge more than is left; None if there are no others."""
+        charges = self._charges(request)
+        ask = ask_of(request, charges.__getitem__)
+        return affordable(request, ask, charges, left, self.ledger.models())
+
+    def _charges(self, request: JobRequest) -> list[Charges]:
+        """What nodes charge for parts of GPUs, by pod set."""
+        fleet, shape = self._fleet, shape_of(request)
+        fleet.arrange()
+        return [
+            self.suitables.of(fleet, shape, number, pods).charges
+            for number, pods in enumerate(request.pod_sets)
+        ]
 
     def levels(self, queue: str, ask: Ask) -> tuple[Level, ...]:
         """By what right a queue and those above it would have a job."""

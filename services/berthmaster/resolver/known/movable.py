@@ -8,9 +8,9 @@ from collections import Counter
 from typing import NamedTuple
 
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.engine.queueing.held_parts import HeldParts, Takes
 from berthmaster.engine.queueing.making_room import loss_of
+from berthmaster.lifecycle.charges import gpu_milli_of, pod_gpu_milli
 from berthmaster.lifecycle.governed import is_ours_to_end
 from berthmaster.lifecycle.states import HELD
 from berthmaster.lifecycle.workload import Key, Workload
@@ -55,7 +55,7 @@ class Movable:
         request = workload.request
         if frozen or request is None or not is_movable(workload):
             return
-        milli = gpu_milli(request)
+        milli = gpu_milli_of(workload)
         entry = _Entry(workload.cluster, request.queue, workload.priority, milli)
         self._entries[name] = entry
         self._priorities.setdefault(entry.queue, Counter())[entry.priority] += 1
@@ -123,7 +123,7 @@ def _by_node(workload: Workload, request: JobRequest) -> dict[str, Takes]:
         if pods is None:
             continue
         before = found.get(binding.node)
-        milli = pods.gpus * pods.gpu_milli
+        milli = pod_gpu_milli(pods, binding)
         takes = Takes(milli, pods.cpu_milli, pods.memory_mib)
         if before is not None:
             takes = Takes(*(one + other for one, other in zip(before, takes, strict=True)))
