@@ -235,7 +235,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     left_alone = left_alone_by(cycle, kept, workload.key, request, workload.priority)
     place = places(cycle, workload.key)
     free_s, held_back = None, 0
-    with without_room(know, left_alone):
+    with without_room(cycle, left_alone):
         shortlist, refusal = _look(cycle, request)
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
         if refusal:
@@ -419,7 +419,7 @@ def dry_run(
     cycle = Cycle(know, policy, now_s)
     kept = planned(know, policy, now_s)
     left_alone = left_alone_by(cycle, kept, None, request, request.priority)
-    with without_room(know, left_alone):
+    with without_room(cycle, left_alone):
         return _tried_sizes(cycle, tenant, request)
 
 

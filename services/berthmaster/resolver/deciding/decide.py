@@ -232,7 +232,7 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
 
 def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
     """Places in several clusters, beside all reservations."""
-    with draft.reserves.aside(draft.reserves.others(turn.key)):
+    with draft.reserves.beside(draft.reserves.others(turn.key)):
         return shares_of(draft.cycle, asked)
 
 
@@ -279,11 +279,12 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
 
 def _grow(draft: Draft) -> None:
     """Into what is idle."""
-    for resize, holdings in grown(draft.cycle):
-        draft.take(holdings)
-        _resize(draft, resize, GROWS)
-        if draft.full:
-            return
+    with draft.reserves.beside():
+        for resize, holdings in grown(draft.cycle):
+            draft.take(holdings)
+            _resize(draft, resize, GROWS)
+            if draft.full:
+                return
 
 
 def _resize(draft: Draft, resize: Resize, reason: str) -> None:
@@ -310,7 +311,8 @@ def _resize(draft: Draft, resize: Resize, reason: str) -> None:
 
 
 def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:
-    """A place beside all reservations, or else in the room of those that do not mind."""
+    """A place that no reservation will need, or else in the room of those that do not mind, or
+    beside what the others will use."""
     reserves, key = draft.reserves, turn.key
     if not reserves.kept:
         return _try(draft, asked, shape, ())
@@ -320,16 +322,21 @@ def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Ro
         found = _try(draft, asked, shape, kept)
         if found is not None:
             return found
+    if minding and reserves.leaves_room(minding):
+        return _try(draft, asked, shape, minding, beside=True)
     return None
 
 
-def _try(draft: Draft, asked: JobRequest, shape: bytes, kept: tuple[Kept, ...]) -> _Room | None:
-    """A place in what is free now, beside these reservations."""
-    direct = _is_direct(draft.know, asked.queue)
-    tried = (shape, frozenset(each.key for each in kept)) if kept else (shape, _NONE_KEPT)
+def _try(
+    draft: Draft, asked: JobRequest, shape: bytes, kept: tuple[Kept, ...], *, beside: bool = False
+) -> _Room | None:
+    """A place in what is free now, outside these reservations. ``beside``: or with them, as what
+    runs and what follows it are not there together."""
+    direct, reserves = _is_direct(draft.know, asked.queue), draft.reserves
+    tried = shape, frozenset(each.key for each in kept) if kept else _NONE_KEPT, beside
     if direct and tried in draft.no_room:
         return None
-    with draft.reserves.aside(kept):
+    with reserves.beside(kept) if beside else reserves.aside(kept):
         shortlist = draft.cycle.shortlist(asked, shape)
         found = draft.cycle.bind(asked, shortlist)
     if found is not None:

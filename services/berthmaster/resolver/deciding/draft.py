@@ -101,7 +101,8 @@ class Draft:
         self.commits: list[Commit] = []
         self.partings: list[PartOrder] = []
         self.events: list[WorkloadEvent] = []
-        self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
+        # Shape, outside these reservations or, if True, beside what they wait for.
+        self.no_room: set[tuple[bytes, frozenset[Key], bool]] = set()
         self.passed_over: list[Passed] = []
         self.bytes = 0
         self.tries = 0
