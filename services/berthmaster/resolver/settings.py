@@ -8,7 +8,7 @@ from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 
-ENGINE_VERSION = "46"
+ENGINE_VERSION = "47"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

@@ -631,7 +631,7 @@ def test_why_calls_room_beside_a_reservation_free() -> None:
     assert not reply.placed
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_jobs_beside_a_reservation_never_delay_it(seed: int) -> None:
     """The same story with and without what comes behind the reservation: it starts at one time."""
     assert _start_of_large(seed, others=6) == _start_of_large(seed, others=0)
@@ -639,7 +639,7 @@ def test_jobs_beside_a_reservation_never_delay_it(seed: int) -> None:
 
 def _start_of_large(seed: int, *, others: int) -> float:
     """When it begins. Jobs end as they stated; of those behind it none states anything."""
-    chance = random.Random(seed)  # noqa: S311 - not for secrets
+    chance = random.Random(seed)
     world = fleet(gpus=2, policy=Policy(stale_after_s=1e9, reservations=1))
     ends: list[tuple[float, Key]] = []
 
@@ -652,10 +652,8 @@ def _start_of_large(seed: int, *, others: int) -> float:
         return bool(world.placed_on(name))
 
     for number in range(8):
-        ends_s = 100.0 * chance.randrange(1, 9)
-        name = world.submit(
-            lasting(ends_s, f"runs-{number}", gpu_milli=chance.randrange(100, 700))
-        )
+        ends_s = 100.0 * chance.randrange(1, 9) + number  # never two at one time
+        name = world.submit(lasting(ends_s, f"runs-{number}", gpu_milli=chance.randrange(100, 700)))
         if begin(name):
             ends.append((world.now_s + ends_s, name))
         else:

@@ -196,7 +196,7 @@ class Fleet:
         return self._holdings.get(key, ())
 
     def holders(self, cluster: str, node: str) -> Iterable[Key]:
-        """Return the workloads with a live placement on the node, in no order that means anything."""
+        """Return the workloads with a live placement on the node, in any order."""
         used = self._used.get((cluster, node))
         return used.holders if used is not None else ()
 

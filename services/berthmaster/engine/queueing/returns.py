@@ -3,8 +3,8 @@
 A reservation and the attempts that it waits for never use a node at the same time. So a job that
 runs beside both has what is left at the time of the highest use, not what is left of the sum.
 
-Example: 0.6 of a GPU runs until 10:00, then a reservation of 0.6 begins. The attempt returns 0.6, so
-the reservation takes nothing beyond what is taken now: another job may have 0.4.
+Example: 0.6 of a GPU runs until 10:00, then a reservation of 0.6 begins. The attempt returns 0.6,
+so the reservation takes nothing beyond what is taken now: another job may have 0.4.
 
 Rules of this file:
 
@@ -106,9 +106,7 @@ def _gone(
     if reserved.owed:
         return [each.key for each in ordered if each.leaving]
     until_s = reserved.begins_s
-    gone = [
-        each.key for each in ordered if until_s is not None and now_s < each.end_s <= until_s
-    ]
+    gone = [each.key for each in ordered if until_s is not None and now_s < each.end_s <= until_s]
     free = dict(free)
     for key in gone:
         _add(free, has[key], +1)

@@ -4,8 +4,10 @@ Whoever explains charges what a job has to leave alone while it looks, as decidi
 is called free that the job would not get.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Final
 
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import duration_class, longest_s
@@ -18,6 +20,8 @@ from berthmaster.resolver.deciding.awaited import returned_to
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.reserves import Kept, awaiting, kept_of, lasts_s
 from berthmaster.resolver.deciding.turns import rank_as
+
+_RETURNED: Final = "returned"  # in the overlay
 
 
 def left_alone_by(
@@ -44,13 +48,16 @@ def left_alone_by(
 
 
 @contextmanager
-def without_room(cycle: Cycle, kept: Sequence[Kept]) -> Iterator[None]:
-    """As if that room were taken, but for what is used by what runs there until then."""
+def without_room(
+    cycle: Cycle, kept: Sequence[Kept]
+) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """As if that room were taken, but for what is used by what runs there until then. Yields a
+    context in which all of it is taken: for asking what fits once something of that has ended."""
     with Overlay(cycle.know.fleet) as overlay:
         for each in kept:
             overlay.take(each.key, each.holdings)
-        overlay.free("returned", returned_to(cycle.know, awaiting(kept), cycle.now_s))
-        yield
+        overlay.free(_RETURNED, returned_to(cycle.know, awaiting(kept), cycle.now_s))
+        yield partial(overlay.without, [_RETURNED])
 
 
 def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Kept]) -> tuple[str, ...]:

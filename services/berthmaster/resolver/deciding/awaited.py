@@ -39,9 +39,9 @@ def returned_to(know: Knowledge, kept: Sequence[Awaiting], now_s: float) -> list
     """Return what of the reservations' charges others may use beside what runs now."""
     nodes: dict[_Node, list[tuple[Awaiting, list[Holding]]]] = {}
     for each in sorted(kept, key=_begins):
-        for node, holdings in _by_node(each.holdings).items():
-            if node in nodes or len(nodes) < MOST_NODES:
-                nodes.setdefault(node, []).append((each, holdings))
+        for place, held in _by_node(each.holdings).items():
+            if place in nodes or len(nodes) < MOST_NODES:
+                nodes.setdefault(place, []).append((each, held))
     found: list[Holding] = []
     for (cluster, node), here in nodes.items():
         report = know.fleet.node(cluster, node)
