@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import Suitable
+from berthmaster.engine.fleet.needs import Shape, Suitable
 from berthmaster.engine.scoring.mix import Mix
 from berthmaster.engine.scoring.sampled import Sampled
 from berthmaster.engine.scoring.score_cache import Scorecard
@@ -31,7 +31,7 @@ from berthmaster.messages.fleet import (
     QueueReport,
 )
 from berthmaster.messages.placement import Pressure
-from berthmaster.messages.workload import PodSet, Submitted, WorkloadEvent
+from berthmaster.messages.workload import Submitted, WorkloadEvent
 
 
 def _counts(fact: ClusterProfile) -> tuple[object, ...]:
@@ -147,13 +147,11 @@ class FleetView:
 
     # What follows
 
-    def card(
-        self, shape: bytes, index: int, pods: PodSet, worth: Worth
-    ) -> tuple[Suitable, Scorecard]:
+    def card(self, shape: Shape, index: int, worth: Worth) -> tuple[Suitable, Scorecard]:
         """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
         suitables = self.derived.suitables
-        suitable = suitables.of(self.fleet, shape, index, pods)
-        kind = suitables.kind(shape, index, pods)
+        suitable = suitables.of(self.fleet, shape, index)
+        kind, pods = suitables.kind(shape, index)
         return suitable, self.derived.scores.card(self.fleet, kind, pods, suitable, worth)
 
     def snapshot(

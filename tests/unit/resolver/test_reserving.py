@@ -439,7 +439,7 @@ def awaits(world: World, runs: JobRequest, waiting: JobRequest) -> Key:
 def test_reservation_of_mig_slice_leaves_other_profiles(ends_s: float | None, gpus: int) -> None:
     slices = [msgspec.structs.replace(each, count=each.count * gpus) for each in SLICES]
     world = shared(*(each for each in slices if "2g" not in each.resource), gpus=gpus)
-    large = {"gpu_milli": 428, "mig_profile": "3g.20gb"}
+    large: dict[str, Any] = {"gpu_milli": 428, "mig_profile": "3g.20gb"}
     if gpus == 2:
         start(world, lasting(ends_s and 9000.0, "other", **large))
     awaits(world, lasting(ends_s, "runs", **large), job("waits", **large))
@@ -583,7 +583,7 @@ def test_reservation_of_several_gpus_takes_those_that_become_free(ends_s: float 
 @ENDS
 def test_reservation_of_gang_keeps_the_maximum_on_each_node(ends_s: float | None) -> None:
     world = fleet(gpus=1, nodes=2, policy=Policy(stale_after_s=1e9, reserve_wait_s=600.0))
-    both = {"gpu_milli": 600, "count": 2}
+    both: dict[str, Any] = {"gpu_milli": 600, "count": 2}
     waiting = awaits(world, lasting(ends_s, "runs", **both), job("follows", **both))
     beside = [world.submit(job(f"beside-{number}", gpu_milli=400)) for number in range(2)]
     starts(world, *beside)
@@ -608,7 +608,7 @@ def test_two_reservations_do_not_share_what_one_attempt_returns() -> None:
 def test_evicted_job_returns_what_is_owed_to_its_successor() -> None:
     """While the one that was told to go still runs, others have what neither of them uses."""
     world = fleet(gpus=1)
-    world.control(QueueSetting(queue="default", preempts="lower_priority"))
+    world.control(QueueSetting(queue="default", preempts="queue"))
     [low] = start(world, lasting(None, "low", gpu_milli=600))
     high = world.submit(job("high", gpu_milli=600, priority=5))
     world.settle()

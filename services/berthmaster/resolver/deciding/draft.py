@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.needs import Shape
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.engine.scoring.mix import told_as
@@ -48,7 +49,7 @@ class Stuck(NamedTuple):
 
     turn: Turn
     asked: JobRequest
-    shape: bytes
+    shape: Shape
 
 
 class Plan(NamedTuple):

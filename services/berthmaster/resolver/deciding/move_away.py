@@ -220,13 +220,17 @@ def _drain(draft: Draft) -> None:
         ):
             continue
         shape = shape_of(request)
-        if shape in full_for or looked >= MOST_LOOKED_AT or draft.reserves.moving >= MOST_MOVING:
+        if (
+            shape.key in full_for
+            or looked >= MOST_LOOKED_AT
+            or draft.reserves.moving >= MOST_MOVING
+        ):
             continue
         looked += 1
         with draft.reserves.beside():
             place = elsewhere(draft.cycle, workload, "", other=False)
         if place is None:
-            full_for.add(shape)
+            full_for.add(shape.key)
         else:
             _order(draft, workload, "drain", drain_words(drain), drain.set_by, place)
 

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.fleet import Holding
-from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line, duration_class, longest_s
 from berthmaster.engine.queueing.queues import models_left
@@ -281,7 +281,7 @@ class Reserves:
         key: Key,
         rank: Rank,
         request: JobRequest,
-        shape: bytes,
+        shape: Shape,
         *,
         untouched: bool,
     ) -> None:
@@ -319,7 +319,7 @@ class Reserves:
         if nodes + len(reservation.held) <= MAX_HELD_NODES:
             self._keep(key, reservation)
 
-    def begins_at_s(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> float | None:
+    def begins_at_s(self, line: Line, key: Key, request: JobRequest, shape: Shape) -> float | None:
         """When a job that does not fit will, by the ends that are known; None = nobody knows."""
         kept = self.kept.get(key)
         told = kept.reservation if kept else self._find(line, key, request, shape).reservation
@@ -343,7 +343,7 @@ class Reserves:
         derived = self._know.derived
         return derived.growth, derived.changes, derived.ends_told, derived.open_clusters
 
-    def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
+    def _find(self, line: Line, key: Key, request: JobRequest, shape: Shape) -> _Looked:
         know, now_s = self._know, self._now_s
         shortlist = self._cycle.shortlist(request, shape)
         busy = [c for c, why in shortlist.filtered.items() if why == BUSY]
