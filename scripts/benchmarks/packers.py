@@ -12,7 +12,7 @@ from functools import partial
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec, gpu_memory_mib
 from berthmaster.engine.fitting.fit import bind_one
 from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import Suitables, kind_of
+from berthmaster.engine.fleet.needs import Asks, Shape, Suitables, kind_of
 from berthmaster.engine.scoring.mix import Mix
 from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.engine.scoring.score_cache import ScoreCache
@@ -66,7 +66,7 @@ class Ours(Packer):
             self._placed = 0
         worth = self._appraiser.under(self._pressure, *known)
         kind = kind_of(pods)
-        suitable = self._suitables.of(self._fleet, kind, 0, pods)
+        suitable = self._suitables.of(self._fleet, Shape(Asks((pods,))), 0)
         card = self._board.card(self._fleet, kind, pods, suitable, worth)
         if card.best[0] == NOT_HERE:
             return None

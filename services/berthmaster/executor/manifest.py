@@ -112,7 +112,7 @@ def kind_of(order: CreatePods, style: Style) -> Resource:
     """What the attempt's object is."""
     if style.kuberay and is_for_kuberay(order.request, order.target.via):
         return RAY_JOBS
-    if style.volcano_jobs and is_for_volcano(order.request, order.target.via):
+    if style.volcano_jobs and is_for_volcano(order.request.pod_sets, order.target.via):
         return VOLCANO_JOBS
     return JOBS if len(order.request.pod_sets) == 1 else JOB_SETS
 

@@ -3,6 +3,9 @@
 What a request says of clusters (names, labels, tolerated taints) is the same for all requests of
 its shape, and what closes a cluster (silence, a cordon, its hub) for all requests of a snapshot, so
 both are worked out once. What a gate says (gate.py) is asked for each request anew.
+
+A filter gets ``Asks`` of a request and nothing else: what it finds is kept under a key of all of
+that.
 """
 
 from typing import Final
@@ -11,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fleet.clusters import Cluster
-from berthmaster.engine.fleet.needs import Suitable, wants_fraction
+from berthmaster.engine.fleet.needs import Asks, Shape, Suitable, wants_fraction
 from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.fleetview.view import FleetView
 from berthmaster.messages.placement import Via
-from berthmaster.messages.workload import JobRequest
 from berthmaster.requests.volcano_jobs import VOLCANO_JOB, is_for_volcano
 
 BUSY: Final = "busy: no room now"
@@ -32,27 +34,27 @@ NO_JOB_SETS: Final = "makes no JobSets, which several pod sets need"
 
 
 def filtered_for(
-    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: bytes, *, by_hub: bool
+    view: FleetView, snapshot: ClusterSnapshot, shape: Shape, *, by_hub: bool
 ) -> Filtered:
     """Which clusters are out whatever their room: the same for all requests of a shape."""
-    known = snapshot.filtered.get(shape)
+    known = snapshot.filtered.get((shape.key, by_hub))
     if known is not None:
         return known
     if len(snapshot.filtered) >= SHAPES_KEPT:
         snapshot.filtered.clear()
-    shares = any(wants_fraction(pods) for pods in request.pod_sets)
-    if not snapshot.table.tainted and _asks_nothing(request):
-        usual = snapshot.filtered.get(b"")
+    shares = any(wants_fraction(pods) for pods in shape.asks.pod_sets)
+    if not snapshot.table.tainted and _asks_nothing(shape.asks):
+        usual = snapshot.filtered.get((b"", by_hub))
         if usual is None:  # the same for all such shapes
-            usual = snapshot.filtered[b""] = _filtered_by(snapshot, {}, shares=False)
+            usual = snapshot.filtered[b"", by_hub] = _filtered_by(snapshot, {}, shares=False)
         known = Filtered(usual.why, usual.open, {}, shares)
     else:
         asked = snapshot.table.note(
-            ("asks", shape),
-            lambda: _unasked(view, snapshot, request, "hub" if by_hub else "direct"),
+            ("asks", shape.key, by_hub),
+            lambda: _unasked(view, snapshot, shape.asks, "hub" if by_hub else "direct"),
         )
         known = _filtered_by(snapshot, asked, shares=shares)
-    snapshot.filtered[shape] = known
+    snapshot.filtered[shape.key, by_hub] = known
     return known
 
 
@@ -67,52 +69,50 @@ def _filtered_by(snapshot: ClusterSnapshot, asked: dict[int, str], *, shares: bo
     return Filtered(why, is_open, {}, shares)
 
 
-def _asks_nothing(request: JobRequest) -> bool:
+def _asks_nothing(asks: Asks) -> bool:
     """Of clusters."""
-    return not request.clusters and not request.cluster_labels and len(request.pod_sets) == 1
+    return not asks.clusters and not asks.cluster_labels and len(asks.pod_sets) == 1
 
 
-def _unasked(
-    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, via: Via
-) -> dict[int, str]:
+def _unasked(view: FleetView, snapshot: ClusterSnapshot, asks: Asks, via: Via) -> dict[int, str]:
     """Numbers of the clusters that will not do for what the request says, and why."""
     found = {}
     for number, name in enumerate(snapshot.clusters):
-        if why := why_unasked(view.clusters.peek(name), request, via):
+        if why := why_unasked(view.clusters.peek(name), asks, via):
             found[number] = why
     return found
 
 
-def why_unasked(cluster: Cluster, request: JobRequest, via: Via) -> str:
+def why_unasked(cluster: Cluster, asks: Asks, via: Via) -> str:
     """Why a cluster will not do for what the request says of clusters, or "". ``via`` worker: its
     own Kueue starts it there, which knows no Jobs of Volcano's. ``via`` hub: it is there already,
     as an object of any kind, and the hub's Kueue copies that."""
-    if request.clusters and cluster.name not in request.clusters:
+    if asks.clusters and cluster.name not in asks.clusters:
         return NOT_ASKED
-    if request.cluster_labels and not request.cluster_labels.items() <= cluster.labels.items():
+    if asks.cluster_labels and not asks.cluster_labels.items() <= cluster.labels.items():
         return NO_LABELS
-    if not _makes_it(cluster, request, via):
+    if not _makes_it(cluster, asks, via):
         return NO_JOB_SETS
     for taint in cluster.taints:
-        if not all(tolerates(p.tolerations, taint) for p in request.pod_sets):
+        if not all(tolerates(p.tolerations, taint) for p in asks.pod_sets):
             return f"{TAINTED} ({taint.key})"
     return ""
 
 
-def _makes_it(cluster: Cluster, request: JobRequest, via: Via) -> bool:
+def _makes_it(cluster: Cluster, asks: Asks, via: Via) -> bool:
     """Whether what we make of it there can have as many pod sets. A plain Job has one."""
     if via == "hub":
         return True
     kinds = cluster.profile.job_kinds if cluster.profile is not None else None
-    if kinds is None or len(request.pod_sets) == 1 or "JobSet" in kinds:
+    if kinds is None or len(asks.pod_sets) == 1 or "JobSet" in kinds:
         return True
-    return VOLCANO_JOB in kinds and is_for_volcano(request, via)
+    return VOLCANO_JOB in kinds and is_for_volcano(asks.pod_sets, via)
 
 
 def behind_gate(
     view: FleetView,
     snapshot: ClusterSnapshot,
-    request: JobRequest,
+    shape: Shape,
     gate: Gate,
     filtered: Filtered,
 ) -> Filtered:
@@ -120,7 +120,7 @@ def behind_gate(
     why, is_open = dict(filtered.why), filtered.open.copy()
     for number in np.flatnonzero(is_open).tolist():
         name = snapshot.clusters[number]
-        makes = _makes_it(view.clusters.peek(name), request, gate.via)
+        makes = _makes_it(view.clusters.peek(name), shape.asks, gate.via)
         if said := gate.why_not(name) if makes else NO_JOB_SETS:
             why[name] = said
             is_open[number] = False

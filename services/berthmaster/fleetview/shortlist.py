@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berthmaster.engine.fitting.fit import Bound, Scratch, bind_gang, bind_one
-from berthmaster.engine.fleet.needs import Suitable, prefers
+from berthmaster.engine.fleet.needs import Shape, Suitable, prefers
 from berthmaster.engine.scoring.ranking import NOTHING
 from berthmaster.engine.scoring.score_cache import Scorecard
 from berthmaster.fleetview.filters import (
@@ -78,14 +78,14 @@ def filter_and_rank(
     view: FleetView,
     snapshot: ClusterSnapshot,
     request: JobRequest,
-    shape: bytes,
+    shape: Shape,
     gate: Gate | None = None,
 ) -> Shortlist:
     """All clusters for a request: by the GPU models that it prefers, if any of them has room for
     all of it, else by all that it takes. ``gate``: None where no cluster's own queue governs it."""
     shortlist = _as_asked(view, snapshot, request, shape, gate)
-    sets = request.pod_sets
-    may_prefer = (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(request)
+    sets = shape.asks.pod_sets
+    may_prefer = (sets[0].prefer_gpu_models or len(sets) > 1) and prefers(shape)
     if may_prefer and not (gate is not None and gate.is_tiered):  # Kueue knows no preferences
         return _by_preference(view, snapshot, request, shape, gate, shortlist)
     return shortlist
@@ -95,16 +95,16 @@ def _by_preference(
     view: FleetView,
     snapshot: ClusterSnapshot,
     request: JobRequest,
-    shape: bytes,
+    shape: Shape,
     gate: Gate | None,
     any_model: Shortlist,
 ) -> Shortlist:
     """Only what could take it with any model can take it with those that it prefers."""
     if not any_model.candidates:
         return any_model
-    for tried in view.derived.suitables.narrowed(view.fleet, shape, request):
-        asked = msgspec.structs.replace(request, pod_sets=tried.pod_sets)
-        found = _as_asked(view, snapshot, asked, tried.shape, gate)
+    for tried in view.derived.suitables.narrowed(view.fleet, shape):
+        asked = msgspec.structs.replace(request, pod_sets=tried.asks.pod_sets)
+        found = _as_asked(view, snapshot, asked, tried, gate)
         gang = len(asked.pod_sets) > 1 or asked.pod_sets[0].count > 1
         if not found.candidates or (gang and bind(view, asked, found) is None):
             continue
@@ -121,10 +121,10 @@ def _by_preference(
 
 
 def _as_asked(
-    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: bytes, gate: Gate | None
+    view: FleetView, snapshot: ClusterSnapshot, request: JobRequest, shape: Shape, gate: Gate | None
 ) -> Shortlist:
     by_hub = gate is not None and gate.via == "hub"
-    filtered = filtered_for(view, snapshot, request, shape, by_hub=by_hub)
+    filtered = filtered_for(view, snapshot, shape, by_hub=by_hub)
     is_tiered = gate is not None and gate.is_tiered
     weighting = snapshot.weightings.of(
         request,
@@ -135,19 +135,19 @@ def _as_asked(
     )
     suitables: list[Suitable] = []
     cards: list[Scorecard] = []
-    for index, pods in enumerate(request.pod_sets):
-        suitable, card = view.card(shape, index, pods, snapshot.worth)
+    for index in range(len(shape.asks.pod_sets)):
+        suitable, card = view.card(shape, index, snapshot.worth)
         suitables.append(suitable)
         cards.append(card)
     if not snapshot.clusters:
         nothing = Candidates([], NOTHING, None, weighting, (), ())
         return Shortlist(snapshot, nothing, dict(filtered.why), suitables, cards)
-    single = len(cards) == 1 and request.pod_sets[0].count == 1
+    single = len(cards) == 1 and shape.asks.pod_sets[0].count == 1
     if gate is not None:
-        filtered = behind_gate(view, snapshot, request, gate, filtered)
+        filtered = behind_gate(view, snapshot, shape, gate, filtered)
     may = filtered.open
     if not single and not is_tiered:
-        may = may & _clusters_with_room(view, request, cards, suitables)
+        may = may & _clusters_with_room(view, shape, cards, suitables)
     asking = Asking(view, snapshot, request, gate or _NO_GATE, cards)
     candidates = rank(asking, weighting, may)
     why = with_busy(snapshot, filtered, candidates.found.able, suitables)
@@ -189,11 +189,11 @@ def bind(
 
 
 def _clusters_with_room(
-    view: FleetView, request: JobRequest, cards: list[Scorecard], suitables: list[Suitable]
+    view: FleetView, shape: Shape, cards: list[Scorecard], suitables: list[Suitable]
 ) -> NDArray[np.bool_]:
     """Which clusters could hold each pod set by itself: a bound, not a promise."""
     fleet = view.fleet
     fits = np.ones(len(fleet.clusters), np.bool_)
-    for pods, suitable, card in zip(request.pod_sets, suitables, cards, strict=True):
+    for pods, suitable, card in zip(shape.asks.pod_sets, suitables, cards, strict=True):
         fits &= card.room_for(fleet, pods, suitable).clusters >= pods.count
     return fits

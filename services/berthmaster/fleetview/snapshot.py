@@ -3,7 +3,7 @@
 Whatever depends on no request is worked out once a snapshot, and only if somebody asks for it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -50,8 +50,9 @@ class ClusterSnapshot:
         self.age_s = _ages_to_show(seen.age_s)  # for records
         self.closed = seen.closed  # number -> why it takes no new placements
         self.open = table.open  # names of those that do
-        # By shape; b"" = that asks nothing of clusters. Kept while the same clusters are closed.
-        self.filtered: dict[bytes, Filtered] = table.filtered
+        # By key of a shape, b"" = that asks nothing of clusters, and whether the hub makes copies.
+        # Kept while the same clusters are closed.
+        self.filtered: dict[Hashable, Filtered] = table.filtered
         self.weightings = Weightings(policy, table, seen.age_s, lambda: self.steadiness)
         self._steadiness_now = steadiness
         self._steadiness: Mapping[str, float] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.lost import without_lost
-from berthmaster.engine.fleet.needs import Suitable
+from berthmaster.engine.fleet.needs import Shape, Suitable
 from berthmaster.engine.scoring.mix import Mix
 from berthmaster.engine.scoring.sampled import Sampled
 from berthmaster.engine.scoring.score_cache import Scorecard
@@ -32,7 +32,7 @@ from berthmaster.messages.fleet import (
     QueueReport,
 )
 from berthmaster.messages.placement import Pressure
-from berthmaster.messages.workload import PodSet, Submitted, WorkloadEvent
+from berthmaster.messages.workload import Submitted, WorkloadEvent
 
 
 def _counts(fact: ClusterProfile) -> tuple[object, ...]:
@@ -174,13 +174,11 @@ class FleetView:
 
     # What follows
 
-    def card(
-        self, shape: bytes, index: int, pods: PodSet, worth: Worth
-    ) -> tuple[Suitable, Scorecard]:
+    def card(self, shape: Shape, index: int, worth: Worth) -> tuple[Suitable, Scorecard]:
         """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
         suitables = self.derived.suitables
-        suitable = suitables.of(self.fleet, shape, index, pods)
-        kind = suitables.kind(shape, index, pods)
+        suitable = suitables.of(self.fleet, shape, index)
+        kind, pods = suitables.kind(shape, index)
         return suitable, self.derived.scores.card(self.fleet, kind, pods, suitable, worth)
 
     def snapshot(

@@ -1,24 +1,32 @@
-"""Whose commits the log refuses although nothing new is known of them: they are suspended, so that
-nobody else waits for them.
+"""Whose commits cannot be stored, although nothing new is known of them: they are suspended, so
+that nobody else waits for them.
 
 A commit's guards name the last event of each of its workloads as its writer has folded it. Where
 the server counts one that nobody hears (an index that outlived its block, say), it refuses each
 commit with that workload, and with it all else in the batch. It does not say which one it was: so
 batches are halved until one workload is alone, and that one waits, twice as long each time. When
 it is tried again it gets what is free and no more: who was ended for it would be in vain, and come
-back, and be ended again. Whatever is heard of it ends that. Pure; times in seconds.
+back, and be ended again. Whatever is heard of it ends that.
+
+A commit of which a message is larger than the server takes is halved in the same way. A placement
+that is too large by itself can never be stored, so its workload fails. Pure; times in seconds.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from berthmaster.lifecycle.attempt_events import ended
+from berthmaster.lifecycle.states import Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.messages.workload import Placed, WorkloadEvent
 
 FIRST_PAUSE_S: Final = 0.1  # most often what came in between is just not heard yet
 LONGEST_PAUSE_S: Final = 600.0
 MOST_SUSPENDED: Final = 100  # more than that is not about workloads
+# Of the decision's message, after which the rest is for the next commit. The server takes 1 MiB; a
+# choice more, and what is added at the end, has to fit beside it.
+COMMIT_BYTES: Final = 600_000
 
 
 @dataclass(slots=True)
@@ -63,6 +71,34 @@ class Refusals:
         elif names:
             self.suspend(*names[0], now_s)
             self.limit = None
+
+    def too_large(
+        self,
+        events: tuple[WorkloadEvent, ...],
+        open_: Mapping[Key, Workload],
+        by: str,
+        now_s: float,
+    ) -> Ending | None:
+        """A message of a commit with these events is larger than the server takes: fewer events are
+        committed at once until a commit was stored. Return the end of the workload whose placement
+        is too large by itself; None if there is none.
+
+        Events that belong together, such as those of attempts that make room for one job, are not
+        taken apart: the first workload is suspended.
+        """
+        if len(events) > 1 and self.limit != 1:  # what belongs together is not taken apart
+            self.limit = max(1, min(len(events), self.limit or len(events)) // 2)
+            return None
+        event = events[0]
+        name = key(event.tenant, event.id)
+        workload = open_.get(name)
+        if len(events) == 1 and isinstance(event, Placed) and workload is not None:
+            pods = sum(p.count for p in event.request.pod_sets)
+            reason = f"a placement of {pods} pods does not fit into one message"
+            return ended(workload, State.FAILED, reason, by, now_s)
+        self.limit = None
+        self.suspend(name, event.after, now_s)
+        return None
 
     def suspend(self, name: Key, sequence: int, now_s: float) -> None:
         """What was to follow on this event of it was refused, and nothing else in that write."""

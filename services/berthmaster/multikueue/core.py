@@ -15,6 +15,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from berthmaster.controller.answer import Answer
 from berthmaster.controller.answer import Outcome as WriteOutcome
 from berthmaster.controller.aside import Phase, SetAside
@@ -324,6 +326,16 @@ class Reconciler:
         self._wait_for = max(self._wait_for, last, log_end)
         self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
 
+    def on_too_large(self, now_s: float) -> None:
+        """A message of the pending plan is too large: see ``Refusals.too_large``."""
+        plan, self.pending = self.pending, None
+        if plan is None:
+            return
+        event = self._refusals.too_large(plan.events, self.know.open, self.name, now_s)
+        if event is not None:
+            self.appends.append(self._in_flight.append(key(event.tenant, event.id), event))
+        self._work.add(key(e.tenant, e.id) for e in plan.events)
+
     def log_was_cut(self, at: int, missing: Sequence[Gap]) -> None:
         """A log that had lost these ended there when a person said to go on with what is left: the
         rest of its newest batch may be among what is lost. Told before any of it is folded."""
@@ -391,7 +403,9 @@ class Reconciler:
         if not self._wants and not self._leavers and not self._cramped:
             return None
         self._refusals.look(self.know.chain.sequence, self.know.open, now_s)
-        suspended = self._refusals.suspended(now_s)
+        suspended, policy = self._refusals.suspended(now_s), self.policy
+        if self._refusals.limit is not None:
+            policy = msgspec.structs.replace(policy, commit_limit=self._refusals.limit)
         wants: list[ToPlace] = []
         for name in [each for each in self._wants if each not in suspended]:
             view, memo = view_of(name, self.know, self.hub), self._memo(name)
@@ -408,7 +422,7 @@ class Reconciler:
                 view_of(name, self.know, self.hub)
                 for name in names
                 if name not in suspended and not self._in_flight.busy(name)
-            ][: self._refusals.limit]
+            ]
             for names in (self._leavers, self._cramped)
         )
         self._leavers.clear()  # whoever has to wait is looked at again in its time
@@ -416,10 +430,10 @@ class Reconciler:
         cramped.sort(key=lambda view: view.bus.submitted_sequence if view.bus else 0)
         plan, unplaced = decide(
             self.know,
-            wants[: self._refusals.limit],
+            wants,
             leavers,
             cramped,
-            self.policy,
+            policy,
             now_s,
             self.name,
             self.hub,

@@ -23,7 +23,7 @@ from typing import Any, Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.decider_input import DeciderInput
-from berthmaster.bus.errors import BusError
+from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
@@ -344,6 +344,11 @@ class HubController(Controller[Write]):
         outcome: Outcome
         try:
             outcome = await self._log.commit(commit.decision, commit.events)
+        except TooLarge as error:
+            self.ctx.log.warning("commit too large", events=len(commit.events), why=str(error))
+            self.core.on_too_large(self.now())
+            self.wake()
+            return
         except BusError as error:
             outcome = Unknown(str(error))
         if isinstance(outcome, Stored):

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, Weights, weighted
+from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
 # 5: a worker's quota is what Kueue makes of it: resource groups, cohorts, limits, taints.
 # 6: clusters are ranked by a profile of the engine; where a queue's last one went counts no more.
@@ -26,7 +27,8 @@ from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, W
 # 18: of a frozen workload nothing counts before its story is told again.
 # 19: behind a gap nobody but its cluster ends the attempt that stands before it.
 # 20: behind a gap nobody takes the attempt that stands before it.
-# 21: no pod is placed on a GPU that telemetry calls lost, whatever its node reports.
+# 21: no pod is placed on a GPU that telemetry calls lost, whatever its node reports; a commit has
+#     a bound on its bytes.
 ENGINE_VERSION = "21"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
@@ -52,6 +54,7 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
     order_margin: float = 1.0  # GPUs by which a cluster must be ahead to overtake another
     evictions_per_hour: int = 120  # attempts that are ended to make room for others; 0 = none
     commit_limit: int = 128  # placements in one commit; more only cost latency
+    commit_bytes: int = COMMIT_BYTES
     ranking_limit: int = 5  # clusters that a record keeps
     profile: str = BALANCED  # ranks clusters for queues that name no other
     weights: str = ""  # of parts of the score, in place of that profile's: "idle=2,price=1"

@@ -93,7 +93,6 @@ class Resolver:
         self._balanced_growth = -1  # by that look: what came up since may help
         self._looked_at = -1  # the growth at the last look that found nothing more
         self._arrived = False  # something queued since then
-        self._commit_limit: int | None = None  # lowered while plans turn out too large
         self.blind = ""  # why this replica must not decide at all
 
     # What happened
@@ -151,7 +150,6 @@ class Resolver:
         known; after anything but success, deciding waits until that much was folded."""
         plan, self.pending = self.pending, None
         if isinstance(outcome, Stored):
-            self._commit_limit = None
             self._refusals.stored()
             if plan is not None:
                 plan.was_stored()
@@ -182,29 +180,14 @@ class Resolver:
         return self._arrived or self.know.derived.growth != self._looked_at
 
     def on_too_large(self, now_s: float) -> Append | None:
-        """The pending plan does not fit into one message. Several placements become fewer at a
-        time; a single one can never be told, so its workload fails, with the reason."""
+        """A message of the pending plan is too large: see ``Refusals.too_large``."""
         plan, self.pending = self.pending, None
         if plan is None:
             return None
-        if len(plan.events) > 1:
-            self._commit_limit = max(1, len(plan.events) // 2)
+        event = self._refusals.too_large(plan.events, self.know.open, self.name, now_s)
+        if event is None:
             return None
-        workload = self.know.open[key(plan.events[0].tenant, plan.events[0].id)]
-        pods = sum(p.count for p in workload.request.pod_sets) if workload.request else 0
-        reason = f"a placement of {pods} pods does not fit into one message"
-        event = Failed(
-            tenant=workload.tenant,
-            id=workload.id,
-            after=workload.sequence,
-            at_s=now_s,
-            by=self.name,
-            attempt=workload.attempt,
-            digest=workload.digest,
-            submitted_at_s=workload.submitted_at_s,
-            reason=reason,
-        )
-        return Append(ref=f"ending/{workload.key}/{workload.sequence}", event=event)
+        return Append(ref=f"ending/{key(event.tenant, event.id)}/{event.after}", event=event)
 
     def log_was_cut(self, at: int, missing: Sequence[Gap]) -> None:
         """A log that had lost these ended there when a person said to go on with what is left: the
@@ -229,9 +212,8 @@ class Resolver:
         know, refusals, policy = self.know, self._refusals, self.policy
         refusals.look(know.chain.sequence, know.open, now_s)
         know.suspend(refusals.suspended(now_s), refusals.retried(now_s))
-        limits = [each for each in (self._commit_limit, refusals.limit) if each is not None]
-        if limits:
-            policy = msgspec.structs.replace(policy, commit_limit=min(limits))
+        if refusals.limit is not None:
+            policy = msgspec.structs.replace(policy, commit_limit=refusals.limit)
         balance = now_s >= self._balances_at_s()
         self.pending = decide(know, policy, now_s, self.name, balance=balance)
         if balance and (self.pending is None or self.pending.decision.rebalances):

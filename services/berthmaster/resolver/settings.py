@@ -7,6 +7,7 @@ import msgspec
 from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
+from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
 ENGINE_VERSION = "47"
 
@@ -20,7 +21,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     stale_after_s: float = 10.0  # a cluster silent for so long gets no new placements
     deadline_grace_s: float = 30.0  # beyond a job's own deadline, before it is believed to be over
     commit_limit: int = 256  # placements in one commit; more only cost latency
-    commit_bytes: int = 600_000  # of the decision's message, well below the server's 1 MiB
+    commit_bytes: int = COMMIT_BYTES
     ranking_limit: int = 5  # clusters that a record keeps
     share_cpu: float = 1.0  # what a share of all CPU counts beside one of a GPU model
     share_memory: float = 1.0

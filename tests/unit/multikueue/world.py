@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from berthmaster.bus.errors import TooLarge
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.controller.kube_events import instance_of
@@ -382,8 +383,12 @@ class World:
             self.perform(instruction)
         plan = self.core.decide(self.now_s)
         if plan is not None:
-            outcome = self.log.commit(plan.decision, plan.events, self.now_s)
-            self.core.on_outcome(outcome, self.log.last)
+            try:
+                outcome = self.log.commit(plan.decision, plan.events, self.now_s)
+            except TooLarge:
+                self.core.on_too_large(self.now_s)
+            else:
+                self.core.on_outcome(outcome, self.log.last)
         self.fold()
         return asked
 

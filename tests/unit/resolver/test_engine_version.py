@@ -59,7 +59,8 @@ from tests.support.deciding import World
 # 46: behind a gap nobody takes the attempt that stands before it.
 # 47: no pod is placed on a GPU that telemetry calls lost, whatever its node reports; each GPU has
 #     its own resource, a pod's are of one, and a part is on the GPUs that offer it; limits and
-#     preemption count what nodes charge for parts of GPUs.
+#     preemption count what nodes charge for parts of GPUs; a
+#     reservation takes the highest use at any time, not the sum of what runs and what follows.
 # 9: by due times, wide jobs are due earlier, and durations that nobody stated count half.
 DIGESTS = (
     dict.fromkeys(("1", "2", "3", "4"), "042e8bdfc866cebd")

@@ -9,8 +9,10 @@ import pytest
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import Cordon, QueueSetting
+from berthmaster.messages.fleet import Share
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
+from berthmaster.resolver.answers import explain
 from berthmaster.resolver.deciding.decide import planned
 from berthmaster.resolver.known.knowledge import Knowledge
 from berthmaster.resolver.known.stored import restore, snapshot_of
@@ -387,3 +389,287 @@ def test_who_uses_the_room_until_then_does_not_have_it_looked_for_anew() -> None
     # One of its own rank that uses the room in time changes nothing about that either.
     start(world, lasting(10, "in-time", gpus=1))
     assert reservations(world) == {"large": kept}
+
+
+# Room is kept of what is used at any time: what runs now and what follows do not add up
+
+
+SLICES = (
+    Share(resource="nvidia.com/mig-1g.5gb", milli=142, memory_mib=5120, count=4, kind="mig"),
+    Share(resource="nvidia.com/mig-2g.10gb", milli=285, memory_mib=10_240, count=1, kind="mig"),
+    Share(resource="nvidia.com/mig-3g.20gb", milli=428, memory_mib=20_480, count=1, kind="mig"),
+)
+
+
+def shared(*shares: Share, gpus: int = 1, **fields: Any) -> World:
+    """One node that offers parts of its GPUs so."""
+    world = World(Policy(stale_after_s=1e9, reserve_wait_s=600.0))
+    world.fact(profile(), alive())
+    report = node(gpus=gpus, model="A100", memory_mib=40_960, **fields)
+    world.fact(msgspec.structs.replace(report, shares=shares))
+    return world
+
+
+def starts(world: World, *names: Key) -> None:
+    world.settle()
+    assert [name for name in names if not world.placed_on(name)] == []
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+
+
+ENDS = pytest.mark.parametrize("ends_s", [1000.0, None], ids=["stated end", "no stated end"])
+
+
+def awaits(world: World, runs: JobRequest, waiting: JobRequest) -> Key:
+    """A job holds room, and another has room reserved behind it."""
+    start(world, runs)
+    name = world.submit(waiting)
+    waits(world, name)
+    if runs.expected_duration_s is None:
+        world.now_s += 601
+        waits(world, name)
+    assert reservations(world)[waiting.id].expected_at_s == (
+        None if runs.expected_duration_s is None else world.now_s + runs.expected_duration_s
+    )
+    return name
+
+
+@ENDS
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_reservation_of_mig_slice_leaves_other_profiles(ends_s: float | None, gpus: int) -> None:
+    slices = [msgspec.structs.replace(each, count=each.count * gpus) for each in SLICES]
+    world = shared(*(each for each in slices if "2g" not in each.resource), gpus=gpus)
+    large: dict[str, Any] = {"gpu_milli": 428, "mig_profile": "3g.20gb"}
+    if gpus == 2:
+        start(world, lasting(ends_s and 9000.0, "other", **large))
+    awaits(world, lasting(ends_s, "runs", **large), job("waits", **large))
+    same = world.submit(job("same", **large))
+    small = [
+        world.submit(job(f"small-{number}", gpu_milli=142, mig_profile="1g.5gb"))
+        for number in range(4 * gpus)
+    ]
+    starts(world, *small)
+    waits(world, same, world.submit(job("one-more", gpu_milli=142, mig_profile="1g.5gb")))
+    world.succeed(key(TENANT, "runs"))
+    starts(world, key(TENANT, "waits"))
+    waits(world, same)
+
+
+@ENDS
+def test_reservation_of_gpu_part_keeps_the_maximum_used_at_any_time(ends_s: float | None) -> None:
+    world = fleet(gpus=1, policy=Policy(stale_after_s=1e9, reserve_wait_s=600.0))
+    follows = awaits(world, lasting(ends_s, "runs", gpu_milli=600), job("follows", gpu_milli=600))
+    beside = world.submit(job("beside", gpu_milli=300))
+    starts(world, beside)
+    too_much = world.submit(job("too-much", gpu_milli=101))
+    waits(world, follows, too_much)
+    starts(world, world.submit(job("rest", gpu_milli=100)))
+    world.succeed(key(TENANT, "runs"))
+    starts(world, follows)
+    waits(world, too_much)
+
+
+def test_reservation_of_gpu_part_counts_only_ends_before_its_time() -> None:
+    world = fleet(gpus=1)
+    start(world, lasting(9000, "long", gpu_milli=300), lasting(100, "short", gpu_milli=300))
+    follows = world.submit(job("follows", gpu_milli=600))
+    waits(world, follows)
+    too_much = world.submit(job("too-much", gpu_milli=200))
+    waits(world, too_much)
+    starts(world, world.submit(job("beside", gpu_milli=100)))
+    world.succeed(key(TENANT, "short"))
+    starts(world, follows)
+    waits(world, too_much)
+
+
+@ENDS
+@pytest.mark.parametrize(
+    ("shares", "runs", "follows", "fits", "too_much"),
+    [
+        (
+            (Share(resource="nvidia.com/gpu.shared", milli=250, count=4),),
+            {"gpu_milli": 250, "count": 2},
+            {"gpu_milli": 250, "count": 3},
+            {"gpu_milli": 250},
+            {"gpu_milli": 250},
+        ),
+        (
+            (Share(resource="nvidia.com/gpucores", milli=10, count=100, kind="hami", parts=10),),
+            {"gpu_milli": 600},
+            {"gpu_milli": 655},
+            {"gpu_milli": 340},
+            {"gpu_milli": 100},
+        ),
+        (
+            (Share(resource="gpu-fraction", milli=10, count=100, kind="kai", memory_mib=40_000),),
+            {"gpu_milli": 600, "gpu_memory_mib": 28_000},
+            {"gpu_milli": 600, "gpu_memory_mib": 20_000},
+            {"gpu_milli": 300},
+            {"gpu_milli": 100},
+        ),
+        (
+            SLICES,
+            {"gpu_milli": 428, "mig_profile": "3g.20gb"},
+            {"gpu_milli": 400},
+            {"gpu_milli": 285},
+            {"gpu_milli": 200},
+        ),
+    ],
+    ids=["replicas", "hami", "kai", "mig by compute"],
+)
+def test_reservation_keeps_the_maximum_of_shares(
+    ends_s: float | None,
+    shares: tuple[Share, ...],
+    runs: dict[str, Any],
+    follows: dict[str, Any],
+    fits: dict[str, Any],
+    too_much: dict[str, Any],
+) -> None:
+    world = shared(*shares)
+    waiting = awaits(world, lasting(ends_s, "runs", **runs), job("follows", **follows))
+    starts(world, world.submit(job("fits", **fits)))
+    last = world.submit(job("too-much", **too_much))
+    waits(world, waiting, last)
+    world.succeed(key(TENANT, "runs"))
+    starts(world, waiting)
+
+
+@ENDS
+@pytest.mark.parametrize("resource", ["cpu", "memory", "pieces"])
+def test_reservation_keeps_the_maximum_of_every_resource(
+    ends_s: float | None, resource: str
+) -> None:
+    """Of ten units six run and six follow; a GPU is free for each."""
+    world = World(Policy(stale_after_s=1e9, reserve_wait_s=600.0))
+    report = node(gpus=8, cpu_milli=10_000, node_memory_mib=10_000)
+    pieces = msgspec.structs.replace(report.allocatable, pieces={"rdma/hca": 10})
+    world.fact(profile(), alive(), msgspec.structs.replace(report, allocatable=pieces))
+
+    def of(units: int) -> dict[str, Any]:
+        amounts = {"cpu_milli": 100, "memory_mib": 100}
+        match resource:
+            case "cpu":
+                return amounts | {"cpu_milli": 1000 * units}
+            case "memory":
+                return amounts | {"memory_mib": 1000 * units}
+            case _:
+                return amounts | {"resources": {"rdma/hca": units}}
+
+    waiting = awaits(world, lasting(ends_s, "runs", **of(6)), job("follows", **of(6)))
+    starts(world, world.submit(job("fits", **of(3))))
+    waits(world, waiting, world.submit(job("too-much", **of(2))))
+    world.succeed(key(TENANT, "runs"))
+    starts(world, waiting)
+
+
+@ENDS
+def test_reservation_of_several_gpus_takes_those_that_become_free(ends_s: float | None) -> None:
+    """Four of eight run, six follow: two of the four that are free stay free."""
+    world = fleet(gpus=8, policy=Policy(stale_after_s=1e9, reserve_wait_s=600.0))
+    start(world, lasting(50, "first", gpus=4))
+    start(world, lasting(ends_s, "runs", gpus=4))  # those behind the first's
+    world.succeed(key(TENANT, "first"))
+    waiting = world.submit(job("follows", gpus=6))
+    waits(world, waiting)
+    if ends_s is None:
+        world.now_s += 601
+        waits(world, waiting)
+    starts(world, world.submit(job("fits", gpus=2)))
+    waits(world, waiting, world.submit(job("too-much", gpus=1)))
+    world.succeed(key(TENANT, "runs"))
+    starts(world, waiting)
+
+
+@ENDS
+def test_reservation_of_gang_keeps_the_maximum_on_each_node(ends_s: float | None) -> None:
+    world = fleet(gpus=1, nodes=2, policy=Policy(stale_after_s=1e9, reserve_wait_s=600.0))
+    both: dict[str, Any] = {"gpu_milli": 600, "count": 2}
+    waiting = awaits(world, lasting(ends_s, "runs", **both), job("follows", **both))
+    beside = [world.submit(job(f"beside-{number}", gpu_milli=400)) for number in range(2)]
+    starts(world, *beside)
+    waits(world, waiting)
+    world.succeed(key(TENANT, "runs"))
+    starts(world, waiting)
+
+
+def test_two_reservations_do_not_share_what_one_attempt_returns() -> None:
+    world = fleet(gpus=1)
+    start(world, lasting(1000, "runs", gpu_milli=600))
+    one = world.submit(job("one", gpu_milli=500))
+    two = world.submit(job("two", gpu_milli=450))
+    waits(world, one, two)
+    assert sorted(reservations(world)) == ["one", "two"]
+    waits(world, world.submit(job("too-much", gpu_milli=51)))
+    starts(world, world.submit(job("beside", gpu_milli=50)))
+    world.succeed(key(TENANT, "runs"))
+    starts(world, one, two)
+
+
+def test_evicted_job_returns_what_is_owed_to_its_successor() -> None:
+    """While the one that was told to go still runs, others have what neither of them uses."""
+    world = fleet(gpus=1)
+    world.control(QueueSetting(queue="default", preempts="queue"))
+    [low] = start(world, lasting(None, "low", gpu_milli=600))
+    high = world.submit(job("high", gpu_milli=600, priority=5))
+    world.settle()
+    assert world.workloads[low].leaving
+    beside = world.submit(job("beside", gpu_milli=300))
+    starts(world, beside)
+    waits(world, high, world.submit(job("too-much", gpu_milli=200)))
+    world.evict(low)
+    starts(world, high)
+    waits(world, low)
+
+
+def test_why_calls_room_beside_a_reservation_free() -> None:
+    world = fleet(gpus=1)
+    awaits(world, lasting(1000.0, "runs", gpu_milli=600), job("follows", gpu_milli=600))
+    know = world.resolver.know
+    reply = explain.dry_run(know, world.policy, world.now_s, TENANT, job("try", gpu_milli=300))
+    assert reply.placed
+    reply = explain.dry_run(know, world.policy, world.now_s, TENANT, job("try", gpu_milli=500))
+    assert not reply.placed
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_jobs_beside_a_reservation_never_delay_it(seed: int) -> None:
+    """The same story with and without what comes behind the reservation: it starts at one time."""
+    assert _start_of_large(seed, others=6) == _start_of_large(seed, others=0)
+
+
+def _start_of_large(seed: int, *, others: int) -> float:
+    """When it begins. Jobs end as they stated; of those behind it none states anything."""
+    chance = random.Random(seed)
+    world = fleet(gpus=2, policy=Policy(stale_after_s=1e9, reservations=1))
+    ends: list[tuple[float, Key]] = []
+
+    def begin(name: Key) -> bool:
+        world.settle()
+        for each, workload in world.workloads.items():
+            if workload.live and not workload.claimed_at_s:
+                world.claim(each)
+                world.run(each)
+        return bool(world.placed_on(name))
+
+    for number in range(8):
+        ends_s = 100.0 * chance.randrange(1, 9) + number  # never two at one time
+        name = world.submit(lasting(ends_s, f"runs-{number}", gpu_milli=chance.randrange(100, 700)))
+        if begin(name):
+            ends.append((world.now_s + ends_s, name))
+        else:
+            world.append(world.cancelled(name))
+    large = world.submit(lasting(None, "large", gpu_milli=chance.randrange(500, 1001)))
+    begin(large)
+    for number in range(others):
+        name = world.submit(lasting(None, f"behind-{number}", gpu_milli=chance.randrange(50, 400)))
+        begin(name)
+    for at_s, name in sorted(ends):
+        if world.placed_on(large):
+            break
+        world.now_s = at_s
+        world.succeed(name)
+        begin(large)
+    assert world.placed_on(large)
+    report = replay(world.inputs(), "all")
+    assert (report.equal, report.first_difference) == (report.decisions, None)
+    return world.now_s

@@ -38,6 +38,7 @@ class Holding(NamedTuple):
     mig_profile: str = ""
     pieces: Pieces = ()  # TPUs and other extended resources
     isolation: str = ""  # of a part of a GPU: the least that it accepts
+    as_charged: bool = False  # gpu_milli is what a GPU is charged, whatever parts its node offers
 
 
 class NodeKind(NamedTuple):
@@ -58,7 +59,16 @@ class NodeKind(NamedTuple):
 class _Used:
     """What our live placements take of one node."""
 
-    __slots__ = ("cpu_milli", "gpu", "memory_mib", "parts", "pieces", "slot")
+    __slots__ = (
+        "changes",
+        "cpu_milli",
+        "gpu",
+        "holders",
+        "memory_mib",
+        "parts",
+        "pieces",
+        "slot",
+    )
 
     def __init__(self, slot: int) -> None:
         self.slot = slot  # of the node; -1 = nobody has reported it
@@ -67,6 +77,8 @@ class _Used:
         self.gpu: dict[int, int] = {}
         self.parts: dict[tuple[int, Part], int] = {}  # GPU, as asked for -> how many; no zeros
         self.pieces: dict[str, int] = {}
+        self.holders: dict[Key, None] = {}  # workloads with a live placement on the node
+        self.changes = 0  # rises with each change of holders or of the node's report
 
 
 class Fleet:
@@ -97,6 +109,8 @@ class Fleet:
         name = (report.cluster, report.node)
         before = self._reports.get(name)
         self._reports[name] = report
+        if (used := self._used.get(name)) is not None:
+            used.changes += 1
         if before is None or _shape(before) != _shape(report):
             self._stale_order = True
             return True
@@ -162,6 +176,10 @@ class Fleet:
         self.release(key)
         self._holdings[key] = tuple(holdings)
         self.charge(holdings, +1)
+        for held in holdings:
+            used = self._used[held[:2]]
+            used.holders[key] = None
+            used.changes += 1
 
     def release(self, key: Key) -> bool:
         """A placement's room is free again. Whether there was any."""
@@ -169,6 +187,10 @@ class Fleet:
         if holdings is None:
             return False
         self.charge(holdings, -1)
+        for held in holdings:
+            used = self._used[held[:2]]
+            used.holders.pop(key, None)
+            used.changes += 1
         return True
 
     def holdings(self, key: Key) -> tuple[Holding, ...]:
@@ -179,6 +201,16 @@ class Fleet:
         """What a pod is charged with for one of its GPUs; as it asks where nobody reports it."""
         report = self._reports.get(held[:2])
         return _charged(report, _part(held), gpu) if report is not None else held.gpu_milli
+
+    def holders(self, cluster: str, node: str) -> Iterable[Key]:
+        """Return the workloads with a live placement on the node, in any order."""
+        used = self._used.get((cluster, node))
+        return used.holders if used is not None else ()
+
+    def changes_of(self, cluster: str, node: str) -> int:
+        """Return a number that rises with each change of the node's holders or of its report."""
+        used = self._used.get((cluster, node))
+        return used.changes if used is not None else 0
 
     def charge(self, holdings: Sequence[Holding], sign: int) -> None:
         """Take (+1) or give back (-1) room without remembering for whom: see ``hold``."""
@@ -211,7 +243,7 @@ class Fleet:
         taken, change = used.gpu, sign * gpu_milli
         for gpu in gpus:
             taken[gpu] = taken.get(gpu, 0) + change
-        if gpus and gpu_milli < WHOLE:
+        if gpus and gpu_milli < WHOLE and not held.as_charged:
             parts, asked = used.parts, _part(held)
             for gpu in gpus:
                 part = (gpu, asked)
@@ -290,7 +322,7 @@ class Fleet:
         if not self._plain[slot]:
             self._fill(slot)
             return
-        _, _, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, _, pieces, _ = held
+        _, _, cpu_milli, memory_mib, gpu_milli, gpus, gpu_memory_mib, _, pieces, *_ = held
         if pieces:
             there = dict(pieces_on(self.report_at(slot)))
             for resource, number in pieces:
@@ -389,6 +421,8 @@ class Fleet:
         taken: dict[int, int] = {}
         if used is not None:
             taken = dict(used.gpu)
+            for resource in left:
+                left[resource] -= used.pieces.get(resource, 0)
             for (gpu, part), number in used.parts.items():
                 taken[gpu] += number * (_charged(report, part, gpu) - part.milli)
                 share = enough(report.shares, part)

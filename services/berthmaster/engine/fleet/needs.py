@@ -5,7 +5,8 @@ for a shape and layout of the fleet, and a shape that does not fit is not tried 
 job of the same shape.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -64,18 +65,45 @@ class CappedPodSet(PodSet, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     charged_at_most: tuple[tuple[str, int], ...]  # model of a GPU, milli of it
 
 
-def shape_of(request: JobRequest) -> bytes:
-    """Equal for requests that fit the same places."""
-    return _SHAPE_ENCODER.encode((request.pod_sets, request.clusters, request.cluster_labels))
+class Asks(NamedTuple):
+    """All of a request that filters may read. A filter that needs another field adds it here."""
+
+    pod_sets: tuple[PodSet, ...]
+    clusters: tuple[str, ...] = ()
+    cluster_labels: Mapping[str, str] = {}
+
+
+class Shape:
+    """What a request asks of places, and the key under which results are kept that follow from it.
+
+    The key is made of every field of ``asks``, and filters get nothing else of the request. So the
+    result for one request is right for each other request with an equal key.
+    """
+
+    __slots__ = ("asks", "key")
+
+    def __init__(self, asks: Asks) -> None:
+        self.asks: Final = asks
+        self.key: Final = _SHAPE_ENCODER.encode(asks)
+
+
+def shape_of(request: JobRequest) -> Shape:
+    """Return the shape of a request."""
+    return Shape(Asks(request.pod_sets, request.clusters, request.cluster_labels))
 
 
 def kind_of(pods: PodSet) -> bytes:
     """Equal for pods that any node serves equally well."""
+    return _SHAPE_ENCODER.encode(_plain(pods))
+
+
+def _plain(pods: PodSet) -> PodSet:
+    """Without what no node cares about."""
     plain = msgspec.structs.replace(pods, name="", count=1, min_count=None, max_count=None)
     if pods.topology is not None or pods.prefer_gpu_models:
         topology = of_one_pod(pods.topology)
         plain = msgspec.structs.replace(plain, prefer_gpu_models=(), topology=topology)
-    return _SHAPE_ENCODER.encode(plain)
+    return plain
 
 
 def of_one_pod(topology: Topology | None) -> Topology | None:
@@ -235,28 +263,22 @@ def _offered(
     return np.array(by_kind, np.int64)[fleet.arrays.kind], pieces
 
 
-def prefers(request: JobRequest) -> bool:
+def prefers(shape: Shape) -> bool:
     """Whether it would rather have some of the GPU models that it takes."""
-    return any(pods.prefer_gpu_models for pods in request.pod_sets)
+    return any(pods.prefer_gpu_models for pods in shape.asks.pod_sets)
 
 
-class Narrowed(NamedTuple):
-    """Pod sets that take one of the models only that they prefer."""
-
-    pod_sets: tuple[PodSet, ...]
-    shape: bytes
-
-
-def narrowed(fleet: Fleet, request: JobRequest) -> tuple[Narrowed, ...]:
-    """What to try before the request as it stands, most preferred first. A set that prefers fewer
-    models than another keeps to the last of them. The fleet must be arranged."""
+def narrowed(fleet: Fleet, shape: Shape) -> tuple[Shape, ...]:
+    """What to try before the request as it stands, most preferred first: pod sets that take one of
+    the models only that they prefer. A set that prefers fewer models than another keeps to the last
+    of them. The fleet must be arranged."""
     models = sorted({model for kind in fleet.kinds for model, _ in kind.gpus})
     found = []
-    for rank in range(max(len(pods.prefer_gpu_models) for pods in request.pod_sets)):
-        sets = tuple(_only(pods, rank, models) for pods in request.pod_sets)
-        if None not in sets:
-            tried = msgspec.structs.replace(request, pod_sets=sets)
-            found.append(Narrowed(tried.pod_sets, shape_of(tried)))
+    for rank in range(max(len(pods.prefer_gpu_models) for pods in shape.asks.pod_sets)):
+        sets = [_only(pods, rank, models) for pods in shape.asks.pod_sets]
+        some = tuple(pods for pods in sets if pods is not None)
+        if len(some) == len(sets):
+            found.append(Shape(shape.asks._replace(pod_sets=some)))
     return tuple(found)
 
 
@@ -281,13 +303,13 @@ class Suitables:
     how much they take of CPU and memory share it."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+        self._kinds: dict[tuple[bytes, int], _Kind] = {}
         self._known: dict[bytes, Suitable] = {}
-        self._narrowed: dict[bytes, tuple[int, tuple[Narrowed, ...]]] = {}
+        self._narrowed: dict[bytes, tuple[int, tuple[Shape, ...]]] = {}
 
-    def of(self, fleet: Fleet, shape: bytes, index: int, pods: PodSet) -> Suitable:
-        """For one pod set of a request of this shape. The fleet must be arranged."""
-        filters = self._kind(shape, index, pods)[1]
+    def of(self, fleet: Fleet, shape: Shape, index: int) -> Suitable:
+        """For one pod set of a shape. The fleet must be arranged."""
+        _, _, filters, pods = self._kind(shape, index)
         known = self._known.get(filters)
         if known is not None and known.layout == fleet.layout:
             return known
@@ -296,13 +318,13 @@ class Suitables:
         made = self._known[filters] = suitable_nodes(fleet, pods)
         return made
 
-    def narrowed(self, fleet: Fleet, shape: bytes, request: JobRequest) -> tuple[Narrowed, ...]:
+    def narrowed(self, fleet: Fleet, shape: Shape) -> tuple[Shape, ...]:
         """``narrowed``, worked out once for a shape and layout."""
-        known = self._narrowed.get(shape)
+        known = self._narrowed.get(shape.key)
         if known is None or known[0] != fleet.layout:
             if len(self._narrowed) >= _FILTERS_KEPT:
                 self._narrowed.clear()
-            known = self._narrowed[shape] = fleet.layout, narrowed(fleet, request)
+            known = self._narrowed[shape.key] = fleet.layout, narrowed(fleet, shape)
         return known[1]
 
     @property
@@ -311,25 +333,39 @@ class Suitables:
         masks = [m for s in self._known.values() for m in (s.nodes, s.gpus, s.domains, s.places)]
         return sum(mask.nbytes for mask in masks if mask is not None)
 
-    def kind(self, shape: bytes, index: int, pods: PodSet) -> bytes:
-        """``kind_of`` the pods, without working it out each time."""
-        return self._kind(shape, index, pods)[0]
+    def kind(self, shape: Shape, index: int) -> tuple[bytes, PodSet]:
+        """``kind_of`` the pods, without working it out each time, and all of them that it tells."""
+        key, pods, _, _ = self._kind(shape, index)
+        return key, pods
 
-    def _kind(self, shape: bytes, index: int, pods: PodSet) -> tuple[bytes, bytes]:
-        known = self._kinds.get((shape, index))
+    def _kind(self, shape: Shape, index: int) -> "_Kind":
+        known = self._kinds.get((shape.key, index))
         if known is None:
             if len(self._kinds) >= _SHAPES_KEPT:
                 self._kinds.clear()
-            known = self._kinds[shape, index] = kind_of(pods), _filters_of(pods)
+            plain = _plain(shape.asks.pod_sets[index])
+            filters = _filters_of(plain)
+            encode = _SHAPE_ENCODER.encode
+            known = _Kind(encode(plain), plain, encode(filters), filters)
+            self._kinds[shape.key, index] = known
         return known
 
 
-def _filters_of(pods: PodSet) -> bytes:
+class _Kind(NamedTuple):
+    """Keys of a pod set, each with the pod set that is all of what it is the key of."""
+
+    key: bytes
+    pods: PodSet
+    filters: bytes
+    filtered_by: PodSet
+
+
+def _filters_of(pods: PodSet) -> PodSet:
     """Equal for pods that the same nodes suit, room aside."""
     changes: dict[str, int] = {"cpu_milli": 0, "memory_mib": 0}
     if pods.gpu_milli == WHOLE or pods.gpus != 1:
         changes["gpu_milli"] = WHOLE
-    return kind_of(msgspec.structs.replace(pods, **changes))
+    return msgspec.structs.replace(pods, **changes)
 
 
 def _why_not(fleet: Fleet, nodes: NDArray[np.bool_], whys: list[str], lacks: str) -> dict[str, str]:

@@ -38,12 +38,14 @@ class Line:
         "overtaken",
         "queue",
         "request",
+        "shape",
     )
 
     def __init__(self, line_id: "LineId", request: JobRequest) -> None:
         self.id = line_id
         self.queue = line_id[0]
         self.request = request  # of any member: for its shape, all are alike
+        self.shape = shape_of(request)
         self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
         # Layout of the fleet, and what one of it is charged there: of jobs with parts of GPUs.
         self.charged: tuple[int, Ask] | None = None
@@ -98,7 +100,8 @@ class Line:
             heapq.heappush(self._heap, entry)
 
 
-LineId = tuple[str, bytes, int | None, int]  # queue, shape, class of duration, jobs that each adds
+# Queue, key of the shape, class of duration, jobs that each adds.
+LineId = tuple[str, bytes, int | None, int]
 
 
 def duration_class(expected_s: float | None) -> int | None:
@@ -147,7 +150,7 @@ class Lines:
             self.remove(key)
             line_id = None
         adds = int(request.part is None)
-        line_id = line_id or (request.queue, shape_of(request), duration, adds)
+        line_id = line_id or (request.queue, shape_of(request).key, duration, adds)
         line = self._lines.get(line_id)
         if line is None:
             line = self._lines[line_id] = Line(line_id, request)

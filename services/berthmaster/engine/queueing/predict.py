@@ -49,7 +49,7 @@ ALL: Final[Kind] = ("all",)
 def kinds_of(tenant: str, request: JobRequest) -> Kinds:
     """What a job is compared with: of each degree, the closest first; then all."""
     size = str(sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets))
-    own = ("shape", tenant, request.queue, shape_of(request).hex())
+    own = ("shape", tenant, request.queue, shape_of(request).key.hex())
     labelled = None
     if request.labels:
         labels = sorted(request.labels.items())

@@ -6,7 +6,7 @@ kept node by node, as holdings that others find charged. A job may use it if it 
 needed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.engine.fleet.fleet import Fleet, Holding
@@ -36,20 +36,29 @@ class Release(NamedTuple):
 def stated_end_s(workload: Workload, now_s: float) -> float | None:
     """When a placement ends as far as its job said, when it ran or when it was submitted; None if
     it did not, or should have by now."""
+    return min((at_s for at_s in _stated_ends_s(workload, now_s) if at_s > now_s), default=None)
+
+
+def first_stated_end_s(workload: Workload) -> float | None:
+    """Return the first end that a live placement's job stated, also one that has passed; None if it
+    stated none. As long as no event comes the result stays the same."""
+    return min(_stated_ends_s(workload, -UNKNOWN_S), default=None)
+
+
+def _stated_ends_s(workload: Workload, now_s: float) -> Iterator[float]:
+    """By the job's own progress, as long as that end is to come; else by its duration. And by its
+    deadline."""
     request = workload.request
     if request is None or not workload.live:
-        return None
-    ends = []
+        return
     told_s = ends_as_told_s(workload)
     if told_s is not None and told_s > now_s:
-        ends.append(told_s)
+        yield told_s
     elif request.expected_duration_s is not None:
         began_s = workload.running_at_s or workload.claimed_at_s or workload.placed_at_s
-        ends.append(began_s + request.expected_duration_s - saved_s(workload))
+        yield began_s + request.expected_duration_s - saved_s(workload)
     if request.deadline_s is not None:
-        ends.append((workload.claimed_at_s or workload.placed_at_s) + request.deadline_s)
-    known = [at_s for at_s in ends if at_s > now_s]
-    return min(known, default=None)
+        yield (workload.claimed_at_s or workload.placed_at_s) + request.deadline_s
 
 
 def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | None:
@@ -64,9 +73,10 @@ def least_releases(releases: Sequence[Release], lacking_milli: int) -> int | Non
 
 def soonest(
     fleet: Fleet, releases: Sequence[Release], at_least: int, fits: Callable[[], T | None]
-) -> tuple[T, float] | None:
-    """With as few endings as do: the places, and the time of the last of them; None if it does not
-    fit after ``MOST_ENDINGS``. ``releases`` are sorted; the fleet is left as it was.
+) -> tuple[T, float, int] | None:
+    """With as few endings as do: the places, the time of the last of them, and how many they are;
+    None if it does not fit after ``MOST_ENDINGS``. ``releases`` are sorted; the fleet is left as it
+    was.
 
     The more has ended the better it fits, so the number is found by doubling what has ended, then
     by halving. Example: eight live placements end at 10, 20, … 80 s, and the job fits once the
@@ -103,7 +113,7 @@ def soonest(
                 low = middle
             else:
                 found, high = bound, middle
-    return found, releases[high - 1].at_s if high else UNKNOWN_S
+    return found, releases[high - 1].at_s if high else UNKNOWN_S, high
 
 
 def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:

@@ -41,7 +41,7 @@ class ClusterTable:
         self.calm: Floats = np.zeros(0)
         self.open: frozenset[str] = frozenset()  # that took placements when last looked at
         # By whoever asks: what follows from those that are closed too; begun anew when others are.
-        self.filtered: dict[bytes, Any] = {}
+        self.filtered: dict[Hashable, Any] = {}
         self._layout: Hashable = -1
         self._unsettled = True  # something that notes follow from is new
         self._closed_then: dict[int, str] | None = None

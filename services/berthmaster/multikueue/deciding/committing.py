@@ -1,6 +1,7 @@
 """One group commit: places for all that want one, over one frozen moment.
 
-Phases: take those who want a place, oldest first; look at each one's clusters; choose; record.
+Phases: take those who want a place, oldest first; look at each one's clusters; choose; record. A
+commit ends at its limit of events or of bytes; the rest is for the next one.
 What is placed in this commit counts as on its way for the next in line (no herd), by a draft that
 ends with it: what is known changes by the log alone.
 """
@@ -8,6 +9,8 @@ ends with it: what is known changes by the log alone.
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+import msgspec
 
 from berthmaster.engine.scoring.parts.tier import FITS
 from berthmaster.lifecycle.workload import Workload, key
@@ -70,6 +73,38 @@ class Chosen(NamedTuple):
     room: Made | None = None  # that others make for it there
 
 
+class _Draft:
+    """What a commit holds so far."""
+
+    def __init__(self, policy: HubPolicy) -> None:
+        self._policy = policy
+        self._bytes = 0  # of the decision's message
+        self.choices: list[Choice] = []
+        self.moves: list[MoveOrder] = []
+        self.evictions: list[EvictionOrder] = []
+        self.events: list[Placed | EvictionRequested] = []
+
+    def add(
+        self, recorded: Choice | MoveOrder | EvictionOrder, event: Placed | EvictionRequested
+    ) -> None:
+        """One more entry of the decision, and the event that makes it true."""
+        match recorded:
+            case Choice():
+                self.choices.append(recorded)
+            case MoveOrder():
+                self.moves.append(recorded)
+            case EvictionOrder():
+                self.evictions.append(recorded)
+        self.events.append(event)
+        self._bytes += len(msgspec.json.encode(recorded))
+
+    @property
+    def full(self) -> bool:
+        """The rest is for the next commit."""
+        policy = self._policy
+        return len(self.events) >= policy.commit_limit or self._bytes >= policy.commit_bytes
+
+
 def choose(
     know: BusState, want: ToPlace, policy: HubPolicy, now_s: float, rooms: RoomMaker
 ) -> Chosen | None:
@@ -109,51 +144,53 @@ def decide(
     """(everything that can be placed now and everybody who leaves now, those for whom there is no
     place). ``cramped``: who waits in a worker for room."""
     number = know.chain.number + 1
-    choices: list[Choice] = []
-    events: list[Placed | EvictionRequested] = []
-    moves: list[MoveOrder] = []
-    evictions: list[EvictionOrder] = []
+    made = _Draft(policy)
     rooms = RoomMaker(know, hub, held, policy, now_s)
 
-    def end(made: Made, bus: Workload) -> None:
-        rooms.take(made)
-        for told in orders_of(made, bus, know):
+    def end(room: Made, bus: Workload) -> None:
+        rooms.take(room)
+        for told in orders_of(room, bus, know):
             goes = know.open[key(told.tenant, told.id)]
-            evictions.append(told)
-            events.append(event_of(goes, WORDS[told.right], number, now_s, decider))
+            made.add(told, event_of(goes, WORDS[told.right], number, now_s, decider))
 
     unplaced: list[ToPlace] = []
     snapshot = know.snapshot(policy, now_s)
     counts_steadiness = False
     with know.on_the_way.draft() as draft:
         for want in wants[: policy.commit_limit]:
+            if made.full:
+                break
             chosen = choose(know, want, policy, now_s, rooms)
             if chosen is None:
                 unplaced.append(want)
                 continue
             weighting = chosen.shortlist.weighting
             counts_steadiness |= weighting is not None and weighting.uses_steadiness
-            choices.append(_choice(want, chosen, know, policy, now_s))
-            events.append(_placed(want, chosen.cluster, number, now_s, decider))
+            choice = _choice(want, chosen, know, policy, now_s)
+            made.add(choice, _placed(want, chosen.cluster, number, now_s, decider))
             assert want.view.bus is not None
             draft.place(want.view.bus, chosen.cluster, now_s)
             if chosen.room is not None:
                 end(chosen.room, want.view.bus)
         for view in cramped:
+            if made.full:
+                break
             assert view.bus is not None
-            made = rooms.here(view)
-            if made is not None:
-                end(made, view.bus)
-        for view in leavers[: policy.commit_limit - len(events)]:
+            room = rooms.here(view)
+            if room is not None:
+                end(room, view.bus)
+        for view in leavers[: policy.commit_limit]:
+            if made.full:
+                break
             leave = look(know, view, policy, now_s)
             if not isinstance(leave, Leave) or rooms.has_taken(view.name):
                 continue
             assert view.bus is not None
-            moves.append(order(view.bus, leave, now_s))
-            events.append(event_of(view.bus, leave.reason, number, now_s, decider, leave.to))
+            event = event_of(view.bus, leave.reason, number, now_s, decider, leave.to)
+            made.add(order(view.bus, leave, now_s), event)
             if leave.to:
                 draft.place(view.bus, leave.to, now_s)
-    if not events:
+    if not made.events:
         return None, unplaced
     decision = Decision(
         cell=HUB_CELL,
@@ -168,13 +205,13 @@ def decide(
             fleet=know.view.fleet_sequence,
             control=know.view.control_sequence,
         ),
-        events=len(events),
-        placements=tuple(choices),
-        evictions=tuple(evictions),
-        moves=tuple(moves),
+        events=len(made.events),
+        placements=tuple(made.choices),
+        evictions=tuple(made.evictions),
+        moves=tuple(made.moves),
         steadiness=dict(snapshot.steadiness) if counts_steadiness else {},
     )
-    return Commit(decision, tuple(events)), unplaced
+    return Commit(decision, tuple(made.events)), unplaced
 
 
 def _choice(

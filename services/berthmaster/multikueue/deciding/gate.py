@@ -343,8 +343,8 @@ class HubGate(Gate):
             return []
         shape = shape_of(request)
         return [
-            know.view.card(shape, index, pods, self._snapshot.worth)
-            for index, pods in enumerate(request.pod_sets)
+            know.view.card(shape, index, self._snapshot.worth)
+            for index in range(len(shape.asks.pod_sets))
         ]
 
     @cached_property

@@ -94,7 +94,8 @@ def shortlist_for(
     asked = Asked(bus.key, namespace, queue, request, asks, required, shares, kind)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)
-    found = filter_and_rank(know.view, snapshot, request, shape_of(request), gate)
+    shape = shape_of(request)
+    found = filter_and_rank(know.view, snapshot, request, shape, gate)
     refs: dict[str, ClusterRef] = {}
     for ref in rules.clusters:
         refs.setdefault(ref.name, ref)
@@ -116,7 +117,7 @@ def shortlist_for(
         elif ref.name not in best:
             why = gate.shut(ref.name)
             if not why:
-                why = why_unasked(know.view.clusters.peek(ref.name), request, gate.via)
+                why = why_unasked(know.view.clusters.peek(ref.name), shape.asks, gate.via)
             if not why:
                 why = found.filtered.get(ref.name, "") or _unheard(know, ref.name, policy, now_s)
                 if why in (SILENT, UNSCORED, NO_REPORT):

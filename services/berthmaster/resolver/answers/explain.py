@@ -238,7 +238,7 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
     left_alone = left_alone_by(cycle, kept, workload.key, request, workload.priority)
     place = places(cycle, workload.key)
     free_s, held_back = None, 0
-    with without_room(know, left_alone):
+    with without_room(cycle, left_alone) as taking_all:
         shortlist, refusal = _look(cycle, request)
         reasons = Counter(_group(why) for why in shortlist.filtered.values())
         if refusal:
@@ -246,7 +246,8 @@ def _why_not_yet(know: Knowledge, policy: Policy, now_s: float, workload: Worklo
         elif shortlist.candidates:
             summary = "about to be placed"
         else:
-            free_s = first_free_s(cycle, request, shortlist)
+            with taking_all():
+                free_s = first_free_s(cycle, request, shortlist)
             if own is not None and own.expected_at_s is not None:
                 free_s = own.expected_at_s
             summary = f"waits: {_counts(reasons, request, free_s, now_s)}"
@@ -422,7 +423,7 @@ def dry_run(
     cycle = Cycle(know, policy, now_s)
     kept = planned(know, policy, now_s)
     left_alone = left_alone_by(cycle, kept, None, request, request.priority)
-    with without_room(know, left_alone):
+    with without_room(cycle, left_alone):
         return _tried_sizes(cycle, tenant, request)
 
 

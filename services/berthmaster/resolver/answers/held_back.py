@@ -4,8 +4,10 @@ Whoever explains charges what a job has to leave alone while it looks, as decidi
 is called free that the job would not get.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Final
 
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import duration_class, longest_s
@@ -13,10 +15,12 @@ from berthmaster.engine.queueing.reservations import ends_in_time
 from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import Reservation
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.deciding.awaited import returned_to
 from berthmaster.resolver.deciding.cycle import Cycle
-from berthmaster.resolver.deciding.reserves import Kept, kept_of, lasts_s
+from berthmaster.resolver.deciding.reserves import Kept, awaiting, kept_of, lasts_s
 from berthmaster.resolver.deciding.turns import rank_as
-from berthmaster.resolver.known.knowledge import Knowledge
+
+_RETURNED: Final = "returned"  # in the overlay
 
 
 def left_alone_by(
@@ -43,12 +47,16 @@ def left_alone_by(
 
 
 @contextmanager
-def without_room(know: Knowledge, kept: Sequence[Kept]) -> Iterator[None]:
-    """As if that room were taken."""
-    with Overlay(know.fleet) as overlay:
+def without_room(
+    cycle: Cycle, kept: Sequence[Kept]
+) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """As if that room were taken, but for what is used by what runs there until then. Yields a
+    context in which all of it is taken: for asking what fits once something of that has ended."""
+    with Overlay(cycle.know.fleet) as overlay:
         for each in kept:
             overlay.take(each.key, each.holdings)
-        yield
+        overlay.free(_RETURNED, returned_to(cycle.know, awaiting(kept), cycle.now_s))
+        yield partial(overlay.without, [_RETURNED])
 
 
 def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Kept]) -> tuple[str, ...]:
@@ -62,7 +70,7 @@ def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Kept]) -> tu
         lasts = longest_s(duration_class(told_s))
         share = cycle.policy.backfill
         left = [m for m in left_alone if not ends_in_time(m.reservation, now_s, lasts, share)]
-        with without_room(cycle.know, left):
+        with without_room(cycle, left):
             found = cycle.bind(request, cycle.shortlist(request))
         if found is not None:
             return (f"a duration of at most {told_s:g} s: until then the room may be used",)

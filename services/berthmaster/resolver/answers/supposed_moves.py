@@ -210,7 +210,7 @@ def _room_for(
         if name in know.retried:
             return None, REFUSED
         with draft.reserves.aside(draft.reserves.others(name)):
-            found = draft.room_maker.look(turn, request, turn.line.id[1])
+            found = draft.room_maker.look(turn, request, turn.line.shape)
         return (found, "") if isinstance(found, Evictions) else (None, "nobody may be ended for it")
 
 

@@ -153,7 +153,7 @@ class Whatif:
         for line in lines:
             if self._late("waiting jobs"):
                 return False
-            shortlist = cycle.shortlist(line.request, line.id[1])
+            shortlist = cycle.shortlist(line.request, line.shape)
             if shortlist.candidates or BUSY in shortlist.filtered.values():
                 found.hopeful.update(line.members)
             yield

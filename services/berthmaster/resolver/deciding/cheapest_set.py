@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.making_room import (
@@ -60,7 +60,7 @@ class Sought(NamedTuple):
     """What is looked for, and who may go for it."""
 
     asked: JobRequest
-    shape: bytes
+    shape: Shape
     over: Over
     queues: frozenset[str]  # of whose jobs some may go
     may_go: Callable[[Workload], bool]  # of each by itself, beside that
@@ -80,7 +80,7 @@ class CheapestSets:
     def sought(
         self,
         asked: JobRequest,
-        shape: bytes,
+        shape: Shape,
         over: Over,
         may_go: Callable[[Workload], bool] = lambda _: True,
         cost_of: Callable[[Workload], float] | None = None,
@@ -277,7 +277,7 @@ class CheapestSets:
         sizes = [(each.gpus * each.gpu_milli, each.cpu_milli) for each in sets]
         at = sizes.index(max(sizes))
         pods = sets[at]
-        suitable = know.derived.suitables.of(know.fleet, sought.shape, at, pods)
+        suitable = know.derived.suitables.of(know.fleet, sought.shape, at)
         need = _need(pods, min((milli for _, milli in suitable.charges), default=pods.gpu_milli))
 
         def may_go(queue: str, priority: int) -> bool:

@@ -5,7 +5,7 @@ never differ from what is done.
 """
 
 from berthmaster.engine.fitting.fit import Bound
-from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.fleet.needs import Shape, shape_of
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.ranking import Candidate
 from berthmaster.fleetview.shortlist import Shortlist, bind, filter_and_rank
@@ -35,7 +35,7 @@ class Cycle:
         # While it is tried what would fit without them: pods that would leave those queues.
         self.freed: dict[str, list[Freed]] = {}
 
-    def shortlist(self, request: JobRequest, shape: bytes | None = None) -> Shortlist:
+    def shortlist(self, request: JobRequest, shape: Shape | None = None) -> Shortlist:
         """All clusters for a request, filtered and ranked. ``shape``: its own, if it is known."""
         know = self.know
         setting = know.queues.get(request.queue)
@@ -49,7 +49,7 @@ class Cycle:
         """Places for all pods in the best cluster that has them."""
         return bind(self.know.view, request, shortlist)
 
-    def bind_in(self, request: JobRequest, shape: bytes, cluster: str) -> Bound | None:
+    def bind_in(self, request: JobRequest, shape: Shape, cluster: str) -> Bound | None:
         """Places for all pods in one cluster."""
         shortlist = self.shortlist(request, shape)
         here = shortlist.candidates.only(cluster)

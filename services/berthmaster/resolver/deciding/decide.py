@@ -21,7 +21,7 @@ import msgspec
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.clusters import LOST
-from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.fleet.needs import Shape, shape_of
 from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.queues import Amounts
 from berthmaster.fleetview.ranking import Candidate
@@ -156,7 +156,7 @@ def _place_one(draft: Draft, turn: Turn) -> Amounts | None:
     if request is None or turn.right.refusal or is_parted(draft, workload):
         return None
     elastic = is_elastic(request)
-    asked, shape = request, line.id[1]
+    asked, shape = request, line.shape
     if elastic:
         asked = least_request(request)
         shape = shape_of(asked)
@@ -231,7 +231,7 @@ def _find_most_room(draft: Draft, turn: Turn, request: JobRequest) -> _Room | No
 
 def _find_shares(draft: Draft, turn: Turn, asked: JobRequest) -> Shares | None:
     """Places in several clusters, beside all reservations."""
-    with draft.reserves.aside(draft.reserves.others(turn.key)):
+    with draft.reserves.beside(draft.reserves.others(turn.key)):
         return shares_of(draft.cycle, asked)
 
 
@@ -248,7 +248,7 @@ def _divide(draft: Draft, workload: Workload, asked: JobRequest, shares: Shares)
     return together
 
 
-def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> bool:
+def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> bool:
     """Have others shrink or, if that is not enough, be ended for a job of better right; whether any
     are."""
     reserves = draft.reserves
@@ -278,11 +278,12 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> boo
 
 def _grow(draft: Draft) -> None:
     """Into what is idle."""
-    for resize, holdings in grown(draft.cycle):
-        draft.take(holdings)
-        _resize(draft, resize, GROWS)
-        if draft.full:
-            return
+    with draft.reserves.beside():
+        for resize, holdings in grown(draft.cycle):
+            draft.take(holdings)
+            _resize(draft, resize, GROWS)
+            if draft.full:
+                return
 
 
 def _resize(draft: Draft, resize: Resize, reason: str) -> None:
@@ -308,8 +309,9 @@ def _resize(draft: Draft, resize: Resize, reason: str) -> None:
     draft.bytes += CHOICE_BYTES + _POD_BYTES * len(pods)
 
 
-def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Room | None:
-    """A place beside all reservations, or else in the room of those that do not mind."""
+def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> _Room | None:
+    """A place that no reservation will need, or else in the room of those that do not mind, or
+    beside what the others will use."""
     reserves, key = draft.reserves, turn.key
     if not reserves.kept:
         return _try(draft, asked, shape, ())
@@ -319,16 +321,21 @@ def _find_room(draft: Draft, turn: Turn, asked: JobRequest, shape: bytes) -> _Ro
         found = _try(draft, asked, shape, kept)
         if found is not None:
             return found
+    if minding and reserves.leaves_room(minding):
+        return _try(draft, asked, shape, minding, beside=True)
     return None
 
 
-def _try(draft: Draft, asked: JobRequest, shape: bytes, kept: tuple[Kept, ...]) -> _Room | None:
-    """A place in what is free now, beside these reservations."""
-    direct = _is_direct(draft.know, asked.queue)
-    tried = (shape, frozenset(each.key for each in kept)) if kept else (shape, _NONE_KEPT)
+def _try(
+    draft: Draft, asked: JobRequest, shape: Shape, kept: tuple[Kept, ...], *, beside: bool = False
+) -> _Room | None:
+    """A place in what is free now, outside these reservations. ``beside``: or with them, as what
+    runs and what follows it are not there together."""
+    direct, reserves = _is_direct(draft.know, asked.queue), draft.reserves
+    tried = shape.key, frozenset(each.key for each in kept) if kept else _NONE_KEPT, beside
     if direct and tried in draft.no_room:
         return None
-    with draft.reserves.aside(kept):
+    with reserves.beside(kept) if beside else reserves.aside(kept):
         shortlist = draft.cycle.shortlist(asked, shape)
         found = draft.cycle.bind(asked, shortlist)
     if found is not None:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.fleet import Holding
+from berthmaster.engine.fleet.needs import Shape
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line
 from berthmaster.engine.scoring.mix import told_as
@@ -48,7 +49,7 @@ class Stuck(NamedTuple):
 
     turn: Turn
     asked: JobRequest
-    shape: bytes
+    shape: Shape
 
 
 class Plan(NamedTuple):
@@ -101,7 +102,8 @@ class Draft:
         self.commits: list[Commit] = []
         self.partings: list[PartOrder] = []
         self.events: list[WorkloadEvent] = []
-        self.no_room: set[tuple[bytes, frozenset[Key]]] = set()  # shape, beside these reservations
+        # Shape, outside these reservations or, if True, beside what they wait for.
+        self.no_room: set[tuple[bytes, frozenset[Key], bool]] = set()
         self.passed_over: list[Passed] = []
         self.bytes = 0
         self.tries = 0

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from berthmaster.engine.fleet.needs import Shape
 from berthmaster.engine.queueing.equals import Rest, Stopped, ends_a_s, may_stop, pays
 from berthmaster.engine.queueing.making_room import Floors, Mover, RightName, right_over
 from berthmaster.engine.queueing.order import gpu_share
@@ -73,7 +74,7 @@ class RoomMaker:
         self._in_vain: dict[tuple[str, int, bytes], float] = {}
         # Queue, priority and shape of those who stopped nobody, and the least weight of any.
 
-    def look(self, turn: Turn, asked: JobRequest, shape: bytes) -> Evictions | None:
+    def look(self, turn: Turn, asked: JobRequest, shape: Shape) -> Evictions | None:
         """Whom to end for a job that does not fit; None if nobody may be, or it would not help."""
         setting = self._know.queues.get(turn.line.queue)
         if setting is None or setting.via != "direct" or not self._policy.evictions_per_hour:
@@ -84,7 +85,7 @@ class RoomMaker:
         return found
 
     def _look_by_right(
-        self, turn: Turn, asked: JobRequest, shape: bytes, setting: QueueSetting
+        self, turn: Turn, asked: JobRequest, shape: Shape, setting: QueueSetting
     ) -> Evictions | None:
         best_tier = min(level.tier for level in turn.levels)
         if best_tier is Tier.BORROWED and setting.preempts == "never":
@@ -109,12 +110,12 @@ class RoomMaker:
         return _told(workload, best, orders)
 
     def _look_at_equals(
-        self, turn: Turn, asked: JobRequest, shape: bytes, setting: QueueSetting
+        self, turn: Turn, asked: JobRequest, shape: Shape, setting: QueueSetting
     ) -> Evictions | None:
         """Of its own queue and priority."""
         workload = self._know.open[turn.key]
         waits = self._rest(workload)
-        tried = turn.line.queue, workload.priority, shape
+        tried = turn.line.queue, workload.priority, shape.key
         if waits is None or waits.weight >= self._in_vain.get(tried, math.inf):
             return None
         if self._looks_at_equals >= LOOKS_AT_EQUALS:

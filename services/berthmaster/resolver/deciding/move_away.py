@@ -111,7 +111,8 @@ def _move(draft: Draft, workload: Workload) -> None:
     assert wish is not None
     if draft.now_s - wish.since_s > WISH_S or draft.reserves.moving >= MOST_MOVING:
         return
-    place = elsewhere(draft.cycle, workload, wish.to)
+    with draft.reserves.beside():
+        place = elsewhere(draft.cycle, workload, wish.to)
     if place is not None:
         words = f"moved to {place.cluster} by {said_by(wish)}"
         _order(draft, workload, "asked", words, wish.who, place)
@@ -219,12 +220,17 @@ def _drain(draft: Draft) -> None:
         ):
             continue
         shape = shape_of(request)
-        if shape in full_for or looked >= MOST_LOOKED_AT or draft.reserves.moving >= MOST_MOVING:
+        if (
+            shape.key in full_for
+            or looked >= MOST_LOOKED_AT
+            or draft.reserves.moving >= MOST_MOVING
+        ):
             continue
         looked += 1
-        place = elsewhere(draft.cycle, workload, "", other=False)
+        with draft.reserves.beside():
+            place = elsewhere(draft.cycle, workload, "", other=False)
         if place is None:
-            full_for.add(shape)
+            full_for.add(shape.key)
         else:
             _order(draft, workload, "drain", drain_words(drain), drain.set_by, place)
 

@@ -22,15 +22,17 @@ ended.
 - Room of a job that is moved (move_away.py) is owed as well, while the job still runs elsewhere and
   until it begins or may not run there. It counts against nobody's reservations.
 - Where a cluster's Kueue decides what starts, nothing is kept.
+- What runs on the nodes now and the job that follows it never use them together: of both, others
+  must leave alone the highest use at any time, not the sum (awaited.py).
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.fleet import Holding
-from berthmaster.engine.fleet.needs import gpu_milli
+from berthmaster.engine.fleet.needs import Shape, gpu_milli
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.lines import Line, duration_class, longest_s
 from berthmaster.engine.queueing.queues import models_left, prices_of
@@ -50,6 +52,7 @@ from berthmaster.lifecycle.charges import gpu_milli_of
 from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import HeldNode, Reservation
 from berthmaster.messages.workload import JobRequest
+from berthmaster.resolver.deciding.awaited import Awaiting, ends_version, reseat, returned_to
 from berthmaster.resolver.deciding.cycle import Cycle
 from berthmaster.resolver.deciding.turns import Rank, rank_of, right_of
 from berthmaster.resolver.known.knowledge import Knowledge
@@ -59,6 +62,7 @@ CLUSTERS_LOOKED_AT: Final = 4  # for one job: those that may have room first
 
 
 Token = tuple[Key, int]
+_RETURNED: Final = "returned"  # in the overlay
 _FIRST: Final[Rank] = ((), 0)  # of one that moves: nobody goes before it
 
 
@@ -94,8 +98,18 @@ def lasts_s(know: Knowledge, policy: Policy, key: Key | None, request: JobReques
 
 def kept_of(know: Knowledge, line: Line, key: Key, reservation: Reservation) -> Kept:
     """What a reservation of a line's member means for others."""
-    token = key, hash(reservation)
-    return Kept(key, rank_of(know, line, key), reservation, holdings_of(reservation), token)
+    return _kept(know, key, rank_of(know, line, key), reservation)
+
+
+def _kept(know: Knowledge, key: Key, rank: Rank, reservation: Reservation) -> Kept:
+    # What must be left alone follows from what runs on the nodes, too: with that the token changes.
+    token = key, hash((reservation, ends_version(know, reservation)))
+    return Kept(key, rank, reservation, holdings_of(reservation), token)
+
+
+def awaiting(kept: Sequence[Kept]) -> list[Awaiting]:
+    """Reservations as what runs on their nodes matters to them."""
+    return [Awaiting(each.key, each.reservation, each.holdings) for each in kept]
 
 
 class _Looked(NamedTuple):
@@ -124,9 +138,11 @@ class Reserves:
         self._tokens: frozenset[Token] = frozenset()
         self._live: dict[str, list[Release]] | None = None
         self.kept: dict[Key, Kept] = {}
+        self._returned: dict[tuple[Token, ...], list[Holding]] = {}
 
     def begin(self) -> None:
         """With those that decisions told, as far as they still can be kept."""
+        self._know.derived.look_at_ends(self._now_s)
         for key, reservation in in_force(self._cycle).items():
             self._keep(key, reservation)
 
@@ -145,8 +161,7 @@ class Reserves:
         if line is not None:
             kept = kept_of(self._know, line, key, reservation)
         else:  # it runs elsewhere still, and waits in no line
-            token = key, hash(reservation)
-            kept = Kept(key, _FIRST, reservation, holdings_of(reservation), token)
+            kept = _kept(self._know, key, _FIRST, reservation)
         self.kept[key] = kept
         self._tokens |= {kept.token}
         self._overlay.take(("kept", key), kept.holdings)
@@ -206,6 +221,34 @@ class Reserves:
         keys = {kept.key for kept in but}
         return self._overlay.without([("kept", key) for key in self.kept if key not in keys])
 
+    @contextmanager
+    def beside(self, but: tuple[Kept, ...] | None = None) -> Iterator[None]:
+        """As ``aside``, and what runs now and what is kept there for later counts as it is used:
+        not at the same time. For whoever takes room that is free now; who has others ended must
+        leave alone all that is kept. ``but``: None = all."""
+        but = tuple(self.kept.values()) if but is None else but
+        with self.aside(but):
+            room = self._returned_to(but)
+            if room:
+                self._overlay.free(_RETURNED, room)
+            try:
+                yield
+            finally:
+                if room:
+                    self._overlay.give_back(_RETURNED)
+
+    def leaves_room(self, but: tuple[Kept, ...]) -> bool:
+        """Whether ``beside`` these is more than ``aside``."""
+        return bool(self._returned_to(but))
+
+    def _returned_to(self, kept: tuple[Kept, ...]) -> list[Holding]:
+        tokens = tuple(each.token for each in kept)
+        found = self._returned.get(tokens)
+        if found is None:
+            found = returned_to(self._know, awaiting(kept), self._now_s)
+            self._returned[tokens] = found
+        return found
+
     def has(self, key: Key) -> bool:
         """Whether room is kept for it."""
         return key in self.kept
@@ -239,7 +282,7 @@ class Reserves:
         key: Key,
         rank: Rank,
         request: JobRequest,
-        shape: bytes,
+        shape: Shape,
         *,
         untouched: bool,
     ) -> None:
@@ -277,7 +320,7 @@ class Reserves:
         if nodes + len(reservation.held) <= MAX_HELD_NODES:
             self._keep(key, reservation)
 
-    def begins_at_s(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> float | None:
+    def begins_at_s(self, line: Line, key: Key, request: JobRequest, shape: Shape) -> float | None:
         """When a job that does not fit will, by the ends that are known; None = nobody knows."""
         kept = self.kept.get(key)
         told = kept.reservation if kept else self._find(line, key, request, shape).reservation
@@ -301,7 +344,7 @@ class Reserves:
         derived = self._know.derived
         return derived.growth, derived.changes, derived.ends_told, derived.open_clusters
 
-    def _find(self, line: Line, key: Key, request: JobRequest, shape: bytes) -> _Looked:
+    def _find(self, line: Line, key: Key, request: JobRequest, shape: Shape) -> _Looked:
         know, now_s = self._know, self._now_s
         shortlist = self._cycle.shortlist(request, shape)
         busy = [c for c, why in shortlist.filtered.items() if why == BUSY]
@@ -317,7 +360,7 @@ class Reserves:
             found = soonest(know.fleet, releases, at_least, fits)
             could_fit |= found is not None
             if found is not None and (best is None or found[1] < best[1]):
-                best = (found[0], found[1], cluster)
+                best = (found[0], found[1], cluster, releases[: found[2]])
         workload = know.open[key]
         firm_s = firm_at_s(know, self._policy, line, key)
         reservation = None
@@ -326,7 +369,7 @@ class Reserves:
                 tenant=workload.tenant,
                 id=workload.id,
                 cluster=best[2],
-                held=held_nodes(best[0].holdings),
+                held=held_nodes(reseat(know.fleet, best[0].holdings, best[3])),
                 expected_at_s=best[1] if best[1] < UNKNOWN_S else None,
             )
         until_s = self._known_until_s(busy)

@@ -29,7 +29,7 @@ import msgspec
 
 from berthmaster.engine.fitting.fit import Bound
 from berthmaster.engine.fleet.fleet import Holding
-from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.fleet.needs import Shape, shape_of
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.queueing.ledger import amounts_of
 from berthmaster.engine.queueing.making_room import (
@@ -115,7 +115,7 @@ class Shrinker:
         self._accounts = accounts
         self._looks = 0
 
-    def look(self, turn: Turn, asked: JobRequest, shape: bytes) -> Shrinking | None:
+    def look(self, turn: Turn, asked: JobRequest, shape: Shape) -> Shrinking | None:
         """Whom to shrink for a job that does not fit; None if nobody may be, or it would not
         help."""
         know = self._know
@@ -146,7 +146,7 @@ class Shrinker:
         return self._told(workload, best, via) if best is not None else None
 
     def _in_cluster(
-        self, cluster: str, mover: Mover, via: Via, asked: JobRequest, shape: bytes
+        self, cluster: str, mover: Mover, via: Via, asked: JobRequest, shape: Shape
     ) -> _Found | None:
         losers = self._losers(cluster, mover, via)[:MOST_SHRUNK]
         if not losers:
@@ -373,7 +373,7 @@ def _is_wanted(cycle: Cycle, cluster: str, via: Via) -> bool:
     for line in know.derived.lines.lines():
         if right_of(know, line).refusal:
             continue
-        filtered = cycle.shortlist(line.request, line.id[1]).filtered
+        filtered = cycle.shortlist(line.request, line.shape).filtered
         if _is_full(filtered.get(cluster, BUSY), via):
             return True
     return False

@@ -65,7 +65,8 @@ class Derived(FleetDerived):
         self._as_of_s = 0.0  # it was brought up to date last
         self.to_cancel: set[Key] = set()  # waits again, and a person had wished it cancelled
         self.deadlines: dict[Key, float] = {}  # claimed, with one of its own -> when it is over
-        self.ends_told = 0  # how often running jobs said how far they are
+        self.ends_told = 0  # rises with each event by which attempts end earlier than was known
+        self.ends_until_s = float("inf")  # when time alone changes which ends are to come
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
 
     # Queues
@@ -116,8 +117,8 @@ class Derived(FleetDerived):
         fleet, shape = self._fleet, shape_of(request)
         fleet.arrange()
         return [
-            self.suitables.of(fleet, shape, number, pods).charges
-            for number, pods in enumerate(request.pod_sets)
+            self.suitables.of(fleet, shape, number).charges
+            for number in range(len(request.pod_sets))
         ]
 
     def levels(self, queue: str, ask: Ask) -> tuple[Level, ...]:
@@ -264,6 +265,12 @@ class Derived(FleetDerived):
         self.lines.add(workload, priority, place, order.class_s(workload))
 
     # As of a time
+
+    def look_at_ends(self, now_s: float) -> None:
+        """Notice that a stated end has passed on which a reservation counts."""
+        if now_s >= self.ends_until_s:
+            self.ends_told += 1
+            self.ends_until_s = float("inf")
 
     def _end_rests(self, now_s: float) -> None:
         """Those that failed and have waited long enough wait in their lines again; not yet, where

@@ -43,6 +43,8 @@ from berthmaster.messages.placement import (
 )
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import (
+    Checkpointed,
+    EvictionRequested,
     JobRequest,
     PodSet,
     Progressed,
@@ -58,6 +60,7 @@ from berthmaster.resolver.known.told import Given, Told, ToldLives
 from berthmaster.resolver.settings import Policy
 
 UNCLAIMED = "not claimed in time"
+_TELLS_OF_ENDS = Progressed | Checkpointed | EvictionRequested
 
 
 class Knowledge:
@@ -139,7 +142,7 @@ class Knowledge:
             self.derived.due_order.submitted(name)
         elif isinstance(event, Succeeded) and self.expectations.succeeded(workload, stored_at_s):
             self.derived.due_order.something_ended()
-        self.derived.ends_told += isinstance(event, Progressed)
+        self.derived.ends_told += isinstance(event, _TELLS_OF_ENDS)
         if workload.ended:
             self.parts.ended(name, event, workload)
             self.open.pop(name, None)
