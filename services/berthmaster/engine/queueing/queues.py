@@ -25,7 +25,6 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from berthmaster.engine.fleet.fleet import WHOLE
 from berthmaster.engine.fleet.models import is_one_of
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.fleet.shares import Charges
@@ -36,6 +35,7 @@ CPU: Final = "cpu"
 MEMORY: Final = "memory"
 GPU: Final = "gpu"
 MODEL: Final = f"{GPU}/"
+_WHOLE: Final = 1000  # GPU milli; services without numpy read this file
 
 Amounts = dict[str, int]
 Models = tuple[str, ...]  # all that nodes report
@@ -173,7 +173,7 @@ def ask_of(request: JobRequest, charges_of: Callable[[int], Charges] | None = No
         if not milli:
             continue
         charges: Charges = ()
-        if charges_of is not None and pods.gpu_milli < WHOLE:
+        if charges_of is not None and pods.gpu_milli < _WHOLE:
             charges = tuple((model, pods.count * each) for model, each in charges_of(number))
         if charges:
             milli = min(each for _, each in charges)
