@@ -543,9 +543,6 @@ CASES: Mapping[str, Case] = {
     ),
     "watcher": Case(
         may=(
-            *(f"{API}DIRECT.GET.{stream}" for stream in ("WORKLOADS", "FLEET", "CONTROL")),
-            f"{API}DIRECT.GET.FLEET.berth.fleet.c1.score",
-            f"{API}STREAM.INFO.FLEET",
             "sub berth.fleet.>",
             "sub berth.event.>",
             "sub berth.decision.>",
@@ -571,7 +568,7 @@ CASES: Mapping[str, Case] = {
             f"{API}STREAM.MSG.GET.WORKLOADS",
             f"{API}STREAM.MSG.DELETE.WORKLOADS",
             f"{API}STREAM.PURGE.FLEET",
-            *(f"{API}DIRECT.GET.{stream}" for stream in ("LEASES", "DEAD", "ARCHIVE", "SNAPSHOTS")),
+            *(f"{API}{verb}.{stream}" for stream in STREAMS for verb in ("DIRECT.GET", "STREAM.INFO")),
             "pub $SRV.PING",
             "sub login.token",
             "sub berth.api.>",

@@ -140,16 +140,6 @@ def _read(*streams: str) -> tuple[str, ...]:
     )
 
 
-def _look(*streams: str) -> tuple[str, ...]:
-    """What streams hold, by batches and last values, without a consumer (docs/dashboard.md shows
-    how)."""
-    return _api(
-        *(f"STREAM.INFO.{stream}" for stream in streams),
-        *(f"DIRECT.GET.{stream}" for stream in streams),
-        *(f"DIRECT.GET.{stream}.>" for stream in streams),
-    )
-
-
 def _events(cluster: str, *kinds: str) -> tuple[str, ...]:
     """Where workload events of these kinds are written. "-" is the place of those without one."""
     return tuple(f"berth.workload.*.*.{kind}.{cluster}" for kind in kinds)
@@ -540,7 +530,7 @@ def _watcher(_: str) -> Grants:
     """Looks at all: facts, scores, events, decisions, readings, quality. It asks nobody for
     anything but what streams hold, and makes nothing."""
     return Grants(
-        publish=_look(WORKLOADS, FLEET, CONTROL),
+        publish=(),  # JetStream would send an answer wherever its asker says
         subscribe=(
             ALL_FLEET,
             ALL_EVENTS,
