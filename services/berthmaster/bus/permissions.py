@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from berthmaster.bus import subjects
+from berthmaster.bus import claims, subjects
 from berthmaster.bus.stream_names import (
     ARCHIVE,
     CONTROL,
@@ -49,11 +49,9 @@ from berthmaster.bus.stream_names import (
 from berthmaster.bus.subjects import (
     ALL_ARCHIVE,
     ALL_CONTROL,
-    ALL_DEAD,
     ALL_DECISIONS,
     ALL_EVENTS,
     ALL_FLEET,
-    ALL_LEASES,
     ALL_STORIES,
     ALL_WEBHOOKS,
     ALL_WORKLOADS,
@@ -112,8 +110,23 @@ def _api(*subjects: str) -> tuple[str, ...]:
     return tuple(f"$JS.API.{subject}" for subject in subjects)
 
 
-_ANSWERS: Final = ("_INBOX.>", "_R_.>")  # endpoints.py sends them nowhere else either
+# Operators ask in CORE itself, and so does what stands for all clusters. All others ask from
+# accounts of their own, and the server rewrites where their answers go.
+_ANSWERS: Final = (
+    "_R_.>",
+    *(f"_INBOX.{user}.>" for user in ("operator", "emulator", "telemetry", "figures")),
+)
 _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: services read the server's time
+
+
+def _look(*streams: str) -> tuple[str, ...]:
+    """direct.py: what streams hold, by batches and last values, without a consumer
+    (docs/dashboard.md shows how)."""
+    return _api(
+        *(f"STREAM.INFO.{stream}" for stream in streams),
+        *(f"DIRECT.GET.{stream}" for stream in streams),
+        *(f"DIRECT.GET.{stream}.>" for stream in streams),
+    )
 
 
 def _follow(stream: str, *filters: str) -> tuple[str, ...]:
@@ -153,7 +166,7 @@ def _asked(service: str) -> tuple[str, ...]:
 def _snapshots() -> tuple[str, ...]:
     """snapshots.py: an object store is a stream; its chunks and its names are subjects."""
     purge = _api(f"STREAM.PURGE.{SNAPSHOTS}")
-    return ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>", *_read(SNAPSHOTS), *purge)
+    return (*subjects.SNAPSHOT_PARTS, *_read(SNAPSHOTS), *purge)
 
 
 def _marks(service: str) -> tuple[str, ...]:
@@ -457,11 +470,7 @@ def _dashboard(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_follow(WORKLOADS, ALL_WORKLOADS),
-            *_follow(FLEET, ALL_FLEET),
-            *_follow(CONTROL, ALL_CONTROL),
-            *_follow(LEASES, ALL_LEASES),
-            *_follow(DEAD, ALL_DEAD),
+            *_look(WORKLOADS, FLEET, CONTROL, LEASES, DEAD),
             *_looks_at_logs(),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
             *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
@@ -500,7 +509,7 @@ def _restorer(_: str) -> Grants:
             *_CLOCK,
             *_api(*(f"STREAM.{verb}.{stream}" for stream in BACKED_UP for verb in verbs)),
             *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
-            *(part for stream in BACKED_UP for part in _follow(stream)),
+            *_look(*BACKED_UP),
             *_read(LEASES, SNAPSHOTS),
             "berth.control.log.*",
         ),
@@ -530,7 +539,7 @@ def _watcher(_: str) -> Grants:
     """Looks at all: facts, scores, events, decisions, readings, quality. It asks nobody for
     anything but what streams hold, and makes nothing."""
     return Grants(
-        publish=(),  # JetStream would send an answer wherever its asker says
+        publish=_look(WORKLOADS, FLEET, CONTROL),
         subscribe=(
             ALL_FLEET,
             ALL_EVENTS,
@@ -618,6 +627,22 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 )
 
 
+PUSHER: Final = "accounts"  # the one user of SYS
+SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
+OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
+# Accounts of one user each: who looks at all, orders by way of services, or makes the streams.
+APART: Final = MappingProxyType(
+    {user.upper(): user for user in ("dashboard", "watcher", "steward", "setup", "restorer")}
+)
+_ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{user: account for account, user in APART.items()},
+        PUSHER: claims.SYSTEM,
+        SENTINEL: claims.LOGIN,
+    }
+)
+
+
 def grants(user: str) -> Grants:
     """What a user of this name may do, its inbox included. Raises UnknownUser."""
     role, dot, part = user.partition(".")
@@ -625,14 +650,34 @@ def grants(user: str) -> Grants:
         base = PART_ROLES[role](part)
     elif not dot and role in WHOLE_ROLES:
         base = WHOLE_ROLES[role]("*")
-        # Of users of its own account the server asks this once the lane stands in the subject.
-        asked = [each for each in base.publish if subjects.kinds_in_lanes([each])]
-        base = base._replace(publish=(*base.publish, *map(subjects.in_any_lane, asked)))
+        if account_of(user) == claims.CORE:
+            # Of users of its own account the server asks this once the lane stands in the subject.
+            asked = [each for each in base.publish if subjects.kinds_in_lanes([each])]
+            base = base._replace(publish=(*base.publish, *map(subjects.in_any_lane, asked)))
     else:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
-    publish = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
+    wanted = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
+    publish = tuple(map(_imported, wanted))
     return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
+
+
+def account_of(user: str) -> str:
+    """The name of the account that a user is in."""
+    role, dot, part = user.partition(".")
+    if dot:
+        return f"{claims.TENANT if role in OF_TENANTS else claims.CLUSTER}{part}"
+    return _ACCOUNTS.get(user, claims.CORE)
+
+
+def follows(user: str) -> bool:
+    """Whether a user may make consumers; others read streams by batches (see direct.py)."""
+    return user not in APART.values()
+
+
+def _imported(subject: str) -> str:
+    request = subject.removeprefix(subjects.JETSTREAM)
+    return subject if request == subject else subjects.jetstream(request, imported=True)
 
 
 def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
@@ -640,19 +685,10 @@ def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
     is what a server takes of whoever connects."""
     each = tuple(dict.fromkeys(wanted))
     return tuple(
-        one for one in each if not any(_covers(other, one) for other in each if other != one)
+        one
+        for one in each
+        if not any(subjects.covers(other, one) for other in each if other != one)
     )
-
-
-def _covers(wider: str, narrower: str) -> bool:
-    """Whether all that the one subject means is meant by the other, too."""
-    some, others = wider.split("."), narrower.split(".")
-    for at, token in enumerate(some):
-        if token == ">":
-            return len(others) > at
-        if at >= len(others) or others[at] == ">" or token not in ("*", others[at]):
-            return False
-    return len(some) == len(others)
 
 
 def inbox_prefix(user: str) -> str:

@@ -20,9 +20,10 @@ from berthmaster.bus.nats_py import Client as NatsClient
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.reading import Reading
+from berthmaster.bus.subjects import IMPORTED_JETSTREAM, JETSTREAM
 from berthmaster.bus.window import Window
 
-API: Final = "$JS.API."
+API: Final = (JETSTREAM, IMPORTED_JETSTREAM)
 GRACE_S: Final = 0.1
 NO_RESPONDERS: Final = "503"
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "([^"]+)"')

@@ -185,7 +185,7 @@ def stream_configs(
         common
         | {
             "name": SNAPSHOTS,
-            "subjects": ["$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>"],
+            "subjects": list(subjects.SNAPSHOT_PARTS),
             "discard": "new",
             "allow_rollup_hdrs": True,
             "max_bytes": 8 * GIB,
