@@ -197,14 +197,21 @@ def test_streams_alone_has_jetstream_and_imports_nothing() -> None:
 
 def test_no_account_imports_a_service_under_a_literal_subject() -> None:
     """The server leads an answer on through a literal import that its reply subject names."""
-    others = {"core": KEYS["core"], "streams": KEYS["streams"]}
+    core, streams = KEYS["core"], KEYS["streams"]
     accounts = [
         CORE,
-        claims.tenant(KEYS["acme"], "acme", **others),
-        claims.cluster(KEYS["acme"], "red", **others),
+        claims.tenant(KEYS["acme"], "acme", core=core, streams=streams),
+        claims.cluster(KEYS["acme"], "red", core=core, streams=streams),
         claims.login(KEYS["acme"], core=KEYS["core"]),
         *(
-            claims.apart(KEYS["acme"], user, publish=grants(user).publish, subscribe=(), **others)
+            claims.apart(
+                KEYS["acme"],
+                user,
+                core=core,
+                streams=streams,
+                publish=grants(user).publish,
+                subscribe=(),
+            )
             for user in APART.values()
         ),
     ]
