@@ -16,17 +16,17 @@ Rules of this file:
 - JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
   durable's, by the filter where a consumer has exactly one.
 
-What the server cannot narrow, and who therefore gets it:
+Every user is in another account than JetStream and asks it through imports (see claims.py), so
+answers go to the asker's account alone, whatever reply subject it names.
 
-- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Only services and
-  operators may. What runs in a worker cluster asks the door, which tells it what is its own.
-- A consumer that is made for a while has a random name, and names cannot be matched in part: who
-  may make those on a stream could also spoil another's consumer there. Only services and operators
-  may. Tenants read their events as they happen, and the past through the gateway. Who consumes may
-  also have the server deliver what is stored to any subject: a watcher therefore reads streams by
-  DIRECT.GET alone, which changes nothing and answers to its own inbox.
-- A service that answers may write to every inbox, and to nothing else by way of an answer. Those of
-  other accounts reach it as `_R_.<random>`, whatever reply subject was sent (see claims.py).
+What the server cannot narrow, and which users therefore get it:
+
+- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Services, operators,
+  restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
+- A consumer delivers to any subject of STREAMS that its maker names, and no import changes that. Only services that follow the log and operators make consumers. Dashboards, watchers
+  and restorers read by DIRECT.GET (see direct.py). Tenants read the past through the gateway.
+- A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
+  puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
 """
 
 import re
