@@ -23,8 +23,9 @@ What the server cannot narrow, and which users therefore get it:
 
 - Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Services, operators,
   restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
-- A consumer delivers to any subject of STREAMS that its maker names, and no import changes that. Only services that follow the log and operators make consumers. Dashboards, watchers
-  and restorers read by DIRECT.GET (see direct.py). Tenants read the past through the gateway.
+- A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
+  Only services that follow the log and operators make consumers. Dashboards, watchers and restorers
+  read by DIRECT.GET (see direct.py). Tenants read the past through the gateway.
 - A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
   puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
 """
