@@ -40,7 +40,7 @@ async def user(bus: tuple[Server, Path], name: str) -> AsyncIterator[Connection]
 
 def alive(cluster: str, counter: int) -> bytes:
     stamp = Stamp(epoch=1, counter=counter)
-    return encode(ClusterAlive(cluster=cluster, stamp=stamp, interval_s=1.0))
+    return encode(ClusterAlive(cluster=cluster, stamp=stamp, interval_s=1.0, observed_at_s=1.0))
 
 
 @story
