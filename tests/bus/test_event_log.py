@@ -22,6 +22,7 @@ from tests.bus.tools import (
     decision,
     patiently,
     placed,
+    remove,
     reprioritized,
     story,
     submitted,
@@ -348,10 +349,7 @@ async def test_a_tombstone_keeps_the_id_used(server: Server) -> None:
         ending = cancelled("job-1", 2)
         await log.append(ending)
         await log.append(submitted("job-2"))
-        await conn.api(
-            f"STREAM.PURGE.{WORKLOADS}",
-            {"filter": subjects.aggregate("acme", "job-1"), "keep": 1},
-        )
+        await remove(conn, 1, 2)
         left = decode_story(await log.story("acme", "job-1"))
         assert [(one.sequence, one.event) for one in left] == [(3, ending)]
         assert await log.append(submitted("job-1")) == Refused(3)

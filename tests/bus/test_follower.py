@@ -11,7 +11,7 @@ from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import StreamReplaced
 from berthmaster.bus.follow import Follower, Recorded, parse_ack_subject
 from berthmaster.bus.log import EventLog
-from berthmaster.bus.streams import CONTROL, WORKLOADS, ensure_streams, stream_info
+from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, ensure_streams, stream_info
 from berthmaster.lifecycle.instructions import Stored
 from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import (
@@ -313,13 +313,14 @@ async def test_caught_up_is_told_though_what_was_to_come_was_purged_meanwhile(
     async with connected(server.url, replicas=1) as conn, connected(server.url, "w") as writer:
         total = 5000
         for number in range(total):
-            await writer.publish("berth.control.queue.q", b"%d" % number + b"x" * 2000)
+            subject = f"berth.fleet.c1.node.n{number % 50}"
+            await writer.publish(subject, b"%d" % number + b"x" * 2000)
         await writer.flush()
         seen = Seen()
-        follower = Follower(conn, CONTROL, [CONTROLS])
+        follower = Follower(conn, FLEET, ["berth.fleet.>"])
         async with task(follower.run(seen.take, caught_up=seen.caught_up)):
             await until(lambda: seen.records)
-            await writer.api("STREAM.PURGE.CONTROL")
+            await writer.api("STREAM.PURGE.FLEET")
             await until(lambda: seen.caught_up_at)
         assert len(seen.records) < total, "the purge came too late to test anything"
 

@@ -58,6 +58,7 @@ from berthmaster.messages.workload import (
     Succeeded,
 )
 from tests.bus.shells import ask, client, gateway, in_loop, order, store, until
+from tests.bus.tools import remove
 
 AGAIN = "an answer is not certain now; repeating the request is safe"
 
@@ -100,8 +101,7 @@ async def live_on(conn: Connection, request: JobRequest, until_state: str) -> No
 
 async def purge_to_tombstone(conn: Connection, name: str) -> int:
     messages = await EventLog(conn).story("ann", name)
-    guard = subjects.aggregate("ann", name)
-    await conn.api(f"STREAM.PURGE.{WORKLOADS}", {"filter": guard, "keep": 1})
+    await remove(conn, *(message.sequence for message in messages[:-1]))
     return messages[-1].sequence
 
 
@@ -159,8 +159,7 @@ async def test_an_id_answers_for_its_content_even_after_its_story_is_purged(
         assert await ask(conn, "submit", job("train")) == buried
         assert await ask(conn, "submit", job("train", priority=1)) == other
         # Without its tombstone the id is free, also for a gateway that remembers it.
-        guard = subjects.aggregate("ann", "train")
-        await conn.api(f"STREAM.PURGE.{WORKLOADS}", {"filter": guard})
+        await remove(conn, tombstone)
         new = await ask(conn, "submit", job("train", priority=1))
         assert isinstance(new, SubmitReply)
         assert (new.existing, new.sequence > tombstone) == (False, True)

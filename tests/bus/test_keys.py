@@ -44,7 +44,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     public = make_keys(folder, ["gateway", "tenant.acme"])
     assert oct(stat.S_IMODE(folder.stat().st_mode)) == "0o700"
-    accounts = ("CORE", "SYS", "T_acme")
+    accounts = ("STREAMS", "CORE", "SYS", "T_acme")
     assert modes(folder) == {
         "gateway.creds": "0o600",
         "tenant.acme.creds": "0o600",
@@ -57,7 +57,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     assert pair.public_key.decode() == public["gateway"]
     seeds = [path.read_text().strip() for path in folder.rglob("*.seed")]
     told = (folder / "accounts.conf").read_text()
-    assert len(seeds) == 4
+    assert len(seeds) == 5
     assert not any(seed in told for seed in (*seeds, creds(folder, "gateway").seed))
 
 
@@ -123,7 +123,7 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     key, old = account_key(tmp_path, "T_acme"), creds(tmp_path, "tenant.acme")
     assert remove_user(tmp_path, "tenant.acme")
     assert not remove_user(tmp_path, "tenant.acme")
-    assert set(account_jwts(tmp_path)) == {"CORE", "SYS"}
+    assert set(account_jwts(tmp_path)) == {"STREAMS", "CORE", "SYS"}
     until = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
     assert until >= claims.decoded(old.jwt)["iat"]
 
@@ -160,12 +160,12 @@ def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: P
     make_keys(keys, ["tenant.acme", "tenant.rival"])
     first = server_config(keys, resolver)
     assert "tenant" not in first  # loaded when they are used, from the folder
-    assert len(list(resolver.glob("*.jwt"))) == 4
+    assert len(list(resolver.glob("*.jwt"))) == 5
     gone = account_key(keys, "T_rival")
     remove_user(keys, "tenant.rival")
     server_config(keys, resolver)
     there = {path.stem for path in resolver.glob("*.jwt")}
-    assert (len(there), gone in there) == (3, False)
+    assert (len(there), gone in there) == (4, False)
 
 
 def test_an_unknown_user_leaves_the_folder_unmade(tmp_path: Path) -> None:

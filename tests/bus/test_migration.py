@@ -95,7 +95,7 @@ def test_keys_without_messages_beside_them_are_told_what_to_do_where_those_are(
     seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     (keys / "gateway.nk").write_bytes(seed)
     said = carry_over(tmp_path)
-    assert f"rename the folder jetstream/BERTH to {account_key(keys, 'CORE')}" in said
+    assert f"rename the folder jetstream/BERTH to {account_key(keys, 'STREAMS')}" in said
     assert creds_file(keys, "gateway").exists()
 
 
@@ -112,8 +112,8 @@ def test_a_seed_that_is_none_is_named_and_nothing_is_dropped(tmp_path: Path) -> 
 def test_messages_of_both_forms_are_for_a_person_to_choose(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     make_keys(keys, ["gateway"])
-    core = claims.public_key((keys / "accounts" / "CORE.seed").read_text().strip())
-    for name in ("BERTH", core):
+    streams = claims.public_key((keys / "accounts" / "STREAMS.seed").read_text().strip())
+    for name in ("BERTH", streams):
         (tmp_path / "jetstream" / "jetstream" / name).mkdir(parents=True)
     with pytest.raises(KeysError, match="which of them holds the messages"):
         carry_over(tmp_path)

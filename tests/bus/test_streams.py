@@ -331,3 +331,14 @@ async def test_streams_of_an_earlier_version_get_their_limits_and_keep_what_they
             {"berth.control.queue.q": 1},
             {"berth.dead.gateway": 1000},
         ]
+
+
+@story
+async def test_streams_of_record_refuse_purge_and_delete(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
+        for stream in ("WORKLOADS", "CONTROL", "ARCHIVE", "DEAD"):
+            with pytest.raises(ApiError, match="purge"):
+                await conn.api(f"STREAM.PURGE.{stream}")
+        for stream in ("CONTROL", "ARCHIVE", "DEAD"):
+            with pytest.raises(ApiError, match="delet"):
+                await conn.api(f"STREAM.MSG.DELETE.{stream}", {"seq": 1})

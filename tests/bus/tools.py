@@ -93,6 +93,12 @@ async def connected(
         yield conn
 
 
+async def remove(conn: Connection, *sequences: int) -> None:
+    """Take messages out of the log, as the archivist does."""
+    for sequence in sequences:
+        await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": sequence, "no_erase": True})
+
+
 async def accept_log(conn: Connection) -> None:
     """A person says to go on with what the log holds, as the gateway stores it."""
     looked = (await look(conn))[WORKLOADS]

@@ -6,8 +6,8 @@ from typing import Final, assert_never
 
 import msgspec
 
+from berthmaster.bus.control import control_subject
 from berthmaster.gateway.core import Gateway
-from berthmaster.gateway.effects import control_subject
 from berthmaster.gateway.events import (
     Abandoned,
     Breathed,

@@ -20,6 +20,7 @@ from berthmaster.backup.take import KEPT, READ_LIMIT_S
 from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import read_control
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
@@ -30,7 +31,7 @@ from berthmaster.logcheck.core import LINK, Archived, Numbers
 from berthmaster.logcheck.examine import WATCHED, Looked, look, newest_digests, read_through
 from berthmaster.logcheck.marks import NO_STREAM, acceptance
 from berthmaster.messages.control import LogAccepted
-from berthmaster.messages.families import ARCHIVED_STORIES, CONTROL_FACTS, UNREADABLE, encode
+from berthmaster.messages.families import ARCHIVED_STORIES, UNREADABLE, encode
 
 CHUNK_BYTES: Final = 256 * 1024
 SETTLE_S: Final = 30.0  # several servers agree on what is new in their time
@@ -206,7 +207,7 @@ def _accepted(folder: Path, manifest: Manifest) -> tuple[Gap, ...]:
         for record in files.read_segment(folder, segment):
             if record.subject == subjects.log_accepted(WORKLOADS):
                 try:
-                    fact = CONTROL_FACTS.decode(record.data)
+                    fact = read_control(record.subject, record.data)
                 except UNREADABLE:
                     continue
                 gaps = core.heard(fact.missing) if isinstance(fact, LogAccepted) else gaps

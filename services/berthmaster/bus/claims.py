@@ -2,12 +2,17 @@
 
 Rules of this file:
 
-- Only CORE has JetStream. A tenant's account imports its own part of the API, its own events and
-  its jobs' figures, a cluster's what the door offers it and what is assigned to it, and nothing
-  else: a reply subject of theirs is rewritten by the server before CORE sees it, so that no answer
-  of a service can be sent into the log.
-- CORE's exports are public, which is safe: imports stand in account JWTs, and those only the
-  operator's key signs. Nothing of JetStream, of the log or of the operators is ever exported.
+- Only STREAMS has JetStream, and no user is in it. JetStream checks no right for the reply
+  subject of a request, but the server rewrites the reply subject of an imported one: the answer
+  reaches the asker's own account, and leads to no further import that holds a wildcard.
+- Services are in CORE, which imports the streams' subjects and JetStream's API.
+- A tenant's account imports its own part of the API, its own events and its jobs' figures, a
+  cluster's what the door offers it and what is assigned to it, that of a user apart what that user
+  may do.
+- Events and assignments reach tenants and clusters by way of STREAMS, so that no answer within CORE
+  reaches them.
+- Exports are public, which is safe: imports stand in account JWTs, and those only the operator's
+  key signs.
 - What tenants ask of the gateway and clusters of the door comes by lanes (see subjects.py).
 - An account's default permissions are a second fence, for JWTs that have none of their own.
 - Times and randomness are handed in. A seed is never put into an error.
@@ -28,16 +33,64 @@ from berthmaster.bus.subjects import LOGIN as LOGIN_SUBJECT
 from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
 
+STREAMS: Final = "STREAMS"
 CORE: Final = "CORE"
 SYSTEM: Final = "SYS"
 LOGIN: Final = "LOGIN"
 TENANT: Final = "T_"
 CLUSTER: Final = "C_"
-ALWAYS: Final = (CORE, SYSTEM)
+ALWAYS: Final = (STREAMS, CORE, SYSTEM)
 
 API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
 AGENT_ANSWER_S: Final = 60  # polls of agents are long
 LOGIN_ANSWER_S: Final = 10
+LOGIN_SUBJECTS: Final = "login.*"
+STORE_ANSWER_S: Final = 30
+JETSTREAM_ANSWER_S: Final = 90  # of a stream with many subjects the server needs a minute
+BATCH_ANSWER_S: Final = 30  # between two messages of one answer; a pull is over after 20 s
+
+# What is stored, or passes STREAMS on its way to clusters.
+STORED: Final = (
+    *(subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS, subjects.ALL_FLEET, subjects.ALL_CONTROL),
+    *(subjects.ALL_ARCHIVE, subjects.ALL_DEAD, subjects.ALL_LOG_ENDS, subjects.ALL_LEASES),
+    *(*subjects.SNAPSHOT_PARTS, subjects.ALL_ASSIGNMENTS),
+)
+TOLD_TO_CONSUMERS: Final = ("$JS.ACK.>", "$JS.FC.>")
+_JETSTREAM: Final = (
+    *("*", "STREAM.*", "STREAM.INFO.*", "STREAM.MSG.GET.*", "STREAM.MSG.DELETE.*"),
+    *("STREAM.PURGE.*", "CONSUMER.CREATE.>", "CONSUMER.DELETE.*.*", "CONSUMER.INFO.*.*"),
+    *("CONSUMER.LIST.*", "CONSUMER.NAMES.*"),
+)
+_OF_SETUP: Final = ("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*", "STREAM.RESTORE.*")
+# Services by the subject that others ask under: how long an answer may take, and whether several
+# messages make one. Each subject holds a wildcard: an answer whose reply subject is that of a
+# literal import would be led on through that import.
+STREAMS_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+    {
+        **dict.fromkeys((*STORED, *TOLD_TO_CONSUMERS), (STORE_ANSWER_S, False)),
+        **{
+            f"{subjects.JETSTREAM}{each}": (JETSTREAM_ANSWER_S, False)
+            for each in (*_JETSTREAM, *_OF_SETUP)
+        },
+        "$JS.SNAPSHOT.RESTORE.*.*": (JETSTREAM_ANSWER_S, False),
+        "$JS.API.DIRECT.GET.>": (BATCH_ANSWER_S, True),
+        "$JS.API.CONSUMER.MSG.NEXT.*.*": (BATCH_ANSWER_S, True),
+    }
+)
+CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+    {
+        "berth.api.*.*": (API_ANSWER_S, False),
+        "berth.agent.*.*": (AGENT_ANSWER_S, False),
+        "berth.operator.*": (API_ANSWER_S, False),
+        "$SRV.*": (API_ANSWER_S, True),
+        LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False),
+    }
+)
+DELIVERED: Final = "_INBOX.*.*"  # by consumers; answers to requests have one token more
+HEARD_OF_STREAMS: Final = (
+    *(subjects.ALL_EVENTS, subjects.ALL_ASSIGNMENTS),
+    *(subjects.ALL_FLEET, subjects.ALL_CONTROL, subjects.ALL_DECISIONS),
+)
 _NS: Final = 1_000_000_000
 _PREFIXES: Final = MappingProxyType(
     {
@@ -71,11 +124,12 @@ class Limits(NamedTuple):
     jetstream: bool = False
 
 
-CORE_LIMITS: Final = Limits(jetstream=True)
+STREAMS_LIMITS: Final = Limits(jetstream=True)
 TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
 # Each node may have a telemetry agent, which is one connection and its inbox.
 CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
 LOGIN_LIMITS: Final = Limits(200, 1000, 16 * 1024, 0)
+APART_LIMITS: Final = Limits(100, 10_000, 256 * 1024, 0)
 
 
 class Scope(NamedTuple):
@@ -178,8 +232,22 @@ def operator(key: str, *, system: str) -> Body:
     return _body(key, "berth", {"type": "operator", "system_account": system})
 
 
-def core(key: str, *, revocations: Revocations | None = None) -> Body:
-    """Where the streams and the services are, and all that others may have of it."""
+def streams(key: str, *, revocations: Revocations | None = None) -> Body:
+    """Where JetStream is, and what others may have of it."""
+    return _account(
+        key,
+        STREAMS,
+        STREAMS_LIMITS,
+        revocations=revocations or {},
+        exports=[
+            *_services(STREAMS_SERVICES),
+            *(_stream(each) for each in (DELIVERED, *HEARD_OF_STREAMS)),
+        ],
+    )
+
+
+def core(key: str, *, streams: str, revocations: Revocations | None = None) -> Body:
+    """Where the services are, and all that others may have of them."""
     in_lanes = (
         *(subjects.api_of_all_tenants(verb) for verb in GATEWAY_VERBS),
         *(subjects.agent_of_all_clusters(verb) for verb in DOOR_VERBS),
@@ -187,21 +255,58 @@ def core(key: str, *, revocations: Revocations | None = None) -> Body:
     body = _account(
         key,
         CORE,
-        CORE_LIMITS,
+        Limits(),
         revocations=revocations or {},
         exports=[
-            _service("berth.api.*.*", API_ANSWER_S),
-            _service("berth.agent.*.*", AGENT_ANSWER_S),
-            _service(LOGIN_SUBJECT, LOGIN_ANSWER_S),
-            _stream("berth.event.>"),
-            _stream("berth.figures.>"),
-            _stream("berth.assign.>"),
+            *_services(CORE_SERVICES),
+            *(_stream(f"berth.{each}.>") for each in ("figures", "telemetry", "quality")),
+        ],
+        imports=[
+            *(
+                _import("service", each, streams)
+                for each in STREAMS_SERVICES
+                if not _of_setup(each)
+            ),
+            *(_import("stream", each, streams) for each in (DELIVERED, subjects.ALL_EVENTS)),
         ],
     )
     body["nats"]["mappings"] = {
         asked: [{"subject": subjects.lane_of_subject(asked), "weight": 100}] for asked in in_lanes
     }
     return body
+
+
+def apart(
+    key: str,
+    name: str,
+    *,
+    core: str,
+    streams: str,
+    publish: Sequence[str],
+    subscribe: Sequence[str],
+    revocations: Revocations | None = None,
+) -> Body:
+    """The account of one user: of CORE and STREAMS it imports the services that this user asks, of
+    which its rights leave less, and what it may subscribe to."""
+    offers = ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
+    asked = [_own_name(each) for each in publish]
+    heard = {each: streams if _among(HEARD_OF_STREAMS, each) else core for each in subscribe}
+    return _account(
+        key,
+        name,
+        APART_LIMITS,
+        revocations=revocations or {},
+        imports=[
+            *(
+                _import("service", offer, account)
+                for account, offered in offers
+                for offer in offered
+                if any(subjects.covers(offer, each) for each in asked)
+            ),
+            *(_import("stream", each, account) for each, account in heard.items()),
+        ],
+        defaults=_permissions(publish, [*subscribe, "_INBOX.>"]),
+    )
 
 
 def system(key: str) -> Body:
@@ -214,11 +319,13 @@ def tenant(
     name: str,
     *,
     core: str,
+    streams: str,
     revocations: Revocations | None = None,
     scope: Scope | None = None,
 ) -> Body:
     """One tenant; ``name`` as it stands in subjects."""
-    asked, heard = f"berth.api.{name}.*", (f"berth.event.{name}.>", f"berth.figures.{name}.>")
+    asked = f"berth.api.{name}.*"
+    heard = {f"berth.event.{name}.>": streams, f"berth.figures.{name}.>": core}
     return _guest(
         key, f"{TENANT}{name}", TENANT_LIMITS, asked, heard, core, revocations or {}, scope
     )
@@ -229,11 +336,12 @@ def cluster(
     name: str,
     *,
     core: str,
+    streams: str,
     revocations: Revocations | None = None,
     scope: Scope | None = None,
 ) -> Body:
     """One worker cluster; ``name`` as it stands in subjects."""
-    asked, heard = f"berth.agent.{name}.*", (f"berth.assign.{name}.>",)
+    asked, heard = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": streams}
     own = (f"berth.agent.{name}.telemetry",)  # of its nodes, heard where it is sent
     return _guest(
         key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope, own
@@ -245,14 +353,14 @@ def _guest(
     name: str,
     limits: Limits,
     asked: str,
-    heard: Sequence[str],
+    heard: Mapping[str, str],
     core: str,
     revocations: Revocations,
     scope: Scope | None,
     own: Sequence[str] = (),
 ) -> Body:
-    """An account that asks under one subject of the core's and hears some, and nothing else;
-    ``own`` is what its users hear of one another."""
+    """An account that asks under one subject of the core's and hears some, each of the account that
+    it stands with, and nothing else; ``own`` is what its users hear of one another."""
     return _account(
         key,
         name,
@@ -260,7 +368,7 @@ def _guest(
         revocations=revocations,
         imports=[
             _import("service", asked, core),
-            *(_import("stream", subject, core) for subject in heard),
+            *(_import("stream", subject, account) for subject, account in heard.items()),
         ],
         defaults=_permissions([asked], [*heard, *own, "_INBOX.>"]),
         scope=scope,
@@ -274,7 +382,7 @@ def login(key: str, *, core: str, revocations: Revocations | None = None) -> Bod
         LOGIN,
         LOGIN_LIMITS,
         revocations=revocations or {},
-        imports=[_import("service", LOGIN_SUBJECT, core)],
+        imports=[_import("service", LOGIN_SUBJECTS, core)],
         defaults=_permissions([LOGIN_SUBJECT], ["_INBOX.>"]),
     )
 
@@ -354,9 +462,25 @@ def _allowed(subjects: Sequence[str]) -> Body:
     return {"allow": list(subjects)} if subjects else {"deny": [">"]}
 
 
-def _service(subject: str, answer_s: int) -> Body:
-    shape = {"response_type": "Singleton", "response_threshold": answer_s * _NS}
-    return {"name": subject, "subject": subject, "type": "service"} | shape
+def _services(offered: Mapping[str, tuple[int, bool]]) -> list[Body]:
+    return [
+        {
+            "name": subject,
+            "subject": subject,
+            "type": "service",
+            "response_type": "Stream" if several else "Singleton",
+            "response_threshold": answer_s * _NS,
+        }
+        for subject, (answer_s, several) in offered.items()
+    ]
+
+
+def _of_setup(subject: str) -> bool:
+    return subject.startswith("$JS.SNAPSHOT.") or subject.removeprefix("$JS.API.") in _OF_SETUP
+
+
+def _among(patterns: Sequence[str], subject: str) -> bool:
+    return any(subjects.covers(each, subject) for each in patterns)
 
 
 def _stream(subject: str) -> Body:
@@ -364,7 +488,18 @@ def _stream(subject: str) -> Body:
 
 
 def _import(kind: str, subject: str, account: str) -> Body:
-    return {"name": subject, "subject": subject, "account": account, "type": kind}
+    said = {"name": subject, "subject": subject, "account": account, "type": kind}
+    request = subject.removeprefix(subjects.JETSTREAM)
+    if request == subject or (local := subjects.jetstream(request, imported=True)) == subject:
+        return said
+    return said | {"local_subject": local}
+
+
+def _own_name(subject: str) -> str:
+    """How STREAMS names what others ask of JetStream under another name."""
+    if subject.startswith(subjects.IMPORTED_JETSTREAM):
+        return f"{subjects.JETSTREAM}{subject.removeprefix(subjects.IMPORTED_JETSTREAM)}"
+    return subject
 
 
 # ---- files

@@ -112,6 +112,12 @@ def read_creds(path: Path) -> Creds:
         raise BusError(f"cannot read the credentials {path}: {why}") from error
 
 
+def user_of(path: Path | None) -> str:
+    """Return the name of the user that a file of credentials is for; "" without a file. Raises
+    BusError."""
+    return str(decoded(read_creds(path).jwt).get("name", "")) if path is not None else ""
+
+
 def why_refused(path: Path | None, now_s: float) -> str:
     """Why a server refuses this user, as far as can be seen here; "" = its key is not known."""
     if path is None:

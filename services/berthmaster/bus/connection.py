@@ -17,13 +17,14 @@ import msgspec
 
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.connecting import ConnectionSettings, options_of, why_refused
+from berthmaster.bus.connecting import ConnectionSettings, options_of, user_of, why_refused
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
+from berthmaster.bus.permissions import follows
 from berthmaster.bus.requests import PatientClient, Requests
 from berthmaster.bus.storing import Storing
-from berthmaster.bus.subjects import without_lanes
+from berthmaster.bus.subjects import JETSTREAM, jetstream, without_lanes
 from berthmaster.bus.tls import distrust
 from berthmaster.runtime.log import LogLike
 from berthmaster.runtime.redact import redact
@@ -47,7 +48,7 @@ class _ApiReply(msgspec.Struct):
 
 
 _API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
-SERVER_CLOCK: Final = "$JS.API.STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
+SERVER_CLOCK: Final = f"{JETSTREAM}STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
 Handler = Callable[[str, bytes], None]
 
 
@@ -78,6 +79,8 @@ class Connection:
         self.storing = Storing(log, self._clock.monotonic)
         self._clock_subject = SERVER_CLOCK
         self._clock_task: asyncio.Task[None] | None = None
+        self.follows = True  # whether the user may make consumers
+        self._imports = False  # whether JetStream is in another account
         self._url = ""
         self._ca_file: Path | None = None
         self._creds_file: Path | None = None
@@ -122,6 +125,8 @@ class Connection:
         options = options_of(settings, self.name)
         self._ca_file = settings.nats_ca_file
         self._creds_file = settings.nats_creds_file
+        if user := user_of(settings.nats_creds_file):
+            self._imports, self.follows = True, follows(user)
         self.nc.plaintext = settings.nats_plaintext
         self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
@@ -345,13 +350,18 @@ class Connection:
     async def api(
         self, subject: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 5.0
     ) -> bytes:
-        """One request to ``$JS.API.<subject>``; the raw reply. Raises ApiError for its errors."""
+        """One request to ``$JS.API.<subject>``, by whatever name this account knows that; the raw
+        reply. Raises ApiError for its errors."""
         data = msgspec.json.encode(body) if body is not None else b""
-        reply = await self.request(f"$JS.API.{subject}", data, timeout_s=timeout_s)
+        reply = await self.request(self.api_subject(subject), data, timeout_s=timeout_s)
         head = _API_REPLY.decode(reply.data)
         if head.error is not None:
             raise ApiError(head.error.err_code, head.error.description)
         return reply.data
+
+    def api_subject(self, request: str) -> str:
+        """Return where this user sends a request to JetStream."""
+        return jetstream(request, imported=self._imports)
 
     # The server's clock
 
@@ -362,9 +372,12 @@ class Connection:
     async def _read_clock(self) -> None:
         if not self._clock_subject:
             return
+        subject = self._clock_subject
+        if subject.startswith(JETSTREAM):
+            subject = self.api_subject(subject.removeprefix(JETSTREAM))
         try:
             sent_s = self._clock.monotonic()
-            reply = await self.request(self._clock_subject, b"{}")
+            reply = await self.request(subject, b"{}")
             received_s = self._clock.monotonic()
             told = _API_REPLY.decode(reply.data)
             told_s = datetime.fromisoformat(told.ts).timestamp() if told.ts else told.now_s

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import ControlReader
 from berthmaster.bus.dead import bury
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.facts import Seen
@@ -23,7 +24,7 @@ from berthmaster.bus.rereading import Judged, Rereading
 from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.control import ControlFact, MessagesVoid
-from berthmaster.messages.families import CONTROL_FACTS, DECISIONS, UNREADABLE
+from berthmaster.messages.families import DECISIONS, UNREADABLE
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
@@ -76,6 +77,7 @@ class DeciderInput:
     """Feeds one core. ``wake`` is called when it may have something to do."""
 
     def __init__(self, ctx: Context[Any], core: Decider, wake: Callable[[], None]) -> None:
+        self._settings = ControlReader()
         self.conn: Connection | None = None  # without one, dead letters are only logged
         self._ctx = ctx
         self._core = core
@@ -185,7 +187,7 @@ class DeciderInput:
     def on_control(self, recorded: Recorded) -> None:
         """What an operator set."""
         try:
-            fact = CONTROL_FACTS.decode(recorded.data)
+            fact = self._settings.read(recorded)
         except UNREADABLE as error:
             self._bury(recorded, str(error))
             return

@@ -66,7 +66,7 @@ class _Asked(NamedTuple):
     """A request and what its answer depends on."""
 
     subject: str
-    reply: str  # "" = published, not asked: nobody waits
+    reply: str
     data: bytes
     came_s: float
     life: int  # which connection brought it
@@ -87,8 +87,10 @@ class _Answers:
         self._next_line_s = 0.0
 
     def astray(self, to: str) -> bool:
-        """Whether its answer would go where no inbox is. Such a request is not worked on."""
-        if not to or to.startswith(INBOXES):
+        """Return whether its answer would go where no inbox is: such a request is not worked on.
+        Without a reply subject it is no request, but may be an answer of JetStream that somebody
+        with a service's key has led here."""
+        if to.startswith(INBOXES):
             return False
         self._astray += 1
         self._tell("requests with a reply subject that is no inbox were ignored", self._astray)
@@ -107,8 +109,6 @@ class _Answers:
     async def send(self, asked: _Asked, reply: bytes) -> None:
         """Answer it, if that can still arrive."""
         conn, to = self._conn, asked.reply
-        if not to:
-            return
         if self._is_late(asked):
             self._count()
             return
@@ -164,7 +164,7 @@ class _Refusals:
         if life != self._life:
             self._life = life
             self._commands.clear()  # nobody is there who could be told
-        if not reply or len(self._commands) >= REFUSALS_WAITING:
+        if len(self._commands) >= REFUSALS_WAITING:
             return
         self._commands.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(data), data))
         if self._task is None or self._task.done():

@@ -12,16 +12,20 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.direct import DirectSession
 from berthmaster.bus.errors import BusError, NoAnswer, StreamReplaced
 from berthmaster.bus.nats_py import errors as nats_errors
-from berthmaster.bus.requests import API, Listening, headers_of
+from berthmaster.bus.recorded import Recorded
+from berthmaster.bus.requests import Listening, headers_of
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
+
+__all__ = ["Follower", "Recorded", "Start", "parse_ack_subject"]
 
 HEARTBEAT_S: Final = 0.5
 MISSED_HEARTBEATS: Final = 3
@@ -42,16 +46,6 @@ _STATUS: Final = b"NATS/1.0 "  # what the server itself says; a stored message h
 _WHOLE: Final = {WORKLOADS: {ALL_WORKLOADS, ALL_DECISIONS}}  # of streams with several subjects
 
 Start = int | Literal["last-per-subject"]
-
-
-class Recorded(NamedTuple):
-    """One message as the stream has it."""
-
-    subject: str
-    sequence: int
-    stored_at_s: float  # the server's clock
-    data: bytes
-    pending: int  # messages behind this one when it was sent
 
 
 class _Delivered(msgspec.Struct):
@@ -127,7 +121,8 @@ class Follower:
         while True:
             while not self._conn.connected:  # noqa: ASYNC110 # it is there again within 0.1 s or so
                 await asyncio.sleep(AWAY_POLL_S)
-            session = _Session(self, handle, caught_up)
+            kind = _Session if self._conn.follows else DirectSession
+            session = kind(self, handle, caught_up)
             try:
                 replaced = await self._check_incarnation()
                 list_next |= replaced
@@ -285,7 +280,7 @@ class _Session:
             await self._subscription.unsubscribe()
             delete = f"CONSUMER.DELETE.{self._follower._stream}.{self._name}"
             if self._conn.connected and not self._opened:  # it may be made yet
-                await self._conn.publish(f"{API}{delete}", b"")
+                await self._conn.publish(self._conn.api_subject(delete), b"")
             elif self._conn.connected and not self._broken.is_set():
                 await self._conn.api(delete, timeout_s=0.5)
         except (BusError, nats_errors.Error, OSError):

@@ -3,9 +3,10 @@
     operator.seed             signs accounts; whoever has it has the bus
     login/NAME.json           where the login service runs: for each tenant's and cluster's account
                               a key that signs users who may do what its JWT says, and no more
-    accounts/NAME.seed, .jwt  CORE, SYS, and T_<tenant> for each tenant, C_<cluster> for each
-                              worker cluster, LOGIN where the login service runs; .removed =
-                              a .jwt of old, kept so that what was revoked stays so
+    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, and T_<tenant> for each tenant, C_<cluster> for
+                              each worker cluster, one each for users apart (permissions.py), LOGIN
+                              where the login service runs; .removed = a .jwt of old, kept so that
+                              what was revoked stays so
     <user>.creds              JWT and seed of one user: what that user connects with
     accounts.conf             for the server: public keys and JWTs, nothing secret
 
@@ -27,15 +28,20 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from berthmaster.bus import claims
-from berthmaster.bus.claims import CORE, LOGIN, SYSTEM, ClaimsError, Creds, Kind, Scope
-from berthmaster.bus.permissions import SERVICES, UnknownUser, grants
+from berthmaster.bus.claims import CORE, LOGIN, STREAMS, SYSTEM, ClaimsError, Creds, Kind, Scope
+from berthmaster.bus.permissions import (
+    APART,
+    SENTINEL,
+    SERVICES,
+    UnknownUser,
+    account_of,
+    grants,
+    inbox_prefix,
+)
 
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
 SERVER_CONF: Final = "accounts.conf"
 CREDS_SUFFIX: Final = ".creds"
-PUSHER: Final = "accounts"  # the one user of SYS
-SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
-OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
 SIGNERS: Final = "login"  # where those keys are, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
@@ -58,14 +64,6 @@ class KeysError(Exception):
 def creds_file(folder: Path, user: str) -> Path:
     """What a user connects with."""
     return folder / f"{user}{CREDS_SUFFIX}"
-
-
-def account_of(user: str) -> str:
-    """The name of the account that a user is in."""
-    role, dot, part = user.partition(".")
-    if dot:
-        return f"{claims.TENANT if role in OF_TENANTS else claims.CLUSTER}{part}"
-    return {PUSHER: SYSTEM, SENTINEL: LOGIN}.get(user, CORE)
 
 
 def make_keys(
@@ -270,19 +268,34 @@ class _Keys:
         key = self._key(name)
         kind, part = name[:2], name[2:]
         scope = self._scope(name, key) if revoke != "*" else None
-        if name == CORE:
-            body = claims.core(key, revocations=revocations)
+        streams, core = self._key(STREAMS), self._key(CORE)
+        if name == STREAMS:
+            body = claims.streams(key, revocations=revocations)
+        elif name == CORE:
+            body = claims.core(key, streams=streams, revocations=revocations)
+        elif user := APART.get(name):
+            allowed = grants(user)
+            own = f"{inbox_prefix(user)}.>"
+            body = claims.apart(
+                key,
+                name,
+                core=core,
+                streams=streams,
+                publish=allowed.publish,
+                subscribe=[each for each in allowed.subscribe if each != own],
+                revocations=revocations,
+            )
         elif name == SYSTEM:
             body = claims.system(key)
         elif name == LOGIN:
-            body = claims.login(key, core=self._key(CORE), revocations=revocations)
+            body = claims.login(key, core=core, revocations=revocations)
         elif kind == claims.TENANT:
             body = claims.tenant(
-                key, part, core=self._key(CORE), revocations=revocations, scope=scope
+                key, part, core=core, streams=streams, revocations=revocations, scope=scope
             )
         else:
             body = claims.cluster(
-                key, part, core=self._key(CORE), revocations=revocations, scope=scope
+                key, part, core=core, streams=streams, revocations=revocations, scope=scope
             )
         jwt = self._accounts / f"{name}.jwt"
         removed, now_s = jwt.with_suffix(".removed"), time.time()

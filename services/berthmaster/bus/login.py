@@ -17,8 +17,8 @@ from berthmaster.bus.claims import Creds
 from berthmaster.bus.connecting import ConnectionSettings
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.keys import SENTINEL, write_whole
-from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.keys import write_whole
+from berthmaster.bus.permissions import SENTINEL, inbox_prefix
 from berthmaster.bus.subjects import LOGIN
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.families import LOGIN_ANSWERS, UNREADABLE, encode

@@ -16,17 +16,18 @@ Rules of this file:
 - JetStream's API is narrowed as far as the server can: by stream, by consumer name where it is a
   durable's, by the filter where a consumer has exactly one.
 
-What the server cannot narrow, and who therefore gets it:
+Every user is in another account than JetStream and asks it through imports (see claims.py), so
+answers go to the asker's account alone, whatever reply subject it names.
 
-- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Only services and
-  operators may. What runs in a worker cluster asks the door, which tells it what is its own.
-- A consumer that is made for a while has a random name, and names cannot be matched in part: who
-  may make those on a stream could also spoil another's consumer there. Only services and operators
-  may. Tenants read their events as they happen, and the past through the gateway. Who consumes may
-  also have the server deliver what is stored to any subject: a watcher therefore reads streams by
-  DIRECT.GET alone, which changes nothing and answers to its own inbox.
-- A service that answers may write to every inbox, and to nothing else by way of an answer. Those of
-  other accounts reach it as `_R_.<random>`, whatever reply subject was sent (see claims.py).
+What the server cannot narrow, and which users therefore get it:
+
+- Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Services, operators,
+  restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
+- A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
+  Only services that follow the log and operators make consumers. Dashboards, watchers and restorers
+  read by DIRECT.GET (see direct.py). Tenants read the past through the gateway.
+- A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
+  puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
 """
 
 import re
@@ -34,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from berthmaster.bus import subjects
+from berthmaster.bus import claims, subjects
 from berthmaster.bus.stream_names import (
     ARCHIVE,
     CONTROL,
@@ -49,11 +50,9 @@ from berthmaster.bus.stream_names import (
 from berthmaster.bus.subjects import (
     ALL_ARCHIVE,
     ALL_CONTROL,
-    ALL_DEAD,
     ALL_DECISIONS,
     ALL_EVENTS,
     ALL_FLEET,
-    ALL_LEASES,
     ALL_STORIES,
     ALL_WEBHOOKS,
     ALL_WORKLOADS,
@@ -112,8 +111,23 @@ def _api(*subjects: str) -> tuple[str, ...]:
     return tuple(f"$JS.API.{subject}" for subject in subjects)
 
 
-_ANSWERS: Final = ("_INBOX.>", "_R_.>")  # endpoints.py sends them nowhere else either
+# Operators ask in CORE itself, and so does what stands for all clusters. All others ask from
+# accounts of their own, and the server rewrites where their answers go.
+_ANSWERS: Final = (
+    "_R_.>",
+    *(f"_INBOX.{user}.>" for user in ("operator", "emulator", "telemetry", "figures")),
+)
 _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: services read the server's time
+
+
+def _look(*streams: str) -> tuple[str, ...]:
+    """direct.py: what streams hold, by batches and last values, without a consumer
+    (docs/dashboard.md shows how)."""
+    return _api(
+        *(f"STREAM.INFO.{stream}" for stream in streams),
+        *(f"DIRECT.GET.{stream}" for stream in streams),
+        *(f"DIRECT.GET.{stream}.>" for stream in streams),
+    )
 
 
 def _follow(stream: str, *filters: str) -> tuple[str, ...]:
@@ -140,16 +154,6 @@ def _read(*streams: str) -> tuple[str, ...]:
     )
 
 
-def _look(*streams: str) -> tuple[str, ...]:
-    """What streams hold, by batches and last values, without a consumer (docs/dashboard.md shows
-    how)."""
-    return _api(
-        *(f"STREAM.INFO.{stream}" for stream in streams),
-        *(f"DIRECT.GET.{stream}" for stream in streams),
-        *(f"DIRECT.GET.{stream}.>" for stream in streams),
-    )
-
-
 def _events(cluster: str, *kinds: str) -> tuple[str, ...]:
     """Where workload events of these kinds are written. "-" is the place of those without one."""
     return tuple(f"berth.workload.*.*.{kind}.{cluster}" for kind in kinds)
@@ -163,7 +167,7 @@ def _asked(service: str) -> tuple[str, ...]:
 def _snapshots() -> tuple[str, ...]:
     """snapshots.py: an object store is a stream; its chunks and its names are subjects."""
     purge = _api(f"STREAM.PURGE.{SNAPSHOTS}")
-    return ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>", *_read(SNAPSHOTS), *purge)
+    return (*subjects.SNAPSHOT_PARTS, *_read(SNAPSHOTS), *purge)
 
 
 def _marks(service: str) -> tuple[str, ...]:
@@ -467,11 +471,7 @@ def _dashboard(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_follow(WORKLOADS, ALL_WORKLOADS),
-            *_follow(FLEET, ALL_FLEET),
-            *_follow(CONTROL, ALL_CONTROL),
-            *_follow(LEASES, ALL_LEASES),
-            *_follow(DEAD, ALL_DEAD),
+            *_look(WORKLOADS, FLEET, CONTROL, LEASES, DEAD),
             *_looks_at_logs(),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
             *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
@@ -510,7 +510,7 @@ def _restorer(_: str) -> Grants:
             *_CLOCK,
             *_api(*(f"STREAM.{verb}.{stream}" for stream in BACKED_UP for verb in verbs)),
             *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
-            *(part for stream in BACKED_UP for part in _follow(stream)),
+            *_look(*BACKED_UP),
             *_read(LEASES, SNAPSHOTS),
             "berth.control.log.*",
         ),
@@ -628,6 +628,22 @@ PART_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 )
 
 
+PUSHER: Final = "accounts"  # the one user of SYS
+SENTINEL: Final = "sentinel"  # the one user of LOGIN; with it, accounts get keys that sign users
+OF_TENANTS: Final = ("tenant", "viewer")  # roles whose users are in a tenant's account
+# Accounts of one user each: who looks at all, orders by way of services, or makes the streams.
+APART: Final = MappingProxyType(
+    {user.upper(): user for user in ("dashboard", "watcher", "steward", "setup", "restorer")}
+)
+_ACCOUNTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{user: account for account, user in APART.items()},
+        PUSHER: claims.SYSTEM,
+        SENTINEL: claims.LOGIN,
+    }
+)
+
+
 def grants(user: str) -> Grants:
     """What a user of this name may do, its inbox included. Raises UnknownUser."""
     role, dot, part = user.partition(".")
@@ -635,14 +651,34 @@ def grants(user: str) -> Grants:
         base = PART_ROLES[role](part)
     elif not dot and role in WHOLE_ROLES:
         base = WHOLE_ROLES[role]("*")
-        # Of users of its own account the server asks this once the lane stands in the subject.
-        asked = [each for each in base.publish if subjects.kinds_in_lanes([each])]
-        base = base._replace(publish=(*base.publish, *map(subjects.in_any_lane, asked)))
+        if account_of(user) == claims.CORE:
+            # Of users of its own account the server asks this once the lane stands in the subject.
+            asked = [each for each in base.publish if subjects.kinds_in_lanes([each])]
+            base = base._replace(publish=(*base.publish, *map(subjects.in_any_lane, asked)))
     else:
         known = [*WHOLE_ROLES, *(f"{name}.<one token>" for name in PART_ROLES)]
         raise UnknownUser(f"no user {user!r}; there are {', '.join(known)}")
-    publish = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
+    wanted = _widest((*base.publish, *(_ANSWERS if base.answers else ())))
+    publish = tuple(map(_imported, wanted))
     return base._replace(publish=publish, subscribe=(*base.subscribe, f"{inbox_prefix(user)}.>"))
+
+
+def account_of(user: str) -> str:
+    """The name of the account that a user is in."""
+    role, dot, part = user.partition(".")
+    if dot:
+        return f"{claims.TENANT if role in OF_TENANTS else claims.CLUSTER}{part}"
+    return _ACCOUNTS.get(user, claims.CORE)
+
+
+def follows(user: str) -> bool:
+    """Whether a user may make consumers; others read streams by batches (see direct.py)."""
+    return user not in APART.values()
+
+
+def _imported(subject: str) -> str:
+    request = subject.removeprefix(subjects.JETSTREAM)
+    return subject if request == subject else subjects.jetstream(request, imported=True)
 
 
 def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
@@ -650,19 +686,10 @@ def _widest(wanted: Iterable[str]) -> tuple[str, ...]:
     is what a server takes of whoever connects."""
     each = tuple(dict.fromkeys(wanted))
     return tuple(
-        one for one in each if not any(_covers(other, one) for other in each if other != one)
+        one
+        for one in each
+        if not any(subjects.covers(other, one) for other in each if other != one)
     )
-
-
-def _covers(wider: str, narrower: str) -> bool:
-    """Whether all that the one subject means is meant by the other, too."""
-    some, others = wider.split("."), narrower.split(".")
-    for at, token in enumerate(some):
-        if token == ">":
-            return len(others) > at
-        if at >= len(others) or others[at] == ">" or token not in ("*", others[at]):
-            return False
-    return len(some) == len(others)
 
 
 def inbox_prefix(user: str) -> str:

@@ -20,9 +20,10 @@ from berthmaster.bus.nats_py import Client as NatsClient
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.reading import Reading, Taker
+from berthmaster.bus.subjects import IMPORTED_JETSTREAM, JETSTREAM
 from berthmaster.bus.window import Window
 
-API: Final = "$JS.API."
+API: Final = (JETSTREAM, IMPORTED_JETSTREAM)
 GRACE_S: Final = 0.1
 WRITE_AHEAD_BYTES: Final = 256 * 1024  # that the system has not taken yet
 NO_RESPONDERS: Final = "503"

@@ -20,7 +20,7 @@ from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.streams import WORKLOADS
 
-ASK: Final = f"$JS.API.DIRECT.GET.{WORKLOADS}"
+ASK: Final = f"DIRECT.GET.{WORKLOADS}"
 AT_ONCE: Final = 64  # stories: some hundred messages, while others wait for that replica as well
 MOST: Final = 1024  # messages that the server brings for one request
 END_OF_BATCH: Final = "204"
@@ -119,7 +119,8 @@ class StoryReader:
         inbox = self._conn.nc.new_inbox()
         subscription = await self._conn.subscribe_raw(inbox, each)
         try:
-            await self._conn.publish(ASK, msgspec.json.encode(asking), reply=inbox)
+            where = self._conn.api_subject(ASK)
+            await self._conn.publish(where, msgspec.json.encode(asking), reply=inbox)
             async with asyncio.timeout(GET_TIMEOUT_S):
                 await ended
         except TimeoutError as error:

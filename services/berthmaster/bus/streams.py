@@ -88,8 +88,13 @@ def stream_configs(
         "max_msgs": -1,
         "duplicate_window": 10**9,  # guards make writes safe; a long window only costs memory
     }
+    # A purge is one message without a body, which answers of JetStream are, too. No service purges
+    # these streams. The archivist alone deletes messages, and of WORKLOADS only.
+    unpurged: dict[str, Any] = {"deny_purge": True}
+    undeleted = unpurged | {"deny_delete": True}
     return [
         common
+        | unpurged
         | {
             "name": WORKLOADS,
             "subjects": [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
@@ -124,6 +129,7 @@ def stream_configs(
             "max_bytes": 4 * GIB,  # its messages are FLEET's, and so is their size
         },
         common
+        | undeleted
         | {
             "name": CONTROL,
             "subjects": [subjects.ALL_CONTROL],
@@ -135,6 +141,7 @@ def stream_configs(
             "max_msg_size": 256 * _KIB,
         },
         common
+        | undeleted
         | {
             "name": ARCHIVE,
             "subjects": [subjects.ALL_ARCHIVE],
@@ -145,6 +152,7 @@ def stream_configs(
             "allow_atomic": True,
         },
         common
+        | undeleted
         | {
             "name": DEAD,
             "subjects": [subjects.ALL_DEAD],
@@ -179,7 +187,7 @@ def stream_configs(
         common
         | {
             "name": SNAPSHOTS,
-            "subjects": ["$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>"],
+            "subjects": list(subjects.SNAPSHOT_PARTS),
             "discard": "new",
             "allow_rollup_hdrs": True,
             "max_bytes": 8 * GIB,

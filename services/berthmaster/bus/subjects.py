@@ -32,15 +32,41 @@ ARCHIVE_BUCKETS: Final = 16_384
 ALL_DEAD: Final = "berth.dead.>"
 ALL_LOG_ENDS: Final = "berth.log_end.>"
 ALL_LEASES: Final = "berth.lease.>"
+ALL_ASSIGNMENTS: Final = "berth.assign.>"
+SNAPSHOT_PARTS: Final = ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>")
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
 # Not behind ``berth.``: what is asked there holds tokens, and operators hear all of that.
 LOGIN: Final = "login.token"
 
 
+# Requests to JetStream, as the account STREAMS names them. Every account has an import of these
+# names that leads to "JetStream not enabled", so other accounts import them under another name.
+JETSTREAM: Final = "$JS.API."
+IMPORTED_JETSTREAM: Final = "JS.API."
+# A stream or a consumer answers these itself, so an import under their own name works.
+ANSWERED_BY_STREAMS: Final = ("DIRECT.GET.", "CONSUMER.MSG.NEXT.")
+
 # All that one connection brings stands in one row, and whoever sends without end stands before all
 # others in it. So the requests of tenants and clusters come by several connections, each of them
 # always by the same one: the server writes the number of its lane into their subject.
 LANES: Final = 16
+
+
+def jetstream(request: str, *, imported: bool) -> str:
+    """Where to send a request to JetStream; ``imported``: from another account than STREAMS."""
+    own_name = not imported or request.startswith(ANSWERED_BY_STREAMS)
+    return f"{JETSTREAM if own_name else IMPORTED_JETSTREAM}{request}"
+
+
+def covers(wider: str, narrower: str) -> bool:
+    """Return whether the first pattern matches all that the second one matches."""
+    some, others = wider.split("."), narrower.split(".")
+    for at, token_ in enumerate(some):
+        if token_ == ">":
+            return len(others) > at
+        if at >= len(others) or others[at] == ">" or token_ not in ("*", others[at]):
+            return False
+    return len(some) == len(others)
 
 
 class SubjectError(ValueError):

@@ -226,7 +226,7 @@ class Worker:
     async def _pull(self, inbox: str, batch: int) -> None:
         self._asked += batch
         await self._conn.publish(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._durable}",
+            self._conn.api_subject(f"CONSUMER.MSG.NEXT.{self._stream}.{self._durable}"),
             b'{"batch":%d,"expires":%d,"idle_heartbeat":%d}'
             % (batch, int(PULL_EXPIRES_S * _NS), int(PULL_HEARTBEAT_S * _NS)),
             reply=inbox,

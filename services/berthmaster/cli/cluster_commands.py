@@ -15,7 +15,8 @@ import click
 import msgspec
 
 from berthmaster.bus.certificates import names_of
-from berthmaster.bus.keys import SENTINEL, creds_file, remove_user, sign_user
+from berthmaster.bus.keys import creds_file, remove_user, sign_user
+from berthmaster.bus.permissions import SENTINEL
 from berthmaster.bus.reload import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli import secret

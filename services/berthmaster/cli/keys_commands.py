@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from berthmaster.bus.claims import STREAMS
 from berthmaster.bus.keys import (
     KeysError,
     account_key,
@@ -115,7 +116,7 @@ def carry_over(data: Path) -> str:
     folder = data / KEYS_FOLDER
     users = migrate_keys(folder)
     messages = data / "jetstream" / "jetstream"
-    old, new = messages / OLD_ACCOUNT, messages / account_key(folder, "CORE")
+    old, new = messages / OLD_ACCOUNT, messages / account_key(folder, STREAMS)
     kept = "messages are kept"
     if old.is_dir():
         if new.exists():

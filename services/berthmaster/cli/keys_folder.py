@@ -21,16 +21,14 @@ from berthmaster.bus.certificates import CertificatesError
 from berthmaster.bus.embedded import ServerFailed
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.keys import (
-    PUSHER,
     KeysError,
     account_jwts,
     account_key,
-    account_of,
     creds_file,
     public_keys,
     refuse_old_form,
 )
-from berthmaster.bus.permissions import UnknownUser, inbox_prefix
+from berthmaster.bus.permissions import PUSHER, UnknownUser, account_of, inbox_prefix
 from berthmaster.bus.reload import client_url, running_pid
 from berthmaster.bus.subjects import SubjectError, text
 from berthmaster.cli.session import EXIT_FAILED, Output

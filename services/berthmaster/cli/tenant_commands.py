@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from berthmaster.bus.keys import OF_TENANTS, creds_file, remove_user, sign_user
+from berthmaster.bus.keys import creds_file, remove_user, sign_user
+from berthmaster.bus.permissions import OF_TENANTS
 from berthmaster.bus.reload import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli.keys_folder import (

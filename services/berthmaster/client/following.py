@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from berthmaster.bus.control import read_control
 from berthmaster.bus.errors import ApiError, BusError, NotPermitted
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import parse_time_s
@@ -19,7 +20,6 @@ from berthmaster.bus.nats_py import Msg
 from berthmaster.client.errors import BerthError, NotAllowedError, UnavailableError
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
-    CONTROL_FACTS,
     DEAD_LETTERS,
     DECISIONS,
     EVENTS,
@@ -290,10 +290,9 @@ def fact_of(recorded: Recorded) -> SeenFact | None:
 def control_of(recorded: Recorded) -> ControlFact | None:
     """An operator's setting."""
     try:
-        fact: ControlFact = CONTROL_FACTS.decode(recorded.data)
+        return read_control(recorded.subject, recorded.data)
     except UNREADABLE:
         return None
-    return fact
 
 
 def dead_of(recorded: Recorded) -> SeenDead | None:

@@ -9,6 +9,7 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import ControlReader
 from berthmaster.bus.errors import BusError, StreamReplaced
 from berthmaster.bus.event_subjects import decode_recorded
 from berthmaster.bus.facts import FactMirror, Seen
@@ -37,7 +38,6 @@ from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.logcheck.examine import look
 from berthmaster.messages.families import (
     API_REPLIES,
-    CONTROL_FACTS,
     DEAD_LETTERS,
     QUALITY,
     TELEMETRY,
@@ -70,6 +70,7 @@ class Shell:
     """One dashboard."""
 
     def __init__(self, ctx: Context[DashboardSettings]) -> None:
+        self._settings = ControlReader()
         settings = ctx.settings
         self._ctx = ctx
         self._core = Dashboard(new_life())
@@ -152,11 +153,17 @@ class Shell:
 
     async def _follow_control(self, conn: Connection) -> None:
         filters = [subjects.ALL_CONTROL]
-        await Follower(conn, CONTROL, filters, start="last-per-subject").run(self._on_control)
+        await Follower(conn, CONTROL, filters, start="last-per-subject").run(
+            self._on_control, relisting=self._on_relisting
+        )
+
+    def _on_relisting(self, replaced: bool) -> None:
+        if replaced:
+            self._settings.forget()
 
     def _on_control(self, recorded: Recorded) -> None:
         try:
-            self._core.on_control(recorded.subject, CONTROL_FACTS.decode(recorded.data))
+            self._core.on_control(recorded.subject, self._settings.read(recorded))
         except UNREADABLE as error:
             self._ctx.log.warning("unreadable setting", subject=recorded.subject, why=str(error))
 

@@ -11,8 +11,8 @@ from typing import Final, assert_never
 
 import msgspec
 
-from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import control_subject, later_than, read_control
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.log import (
@@ -42,42 +42,20 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import (
-    ClusterLost,
-    ControlFact,
-    Cordon,
-    LogAccepted,
-    MessagesVoid,
-    QueueSetting,
-    TenantWebhooks,
-)
-from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
-from berthmaster.messages.runtimes import RuntimeSetting
+from berthmaster.messages.control import ControlFact
+from berthmaster.messages.families import UNREADABLE, encode
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
 PUT_TIMEOUT_S: Final = 1.0
 PUT_TRIES: Final = 3
 
 
-def control_subject(fact: ControlFact) -> str:
-    """Where an operator's setting is kept."""
-    match fact:
-        case QueueSetting():
-            return subjects.queue_setting(fact.queue)
-        case RuntimeSetting():
-            return subjects.runtime_setting(fact.runtime)
-        case TenantWebhooks():
-            return subjects.webhooks(fact.tenant)
-        case Cordon():
-            return subjects.cordon(fact.cluster, fact.node)
-        case ClusterLost():
-            return subjects.lost(fact.cluster)
-        case LogAccepted():
-            return subjects.log_accepted(fact.stream)
-        case MessagesVoid():
-            return subjects.void(fact.stream)
-        case _:
-            assert_never(fact)
+def _readable(message: Message | None) -> ControlFact | None:
+    if message is None:
+        return None
+    with suppress(*UNREADABLE):
+        return read_control(message.subject, message.data)
+    return None
 
 
 def is_same(one: ControlFact, other: ControlFact) -> bool:
@@ -132,18 +110,23 @@ class Effects:
         return Answered(ref=step.ref, outcome=outcome)
 
     async def _put_control(self, step: PutControl) -> Answered:
-        """Repeated without harm: the last value counts, and it is the same one."""
+        """Repeated without harm: the last value counts, and it is the same one. Readers refuse a
+        setting that is older than the one before, so it is set behind that one's time."""
         why, subject = "", control_subject(step.fact)
-        headers = {GUARD: str(step.after)} if step.after is not None else None
         for _ in range(PUT_TRIES):
             try:
+                last = await last_message(self._conn, CONTROL, subject)
+                fact = later_than(step.fact, _readable(last))
+                after = step.after if step.after is not None else last.sequence if last else 0
                 sequence = await self._conn.store(
-                    subject, encode(step.fact), timeout_s=PUT_TIMEOUT_S, headers=headers
+                    subject, encode(fact), timeout_s=PUT_TIMEOUT_S, headers={GUARD: str(after)}
                 )
                 return Answered(ref=step.ref, outcome=Stored(sequence))
             except BusError as error:
                 why = str(error)
                 if isinstance(error, ApiError) and error.code in WRONG_LAST_SEQUENCE:
+                    if step.after is None:
+                        continue  # somebody else set it meanwhile
                     with suppress(BusError):
                         return Answered(ref=step.ref, outcome=await self._set_before(step))
                 await asyncio.sleep(UNKNOWN_PAUSE_S)
@@ -155,7 +138,7 @@ class Effects:
         if last is None:
             return Refused(0)
         with suppress(*UNREADABLE):
-            if is_same(CONTROL_FACTS.decode(last.data), step.fact):
+            if is_same(read_control(last.subject, last.data), step.fact):
                 return Stored(last.sequence)
         return Refused(last.sequence)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import ControlReader
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, Fairness, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
@@ -65,7 +66,7 @@ from berthmaster.messages.api import (
     Refusal,
 )
 from berthmaster.messages.control import Cordon, QueueSetting
-from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, encode
+from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
@@ -79,6 +80,7 @@ class Shell:
     """One gateway: it reads and writes by one connection, and is asked by others."""
 
     def __init__(self, ctx: Context[GatewaySettings], conn: Connection, heard: Heard) -> None:
+        self._settings = ControlReader()
         settings = ctx.settings
         self._ctx = ctx
         self._conn = conn
@@ -328,12 +330,17 @@ class Shell:
         await follower.run(
             self._on_control,
             caught_up=self._on_queues_known,
-            relisting=lambda _: self._start(self._tell(QueuesListed())),
+            relisting=self._on_relisting,
         )
+
+    def _on_relisting(self, replaced: bool) -> None:
+        if replaced:
+            self._settings.forget()
+        self._start(self._tell(QueuesListed()))
 
     def _on_control(self, recorded: Recorded) -> None:
         try:
-            fact = CONTROL_FACTS.decode(recorded.data)
+            fact = self._settings.read(recorded)
         except UNREADABLE as error:
             self._letter(recorded, CONTROL, "", str(error))
             return

@@ -10,6 +10,7 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import read_control
 from berthmaster.bus.errors import ApiError
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.streams import CONTROL, LEASES, WORKLOADS, stream_info
@@ -17,7 +18,7 @@ from berthmaster.lifecycle.flaws import Flaws
 from berthmaster.lifecycle.flaws import flaws_of as flaws
 from berthmaster.logcheck.core import Loss, Remembered, Seen, heard
 from berthmaster.messages.control import ControlFact, LogAccepted, MessagesVoid
-from berthmaster.messages.families import CONTROL_FACTS, LOG_MARKS, UNREADABLE, encode
+from berthmaster.messages.families import LOG_MARKS, UNREADABLE, encode
 from berthmaster.messages.records import LogMark
 from berthmaster.runtime.log import LogLike
 
@@ -128,7 +129,7 @@ async def accepted_losses(conn: Connection) -> list[Loss]:
     while (message := await next_message(conn, CONTROL, subject, start)) is not None:
         start = message.sequence + 1
         try:
-            fact = CONTROL_FACTS.decode(message.data)
+            fact = read_control(subject, message.data)
         except UNREADABLE as error:
             conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
             continue
@@ -159,7 +160,7 @@ async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None,
     if message is None:
         return None, 0.0, 0
     try:
-        return CONTROL_FACTS.decode(message.data), message.stored_at_s, message.sequence
+        return read_control(subject, message.data), message.stored_at_s, message.sequence
     except UNREADABLE as error:
         conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
         return None, 0.0, message.sequence

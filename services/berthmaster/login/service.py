@@ -16,7 +16,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import TooLarge
 from berthmaster.bus.joining import joined
-from berthmaster.bus.keys import KeysError, account_of, signer
+from berthmaster.bus.keys import KeysError, signer
+from berthmaster.bus.permissions import account_of
 from berthmaster.bus.subjects import LOGIN, SubjectError
 from berthmaster.bus.turns import Beyond
 from berthmaster.kubernetes.errors import BadConfig

@@ -20,6 +20,7 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import ControlReader
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
@@ -31,7 +32,6 @@ from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact, LogAccepted, LogGap, MessagesVoid
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
-    CONTROL_FACTS,
     DECISIONS,
     FLEET_FACTS,
     UNREADABLE,
@@ -423,9 +423,11 @@ async def read_inputs(conn: Connection) -> Inputs:
         with suppress(*UNREADABLE):  # the decider passed over it too
             facts.append((r.sequence, r.stored_at_s, r.subject, FLEET_FACTS.decode(r.data)))
 
+    settings = ControlReader()
+
     def on_control(r: Recorded) -> None:
         with suppress(*UNREADABLE):
-            controls.append((r.sequence, CONTROL_FACTS.decode(r.data)))
+            controls.append((r.sequence, settings.read(r)))
 
     # The log before the archive: a story that moves in between is then read twice, never missed.
     await read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)

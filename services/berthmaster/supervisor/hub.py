@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berthmaster.bus.keys import PUSHER, KeysError, creds_file
+from berthmaster.bus.keys import KeysError, creds_file
+from berthmaster.bus.permissions import PUSHER
 from berthmaster.bus.reload import reload_servers
 from berthmaster.runtime.confinement import version
 from berthmaster.runtime.periodic import beats

@@ -22,8 +22,8 @@ import msgspec
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import EVERYWHERE, Server, ServerCluster, ServerConfig, ServerFailed
 from berthmaster.bus.errors import NoAnswer, NotConnected
-from berthmaster.bus.keys import PUSHER, SENTINEL, KeysError, creds_file, make_keys, server_config
-from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.keys import KeysError, creds_file, make_keys, server_config
+from berthmaster.bus.permissions import PUSHER, SENTINEL, inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
 from berthmaster.runtime.backoff import Backoff

@@ -15,6 +15,7 @@ from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import ControlReader
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import Heard, hearing, joined
@@ -22,7 +23,7 @@ from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS
 from berthmaster.bus.worker import Worker
 from berthmaster.logcheck.guard import LogGuard
 from berthmaster.messages.control import QueueSetting, TenantWebhooks
-from berthmaster.messages.families import CONTROL_FACTS, JOB_FIGURES, QUALITY, UNREADABLE
+from berthmaster.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats, set_within
 from berthmaster.runtime.service import Context, Service
@@ -60,6 +61,7 @@ class Shell:
         prices: OperatorsFile[Prices],
         webhooks: OperatorsFile[Webhooks],
     ) -> None:
+        self._settings = ControlReader()
         self._ctx = ctx
         self._conn = conn
         self._heard_by = heard_by
@@ -111,7 +113,7 @@ class Shell:
         known = asyncio.Event()
         filters = [subjects.ALL_QUEUES, subjects.ALL_WEBHOOKS]
         control = Follower(self._conn, CONTROL, filters, start="last-per-subject")
-        following = control.run(self._on_control, caught_up=known.set)
+        following = control.run(self._on_control, caught_up=known.set, relisting=self._on_relisting)
         self._ctx.spawn(following, name="follow control")
         await known.wait()
         if self._ctx.settings.webhooks_file is None:
@@ -120,17 +122,19 @@ class Shell:
         for number, worker in enumerate(self._workers):
             self._ctx.spawn(worker.run(self._ctx.stopping), name=f"webhooks {number}")
 
+    def _on_relisting(self, replaced: bool) -> None:
+        if replaced:
+            self._settings.forget()
+
     def _on_control(self, recorded: Recorded) -> None:
         try:
-            fact = CONTROL_FACTS.decode(recorded.data)
+            fact = self._settings.read(recorded)
         except UNREADABLE:
             self._figures.unreadable.labels("control").inc()
             return
         if isinstance(fact, QueueSetting):
             self._notifying.set_queue(fact)
-        elif (
-            isinstance(fact, TenantWebhooks) and subjects.webhooks(fact.tenant) == recorded.subject
-        ):
+        elif isinstance(fact, TenantWebhooks):
             self._notifying.set_tenant(fact)
 
     def _on_fact(self, seen: Seen) -> None:

@@ -5,13 +5,14 @@ import secrets
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.control import read_control
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.log import GUARD, WRONG_LAST_SEQUENCE, last_message
 from berthmaster.bus.streams import CONTROL
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.control import TenantWebhooks
 from berthmaster.messages.explain import decoded
-from berthmaster.messages.families import CONTROL_FACTS, UNREADABLE, WEBHOOKS_REQUESTS, encode
+from berthmaster.messages.families import UNREADABLE, WEBHOOKS_REQUESTS, encode
 from berthmaster.messages.usage import WebhooksReply, WebhooksRequest
 from berthmaster.usage.notifying import Notifying
 from berthmaster.usage.sealing import SALT_BYTES, signing_key
@@ -69,7 +70,7 @@ class WebhookSettings:
     async def _try(self, tenant: str, request: WebhooksRequest) -> str | Refusal:
         subject = subjects.webhooks(tenant)
         last = await last_message(self._conn, CONTROL, subject, timeout_s=STORE_LIMIT_S)
-        had = CONTROL_FACTS.decode(last.data) if last is not None else None
+        had = read_control(subject, last.data) if last is not None else None
         if not isinstance(had, TenantWebhooks):
             had = TenantWebhooks(tenant=tenant)
         salt, notifying = secrets.token_hex(SALT_BYTES), self._notifying

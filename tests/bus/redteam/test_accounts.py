@@ -377,7 +377,10 @@ async def test_only_what_the_right_key_signed_and_has_not_ended_is_taken(bus: Bu
 async def test_claims_that_the_operator_did_not_sign_take_no_effect(bus: Bus) -> None:
     stranger = claims.new_seed("operator", os.urandom(32))
     body = claims.tenant(
-        account_key(bus.keys, "T_evil"), "acme", core=account_key(bus.keys, "CORE")
+        account_key(bus.keys, "T_evil"),
+        "acme",
+        core=account_key(bus.keys, "CORE"),
+        streams=account_key(bus.keys, "STREAMS"),
     )
     forged = claims.signed(body, stranger, now_s=time.time())
     async with bus.user("accounts") as pusher, bus.may_all("T_evil") as evil:
@@ -437,7 +440,7 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
         bus.user("operator") as operator,
         bus.user("agent.red") as stays,
     ):
-        for user, account in (("executor.red", "C_red"), ("restorer", "CORE")):
+        for user, account in (("executor.red", "C_red"), ("scorer", "CORE")):
             make_keys(bus.keys, [user])
             await push.push(pusher, account_jwts(bus.keys)[account])
             async with bus.user(user) as goes:

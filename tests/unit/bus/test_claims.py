@@ -8,13 +8,23 @@ import nkeys
 import pytest
 
 from berthmaster.bus import claims
-from berthmaster.bus.permissions import STREAMS, grants
+from berthmaster.bus.permissions import (
+    APART,
+    STREAMS,
+    WHOLE_ROLES,
+    account_of,
+    grants,
+    inbox_prefix,
+)
+from berthmaster.bus.streams import stream_configs
+from berthmaster.bus.subjects import covers
 from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
 
 KINDS: dict[str, claims.Kind] = {
     "operator": "operator",
     "core": "account",
+    "streams": "account",
     "acme": "account",
     "evil": "account",
     "user": "user",
@@ -24,7 +34,8 @@ SEEDS = {
     for number, (name, kind) in enumerate(KINDS.items())
 }
 KEYS = {name: claims.public_key(seed) for name, seed in SEEDS.items()}
-CORE = claims.core(KEYS["core"])
+CORE = claims.core(KEYS["core"], streams=KEYS["streams"])
+STREAMS_ACCOUNT = claims.streams(KEYS["streams"])
 
 
 def verified(jwt: str, seed: str) -> bool:
@@ -46,7 +57,7 @@ def test_keys_are_of_their_kind(name: str, letter: str) -> None:
 
 
 def test_a_jwt_says_who_signed_it_and_when_and_bears_that_signature() -> None:
-    body = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])
+    body = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], streams=KEYS["streams"])
     jwt = claims.signed(body, SEEDS["operator"], now_s=1000.9, ends_s=2000.5)
     said = claims.decoded(jwt)
     assert {name: said[name] for name in ("iss", "sub", "iat", "exp", "name")} == {
@@ -64,7 +75,9 @@ def test_a_jwt_says_who_signed_it_and_when_and_bears_that_signature() -> None:
     assert not verified(jwt, SEEDS["evil"])
     # The same claims, signed later, still say the same; another name does not.
     assert claims.says(jwt, body)
-    assert not claims.says(jwt, claims.tenant(KEYS["acme"], "evil", core=KEYS["core"]))
+    assert not claims.says(
+        jwt, claims.tenant(KEYS["acme"], "evil", core=KEYS["core"], streams=KEYS["streams"])
+    )
 
 
 def reachable(exports: list[dict[str, Any]]) -> list[str]:
@@ -84,10 +97,12 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
     assert shapes == {
         "berth.api.*.*": ("service", "Singleton", 15),
         "berth.agent.*.*": ("service", "Singleton", 60),
-        "login.token": ("service", "Singleton", 10),
-        "berth.event.>": ("stream", None, 0),
+        "berth.operator.*": ("service", "Singleton", 15),
+        "$SRV.*": ("service", "Stream", 15),
+        "login.*": ("service", "Singleton", 10),
         "berth.figures.>": ("stream", None, 0),
-        "berth.assign.>": ("stream", None, 0),
+        "berth.telemetry.>": ("stream", None, 0),
+        "berth.quality.>": ("stream", None, 0),
     }
 
 
@@ -105,18 +120,19 @@ def matches(pattern: str, subject: str) -> bool:
 @pytest.mark.parametrize(
     "subject",
     [
-        *("$JS.>", "$SRV.>", "$O.>", "$KV.>", "$SYS.>", "_INBOX.>", "_R_.>"),
+        *("$JS.>", "JS.>", "$O.>", "$KV.>", "$SYS.>", "_INBOX.>", "_R_.>"),
+        *("$SRV.INFO.>", "$SRV.STATS.>"),
         *(f"$JS.API.STREAM.INFO.{stream}" for stream in STREAMS),
         *(
             f"berth.{family}.>"
             for family in (
-                *("workload", "fleet", "control", "lease", "decision", "dead", "operator"),
-                *("archive", "telemetry", "quality"),
+                *("workload", "fleet", "control", "lease", "decision", "dead"),
+                *("archive", "event", "assign"),
             )
         ),
     ],
 )
-def test_nothing_of_the_log_of_jetstream_or_of_the_operators_is_exported(subject: str) -> None:
+def test_core_exports_nothing_of_the_log_or_of_jetstream(subject: str) -> None:
     assert [each for each in reachable(CORE["nats"]["exports"]) if matches(each, subject)] == []
 
 
@@ -131,10 +147,10 @@ def test_what_tenants_and_clusters_ask_comes_by_lanes_and_nothing_else_does() ->
 
 
 def test_a_tenant_imports_its_own_api_events_and_figures_and_has_no_jetstream() -> None:
-    said = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])["nats"]
+    said = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], streams=KEYS["streams"])["nats"]
     assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
         ("service", "berth.api.acme.*", KEYS["core"]),
-        ("stream", "berth.event.acme.>", KEYS["core"]),
+        ("stream", "berth.event.acme.>", KEYS["streams"]),
         ("stream", "berth.figures.acme.>", KEYS["core"]),
     ]
     assert said["exports"] == []
@@ -153,10 +169,10 @@ def test_a_tenant_imports_its_own_api_events_and_figures_and_has_no_jetstream() 
 
 
 def test_a_cluster_imports_its_own_door_and_assignments() -> None:
-    said = claims.cluster(KEYS["acme"], "red", core=KEYS["core"])["nats"]
-    assert [(each["type"], each["subject"]) for each in said["imports"]] == [
-        ("service", "berth.agent.red.*"),
-        ("stream", "berth.assign.red.>"),
+    said = claims.cluster(KEYS["acme"], "red", core=KEYS["core"], streams=KEYS["streams"])["nats"]
+    assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
+        ("service", "berth.agent.red.*", KEYS["core"]),
+        ("stream", "berth.assign.red.>", KEYS["streams"]),
     ]
     assert said["default_permissions"]["sub"] == {
         "allow": ["berth.assign.red.>", "berth.agent.red.telemetry", "_INBOX.>"]
@@ -167,14 +183,88 @@ def test_a_cluster_imports_its_own_door_and_assignments() -> None:
     ]
 
 
-def test_only_core_has_jetstream_and_only_it_exports() -> None:
+def test_streams_alone_has_jetstream_and_imports_nothing() -> None:
     others = [
+        CORE,
         claims.system(KEYS["acme"]),
-        claims.cluster(KEYS["acme"], "red", core=KEYS["core"]),
+        claims.cluster(KEYS["acme"], "red", core=KEYS["core"], streams=KEYS["streams"]),
     ]
-    assert CORE["nats"]["limits"]["disk_storage"] == -1
-    for each in others:
-        assert (each["nats"]["limits"]["disk_storage"], each["nats"]["exports"]) == (0, [])
+    assert STREAMS_ACCOUNT["nats"]["limits"]["disk_storage"] == -1
+    assert STREAMS_ACCOUNT["nats"]["imports"] == []
+    assert [each["nats"]["limits"]["disk_storage"] for each in others] == [0, 0, 0]
+    assert [each["nats"]["exports"] for each in others[1:]] == [[], []]
+
+
+def test_no_account_imports_a_service_under_a_literal_subject() -> None:
+    """The server leads an answer on through a literal import that its reply subject names."""
+    core, streams = KEYS["core"], KEYS["streams"]
+    accounts = [
+        CORE,
+        claims.tenant(KEYS["acme"], "acme", core=core, streams=streams),
+        claims.cluster(KEYS["acme"], "red", core=core, streams=streams),
+        claims.login(KEYS["acme"], core=KEYS["core"]),
+        *(
+            claims.apart(
+                KEYS["acme"],
+                user,
+                core=core,
+                streams=streams,
+                publish=grants(user).publish,
+                subscribe=(),
+            )
+            for user in APART.values()
+        ),
+    ]
+    for account in accounts:
+        asked = [each for each in account["nats"]["imports"] if each["type"] == "service"]
+        assert asked
+        for each in asked:
+            local = each.get("local_subject", each["subject"])
+            assert {"*", ">"} & set(local.split(".")), (account["name"], local)
+
+
+def test_no_user_is_in_streams() -> None:
+    assert [user for user in WHOLE_ROLES if account_of(user) == claims.STREAMS] == []
+
+
+@pytest.mark.parametrize("user", APART.values())
+def test_user_apart_imports_what_it_may_do_and_makes_no_consumer(user: str) -> None:
+    allowed = grants(user)
+    own = f"{inbox_prefix(user)}.>"
+    said = claims.apart(
+        KEYS["acme"],
+        user,
+        core=KEYS["core"],
+        streams=KEYS["streams"],
+        publish=allowed.publish,
+        subscribe=[each for each in allowed.subscribe if each != own],
+    )["nats"]
+    local = {each.get("local_subject", each["subject"]) for each in said["imports"]}
+    assert not [each for each in local if "CONSUMER" in each or "PURGE" in each]
+    for subject in {*allowed.publish, *allowed.subscribe} - {own}:
+        assert any(covers(each, subject) for each in local), subject
+    assert said["default_permissions"]["pub"] == {"allow": list(allowed.publish)}
+    offered = {
+        KEYS["core"]: reachable(CORE["nats"]["exports"]),
+        KEYS["streams"]: reachable(STREAMS_ACCOUNT["nats"]["exports"]),
+    }
+    for each in said["imports"]:
+        exports = offered[each["account"]]
+        assert any(covers(one, each["subject"]) for one in exports), each["subject"]
+
+
+@pytest.mark.parametrize("user", [user for user in WHOLE_ROLES if account_of(user) == claims.CORE])
+def test_what_a_service_stores_or_asks_of_jetstream_leads_to_streams(user: str) -> None:
+    """A subject that CORE did not import would be answered by nobody."""
+    imports = {
+        each.get("local_subject", each["subject"])
+        for each in CORE["nats"]["imports"]
+        if each["type"] == "service"
+    }
+    stored = [subject for config in stream_configs() for subject in config.get("subjects", ())]
+    for subject in grants(user).publish:
+        if subject.startswith(("$JS", "JS.")) or any(covers(each, subject) for each in stored):
+            assert any(covers(each, subject) for each in imports), subject
 
 
 def test_who_may_nothing_is_denied_everything_since_nothing_would_mean_all() -> None:
@@ -186,13 +276,18 @@ def test_who_may_nothing_is_denied_everything_since_nothing_would_mean_all() -> 
 def test_who_answers_may_write_to_inboxes_and_is_given_no_right_by_a_request(user: str) -> None:
     allowed = grants(user)
     said = claims.user(KEYS["user"], user, publish=allowed.publish, subscribe=allowed.subscribe)
-    assert {"_R_.>", "_INBOX.>"} <= set(said["nats"]["pub"]["allow"])
+    may = set(said["nats"]["pub"]["allow"])
+    assert {"_R_.>", "_INBOX.operator.>"} <= may
+    # Another service's inbox, where it awaits an answer of JetStream.
+    assert not [each for each in may if covers(each, "_INBOX.door.x.1")]
     assert "resp" not in said["nats"]
 
 
 def test_revocations_stand_in_the_account_and_none_changes_nothing() -> None:
-    plain = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"])
-    revoked = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], revocations={"*": 7})
+    plain = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], streams=KEYS["streams"])
+    revoked = claims.tenant(
+        KEYS["acme"], "acme", core=KEYS["core"], streams=KEYS["streams"], revocations={"*": 7}
+    )
     assert "revocations" not in plain["nats"]
     assert revoked["nats"]["revocations"] == {"*": 7}
 

@@ -1,0 +1,13 @@
+"""A message of a stream."""
+
+from typing import NamedTuple
+
+
+class Recorded(NamedTuple):
+    """One message as the stream has it."""
+
+    subject: str
+    sequence: int
+    stored_at_s: float  # the server's clock
+    data: bytes
+    pending: int  # messages behind this one when it was sent

@@ -1,0 +1,283 @@
+"""No user leads an answer anywhere but to an inbox, whatever it asks and wherever it says.
+
+JetStream and the services answer to the reply subject of a request. Every user of the table of
+permissions asks under every subject that it may publish to, with replies in the log, the chain,
+settings, leases, facts, assignments and JetStream's own requests. A new user is covered by being in
+the table.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import nats
+import pytest
+
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.embedded import Server, ServerConfig
+from berthmaster.bus.endpoints import Endpoint, serve
+from berthmaster.bus.keys import creds_file, make_keys, server_config
+from berthmaster.bus.permissions import (
+    PART_ROLES,
+    STREAMS,
+    WHOLE_ROLES,
+    account_of,
+    follows,
+    grants,
+    inbox_prefix,
+)
+from berthmaster.bus.streams import SNAPSHOTS, WORKLOADS, ensure_streams
+from berthmaster.bus.subjects import LANES
+from berthmaster.messages.api import GATEWAY_VERBS
+from berthmaster.messages.door import DOOR_VERBS
+from tests.bus.tools import Lines, Settings, eventually, story
+
+USERS: Final = (*WHOLE_ROLES, *(f"{role}.red" for role in PART_ROLES))
+SEEDS: Final = {  # what each stream holds, and no request of the test changes
+    "WORKLOADS": "berth.workload.acme.v1.claimed.red",
+    "FLEET": "berth.fleet.red.alive",
+    "LEASES": "berth.lease.executor.red",
+    "DEAD": "berth.dead.executor",
+    "CONTROL": "berth.control.cordon.t4.-",
+}
+# Each is a subject that no request of the test is sent under.
+STORED: Final = (
+    "berth.decision.elsewhere",
+    "berth.workload.acme.elsewhere.cancel_requested.-",
+    "berth.workload.acme.elsewhere.submitted.-",
+    "berth.control.cordon.elsewhere.-",
+    "berth.control.queue.elsewhere",
+    "berth.lease.elsewhere.all",
+    "berth.fleet.elsewhere.alive",
+    "berth.archive.workload.elsewhere.1",
+    "berth.dead.elsewhere",
+    "berth.log_end.elsewhere.v1.1.red.0",
+    "$O.SNAPSHOTS.C.elsewhere",
+)
+HEARD: Final = ("berth.assign.blue.elsewhere", "berth.event.acme.elsewhere.submitted.-")
+ASKED: Final = ("berth.api.acme.submit", "berth.operator.cordon", "berth.agent.red.tell")
+JETSTREAM: Final = tuple(
+    f"{prefix}.API.STREAM.{verb}.{stream}"
+    for prefix in ("$JS", "JS")
+    for verb in ("PURGE", "DELETE", "UPDATE")
+    for stream in ("WORKLOADS", "CONTROL", "FLEET", "LEASES", SNAPSHOTS)
+)
+REPLIES: Final = (*STORED, *HEARD, *ASKED, *JETSTREAM)
+
+
+class Rig:
+    """A bus with every user, and what listens there."""
+
+    def __init__(self, server: Server, keys: Path) -> None:
+        self.server = server
+        self.keys = keys
+
+    @asynccontextmanager
+    async def user(self, name: str) -> AsyncIterator[Connection]:
+        settings = Settings(self.server.url, creds_file(self.keys, name), inbox_prefix(name))
+        async with await Connection.open(
+            settings, name, Lines(), timeout_s=10, clock_subject=""
+        ) as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[list[str]]:
+        """What services were asked, and what a tenant and a cluster's agent heard."""
+        heard: list[str] = []
+
+        async def answer(subject: str, _: bytes) -> bytes:
+            heard.append(subject)
+            return b"{}"
+
+        def said(*_: object) -> bytes:
+            return b"{}"
+
+        asked = {
+            "gateway": {
+                **{verb: f"berth.api.*.{verb}" for verb in GATEWAY_VERBS},
+                "operator": "berth.operator.*",
+            },
+            "door": {verb: f"berth.agent.*.{verb}" for verb in DOOR_VERBS},
+        }
+        async with (
+            self.user("gateway") as gateway,
+            self.user("door") as door,
+            self.user("tenant.acme") as tenant,
+            self.user("agent.blue") as agent,
+        ):
+            for conn, name in ((gateway, "gateway"), (door, "door")):
+                await serve(
+                    conn,
+                    f"berth-{name}",
+                    {verb: Endpoint(subject, answer) for verb, subject in asked[name].items()},
+                    version="1.0.0",
+                    description="test",
+                    overloaded=said,
+                    failed=said,
+                    lanes=[conn] * LANES,
+                )
+            for conn, subject in ((tenant, "berth.event.acme.>"), (agent, "berth.assign.blue.>")):
+                await conn.subscribe(subject, lambda where, _: heard.append(where))
+            for conn in (gateway, door, tenant, agent):
+                await conn.flush()
+            yield heard
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    folder = tmp_path_factory.mktemp("replies")
+    make_keys(folder / "keys", (*USERS, "tenant.acme", "agent.blue"))
+    config = ServerConfig(sync="default", extra=server_config(folder / "keys", folder / "jwt"))
+    with Server(folder / "nats", config) as server:
+        made = Rig(server, folder / "keys")
+        asyncio.run(filled(made))
+        yield made
+
+
+async def filled(rig: Rig) -> None:
+    """Each stream holds something that an answer can bring, and something to lose."""
+    async with rig.user("setup") as setup, rig.user("door") as door, rig.user("gateway") as gateway:
+        await ensure_streams(setup)
+        for stream, subject in SEEDS.items():
+            await (gateway if stream == "CONTROL" else door).store(subject, b"{}")
+    async with rig.user("archivist") as archivist:
+        await archivist.store("berth.archive.workload.acme.1", b"{}")
+
+
+def literal(pattern: str) -> str:
+    """One subject of a pattern; none that a reply is aimed at."""
+    return ".".join("own" if each in ("*", ">") else each for each in pattern.split("."))
+
+
+def requests(user: str) -> Iterator[tuple[str, bytes]]:
+    """What a user may ask, with bodies that are answered, as far as that removes nothing itself."""
+    for pattern in grants(user).publish:
+        for subject in subjects(pattern):
+            for body in bodies(subject):
+                yield subject, body
+
+
+def subjects(pattern: str) -> Iterator[str]:
+    head, dot, last = pattern.rpartition(".")
+    if dot and last in ("*", ">") and head.endswith(("STREAM.INFO", "LIST", "NAMES")):
+        yield f"{head}.{WORKLOADS}"
+    yield literal(pattern)
+
+
+def bodies(subject: str) -> tuple[bytes, ...]:
+    if "DIRECT.GET" in subject:
+        asked: list[dict[str, Any]] = [
+            {"seq": 1},
+            {"seq": 1, "batch": 10},
+            {"seq": 999, "batch": 10},
+            {"multi_last": [">"], "batch": 10},
+        ]
+        return tuple(json.dumps(each).encode() for each in asked)
+    if "STREAM.PURGE" in subject:
+        return (b'{"filter":"$O.SNAPSHOTS.C.nothing"}',)
+    if "STREAM.DELETE" in subject:
+        return ()  # a restorer's own right
+    if "MSG.GET" in subject:
+        return (b'{"seq":1}', b'{"seq":999}')
+    if "MSG.NEXT" in subject:
+        return (b'{"batch":1,"no_wait":true}',)
+    if "CONSUMER.CREATE" in subject:
+        return (b"{}",)
+    if subject.startswith(("$JS.API.STREAM", "JS.API.STREAM")) and "INFO" not in subject:
+        return (b'{"seq":999}',)  # of what the user may change by itself: a request that is refused
+    return (b"", b"{}")
+
+
+async def state(conn: Connection) -> dict[str, Any]:
+    """What of each stream must not change: its configuration, its first message, and that nothing
+    is stored where replies were aimed."""
+    found: dict[str, Any] = {}
+    for stream in STREAMS:
+        raw = await conn.api(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
+        info = msgspec.json.decode(raw)
+        held = info["state"].get("subjects") or {}
+        found[stream] = (
+            info["created"],
+            info["config"],
+            held.get(SEEDS.get(stream, "")),
+            sorted(each for each in held if "elsewhere" in each),
+        )
+    return found
+
+
+def test_every_role_of_the_table_is_tried() -> None:
+    assert {user.split(".")[0] for user in USERS} == {*WHOLE_ROLES, *PART_ROLES}
+
+
+@pytest.mark.parametrize("user", USERS)
+@story
+async def test_answer_reaches_nothing_but_an_inbox(rig: Rig, user: str) -> None:
+    async with rig.user("operator") as operator, rig.listening() as heard:
+        before = await state(operator)
+        assert not [each for _, _, _, aimed in before.values() for each in aimed]
+
+        async def unheard(_: Exception) -> None:
+            """A user may be refused an answer's subject; what comes of it is looked at below."""
+
+        client = await nats.connect(
+            rig.server.url,
+            user_credentials=creds_file(rig.keys, user),
+            inbox_prefix=inbox_prefix(user),
+            error_cb=unheard,
+            allow_reconnect=False,
+        )
+        sent = 0
+        for subject, body in requests(user):
+            for reply in REPLIES:
+                await client.publish(subject, body, reply=reply)
+                sent += 1
+            await client.flush()
+        assert sent or not grants(user).publish
+        await client.close()
+        await asyncio.sleep(0.2)
+        own = {literal(each) for each in grants(user).publish}
+        assert not [each for each in heard if each in {*HEARD, *ASKED} - own]
+        assert await state(operator) == before
+
+
+@story
+async def test_answers_arrive_where_they_are_awaited(rig: Rig) -> None:
+    """The requests of the test above are ones that JetStream answers."""
+    for user in ("watcher", "dashboard", "gateway"):
+        async with rig.user(user) as conn:
+            assert msgspec.json.decode(await conn.api("STREAM.INFO.FLEET"))["state"]["messages"]
+    async with rig.user("watcher") as conn:
+        ends: list[dict[str, str]] = []
+        inbox = conn.nc.new_inbox()
+
+        async def each(msg: Any) -> None:
+            ends.append(dict(msg.headers or {}))
+
+        await conn.subscribe_raw(inbox, each)
+        asked = b'{"multi_last":["berth.fleet.>"],"batch":10}'
+        await conn.publish("$JS.API.DIRECT.GET.FLEET", asked, reply=inbox)
+
+        async def ended() -> bool:
+            return any(headers.get("Status") == "204" for headers in ends)
+
+        await eventually(ended)
+        assert ends[0]["Nats-Subject"] == "berth.fleet.red.alive"
+
+
+def test_consumers_are_made_by_services_that_decide_or_report_to_them() -> None:
+    """A consumer delivers wherever its maker says, so these users alone are trusted with that."""
+    makers = {
+        user
+        for user in USERS
+        if any("CONSUMER.CREATE" in subject for subject in grants(user).publish)
+    }
+    assert makers == {
+        *("gateway", "resolver", "scorer", "archivist", "usage", "door", "inventory"),
+        *("multikueue", "karmada", "ocm", "admission", "operator"),
+    }
+    assert {account_of(user) for user in makers} == {"CORE"}
+    assert all(follows(user) for user in makers)
