@@ -53,6 +53,7 @@ MODULES: Final = (
 INTERPRETED: Final = frozenset(
     {
         # They have structs.
+        "engine/fleet/capped.py",
         "engine/fleet/cluster_view.py",
         "engine/fleet/clusters.py",
         "engine/queueing/learned.py",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.engine.fleet.needs import CappedPodSet
+from berthmaster.engine.fleet.capped import CappedPodSet
 from berthmaster.engine.fleet.shares import Charges
 from berthmaster.engine.queueing.queues import GPU, Ask, Models, prices_of
 from berthmaster.messages.workload import JobRequest, PodSet
