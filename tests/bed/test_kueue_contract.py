@@ -34,8 +34,6 @@ REASONS = {
     "missing": ("Inadmissible", "Misconfigured"),
 }
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def nodes(planes: Planes) -> None:

@@ -21,8 +21,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 
-pytestmark = pytest.mark.timeout(300)
-
 LIMIT_S = 90.0
 AT_ONCE = 8
 ACTIVE, RESERVED = "Active", "QuotaReserved"

@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import KUBERNETES_VERSION
 from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
@@ -23,7 +21,6 @@ from tests.controlplane.processes import until
 
 MEMORY_LIMIT_BYTES = 4 * 1024**3
 LIMIT_S = 60.0
-pytestmark = pytest.mark.timeout(240)
 
 
 def status_of(api: Api, method: str, path: str, body: object = None) -> int:

@@ -34,7 +34,6 @@ def shell(tmp_path: Path, script: str) -> Process:
     return Process("script", ["/bin/sh", "-c", script], tmp_path / "logs" / "script.log")
 
 
-@pytest.mark.timeout(120)
 def test_nothing_is_left_running_when_a_test_run_is_killed(
     programs: Programs, tmp_path: Path
 ) -> None:

@@ -202,7 +202,6 @@ async def test_a_story_with_an_event_of_a_newer_version_stays_and_a_dead_letter_
         assert await archived(conn, "train") == []
 
 
-@pytest.mark.timeout(120)
 @in_loop
 async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_was_in_hand(
     server: Server,

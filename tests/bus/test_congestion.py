@@ -85,7 +85,6 @@ async def idle_consumers(conn: Connection, count: int) -> None:
         )
 
 
-@pytest.mark.timeout(90)
 @story
 async def test_all_stories_of_a_large_cold_log_are_read_at_the_first_try(server: Server) -> None:
     async with large(server) as conn:
@@ -106,7 +105,6 @@ async def test_all_stories_of_a_large_cold_log_are_read_at_the_first_try(server:
         assert set(read.values()) == {1}
 
 
-@pytest.mark.timeout(90)
 @story
 async def test_archiving_costs_the_server_no_more_for_all_the_consumers_of_the_log(
     server: Server,
@@ -209,7 +207,6 @@ async def repeatedly(ask: Callable[[], Awaitable[Any]]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("count", [10, 100])  # less than the window, and more
 @story
 async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_answers_all(
@@ -236,7 +233,6 @@ async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_a
         assert max(asked.reads().values()) == 2
 
 
-@pytest.mark.timeout(60)
 @story
 async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
     server: Server,
@@ -265,7 +261,6 @@ async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
         assert asked.requests.total() <= 2 * len(asking)
 
 
-@pytest.mark.timeout(60)
 @story
 async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
@@ -283,7 +278,6 @@ async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_t
         assert (await stream_info(conn, WORKLOADS)).state.messages == 1
 
 
-@pytest.mark.timeout(60)
 @story
 async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_less_often(
     server: Server, monkeypatch: pytest.MonkeyPatch

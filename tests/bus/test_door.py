@@ -523,7 +523,6 @@ def process(server: Server, folder: Path, *argv: str) -> "subprocess.Popen[bytes
         return subprocess.Popen(command, stderr=log)
 
 
-@pytest.mark.timeout(150)
 @story
 async def test_doors_and_agents_are_killed_and_each_placement_is_claimed_once(
     server: Server, tmp_path: Path

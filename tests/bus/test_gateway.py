@@ -237,7 +237,6 @@ async def test_a_reader_sees_what_it_wrote(server: Server) -> None:
             assert seen.state == "cancelled"
 
 
-@pytest.mark.timeout(120)
 @in_loop
 async def test_every_submit_is_stored_once_though_the_server_dies_in_mid_flight(
     server: Server,

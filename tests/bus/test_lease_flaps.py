@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -141,7 +139,6 @@ async def placements(log: EventLog, name: str) -> list[int]:
     return [each.event.attempt for each in recorded if isinstance(each.event, Placed)]
 
 
-@pytest.mark.timeout(120)
 @story
 async def test_a_lease_that_flaps_places_every_acknowledged_job_once(
     server: Server, tmp_path: Path

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
-import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -115,7 +114,6 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_one_server(server: S
         assert kinds == {"Stored": 100, "Refused": 200}  # one server: nothing stays unknown
 
 
-@pytest.mark.timeout(ELECTIONS_S)
 @story
 async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
     cluster: ServerCluster,
@@ -134,7 +132,6 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
         await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
 
 
-@pytest.mark.timeout(ELECTIONS_S)
 @story
 async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_stored_once(
     cluster: ServerCluster,

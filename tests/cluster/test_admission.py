@@ -35,7 +35,6 @@ BY_GPU = {
     ],
 }
 QUIET_S = 3.0  # long enough for what must not happen
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.admitting import (
     GPUS,
     OCM_CONTROLLER,
@@ -24,7 +22,6 @@ from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
-pytestmark = pytest.mark.timeout(300)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from tests.controlplane.kueue.setup import API, SYSTEM
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import NotYet, until
 
-pytestmark = pytest.mark.timeout(240)
 LIMIT_S = 60.0
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 KUEUE = "kueue.x-k8s.io"

@@ -31,7 +31,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         not is_real(), reason="counting claims needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
     ),

@@ -12,8 +12,6 @@ from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, MULTIKUEUE_CONFIGS,
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(300)
-
 KUEUE: Final = "/apis/kueue.x-k8s.io/v1beta2"
 # (method, path): what MultiKueue does in a worker; {ns} is any namespace.
 NEEDED: Final = (

@@ -10,8 +10,6 @@ import pytest
 from tests.cluster.credentialing import Rig, calling
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(500)
-
 
 @pytest.fixture
 def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:

@@ -14,7 +14,6 @@ from tests.controlplane.kueue.setup import SYSTEM, Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(400)
 ONE = "worker-1"
 
 

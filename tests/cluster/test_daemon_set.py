@@ -16,7 +16,6 @@ GKE = "cloud.google.com/gke-accelerator"
 PODS = "/api/v1/namespaces/berth-telemetry/pods"
 
 
-@pytest.mark.timeout(180)
 def test_an_agent_is_on_each_node_with_gpus_and_nowhere_else(
     planes: Planes, namespace: str
 ) -> None:

@@ -3,8 +3,6 @@ the services need and nothing of what a thief would like."""
 
 from typing import Any
 
-import pytest
-
 from berthmaster.doctor.facts import Mode, Right
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.kubernetes.resources import (
@@ -100,7 +98,6 @@ def pod_of(folder: str, kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(180)
 def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
     planes: Planes, namespace: str
 ) -> None:
@@ -142,7 +139,6 @@ def read_anywhere(rights: list[Right]) -> list[str]:
     return [str(one) for one in rights if one.resource == "jobs" and one.verb in reads]
 
 
-@pytest.mark.timeout(240)
 def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_next_ones(
     planes: Planes, namespace: str
 ) -> None:

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from berthmaster.doctor.core import diagnose
@@ -30,7 +29,6 @@ from tests.controlplane.planes import Planes
 SYSTEM = "kueue-system"
 ROOT = Path(__file__).parents[2]
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
-pytestmark = pytest.mark.timeout(180)
 
 
 def place(plane: Plane, **named: str) -> ClusterAccess:

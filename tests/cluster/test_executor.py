@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from berthmaster.messages.placement import PodBinding
@@ -36,8 +35,6 @@ from tests.controlplane.api import Api
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support.gangs import meet, pod_env
-
-pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
 
 
 @story

@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from berthmaster.messages.workload import Evicted, PodSet, Running
 from tests.bus.tools import eventually, story
@@ -14,8 +12,6 @@ from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.cluster.test_executor_rights import RBAC, with_its_role
 from tests.controlplane.nodes import cpu_node, make_nodes
 from tests.controlplane.planes import Planes
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def templates(berlin: Site) -> list[Any]:

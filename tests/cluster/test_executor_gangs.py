@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from berthmaster.kubernetes.resources import (
     COSCHEDULING_POD_GROUPS,
     POD_GROUPS,
@@ -24,7 +22,6 @@ from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 
-pytestmark = pytest.mark.timeout(600)
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
 VOLCANO: Final = CRD.parent / "volcano.yaml"
 VOLCANO_DEFINITIONS: Final = ("podgroups.scheduling.volcano.sh", "jobs.batch.volcano.sh")

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import Evicted, JobRequest, Placed
@@ -19,7 +17,6 @@ from tests.controlplane.kueue.setup import API, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(600)
 QUIET_S = 2.5  # long enough for what must not happen
 GPUS = 4  # what the worker's queue grants; its node has twice as many
 

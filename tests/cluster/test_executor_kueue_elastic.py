@@ -24,7 +24,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
 ]
 GPUS: Final = 4  # what the worker's queue grants; its node has twice as many

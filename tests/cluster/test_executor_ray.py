@@ -29,8 +29,6 @@ from tests.controlplane.planes import Planes
 from tests.controlplane.processes import until
 from tests.unit.executor.test_ray import groups_of, order
 
-pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
-
 
 @pytest.fixture
 def served(planes: Planes) -> Iterator[Plane]:

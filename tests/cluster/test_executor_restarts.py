@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from berthmaster.executor.cluster_protocol import Attempt
@@ -14,8 +13,6 @@ from tests.bus.tools import eventually, story
 from tests.cluster.executing import LIMIT_S, Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-
-pytestmark = pytest.mark.timeout(600)
 
 
 async def made_once(berlin: Site, attempt: Attempt, since: object) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-import pytest
 
 from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import Evicted
@@ -17,7 +16,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(600)
 ROLE: Final = (
     Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
 )

@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.executor.manifest import object_name
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.placement import PodBinding, Target
@@ -17,7 +15,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes, shared_node
 from tests.controlplane.planes import Planes
 from tests.support.builders import node
 
-pytestmark = pytest.mark.timeout(600)
 LONG = "a-name-as-long-as-an-id-may-be-which-is-fifty-two-ch"
 
 

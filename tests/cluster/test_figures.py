@@ -23,7 +23,6 @@ from tests.controlplane.jobs import gpu_job
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(120)
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "top"}}
 
 

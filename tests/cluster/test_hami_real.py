@@ -36,7 +36,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes, remove_nodes, wait_op
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 MIB: Final = MEMORY_MIB

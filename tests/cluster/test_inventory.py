@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.bus import subjects
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access, from_kubeconfig
@@ -49,7 +47,6 @@ from tests.controlplane.processes import until
 from tests.unit.kubernetes.stage import Lines
 
 # An API server's crash and return alone may take half a minute on a busy machine.
-pytestmark = pytest.mark.timeout(240)
 
 VOLCANO = Path(__file__).parent / "crds" / "volcano.yaml"
 RBAC = Path(__file__).resolve().parents[2] / "deploy/kubernetes/agent/inventory-rbac.yaml"

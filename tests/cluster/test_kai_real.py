@@ -31,7 +31,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 H100_MIB = 81_559  # of which KAI hands out 81,500

@@ -29,7 +29,6 @@ from tests.support import warm
 from tests.support.builders import node, profile
 from tests.support.warm import Child
 
-pytestmark = pytest.mark.timeout(180)
 ROOT: Final = Path(__file__).resolve().parents[2]
 USER: Final = "berthmaster-karmada"
 WORK: Final = "/apis/work.karmada.io/v1alpha2"

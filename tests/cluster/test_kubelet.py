@@ -39,7 +39,6 @@ RESOURCE = "nvidia.com/gpu"
 NODE = "gpu-node"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())
 def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
     with (
@@ -117,7 +116,6 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
         source.close()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())
 @story
 async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_the_bus(

@@ -20,7 +20,6 @@ from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.controlplane.planes import Planes
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
 OURS = "berthmaster.io/dispatcher"
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

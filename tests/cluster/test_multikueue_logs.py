@@ -22,7 +22,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support import warm
 
-pytestmark = pytest.mark.timeout(300)
 EXECUTOR_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
 AGENT: Final = "berth-agent"
 SAID: Final = (

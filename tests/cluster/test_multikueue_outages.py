@@ -38,7 +38,6 @@ AWAY_S: Final = 60.0
 SLOW_S: Final = 2.0
 FURY_S: Final = 10.0  # for so long a storm writes faster than anybody can who looks first
 STORM_PERIOD_S: Final = 0.6  # then, to each Workload: as often as leaves a slow writer a chance
-pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.fixture
@@ -269,7 +268,6 @@ def test_in_a_storm_of_writes_to_their_status_workloads_are_nominated_all_the_sa
     assert odd == []
 
 
-@pytest.mark.timeout(580)
 def test_a_worker_is_gone_for_a_minute_while_jobs_run_and_are_sent_there(bare: Rig) -> None:
     rig, k = bare, bare.k
     rig.start()

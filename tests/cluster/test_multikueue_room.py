@@ -21,7 +21,6 @@ NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
 BARE = "pool-of-one"  # the flavor of the first worker
 POOL = {"example.com/pool": "mi300"}
 TRAP = "PodsUnscheduled"
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ WORKERS = (ONE, TWO, THREE)
 OURS = "berthmaster.io/dispatcher"
 QUIET_S = 3.0  # long enough for what must not happen
 PRIORITY = "kueue.x-k8s.io/priority-class"
-pytestmark = pytest.mark.timeout(400)
 
 
 @contextlib.contextmanager

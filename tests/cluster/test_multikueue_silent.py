@@ -15,7 +15,6 @@ from tests.controlplane.planes import Planes
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 GPUS = {ONE: 8, TWO: 5, THREE: 3}
 SILENT = "WorkerKueueSilent"
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ GPUS: Final = {"worker-1": ("a100", 12), "worker-2": ("t4", 12), "worker-3": ("a
 POLL_S: Final = 0.25
 END_LIMIT_S: Final = 240.0
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         not is_real(), reason="preemption needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
     ),

@@ -17,7 +17,6 @@ from tests.controlplane.planes import Planes
 ONE, TWO = "worker-1", "worker-2"
 WORKERS = (ONE, TWO, "worker-3")
 TRAP = "StuckEviction"
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

@@ -45,7 +45,6 @@ from tests.pipeline.running import environment
 from tests.support.ports import free_block
 
 # An API server's crash and return alone may take half a minute on a busy machine.
-pytestmark = pytest.mark.timeout(480)
 
 GANG = "gpuGang-Tesla-T4"
 

@@ -39,8 +39,6 @@ from tests.controlplane.api import ApiError, Object, documents
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import HERE, Planes
 
-pytestmark = pytest.mark.timeout(480)
-
 OCM = "cluster.open-cluster-management.io"
 
 

@@ -18,7 +18,6 @@ from tests.cluster.real_ocm import WHY_NOT, is_named, placement_controller
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(480),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 SEED: Final = 20261126

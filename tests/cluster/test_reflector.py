@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig
@@ -25,8 +24,6 @@ from berthmaster.kubernetes.reflector import (
 from berthmaster.kubernetes.resources import CONFIG_MAPS, Resource
 from tests.controlplane.planes import Planes
 from tests.unit.kubernetes.stage import Lines
-
-pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 
 GADGETS = Resource("berth.test", "v1", "gadgets", "Gadget")
 

@@ -36,7 +36,6 @@ ENTER: Final = (
     'mount --bind "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
 )
 WAYS: Final = (("--user", "--map-root-user", "--mount"), ("--mount",))
-pytestmark = pytest.mark.timeout(580)
 
 
 @pytest.fixture(scope="module")

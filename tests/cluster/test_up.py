@@ -35,7 +35,6 @@ UP_LIMIT_S = 150.0
 END_LIMIT_S = 40.0
 SAY_LIMIT_S = 300.0  # a tour waits for pods
 MODELS = {"worker-1": ("Tesla-T4", 2), "worker-2": ("Tesla-T4", 8), "worker-3": ("Tesla-T4", 4)}
-pytestmark = pytest.mark.timeout(580)
 
 
 def kubeconfig_of(planes: Planes, path: Path) -> Path:

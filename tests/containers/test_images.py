@@ -32,7 +32,7 @@ SERVICES = (
     "hub",
     "agent",
 )
-pytestmark = pytest.mark.timeout(900)  # the first test builds all images
+pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
 
 
 def inside(image: str, code: str) -> object:

@@ -20,7 +20,7 @@ from berthmaster.messages.families import EVENT_KINDS
 from berthmaster.messages.workload import JobRequest, PodSet
 from tests.containers.compose import Stack
 
-pytestmark = pytest.mark.timeout(900)  # the first test builds all images
+pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
 
 SERVICES = (
     "gateway-1",

@@ -379,7 +379,6 @@ async def test_a_node_with_fewer_gpus_than_run_there_keeps_its_job_and_gets_no_o
         assert (score.free_gpus, score.largest_gang) == (0.0, {MODEL: 0})
 
 
-@pytest.mark.timeout(90)
 @story
 async def test_a_silent_cluster_gets_nothing_new_and_keeps_what_it_has(bad: Rig) -> None:
     async with (

@@ -22,9 +22,6 @@ BALANCES = {"BERTH_RESOLVER_REBALANCE_AFTER_S": "0.5"}  # and no queue says so a
 GUARANTEE = QueueSetting(queue="prod", guarantee_gpu_milli=2000)
 
 
-pytestmark = pytest.mark.timeout(180)  # long stories, on a busy machine
-
-
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("room")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from berthmaster.runtime.ports import free_ports
@@ -47,7 +46,6 @@ HUB_PARTS = {
     ),
     "start",
 }
-pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 LIMIT_S = 60.0
 pytestmark = [
-    pytest.mark.timeout(180),
     pytest.mark.skipif(
         shutil.which("prometheus") is None or shutil.which("promtool") is None,
         reason="no prometheus and promtool (Debian: apt install prometheus)",

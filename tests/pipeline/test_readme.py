@@ -63,7 +63,7 @@ def test_every_file_that_the_readme_links_to_exists() -> None:
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
 def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
     said: dict[str, str] = {}

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser, expect
 
 from berthmaster.runtime.ports import free_ports
@@ -11,7 +10,6 @@ from tests.pipeline.running import berth_up
 PAGE = Path(__file__).parents[2] / "docs" / "examples" / "watch.html"
 
 
-@pytest.mark.timeout(180)
 def test_the_example_shows_every_clusters_score_and_its_changes(
     browser: Browser, tmp_path: Path
 ) -> None:

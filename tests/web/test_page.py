@@ -8,15 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client import Client
 from tests.pipeline.running import Up
-
-pytestmark = pytest.mark.timeout(180)  # a browser and all services, on a busy machine
 
 ROW = """async ([cluster, node, gpu]) => {
   const store = await import('/js/store.js');

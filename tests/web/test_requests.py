@@ -19,8 +19,6 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.runtime.ports import free_ports
 from tests.pipeline.running import Up
 
-pytestmark = pytest.mark.timeout(180)
-
 ADA, BOB, EVE = "token-of-ada", "token-of-bob", "token-of-eve"
 
 

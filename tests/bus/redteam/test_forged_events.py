@@ -122,7 +122,6 @@ def lies(after: int) -> list[WorkloadEvent]:
     ]
 
 
-@pytest.mark.timeout(120)
 def test_no_lie_ends_moves_or_freezes_a_job_that_runs_elsewhere(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:
@@ -163,7 +162,6 @@ def test_no_lie_ends_moves_or_freezes_a_job_that_runs_elsewhere(tmp_path: Path) 
     asyncio.run(story())
 
 
-@pytest.mark.timeout(120)
 def test_a_lie_on_an_unused_id_does_not_keep_its_job_from_running(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:
@@ -185,7 +183,6 @@ def test_a_lie_on_an_unused_id_does_not_keep_its_job_from_running(tmp_path: Path
     asyncio.run(story())
 
 
-@pytest.mark.timeout(120)
 def test_bytes_that_nobody_can_read_freeze_one_job_and_hold_up_no_other(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:

@@ -404,7 +404,6 @@ async def attacks(evil: NatsClient, rounds: list[float]) -> None:
         rounds.append(loop.time())
 
 
-@pytest.mark.timeout(120)
 @story
 async def test_honest_work_behind_a_leaf_goes_on_while_it_is_attacked(
     hub: Hub, as_agent: Server
@@ -465,7 +464,6 @@ def linked_to(three: ServerCluster) -> Server | None:
     return None
 
 
-@pytest.mark.timeout(120)
 @story
 async def test_on_three_servers_too_also_when_the_leafs_own_goes(tmp_path: Path) -> None:
     keys = tmp_path / "keys"

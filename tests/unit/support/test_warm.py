@@ -14,7 +14,6 @@ import pytest
 from tests.support import warm
 
 CODE = "tests.unit.support.program"
-pytestmark = pytest.mark.timeout(240)  # all of Berthmaster is imported, twice
 
 
 def start(tmp_path: Path, *argv: str, **env: str) -> tuple[warm.Child, Path]:
