@@ -1,0 +1,133 @@
+"""How long tests wait for what other processes do: until that hangs, however slow the machine is.
+
+A wait ends as soon as its condition is true, so its limit costs nothing in a run that passes. It is
+reached when the condition has not moved for ``HANG_S`` seconds of a machine that is free: where
+twice as many processes want to run as there are cores, a second counts half.
+
+    await until(lambda: seen == [1, 2], "both events")
+    await until(lambda: len(seen) == 9000, "all messages", moves=lambda: len(seen))
+    wait_until(lambda: process.poll() is not None, "the process ends")
+
+Rules: a test names no seconds for what must happen. Where something must *not* happen, wait for
+a later event that proves the decision was made; sleep only where there is no such event.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+HANG_S: Final = 120.0  # without progress on a free machine: no step of a test takes a tenth of that
+ANSWER_S: Final = 60.0  # for one answer that must come: of a request, a connection, a command
+POLL_S: Final = 0.005
+SLOWEST_POLL_S: Final = 0.05
+
+
+class Hung(AssertionError):
+    """A condition did not move for so long that it never will."""
+
+
+def slowness() -> float:
+    """Return how many times longer work takes than on a free machine; 1.0 at least.
+
+    The kernel's load counts what wants to run and what waits for a disk."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def hang_s() -> float:
+    """Return the present hang limit, for what takes a number: a thread's join, asyncio.timeout."""
+    return HANG_S * slowness()
+
+
+def answer_s() -> float:
+    """Return the present limit for one answer that must come, also of a program that must end."""
+    return ANSWER_S * slowness()
+
+
+class Patience:
+    """Counts how long one condition has not moved.
+
+    ``hang_s`` may be larger than the default for a single step that is long by itself.
+    """
+
+    def __init__(
+        self,
+        what: object,
+        *,
+        moves: Callable[[], object] | None = None,
+        hang_s: float = HANG_S,
+        clock: Callable[[], float] = time.monotonic,
+        slow: Callable[[], float] = slowness,
+    ) -> None:
+        self._what, self._moves, self._hang_s = what, moves, hang_s
+        self._clock, self._slow = clock, slow
+        self._began_s = self._looked_s = clock()
+        self._still_s = 0.0  # since the last move, in seconds of a free machine
+        self._last = moves() if moves is not None else None
+
+    @property
+    def pause_s(self) -> float:
+        """How long to sleep before the next look: looking costs those who bring it about."""
+        return min(max(POLL_S, (self._looked_s - self._began_s) / 20), SLOWEST_POLL_S)
+
+    def look(self) -> None:
+        """Count the time since the last look. Raises Hung when all patience is used up."""
+        now_s = self._clock()
+        self._still_s += (now_s - self._looked_s) / self._slow()
+        self._looked_s = now_s
+        if self._moves is not None and (found := self._moves()) != self._last:
+            self._last, self._still_s = found, 0.0
+        if self._still_s > self._hang_s:
+            at = "" if self._moves is None else f"; stands at {self._last!r}"
+            raise Hung(f"not within {now_s - self._began_s:.0f} s: {self._what}{at}")
+
+
+def wait_until(
+    ask: Callable[[], T], what: object = "", *, moves: Callable[[], object] | None = None
+) -> T:
+    """Ask until the answer is true, and return the answer. Raises Hung."""
+    patience = Patience(what or ask, moves=moves)
+    while not (answer := ask()):
+        patience.look()
+        time.sleep(patience.pause_s)
+    return answer
+
+
+async def until(
+    ask: Callable[[], T], what: object = "", *, moves: Callable[[], object] | None = None
+) -> T:
+    """Ask until the answer is true, and return the answer, in an event loop. Raises Hung."""
+    patience = Patience(what or ask, moves=moves)
+    while not (answer := ask()):
+        patience.look()
+        await asyncio.sleep(patience.pause_s)
+    return answer
+
+
+async def eventually(
+    ask: Callable[[], Awaitable[T]],
+    what: object = "",
+    *,
+    away: type[Exception] | tuple[type[Exception], ...] = (),
+    moves: Callable[[], object] | None = None,
+) -> T:
+    """Ask, over something that may be away, until the answer is true, and return the answer.
+
+    Errors of the kind ``away`` count as an answer that is not true. Raises Hung, from the last of
+    them."""
+    patience = Patience(what or ask, moves=moves)
+    while True:
+        failed: Exception | None = None
+        try:
+            if answer := await ask():
+                return answer
+        except away as error:
+            failed = error
+        try:
+            patience.look()
+        except Hung as hung:
+            raise hung from failed
+        await asyncio.sleep(patience.pause_s)
