@@ -9,7 +9,7 @@ import pytest
 
 from tests.controlplane import build
 from tests.controlplane.build import HERE, SOURCES, BuildFailed, Unavailable
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
 GO = """#!/bin/sh
 echo "$*" >>"$GO_CALLS"
@@ -99,8 +99,8 @@ def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(
 ) -> None:
     folder = build.cache_root(environment) / build.cache_key()
     with in_another_process(environment | {"GO_WAITS": "60"}) as killed:
-        until(lambda: calls(environment), "Go at work", 20)
-        until(lambda: list(folder.glob(".*etcd")), "half a program", 20)
+        wait_until(lambda: calls(environment), "Go at work")
+        wait_until(lambda: list(folder.glob(".*etcd")), "half a program")
         killed.send_signal(signal.SIGKILL)
     assert [path.name for path in folder.iterdir() if path.name != "lock"] == [".unfinished-etcd"]
     with pytest.raises(Unavailable):

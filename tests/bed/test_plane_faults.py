@@ -12,8 +12,8 @@ from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_conditio
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
+from tests.support.patience import wait_until
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"
 GADGETS = {
@@ -138,7 +138,7 @@ def test_a_store_that_comes_back_holds_what_it_held(planes: Planes, namespace: s
     assert not planes.hub.ready()
     planes.etcd.start()
     for plane in planes:
-        until(plane.ready, f"{plane.name} ready", LIMIT_S)
+        wait_until(plane.ready, f"{plane.name} ready")
     assert planes.hub.api.get(f"{path}/kept")["metadata"]["name"] == "kept"
 
 
@@ -168,7 +168,7 @@ def test_every_call_through_a_slow_door_takes_that_much_longer(worker: Plane, do
     assert first_s >= 0.6
     assert second_s >= 0.6
     door.delay_s = 0
-    until(lambda: took_s(api) < 0.5, "no delay any more", LIMIT_S)
+    wait_until(lambda: took_s(api) < 0.5, "no delay any more")
 
 
 def test_what_a_watch_tells_comes_through_a_slow_door_at_once(

@@ -27,7 +27,8 @@ from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.runtime.service import Context
 from berthmaster.scorer.service import main
 from berthmaster.scorer.settings import ScorerSettings
-from tests.bus.shells import running, until
+from tests.bus.shells import running
+from tests.support.patience import Hung, until
 
 
 @asynccontextmanager
@@ -102,7 +103,7 @@ class Fleet:
         mine = [score for score in self.scores if score.cluster == cluster]
         return max(mine, key=lambda score: score.stamp, default=None)
 
-    async def score(self, cluster: str = "east", limit_s: float = 20.0, **expected: Any) -> Any:
+    async def score(self, cluster: str = "east", **expected: Any) -> Any:
         """Wait until a cluster's newest score has these values; the score."""
 
         def fits() -> bool:
@@ -112,7 +113,7 @@ class Fleet:
             )
 
         try:
-            await until(fits, limit_s)
-        except TimeoutError:
+            await until(fits)
+        except Hung:
             raise AssertionError(f"{expected} is not in {self.last(cluster)}") from None
         return self.last(cluster)

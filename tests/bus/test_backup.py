@@ -24,11 +24,12 @@ from berthmaster.logcheck.examine import examine
 from berthmaster.messages.api import CancelRequest, ChangeReply, SubmitReply
 from berthmaster.messages.families import API_REPLIES, encode
 from berthmaster.messages.records import ArchivedStory
-from tests.bus.shells import client, in_loop, until
+from tests.bus.shells import client, in_loop
 from tests.bus.test_log_damage import JOBS, cut, side, stored_story, submit
 from tests.bus.test_resolver import Fleet
 from tests.bus.tools import accept_log, connected
 from tests.support.builders import job
+from tests.support.patience import until
 
 T = TypeVar("T")
 EVERYTHING = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
@@ -199,7 +200,7 @@ async def test_another_leader_of_restored_streams_does_not_halt_what_is_decided(
             makings = {(await stream_info(conn, WORKLOADS)).making}
             async with side(three.url) as both:
                 await Fleet(conn).report(gpus=16)
-                await until(lambda: both.ready, 40)
+                await until(lambda: both.ready)
                 for number, leading in enumerate(three.servers[:2]):
                     await led_by(conn, leading.config.name)
                     info = await patiently(lambda: stream_info(conn, WORKLOADS))

@@ -52,7 +52,8 @@ from berthmaster.messages.workload import (
 from berthmaster.runtime.ports import free_ports
 from tests.bus.proxy import proxied
 from tests.bus.shells import gateway
-from tests.bus.tools import Lines, Settings, accounts_of, connected, story, until
+from tests.bus.tools import Lines, Settings, accounts_of, connected, story
+from tests.support.patience import until
 
 JOB = JobRequest(id="train-7")
 LATER = Refusal(code="unavailable", field="", value="", expected="try again", retry=True)

@@ -28,7 +28,8 @@ from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.window import FIRST
 from berthmaster.lifecycle.instructions import Stored
 from tests.bus.proxy import Passing, Proxy, proxied
-from tests.bus.tools import Lines, connected, patiently, story, submitted, task, until
+from tests.bus.tools import Lines, connected, patiently, story, submitted, task
+from tests.support.patience import until
 
 WORKLOADS_COUNT = 1500
 STAGES = ("submitted", "placed", "claimed", "admitted", "running", "succeeded")
@@ -298,7 +299,7 @@ async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_
         seen: list[int] = []
         follower = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         async with task(follower.run(lambda recorded: seen.append(recorded.sequence))):
-            await until(lambda: len(given_up_s) == 4, limit_s=30)
+            await until(lambda: len(given_up_s) == 4)
             pauses = [b - a for a, b in itertools.pairwise(given_up_s)]
             assert pauses[0] >= 0.55  # the second waits for twice three heartbeats, and so on
             assert pauses[1] >= 1.15

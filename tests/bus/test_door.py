@@ -48,8 +48,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import until
 
 RED, BLUE = "red", "blue.1"
 
@@ -563,7 +563,7 @@ async def test_doors_and_agents_are_killed_and_each_placement_is_claimed_once(
                         return False
                 return True
 
-            await eventually(all_ended, 100.0)
+            await eventually(all_ended)
             for number in range(count):
                 kinds = await log.kinds(f"job-{number}")
                 assert kinds.count("Claimed") == 1, kinds
@@ -586,7 +586,7 @@ async def clusters_of(conn: Connection) -> list[tuple[str, str]]:
                 found.setdefault(*name)
         return len(found) == 2
 
-    await eventually(two, 60.0)
+    await eventually(two)
     return list(found.items())
 
 

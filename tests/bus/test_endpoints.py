@@ -13,7 +13,8 @@ from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, Stopping, s
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.turns import Share
 from tests.bus.proxy import Passing, proxied
-from tests.bus.tools import Lines, connected, patiently, story, task, until
+from tests.bus.tools import Lines, connected, patiently, story, task
+from tests.support.patience import until
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 

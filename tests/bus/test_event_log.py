@@ -26,8 +26,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import until
 
 SUBMITTED = "berth.workload.acme.job-1.submitted.-"
 

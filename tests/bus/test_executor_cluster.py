@@ -43,7 +43,8 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from tests.bus.doors import with_door
-from tests.bus.tools import Lines, eventually, story, task, until
+from tests.bus.tools import Lines, eventually, story, task
+from tests.support.patience import until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(

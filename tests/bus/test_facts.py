@@ -13,16 +13,8 @@ from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.messages.families import DEAD_LETTERS, encode
 from berthmaster.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
 from tests.bus.proxy import proxied, the_next
-from tests.bus.tools import (
-    Lines,
-    alive,
-    alive_subject,
-    connected,
-    patiently,
-    story,
-    task,
-    until,
-)
+from tests.bus.tools import Lines, alive, alive_subject, connected, patiently, story, task
+from tests.support.patience import until
 
 ALL = ["berth.fleet.>"]
 
@@ -318,7 +310,7 @@ async def test_a_fact_of_something_short_lived_is_forgotten_by_the_server(server
         async with task(one.run()):
             await until(lambda: subject in one.facts)
             assert one.facts[subject] == copy
-            await until(lambda: one.gone == [subject], limit_s=15.0)
+            await until(lambda: one.gone == [subject])
             assert list(one.facts) == [alive_subject("c1")]
 
 

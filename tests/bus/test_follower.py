@@ -24,8 +24,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import until
 
 CONTROLS = "berth.control.>"
 
@@ -138,7 +138,7 @@ async def test_a_consumer_that_is_not_answered_is_asked_for_anew_soon(server: Se
             seen = Seen()
             follower = Follower(conn, CONTROL, [CONTROLS])
             async with task(follower.run(seen.take, caught_up=seen.caught_up)):
-                await until(lambda: seen.caught_up_at, limit_s=2.5)
+                await until(lambda: seen.caught_up_at)
             assert (seen.numbers, len(proxy.lost)) == ([1], 1)
 
 
@@ -248,7 +248,7 @@ async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -
             (name,) = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
             await conn.api(f"CONSUMER.DELETE.CONTROL.{name}")
             await put(conn, 2)
-            await until(lambda: seen.numbers == [1, 2], limit_s=5)
+            await until(lambda: seen.numbers == [1, 2])
         assert log.count("following anew") >= 1
         names = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
         assert names is None or names == []  # it clears away behind itself
@@ -385,11 +385,11 @@ async def test_it_follows_on_while_the_leader_of_three_replicas_is_killed(
         follower = Follower(conn, CONTROL, ["berth.control.queue.replicas"], start=first + 1)
         async with task(follower.run(seen.take)), task(write()) as writing:
             victim = await patiently(lambda: leader(conn, cluster, CONTROL))
-            await until(lambda: len(wrote) > 50, limit_s=30)
+            await until(lambda: len(wrote) > 50)
             victim.kill()
-            await until(lambda: len(wrote) > 100, limit_s=30)
+            await until(lambda: len(wrote) > 100)
             victim.start()
-            await until(lambda: len(wrote) > 150, limit_s=30)
+            await until(lambda: len(wrote) > 150)
             stop.set()
             await writing
             await until(lambda: seen.sequences and seen.sequences[-1] >= wrote[-1])

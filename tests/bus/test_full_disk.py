@@ -27,8 +27,9 @@ from berthmaster.runtime.health import Health
 from berthmaster.supervisor.folder import LOCK_FILE, FolderLock, FolderUnusable
 from berthmaster.supervisor.processes import ServerChild, Supervised, Supervisor
 from tests.bus.disks import Disk, own_disk
-from tests.bus.shells import ask, client, gateway, in_loop, until
+from tests.bus.shells import ask, client, gateway, in_loop
 from tests.bus.tools import eventually, patiently
+from tests.support.patience import until
 
 HEALTHY = Path(__file__).parents[2] / "deploy" / "nats" / "healthy.py"
 DISK_BYTES = 160 * 1024 * 1024
@@ -160,7 +161,7 @@ async def test_servers_that_replicate_leave_off_altogether_and_are_started_anew_
             await eventually(none_writes)
             disk.free()
             await until(lambda: [each.starts for each in supervisor.watched] == [2, 2, 2])
-            await patiently(lambda: conn.store("berth.lease.after", b"{}"), limit_s=60)
+            await patiently(lambda: conn.store("berth.lease.after", b"{}"))
             last = await patiently(lambda: last_message(conn, LEASES, "berth.lease.before"))
             assert last is not None
     finally:

@@ -31,9 +31,10 @@ from berthmaster.runtime.errors import CannotStart, SettingsError
 from berthmaster.runtime.service import Context
 from tests.bus.doors import door
 from tests.bus.kubeapi import KubeApi
-from tests.bus.shells import client, in_loop, running, until
+from tests.bus.shells import client, in_loop, running
 from tests.bus.tools import Lines, Settings, accounts_of
 from tests.cluster.inventorying import Told
+from tests.support.patience import until
 
 GPU = "nvidia.com/gpu"
 

@@ -12,7 +12,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.lease import TTL_S, Lease
 from tests.bus.proxy import acknowledgement, proxied, the_next
-from tests.bus.tools import connected, story, until
+from tests.bus.tools import connected, story
+from tests.support.patience import until
 
 LONG_S = 20.0  # a lease that does not run out while a busy machine does something else
 

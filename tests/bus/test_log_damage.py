@@ -57,11 +57,12 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings
 from berthmaster.usage.service import SERVICE as USAGE
 from berthmaster.usage.settings import UsageSettings
-from tests.bus.shells import client, in_loop, until
+from tests.bus.shells import client, in_loop
 from tests.bus.test_resolver import Fleet
 from tests.bus.test_usage import jobs_until
 from tests.bus.tools import accept_log, submitted
 from tests.support.builders import job
+from tests.support.patience import until
 
 S = TypeVar("S", bound=CommonSettings)
 JOBS = 40
@@ -341,7 +342,7 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
 
         async with side(server.url) as both:
             # Both services say so, and neither takes nor decides anything.
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             assert both.said.getvalue().count(b"a log is damaged") >= 2
             refused = await submit(conn, "after")
             assert isinstance(refused, Refusal)
@@ -356,7 +357,7 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
         async with side(server.url) as both:
             # From then on the log is what it holds, and the rest was decided after that.
             try:
-                await until(lambda: both.ready, 30.0)
+                await until(lambda: both.ready)
             except TimeoutError:
                 raise AssertionError(both.unready) from None
             assert isinstance(await submit(conn, "after"), SubmitReply)
@@ -375,16 +376,16 @@ async def test_a_log_that_was_too_short_is_not_the_same_again_once_it_is_as_long
     server.start()
     # The gateway reads no log at its start: it knows what was remembered, and its length.
     async with client(server.url) as conn, side(server.url, resolves=False) as alone:
-        await until(lambda: alone.told, 30.0)
+        await until(lambda: alone.told)
         log = EventLog(conn)
         numbers = itertools.count()
         while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
             assert isinstance(await log.append(submitted(f"new-{next(numbers)}")), Stored)
-        await until(lambda: "has another digest" in alone.part("gateway")[1], 30.0)
+        await until(lambda: "has another digest" in alone.part("gateway")[1])
         assert alone.told
         assert isinstance(await submit(conn, "after"), Refusal)
         await accept(conn)
-        await until(lambda: alone.ready, 30.0)
+        await until(lambda: alone.ready)
         assert isinstance(await submit(conn, "after"), SubmitReply)
 
 
@@ -417,7 +418,7 @@ async def test_a_log_that_is_as_long_again_before_anybody_looks_is_noticed_by_wh
     last = await at_work(server.url)
     monkeypatch.setattr(guard, "LOOK_S", 4.0)
     async with side(server.url) as both:
-        await until(lambda: both.ready, 30.0)
+        await until(lambda: both.ready)
         cut(server)
         server.start()
         async with client(server.url) as conn:
@@ -425,7 +426,7 @@ async def test_a_log_that_is_as_long_again_before_anybody_looks_is_noticed_by_wh
             numbers = itertools.count()
             while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
                 assert isinstance(await log.append(submitted(f"new-{next(numbers)}")), Stored)
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             assert isinstance(await submit(conn, "after"), Refusal)
 
 
@@ -448,7 +449,7 @@ async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_look
         conn.when_reconnected(lambda: sound.append(alone.sound))
         server.kill()
         server.start()
-        await until(lambda: sound == [False] and alone.sound, 20.0)
+        await until(lambda: sound == [False] and alone.sound)
         ctx.stopping.set()
         await asyncio.wait_for(watching, 2.0)
 
@@ -459,10 +460,10 @@ async def test_the_gateway_alone_notices_a_log_that_is_as_long_again_before_anyb
 ) -> None:
     last = await at_work(server.url)
     async with side(server.url, resolves=False) as alone:
-        await until(lambda: alone.ready, 30.0)
+        await until(lambda: alone.ready)
         await loses_its_end_and_grows(server, last)
         async with client(server.url) as conn:
-            await until(lambda: alone.told, 30.0)
+            await until(lambda: alone.told)
             assert "it holds something else than was read there" in alone.part("gateway")[1]
             assert isinstance(await submit(conn, "after"), Refusal)
 
@@ -524,7 +525,7 @@ async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is
 
             # The resolver has read it; the gateway, which reads events alone, hears of it by its
             # mark.
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             words = f"ends in the middle of a commit: decision 2 of cell all, message {end}"
             assert all(words in both.part(name)[1] for name in both.contexts)
             assert isinstance(await submit(conn, "after"), Refusal)
@@ -532,10 +533,10 @@ async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is
             assert (damage.missing, damage.jobs) == (((end + 1, end + 1),), ("team/second",))
             assert any(words in found.what for found in (await audit(conn)).findings)
         async with side(server.url) as both:
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             await accept(conn)
             # Nothing of it is missing any more: its place is decided anew.
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             assert await examine(conn) == []
             await Fleet(conn).report(gpus=2)
             placed = await Fleet(conn).placed("second")
@@ -555,11 +556,11 @@ async def test_a_commit_that_lost_its_rest_is_told_although_the_log_has_grown_si
         end = await half_a_commit(conn, "second")
         await EventLog(conn).append(submitted("third"))
         async with side(server.url) as both:
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             words = f"message {end}, was stored with 1 event, and under {end + 1} stands another's"
             assert all(words in both.part(name)[1] for name in both.contexts)
         async with side(server.url) as both:
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             await accept(conn)
             assert await examine(conn) == []
 
@@ -609,7 +610,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
         assert isinstance(await ask(after), OperatorReply)
     # What was looked at before that acceptance is not what the log holds.
     async with side(server.url) as both:
-        await until(lambda: both.told, 30.0)
+        await until(lambda: both.told)
         assert "up to 1 has another digest" in both.part("resolver")[1]
 
 
@@ -681,7 +682,7 @@ async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_oth
     async with client(server.url) as conn:
         await accept_log(conn)
         async with side(server.url) as both:
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             await Fleet(conn).report(gpus=2 * JOBS)
             for name in names:
                 assert await Fleet(conn).placed(name) is not None
@@ -759,13 +760,13 @@ async def test_nothing_moves_to_the_archive_and_nothing_is_booked_until_damage_i
         last = (await stream_info(conn, WORKLOADS)).state.last_seq
         async with side(server.url, resolves=False, also=also) as both:
             # The archivist has read all of it by then, and the others were told.
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             assert (await stream_info(conn, ARCHIVE)).state.last_seq == 0
             assert (await stream_info(conn, WORKLOADS)).state.last_seq == last
 
             # From the acceptance on both go on, from the log as it is.
             await accept(conn)
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             assert list(await jobs_until(conn, 1)) == ["old"]
             async with asyncio.timeout(LIMIT_S):
                 while (await stream_info(conn, ARCHIVE)).state.last_seq == 0:
@@ -773,5 +774,5 @@ async def test_nothing_moves_to_the_archive_and_nothing_is_booked_until_damage_i
 
         # What was booked is not booked again when the log and its archive are read anew.
         async with side(server.url, resolves=False, also=also) as both:
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             assert list(await jobs_until(conn, 1)) == ["old"]

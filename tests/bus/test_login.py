@@ -35,7 +35,8 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from tests.bus.logins import AUDIENCE, EC_KEY, OidcProvider, ReviewingApi, raw_token, signed_token
-from tests.bus.tools import Lines, Settings, story, until
+from tests.bus.tools import Lines, Settings, story
+from tests.support.patience import until
 
 USERS = (
     *("setup", "gateway", "door", "operator", "accounts", "login", "sentinel"),

@@ -32,8 +32,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import until
 
 ELECTIONS_S = 300  # servers of a busy machine are slow to start and to elect
 
@@ -129,7 +129,7 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
         while won(contests) < 100:  # a busy machine may hold an election in between
             (name,) = fresh(1)
             contests[name] = await race((a, b, c), name, cell)
-        await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
+        await eventually(lambda: each_was_won_once_at_most(a, contests, cell))
 
 
 @story
@@ -162,15 +162,15 @@ async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_s
                 await asyncio.sleep(0.01)
 
         async with task(races()) as racing, task(asyncio.wait_for(all_of(append, plain), 90)) as t:
-            await until(lambda: won(contests) >= 15 and len(outcomes) >= 50, limit_s=40)
+            await until(lambda: won(contests) >= 15 and len(outcomes) >= 50)
             victim = await patiently(lambda: leader(a, cluster, WORKLOADS))
             victim.kill()
-            await until(lambda: won(contests) >= 30 and len(outcomes) >= 150, limit_s=60)
+            await until(lambda: won(contests) >= 30 and len(outcomes) >= 150)
             victim.start()
             await asyncio.wait_for(racing, 90)
             await t
 
-        await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
+        await eventually(lambda: each_was_won_once_at_most(a, contests, cell))
 
         assert not [name for name, outcome in outcomes.items() if isinstance(outcome, Refused)]
         unknown = {name for name, outcome in outcomes.items() if isinstance(outcome, Unknown)}

@@ -25,8 +25,9 @@ from berthmaster.runtime.settings import load
 from berthmaster.scorer.settings import ScorerSettings
 from berthmaster.scorer.shard import shard_of
 from tests.bus.scoring import Fleet, scorer, scorer_process
-from tests.bus.shells import client, in_loop, store, until
+from tests.bus.shells import client, in_loop, store
 from tests.bus.tools import Lines, Settings, accounts_of, submitted
+from tests.support.patience import until
 from tests.unit.scorer.builders import alive, gone, gpu, pod, profile, report, telemetry
 
 LONG_LEASE_S = 10.0

@@ -21,7 +21,8 @@ from berthmaster.bus.streams import (
     stream_configs,
     stream_info,
 )
-from tests.bus.tools import alive_subject, connected, eventually, patiently, story, until
+from tests.bus.tools import alive_subject, connected, eventually, patiently, story
+from tests.support.patience import until
 
 
 async def configs(conn: Connection) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,8 @@ from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.reload import reload_servers, running_pid
 from berthmaster.bus.streams import ensure_streams
-from tests.bus.tools import Lines, Settings, accounts_of, story, until
+from tests.bus.tools import Lines, Settings, accounts_of, story
+from tests.support.patience import until
 
 DAY_S = 86400.0
 USERS = ("setup", "gateway", "agent.berlin")

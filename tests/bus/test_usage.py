@@ -46,8 +46,9 @@ from berthmaster.usage.service import main as usage_main
 from berthmaster.usage.settings import UsageSettings
 from tests.bus.disks import own_disk
 from tests.bus.postgres import PostgresServer, postgres_server
-from tests.bus.shells import ask, client, in_loop, order, running, store, until
+from tests.bus.shells import ask, client, in_loop, order, running, store
 from tests.bus.tools import accept_log
+from tests.support.patience import eventually, until
 from tests.unit.usage.stories import Story
 
 
@@ -111,13 +112,16 @@ async def report(conn: Connection, **asked: Any) -> UsageReport:
     return reply
 
 
-async def jobs_until(conn: Connection, count: int, limit_s: float = 20.0) -> dict[str, JobUsage]:
+async def jobs_until(conn: Connection, count: int) -> dict[str, JobUsage]:
     """The jobs, once the store has so many."""
     found: dict[str, JobUsage] = {}
-    async with asyncio.timeout(limit_s):
-        while len(found) != count:
-            found = {one.id: one for one in (await report(conn, kind="job")).jobs}
-            await asyncio.sleep(0.05)
+
+    async def all_there() -> bool:
+        nonlocal found
+        found = {one.id: one for one in (await report(conn, kind="job")).jobs}
+        return len(found) == count
+
+    await eventually(all_there, f"{count} jobs", moves=lambda: len(found))
     return found
 
 
@@ -205,7 +209,7 @@ async def test_streams_that_were_made_anew_are_read_again_and_fill_nothing_twice
             await archive(conn, Story("b").ran(now_s - 7200, now_s - 3600))
             # Who lived meanwhile has seen more of the log than there is: a person says to go on.
             await accept_log(conn)
-            await jobs_until(conn, 5, limit_s=40)
+            await jobs_until(conn, 5)
             assert (await report(conn)).total.held_gpu_h == 5 * 2.0
 
 

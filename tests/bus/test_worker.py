@@ -21,7 +21,8 @@ from berthmaster.bus.streams import CONTROL, DEAD, stream_info
 from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.messages.families import DEAD_LETTERS
 from berthmaster.messages.records import DeadLetter
-from tests.bus.tools import Lines, connected, eventually, patiently, story, task, until
+from tests.bus.tools import Lines, connected, eventually, patiently, story, task
+from tests.support.patience import until
 
 FILTER = "berth.control.queue.*"
 
@@ -288,7 +289,7 @@ async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -
             await conn.api("CONSUMER.DELETE.CONTROL.tester")
             await put(conn, "b")
             # What was acknowledged went with the consumer: handlers repeat.
-            await until(lambda: took == {b"a": 2, b"b": 1}, limit_s=10)
+            await until(lambda: took == {b"a": 2, b"b": 1})
 
 
 @story
@@ -361,7 +362,7 @@ async def test_what_a_killed_process_had_in_hand_goes_to_another(server: Server)
             took.add(recorded.data)
 
         async with task(work(conn, handle, ack_wait_s=1).run()):
-            await until(lambda: took == {b"a", b"b", b"c"}, limit_s=10)
+            await until(lambda: took == {b"a", b"b", b"c"})
             await eventually(lambda: all_done(conn))
 
 
@@ -423,7 +424,7 @@ async def test_ten_thousand_messages_take_seconds_not_minutes(server: Server) ->
         one = work(conn, handle)
         began_s = time.monotonic()
         async with task(one.run()):
-            await until(lambda: one.handled == total, limit_s=45)
+            await until(lambda: one.handled == total)
             took_s = time.monotonic() - began_s
             await eventually(lambda: all_done(conn))
         assert took_s < 40, f"{total / took_s:.0f} messages a second"

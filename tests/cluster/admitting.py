@@ -238,9 +238,9 @@ class Hall(Rig):
         for name in checks:
             self.until(lambda n=name: self.desk.active(n)[0] == "True", f"{name} is active")  # type: ignore[misc]
 
-    def runs(self, job: str, where: str, limit_s: float = 60.0) -> None:
+    def runs(self, job: str, where: str) -> None:
         """Until it runs there."""
-        self.until(lambda: self.k.cluster_of(job) == where, f"{job} runs in {where}", limit_s)
+        self.until(lambda: self.k.cluster_of(job) == where, f"{job} runs in {where}")
 
     def end(self, job: str, worker: str) -> None:
         """A job that runs for ever has done its work."""
@@ -250,14 +250,14 @@ class Hall(Rig):
             soon = {"metadata": {"annotations": {"berth.test/run-s": "0.1"}}}
             api.merge(f"{path}/{pod['metadata']['name']}", soon)
 
-    def listed(self, wanted: str, limit_s: float = 60.0) -> None:
+    def listed(self, wanted: str) -> None:
         """Until the configuration is so."""
 
         def so() -> bool:
             return self.desk.listed(self.gate) == wanted
 
         try:
-            self.until(so, f"the configuration is {wanted}", limit_s)
+            self.until(so, f"the configuration is {wanted}")
         except AssertionError as error:
             words = f"it is {self.desk.listed(self.gate)}, {self.desk.active(self.gate)}"
             raise AssertionError(f"{words}\n{error}\n{self.desk.said()}") from error

@@ -29,15 +29,14 @@ from berthmaster.runtime.ports import free_ports
 from tests.controlplane.api import Api, ApiError, Object, kubeconfig
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
 from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.patience import wait_until
 from tests.support.warm import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy" / "kubernetes"
-LIMIT_S: Final = 90.0
 QUICK: Final = ("--lease-s", "1", "--check-s", "2", "--grace-s", "2", "--absent-s", "0.5")
 PROFILES: Final = "/apis/multicluster.x-k8s.io/v1alpha1"
 MULTIKUEUE_CLUSTERS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueclusters"
@@ -114,7 +113,7 @@ class Rig:
         self.process.terminate()
         return self.process.wait(15)
 
-    def until(self, true: Any, what: str, limit_s: float = LIMIT_S) -> Any:
+    def until(self, true: Any, what: str) -> Any:
         """Wait; the log's end tells why it did not come."""
 
         def looked() -> Any:
@@ -122,7 +121,7 @@ class Rig:
             return true()
 
         try:
-            return until(looked, what, limit_s)
+            return wait_until(looked, what)
         except Exception as error:
             raise AssertionError(f"{error}\n{self.words()}") from error
 

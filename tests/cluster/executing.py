@@ -45,7 +45,6 @@ from tests.support.warm import Child
 CLUSTER: Final = "berlin"
 TENANT: Final = "acme"
 WRITES: Final = 5  # of one event, while others write too
-LIMIT_S: Final = 120.0  # a busy machine starts a process in half a minute
 ENDINGS: Final = ("Succeeded", "Failed", "Cancelled", "Evicted")
 
 
@@ -264,9 +263,7 @@ class Site:
             offer(workload, one.event, one.sequence, one.stored_at_s)
         return workload
 
-    async def until(
-        self, name: str, kind: str, limit_s: float = LIMIT_S, *, times: int = 1
-    ) -> WorkloadEvent:
+    async def until(self, name: str, kind: str, *, times: int = 1) -> WorkloadEvent:
         """The first event of this kind, or a later one, once it is there."""
 
         async def there() -> bool:
@@ -275,7 +272,7 @@ class Site:
             return kinds.count(kind) >= times
 
         try:
-            await eventually(there, limit_s)
+            await eventually(there)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.words()}") from error
         return [e for e in await self.events(name) if type(e).__name__ == kind][times - 1]
@@ -303,10 +300,10 @@ class Site:
         async def there() -> bool:
             return await asyncio.to_thread(self.plane.api.find, path) is not None
 
-        await eventually(there, LIMIT_S)
+        await eventually(there)
         return self.plane.api.get(path)
 
-    async def clean(self, limit_s: float = LIMIT_S) -> None:
+    async def clean(self) -> None:
         """Until nothing of ours is left in the namespace."""
 
         async def gone() -> bool:
@@ -314,7 +311,7 @@ class Site:
                 self.pods
             )
 
-        await eventually(gone, limit_s)
+        await eventually(gone)
 
 
 @asynccontextmanager

@@ -68,14 +68,13 @@ class Census:
         return sorted(worker for worker, _ in self._seen.get(job, ()))
 
 
-def each_ends_once(rig: Rig, census: Census, names: dict[str, Key], limit_s: float = 120) -> None:
+def each_ends_once(rig: Rig, census: Census, names: dict[str, Key]) -> None:
     """Every one of these jobs of one pod succeeds, once, and ran once: where the log says, unless
     it says that nobody told where (Kueue had not noted it, and no inventory reports copies)."""
     for job, name in names.items():
         rig.until(
             lambda n=name: (rig.bus.kinds(n) or [""])[-1].startswith(ENDS),  # type: ignore[misc]
             f"{job} ends",
-            limit_s,
         )
         story = rig.bus.kinds(name)
         assert [kind.partition(" ")[0] for kind in story if kind.startswith(ENDS)] == ["succeeded"]

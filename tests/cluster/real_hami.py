@@ -22,7 +22,8 @@ from tests.controlplane.build import find
 from tests.controlplane.certificates import LOOPBACK, Authority
 from tests.controlplane.nodes import Node, cpu_node
 from tests.controlplane.plane import ADMINS, Plane
-from tests.controlplane.processes import Process, until
+from tests.controlplane.processes import Process
+from tests.support.patience import wait_until
 
 WHY_NOT: Final = "needs a real HAMi: set HAMI_BIN"
 SCHEDULER: Final = "hami-scheduler"
@@ -156,7 +157,7 @@ class Hami:
         self.scheduler.launch()
         self._plane.apply([self._registered()])
         self._plugin.start()
-        until(self._knows_all, f"HAMi knows {self._nodes}", _LIMIT_S)
+        wait_until(self._knows_all, f"HAMi knows {self._nodes}")
 
     def _knows_all(self) -> bool:
         for part in (self.extender, self.scheduler):

@@ -121,7 +121,7 @@ class Kai:
             part.launch()
         self._containers.start()
         admission = self.parts["admission"]
-        admission.wait_ready(lambda: "Serving webhook server" in admission.said(), _LIMIT_S)
+        admission.wait_ready(lambda: "Serving webhook server" in admission.said())
         self._plane.apply(self._registered())
 
     def queue(self, name: str, *, parent: str = PARENT, gpus: int = 0) -> None:

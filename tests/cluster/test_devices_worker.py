@@ -57,4 +57,4 @@ async def test_each_row_is_asked_of_quota_by_the_names_of_its_job(
             used = {one["name"]: str(one["total"]) for one in flavor["resources"]}
             return {name: int(used[name]) for name in wanted} == wanted
 
-        await eventually(all_is_reserved, 30.0)  # its status follows the Workloads
+        await eventually(all_is_reserved)  # its status follows the Workloads

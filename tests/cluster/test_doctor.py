@@ -259,7 +259,7 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
         k.submit("train", queue="web", run_s="1")
         report = asyncio.run(look(planes))
         asyncio.run(carry_out(report, "in queue web, which does not lead to MultiKueue: train"))
-        k.until(lambda: k.has("train", "Finished"), "it runs and ends", 120)
+        k.until(lambda: k.has("train", "Finished"), "it runs and ends")
         assert not [each for each in asyncio.run(look(planes)).findings if "managedBy" in each.what]
 
         # A queue that a worker lacks is made as is said, or is said to be left out.

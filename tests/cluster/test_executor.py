@@ -126,7 +126,7 @@ async def test_processes_of_a_gang_meet_by_the_service_that_is_made_for_it_and_g
             found = await asyncio.to_thread(worker.api.find, f"{core}/services/g-{name}")
             return found is None
 
-        await eventually(gone, 60)
+        await eventually(gone)
 
 
 TUNING = """
@@ -206,7 +206,7 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
         async def made() -> bool:
             return done.exists() and len(done.read_text().split()) >= least
 
-        await eventually(made, 30)
+        await eventually(made)
 
     run = RunSpec(image="example.org/tune:1", env={"BERTH_TEST_RUN_S": "forever"})
     full = filled_in(replace(job(), runtime=Runtime(name="tune"), run=run), "acme", {"tune": TUNE})

@@ -8,7 +8,7 @@ from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_
 from berthmaster.messages.workload import Evicted, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API, DRIVER, gpu, mig, offered, reported
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.cluster.test_executor_rights import RBAC, with_its_role
 from tests.controlplane.nodes import cpu_node, make_nodes
 from tests.controlplane.planes import Planes
@@ -19,7 +19,7 @@ def templates(berlin: Site) -> list[Any]:
 
 
 async def no_template(berlin: Site) -> None:
-    await eventually(lambda: asyncio.to_thread(lambda: not templates(berlin)), LIMIT_S)
+    await eventually(lambda: asyncio.to_thread(lambda: not templates(berlin)))
 
 
 def results(berlin: Site) -> list[dict[str, Any]]:

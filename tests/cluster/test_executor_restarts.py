@@ -10,7 +10,7 @@ from berthmaster.kubernetes.resources import JOB_SETS
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Evicted, PodSet, Resized, Running
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
@@ -132,7 +132,7 @@ async def test_what_makes_room_is_told_when_its_pod_has_gone_whoever_is_away_mea
             found = await asyncio.to_thread(worker.api.get, path)
             return "deletionTimestamp" in found["metadata"]
 
-        await eventually(asked, LIMIT_S)
+        await eventually(asked)
         assert worker.api.get(path)["metadata"]["deletionGracePeriodSeconds"] == 1
         # Its process stays all the same: while it does, nobody is given its room.
         mark = worker.audit.mark()
@@ -141,7 +141,7 @@ async def test_what_makes_room_is_told_when_its_pod_has_gone_whoever_is_away_mea
         async def looked() -> bool:
             return bool(worker.audit.calls(since=mark, user_agent="berthmaster-executor"))
 
-        await eventually(looked, LIMIT_S)
+        await eventually(looked)
         told = ["Claimed", "Running", "EvictionRequested"]
         assert await berlin.kinds("train") == told
         worker.api.merge(path, {"metadata": {"finalizers": []}})

@@ -139,7 +139,7 @@ async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_th
             async def has_a_log() -> bool:
                 return bool(await lines(berth, tail=1))
 
-            await eventually(has_a_log, 60)
+            await eventually(has_a_log)
             # Followed from where it begins: nothing is left out, nothing comes twice.
             followed: list[bytes] = []
             async for piece in berth.logs("train", follow=True):
@@ -179,7 +179,7 @@ async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_th
             async def is_over() -> bool:
                 return "Cancelled" in await berlin.kinds("train")
 
-            await eventually(is_over, 60)
+            await eventually(is_over)
         await berlin.clean()
 
 

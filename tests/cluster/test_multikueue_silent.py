@@ -43,7 +43,7 @@ def test_a_worker_whose_kueue_is_dead_draws_no_jobs_and_is_used_again_when_it_is
         for name in names:
             rig.submit(name)
         for name in names:
-            rig.until(lambda n=name: rig.k.cluster_of(n), f"{name} has a cluster", 60)  # type: ignore[misc]
+            rig.until(lambda n=name: rig.k.cluster_of(n), f"{name} has a cluster")  # type: ignore[misc]
             assert rig.k.cluster_of(name) in (TWO, THREE)
         moved = next(name for name in names if f"evicted {ONE}" in rig.story(name))
         (note,) = rig.events(moved, SILENT)

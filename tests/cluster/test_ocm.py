@@ -37,11 +37,11 @@ from tests.cluster.ocming import (
     with_rights,
     written,
 )
-from tests.controlplane import processes
 from tests.controlplane.api import ApiError
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.pipeline.running import environment
+from tests.support.patience import Hung, hang_s, wait_until
 from tests.support.ports import free_block
 
 # An API server's crash and return alone may take half a minute on a busy machine.
@@ -221,10 +221,10 @@ def test_a_hub_runs_it_beside_the_rest_where_it_is_asked_to_as_a_user_of_its_own
         assert process.poll() is None, f"it ended with {process.returncode}: {log.read_text()}"
         return what()
 
-    def wait(what: Callable[[], bool], told: str, limit_s: float) -> None:
+    def wait(what: Callable[[], bool], told: str) -> None:
         try:
-            processes.until(lambda: there(what), told, limit_s)
-        except processes.NotYet as late:
+            wait_until(lambda: there(what), told)
+        except Hung as late:
             last = log.read_text()[-6000:]
             raise AssertionError(f"{late}; ready: {readiness(port)}; its log:\n{last}") from late
 
@@ -239,10 +239,10 @@ def test_a_hub_runs_it_beside_the_rest_where_it_is_asked_to_as_a_user_of_its_own
     with log.open("wb") as output:
         process = subprocess.Popen(argv, env=environment(tmp_path), stdout=output, stderr=output)
     try:
-        wait(all_ready, "all of it is ready", 180)
+        wait(all_ready, "all of it is ready")
         # Nobody reports here: after half a minute that is said of every managed cluster.
-        wait(told_of_silence, f"scores of {mute}", 120)
+        wait(told_of_silence, f"scores of {mute}")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(hang_s())
     assert "permission violation" not in log.read_text()

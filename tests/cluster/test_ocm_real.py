@@ -219,7 +219,7 @@ def same(hub: Rig, after: str) -> None:
         return not differ
 
     try:
-        hub.until(settled, "OCM's scheduler and ours decide alike", 30.0)
+        hub.until(settled, "OCM's scheduler and ours decide alike")
     except AssertionError as error:
         raise AssertionError(f"after {after}: (ours, theirs) of {differ}") from error
 

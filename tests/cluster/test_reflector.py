@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from berthmaster.kubernetes.reflector import (
 )
 from berthmaster.kubernetes.resources import CONFIG_MAPS, Resource
 from tests.controlplane.planes import Planes
+from tests.support.patience import hang_s, until
 from tests.unit.kubernetes.stage import Lines
 
 GADGETS = Resource("berth.test", "v1", "gadgets", "Gadget")
@@ -90,14 +91,8 @@ async def mirrored(kubeconfig: Path, resource: Resource, **options: Any) -> Asyn
             yield found
         finally:
             found.stopping.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(hang_s()):
                 await task
-
-
-async def until(what: Callable[[], object], limit_s: float = 90.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 def note(name: str, **data: str) -> dict[str, Any]:

@@ -21,9 +21,7 @@ from tests.controlplane.jobs import pods_path
 from tests.controlplane.nodes import GPU, gpu_node, make_nodes, wait_open
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
-
-BOUND_LIMIT_S = 120.0
+from tests.support.patience import wait_until
 
 
 def fill(plane: Plane, namespace: str, node: str, gpus: int, cpu: int = 1) -> None:
@@ -46,7 +44,7 @@ def wait_alone(plane: Plane, namespace: str) -> None:
             for pod in pods
         )
 
-    until(alone, "nobody else's pods", BOUND_LIMIT_S, poll_s=0.2)
+    wait_until(alone, "nobody else's pods", poll_s=0.2)
 
 
 async def runs_on(berlin: Site, name: str) -> tuple[PodBinding, ...]:
@@ -158,7 +156,7 @@ def followed(plane: Plane, namespace: str, style: Style, wanted: Sequence[str]) 
         nodes = [where.get(name) for name in names]
         return [str(node) for node in nodes] if all(nodes) else None
 
-    nodes = until(bound, "all pods have a node", BOUND_LIMIT_S, poll_s=0.2)
+    nodes = wait_until(bound, "all pods have a node", poll_s=0.2)
     return sum(node == wish for node, wish in zip(nodes, wanted, strict=True))
 
 

@@ -25,12 +25,11 @@ from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.pipeline.running import environment, run_berth
+from tests.support.patience import wait_until
 from tests.support.ports import free_block
 
 ONE: Final = "worker-1"
-LIMIT_S: Final = 150.0  # a dozen processes on a busy machine
 ENTER: Final = (
     "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io/serviceaccount && "
     'mount --bind "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
@@ -79,7 +78,7 @@ class Side:
             return bool(ask())
 
         try:
-            until(settled, what, LIMIT_S, poll_s=0.2)
+            wait_until(settled, what, poll_s=0.2)
         except Exception as error:
             words = self.log.read_text()[-5000:]
             raise AssertionError(f"{error}\n{self.parts()}\n{words}") from error

@@ -11,14 +11,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
 DOWN: Final = "berth.test/down"  # stages/nodes.yaml
 GPU: Final = "nvidia.com/gpu"
 _AT_ONCE: Final = 8
-_READY_LIMIT_S: Final = 60.0
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
-_OPEN_LIMIT_S: Final = 300.0  # a thousand of them on a machine that others use too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +184,7 @@ def wait_open(plane: Plane, names: Iterable[str]) -> None:
         }
         return wanted <= {node["metadata"]["name"] for node in nodes} - tainted
 
-    until(are_open, f"{len(wanted)} nodes without {_NOT_READY}", _OPEN_LIMIT_S, poll_s=0.5)
+    wait_until(are_open, f"{len(wanted)} nodes without {_NOT_READY}", poll_s=0.5)
 
 
 def remove_nodes(plane: Plane, names: Iterable[str]) -> None:
@@ -212,4 +210,4 @@ def _wait_readiness(plane: Plane, name: str, wanted: str) -> None:
         conditions = plane.api.get(f"/api/v1/nodes/{name}")["status"]["conditions"]
         return {"Ready": wanted} in [{each["type"]: each["status"]} for each in conditions]
 
-    until(has_it, f"node {name} with Ready={wanted}", _READY_LIMIT_S)
+    wait_until(has_it, f"node {name} with Ready={wanted}")

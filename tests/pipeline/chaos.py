@@ -33,8 +33,8 @@ from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.runtime.children import dying_with_this_process
-from tests.bus.tools import until
 from tests.pipeline.running import alive, environment, run_berth
+from tests.support.patience import until
 
 START_LIMIT_S = 60.0
 BACK_LIMIT_S = 80.0
@@ -359,7 +359,7 @@ class Stream:
     async def taken_over_s(self, decider: str) -> float:
         """How long nobody decided between this decider's last decision and the next one."""
         # Jobs that were placed before it may have been all that ended since.
-        await until(lambda: self.decisions[-1].decision.decider != decider, limit_s=BACK_LIMIT_S)
+        await until(lambda: self.decisions[-1].decision.decider != decider)
         seen = self.decisions
         last = max(n for n, each in enumerate(seen) if each.decision.decider == decider)
         return seen[last + 1].stored_at_s - seen[last].stored_at_s

@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.support import warm
 
-START_LIMIT_S = 40.0
 SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default")
 
 

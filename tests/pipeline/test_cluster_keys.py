@@ -17,8 +17,9 @@ from berthmaster.bus.claims import parse_creds
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.permissions import inbox_prefix
-from tests.bus.tools import Lines, Settings, story, until
+from tests.bus.tools import Lines, Settings, story
 from tests.pipeline.running import Up, alive, berth_up, run_berth
+from tests.support.patience import until
 
 EXTERNAL = ("--services", "gateway", "--external", "localhost", "--external", "hub.test")
 

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 HANG_S: Final = 120.0  # without progress on a free machine: no step of a test takes a tenth of that
-ANSWER_S: Final = 60.0  # for one answer that must come: of a request, a connection, a command
+ANSWER_S: Final = 60.0  # for one answer that must come, of a request or to a connection
 POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.05
 
@@ -40,11 +40,6 @@ def slowness() -> float:
 def hang_s() -> float:
     """Return the present hang limit, for what takes a number: a thread's join, asyncio.timeout."""
     return HANG_S * slowness()
-
-
-def answer_s() -> float:
-    """Return the present limit for one answer that must come, also of a program that must end."""
-    return ANSWER_S * slowness()
 
 
 class Patience:
@@ -73,31 +68,43 @@ class Patience:
         """How long to sleep before the next look: looking costs those who bring it about."""
         return min(max(POLL_S, (self._looked_s - self._began_s) / 20), SLOWEST_POLL_S)
 
-    def look(self) -> None:
-        """Count the time since the last look. Raises Hung when all patience is used up."""
+    def look(self, found: object = "") -> None:
+        """Count the time since the last look. Raises Hung when all patience is used up.
+
+        ``found`` is what the look has found instead, for the error; it counts as no move."""
         now_s = self._clock()
         self._still_s += (now_s - self._looked_s) / self._slow()
         self._looked_s = now_s
-        if self._moves is not None and (found := self._moves()) != self._last:
-            self._last, self._still_s = found, 0.0
+        if self._moves is not None and (now := self._moves()) != self._last:
+            self._last, self._still_s = now, 0.0
         if self._still_s > self._hang_s:
             at = "" if self._moves is None else f"; stands at {self._last!r}"
-            raise Hung(f"not within {now_s - self._began_s:.0f} s: {self._what}{at}")
+            found = f"; found {found}" if found else ""
+            raise Hung(f"not within {now_s - self._began_s:.0f} s: {self._what}{at}{found}")
 
 
 def wait_until(
-    ask: Callable[[], T], what: object = "", *, moves: Callable[[], object] | None = None
+    ask: Callable[[], T | None],
+    what: object = "",
+    *,
+    moves: Callable[[], object] | None = None,
+    poll_s: float = 0.0,
 ) -> T:
-    """Ask until the answer is true, and return the answer. Raises Hung."""
+    """Ask until the answer is true, and return the answer. Raises Hung.
+
+    ``poll_s`` is the least pause between two looks, for looks that are expensive."""
     patience = Patience(what or ask, moves=moves)
     while not (answer := ask()):
         patience.look()
-        time.sleep(patience.pause_s)
+        time.sleep(max(poll_s, patience.pause_s))
     return answer
 
 
 async def until(
-    ask: Callable[[], T], what: object = "", *, moves: Callable[[], object] | None = None
+    ask: Callable[[], T | None],
+    what: object = "",
+    *,
+    moves: Callable[[], object] | None = None,
 ) -> T:
     """Ask until the answer is true, and return the answer, in an event loop. Raises Hung."""
     patience = Patience(what or ask, moves=moves)
@@ -108,7 +115,7 @@ async def until(
 
 
 async def eventually(
-    ask: Callable[[], Awaitable[T]],
+    ask: Callable[[], Awaitable[T | None]],
     what: object = "",
     *,
     away: type[Exception] | tuple[type[Exception], ...] = (),
@@ -116,18 +123,14 @@ async def eventually(
 ) -> T:
     """Ask, over something that may be away, until the answer is true, and return the answer.
 
-    Errors of the kind ``away`` count as an answer that is not true. Raises Hung, from the last of
-    them."""
+    Errors of the kind ``away`` count as an answer that is not true. Raises Hung."""
     patience = Patience(what or ask, moves=moves)
     while True:
-        failed: Exception | None = None
+        failed = ""
         try:
             if answer := await ask():
                 return answer
         except away as error:
-            failed = error
-        try:
-            patience.look()
-        except Hung as hung:
-            raise hung from failed
+            failed = repr(error)
+        patience.look(failed)
         await asyncio.sleep(patience.pause_s)

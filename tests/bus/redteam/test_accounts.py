@@ -42,7 +42,8 @@ from berthmaster.bus.subjects import LANES
 from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
 from berthmaster.messages.families import encode
-from tests.bus.tools import Lines, Settings, eventually, story, submitted, until
+from tests.bus.tools import Lines, Settings, eventually, story, submitted
+from tests.support.patience import until
 
 USERS = (
     "setup",
@@ -443,7 +444,7 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
             async with bus.user(user) as goes:
                 assert remove_user(bus.keys, user)
                 await push.push(pusher, account_jwts(bus.keys)[account])
-                await until(lambda goes=goes: not goes.connected, "it is cut off", 1)  # type: ignore[misc]
+                await until(lambda goes=goes: not goes.connected, "it is cut off")  # type: ignore[misc]
         for one in (operator, stays):
             await one.flush()
             assert (one.connected, one.reconnects) == (True, 0)

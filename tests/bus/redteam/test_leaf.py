@@ -53,17 +53,9 @@ from tests.bus.redteam.test_accounts import (
 )
 from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import resolver
-from tests.bus.tools import (
-    Lines,
-    Settings,
-    eventually,
-    patiently,
-    story,
-    submitted,
-    task,
-    until,
-)
+from tests.bus.tools import Lines, Settings, eventually, patiently, story, submitted, task
 from tests.support.builders import alive, job, node, profile
+from tests.support.patience import until
 
 RED = "berth.agent.red"
 OTHERS = (

@@ -24,7 +24,8 @@ from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, load
 from tests.bus.tools import story
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget
 
 Key = tuple[str, str]
 WISH = 7

@@ -31,9 +31,9 @@ from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.ray_jobs import made_as
 from berthmaster.requests.runtimes import filled_in
 from tests.bus.tools import story
+from tests.support.patience import until
 from tests.unit.executor.little_api import LittleApi
 from tests.unit.executor.test_runtime import HERE, NAME, TRAIN, Play, playing
-from tests.unit.kubernetes.stage import until
 
 KUBERAY = Style(kuberay=True)
 

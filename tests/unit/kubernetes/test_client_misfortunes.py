@@ -19,7 +19,8 @@ from berthmaster.kubernetes.errors import (
     Unreachable,
 )
 from berthmaster.kubernetes.kubeconfig import User
-from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse
 
 A = WIDGETS.path(namespace="toys", name="a")
 TOYS = WIDGETS.path(namespace="toys")

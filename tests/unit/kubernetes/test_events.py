@@ -12,7 +12,8 @@ from berthmaster.kubernetes import events
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Entry, EventQueue, Recorder, Subject, cut
 from berthmaster.kubernetes.objects import Metadata
-from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, refuse, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, refuse
 
 A = Subject(WIDGETS, Metadata(name="a", namespace="toys", uid="u-a", resource_version="7"))
 B = Subject(WIDGETS, Metadata(name="b", namespace="toys", uid="u-b"))

@@ -15,8 +15,9 @@ from berthmaster.kubernetes.errors import BadConfig
 from berthmaster.kubernetes.kubeconfig import Exec, User
 from berthmaster.kubernetes.loader import Loader
 from berthmaster.kubernetes.objects import timestamp
+from tests.support.patience import until
 from tests.unit.kubernetes.papers import V1, Authority, credential, kubeconfig, pem_of, text
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse, until
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse
 
 
 class Clock:

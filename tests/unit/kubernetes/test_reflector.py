@@ -19,7 +19,8 @@ from berthmaster.kubernetes.reflector import (
     Unreadable,
     Updated,
 )
-from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse
 
 
 class Watcher:

@@ -10,7 +10,8 @@ from berthmaster.messages.workload import Submitted
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.runtime.health import Health
 from tests.bus.tools import story
-from tests.unit.kubernetes.stage import Stage, refuse, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import Stage, refuse
 from tests.unit.multikueue.test_modes import HUB_QUEUE, kueue_makes_its_workload, requested
 from tests.unit.multikueue.world import World
 
