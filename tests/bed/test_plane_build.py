@@ -9,7 +9,7 @@ import pytest
 
 from tests.controlplane import build
 from tests.controlplane.build import HERE, SOURCES, BuildFailed, Unavailable
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 
 GO = """#!/bin/sh
 echo "$*" >>"$GO_CALLS"
@@ -112,7 +112,7 @@ def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(
 def test_two_builds_at_a_time_compile_once(environment: dict[str, str]) -> None:
     slow = environment | {"GO_WAITS": "0.3"}
     with in_another_process(slow) as one, in_another_process(slow) as other:
-        texts = [each.communicate(timeout=40)[0].decode() for each in (one, other)]
+        texts = [each.communicate(timeout=hang_s())[0].decode() for each in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], texts
     made = calls(environment)  # the kubelet too, where this machine can run one
     assert len(made) == len(set(made))
@@ -164,19 +164,19 @@ def test_a_command_runs_after_the_build_and_learns_why_there_was_none(
 ) -> None:
     tell = ["--", "/bin/sh", "-c", 'echo "why: ${BERTH_CONTROLPLANE_MISSING-}."; exit 3']
     with in_another_process(environment, *tell) as built:
-        text = built.communicate(timeout=40)[0].decode()
+        text = built.communicate(timeout=hang_s())[0].decode()
     assert built.returncode == 3
     assert "why: ." in text
     assert "kwok done in 0 s (5 of 5)" in text
 
     bare = environment | {"PATH": str(tmp_path), "BERTH_CACHE": str(tmp_path / "other")}
     with in_another_process(bare, *tell) as lacking:
-        text = lacking.communicate(timeout=40)[0].decode()
+        text = lacking.communicate(timeout=hang_s())[0].decode()
     assert lacking.returncode == 3
     assert "why: no etcd, kube-apiserver" in text
     for ask in (build.find, build.build):
         with pytest.raises(Unavailable, match=r"^because$"):
             ask(environment | {build.MISSING: "because"})
     with in_another_process(bare) as alone:
-        alone.communicate(timeout=40)
+        alone.communicate(timeout=hang_s())
     assert alone.returncode == 75

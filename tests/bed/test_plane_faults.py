@@ -13,7 +13,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.proxy import Proxy
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"
 GADGETS = {
@@ -86,7 +86,7 @@ def test_an_api_server_is_started_from_any_thread_and_outlives_it(worker: Plane)
     worker.crash_api_server()
     thread = threading.Thread(target=worker.start_api_server)
     thread.start()
-    thread.join(60)
+    thread.join(hang_s())
     assert not thread.is_alive()
     time.sleep(0.2)  # it would be dead by now
     assert worker.ready()
@@ -188,11 +188,11 @@ def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
     thread = threading.Thread(target=listen)
     thread.start()
     worker.api.create(path, {"metadata": {"name": "first"}})
-    assert heard["first"].wait(LIMIT_S)  # the watch has begun
+    assert heard["first"].wait(hang_s())  # the watch has begun
     door.delay_s = 2 * LIMIT_S
     worker.api.create(path, {"metadata": {"name": "news"}})
-    assert heard["news"].wait(LIMIT_S)
-    thread.join(LIMIT_S)
+    assert heard["news"].wait(hang_s())
+    thread.join(hang_s())
 
 
 def test_a_cut_ends_a_watch_and_lets_the_next_one_in(

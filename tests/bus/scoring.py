@@ -28,7 +28,7 @@ from berthmaster.runtime.service import Context
 from berthmaster.scorer.service import main
 from berthmaster.scorer.settings import ScorerSettings
 from tests.bus.shells import running
-from tests.support.patience import Hung, until
+from tests.support.patience import Hung, hang_s, until
 
 
 @asynccontextmanager
@@ -53,7 +53,7 @@ def scorer_process(url: str, *flags: str) -> Iterator["subprocess.Popen[bytes]"]
     finally:
         process.send_signal(signal.SIGCONT)
         process.kill()
-        process.wait(10)
+        process.wait(hang_s())
 
 
 class Fleet:

@@ -19,7 +19,7 @@ from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.service import Context
 from tests.bus.shells import running
 from tests.bus.tools import Lines, Settings, accounts_of, eventually, story
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 USERS = ("setup", "gateway", "accounts", "tenant.acme")
 
@@ -37,7 +37,7 @@ class Bus(NamedTuple):
     async def user(self, name: str) -> AsyncIterator[Connection]:
         settings = Settings(self.server.url, creds_file(self.keys, name), inbox_prefix(name))
         async with await Connection.open(
-            settings, name, Lines(), timeout_s=10, clock_subject=""
+            settings, name, Lines(), timeout_s=ANSWER_S, clock_subject=""
         ) as conn:
             yield conn
 

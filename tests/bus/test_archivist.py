@@ -41,7 +41,7 @@ from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, RunSpec, Submitted
 from berthmaster.runtime.service import Context
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
-from tests.support.patience import eventually
+from tests.support.patience import eventually, hang_s
 
 NOW: dict[str, Any] = {"story_after_s": 0.0, "tombstone_days": 30.0, "decision_after_s": 0.0}
 
@@ -215,11 +215,11 @@ async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_
             rounds += 1
             process = start_archivist(server.url)
             try:
-                await asyncio.wait_for(copied.wait(), 20)
+                await asyncio.wait_for(copied.wait(), hang_s())
                 await asyncio.sleep(0.0005 * (round_ % 4))
             finally:
                 process.send_signal(signal.SIGKILL)
-                process.wait(5)
+                process.wait(hang_s())
             await conn.request("$JS.API.INFO", b"")  # all that it had sent has arrived by now
             for name in names:
                 if await archived(conn, name) and len(await in_log(conn, name)) == 2:
@@ -386,7 +386,7 @@ async def test_of_many_stories_only_the_youngest_wait_for_their_time(
             await end(conn, f"job-{number:02}")
         async with archivist(server.url, story_after_s=3600.0, max_ended=5):
             stories: dict[int, int] = {}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while sum(stories.values()) != 25 + 5 * 2:
                     await asyncio.sleep(0.05)
                     read = [await EventLog(conn).story("ann", f"job-{n:02}") for n in range(30)]

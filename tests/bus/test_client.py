@@ -53,7 +53,7 @@ from berthmaster.runtime.ports import free_ports
 from tests.bus.proxy import proxied
 from tests.bus.shells import gateway
 from tests.bus.tools import Lines, Settings, accounts_of, connected, story
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 JOB = JobRequest(id="train-7")
 LATER = Refusal(code="unavailable", field="", value="", expected="try again", retry=True)
@@ -101,7 +101,7 @@ async def test_a_submit_is_repeated_until_it_is_answered(server: Server) -> None
 
     async with (
         connected(server.url, replicas=1) as conn,
-        Client.connect(server.url, tenant="lab", timeout_s=5) as berth,
+        Client.connect(server.url, tenant="lab", timeout_s=ANSWER_S) as berth,
     ):
         await answering(conn, "lab", "submit", answer)
         assert await berth.submit(JOB) == SubmitReply(tenant="lab", id="train-7", sequence=7)
@@ -122,7 +122,7 @@ async def test_one_who_is_told_when_to_come_again_comes_then_and_not_sooner_or_s
 
     async with connected(server.url, replicas=1) as conn:
         await answering(conn, "lab", "submit", answer)
-        async with Client.connect(server.url, tenant="lab", timeout_s=20) as berth:
+        async with Client.connect(server.url, tenant="lab", timeout_s=ANSWER_S) as berth:
             await berth.submit(JOB)
         async with Client.connect(server.url, tenant="lab", timeout_s=0.3) as berth:
             with pytest.raises(RefusedError) as told:
@@ -139,7 +139,7 @@ async def test_a_service_that_starts_late_is_waited_for(server: Server) -> None:
 
     async with (
         connected(server.url, replicas=1) as conn,
-        Client.connect(server.url, tenant="lab", timeout_s=5) as berth,
+        Client.connect(server.url, tenant="lab", timeout_s=ANSWER_S) as berth,
     ):
         asking = asyncio.create_task(berth.submit(JOB))
         await asyncio.sleep(0.3)
@@ -272,7 +272,7 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
             tenant="lab",
             creds_file=creds_file(keys, "tenant.lab"),
             inbox_prefix=inbox_prefix("tenant.lab"),
-            timeout_s=3,
+            timeout_s=ANSWER_S,
         )
         async with await Connection.open(user(server, "gateway"), "gateway", log) as gateway, me:
             await gateway.request(event_subject(first), encode(first))
@@ -324,7 +324,7 @@ async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
             tenant="lab",
             creds_file=creds_file(keys, "tenant.lab"),
             inbox_prefix=inbox_prefix("tenant.lab"),
-            timeout_s=3,
+            timeout_s=ANSWER_S,
         )
         async with await Connection.open(user(server, "gateway"), "gateway", log) as gateway, me:
             events = EventLog(gateway)
@@ -359,7 +359,7 @@ async def test_what_a_lost_connection_kept_from_a_tenant_is_asked_for_again(
         async with await Connection.open(told, "setup", Lines()) as setup:
             await ensure_streams(setup)
         async with proxied(server.url) as proxy, gateway(server.url, **theirs):
-            me = Client.connect(proxy.url, tenant="lab", timeout_s=20, **mine)  # type: ignore[arg-type]
+            me = Client.connect(proxy.url, tenant="lab", timeout_s=ANSWER_S, **mine)  # type: ignore[arg-type]
             async with me, aclosing(me.watch()) as seen:
                 before = len(me.connection.nc._subs)
                 heard = asyncio.ensure_future(anext(seen))
@@ -379,7 +379,7 @@ async def test_what_a_lost_connection_kept_from_a_tenant_is_asked_for_again(
 
 
 def blocking_story(url: str, mine: dict[str, Any]) -> None:
-    with SyncClient.connect(url, tenant="lab", timeout_s=20, **mine) as berth:
+    with SyncClient.connect(url, tenant="lab", timeout_s=ANSWER_S, **mine) as berth:
         assert berth.submit(JobRequest(id="d")) == SubmitReply(tenant="lab", id="d", sequence=4)
         assert [view.id for view in berth.list().workloads] == ["d", "c", "b", "a"]
         happening = berth.watch(since=2)

@@ -29,7 +29,7 @@ from berthmaster.bus.window import FIRST
 from berthmaster.lifecycle.instructions import Stored
 from tests.bus.proxy import Passing, Proxy, proxied
 from tests.bus.tools import Lines, connected, patiently, story, submitted, task
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 WORKLOADS_COUNT = 1500
 STAGES = ("submitted", "placed", "claimed", "admitted", "running", "succeeded")
@@ -60,7 +60,7 @@ async def fill(conn: Connection) -> None:
         if not left:
             alive.remove(one)
         if len(parts) >= 900 or not (waiting or alive):
-            await send_batch(conn, parts, timeout_s=20)
+            await send_batch(conn, parts, timeout_s=ANSWER_S)
             parts = []
 
 
@@ -257,7 +257,7 @@ async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
         await until(lambda: ended >= 50)
         assert not asked.requests
         server.start()
-        await asyncio.wait(asking, timeout=20)
+        await asyncio.wait(asking, timeout=hang_s())
         assert all(one.done() for one in asking)
         assert asked.requests.total() <= 2 * len(asking)
 

@@ -21,14 +21,16 @@ from berthmaster.lifecycle.instructions import Unknown
 from berthmaster.runtime.ports import free_ports
 from tests.bus.proxy import proxied
 from tests.bus.tools import Lines, Settings, connected, eventually, story, submitted, task
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 
 @story
 async def test_it_waits_for_a_server_that_comes_later_and_says_so_once(tmp_path: Path) -> None:
     server = Server(tmp_path, ServerConfig(port=free_ports(1)[0]))
     log = Lines()
-    opening = asyncio.create_task(Connection.open(Settings(server.url), "early", log, timeout_s=20))
+    opening = asyncio.create_task(
+        Connection.open(Settings(server.url), "early", log, timeout_s=ANSWER_S)
+    )
     await until(lambda: log.count("waiting for NATS"), "it says that it waits")
     with server:
         conn = await opening
@@ -123,7 +125,7 @@ async def test_a_denied_request_fails_at_once_and_says_so(tmp_path: Path) -> Non
     log = Lines()
     told: list[str] = []
     with with_users(keys) as server:
-        conn = await Connection.open(Settings(server.url, creds), "x", log, timeout_s=10)
+        conn = await Connection.open(Settings(server.url, creds), "x", log, timeout_s=ANSWER_S)
         async with conn:
             conn.on_violation = told.append
             began_s = time.monotonic()
@@ -153,7 +155,7 @@ async def test_an_inbox_that_is_not_ours_to_hear_is_named_instead_of_timing_out(
     creds = new_user(tmp_path / "keys", "x", subscribe=["_INBOX.me.>"])
     with with_users(tmp_path / "keys") as server:
         settings = Settings(server.url, creds, "_INBOX.you")
-        async with await Connection.open(settings, "x", Lines(), timeout_s=10) as conn:
+        async with await Connection.open(settings, "x", Lines(), timeout_s=ANSWER_S) as conn:
             with pytest.raises(NotPermitted, match="may not listen to its own inbox"):
                 await conn.request("some.thing", b"", timeout_s=10)
 
@@ -225,8 +227,8 @@ async def test_while_the_server_is_away_a_bounded_amount_is_kept_and_sent_later(
 @story
 async def test_closing_stays_within_its_limits_whatever_the_server_does(server: Server) -> None:
     limit_s = 2 * CLOSE_TIMEOUT_S + 10  # a busy machine's; without limits it would never end
-    conn = await Connection.open(Settings(server.url), "paused", Lines(), timeout_s=10)
-    gone = await Connection.open(Settings(server.url), "gone", Lines(), timeout_s=10)
+    conn = await Connection.open(Settings(server.url), "paused", Lines(), timeout_s=ANSWER_S)
+    gone = await Connection.open(Settings(server.url), "gone", Lines(), timeout_s=ANSWER_S)
     server.pause()
     began_s = time.monotonic()
     await conn.publish("some.thing", b"x")
@@ -257,7 +259,7 @@ async def test_closing_sends_what_was_published_before(server: Server) -> None:
 async def test_who_waits_for_an_answer_hears_that_the_connection_was_closed(server: Server) -> None:
     async with connected(server.url) as conn:
         await conn.subscribe("some.thing", lambda _, __: None)
-        asking = asyncio.create_task(conn.request("some.thing", b"", timeout_s=30))
+        asking = asyncio.create_task(conn.request("some.thing", b"", timeout_s=ANSWER_S))
         await asyncio.sleep(0)
         await conn.close()
         with pytest.raises(NotConnected, match="closed"):
@@ -268,7 +270,7 @@ async def test_who_waits_for_an_answer_hears_that_the_connection_was_closed(serv
 async def test_who_waits_for_an_answer_hears_that_the_connection_broke(server: Server) -> None:
     async with connected(server.url) as conn:
         await conn.subscribe("some.thing", lambda _, __: None)
-        asking = asyncio.create_task(conn.request("some.thing", b"", timeout_s=30))
+        asking = asyncio.create_task(conn.request("some.thing", b"", timeout_s=ANSWER_S))
         await asyncio.sleep(0)
         server.kill()
         with pytest.raises(NoAnswer, match="the connection broke"):
@@ -344,7 +346,9 @@ async def test_now_is_the_servers_time_though_the_local_clock_is_wrong(server: S
         clock = ServerClock(wall=lambda wrong_s=wrong_s: time.time() + wrong_s)  # type: ignore[misc]
         settings = Settings(server.url)
         async with connected(server.url, replicas=1):
-            conn = await Connection.open(settings, "wrong", Lines(), timeout_s=10, clock=clock)
+            conn = await Connection.open(
+                settings, "wrong", Lines(), timeout_s=ANSWER_S, clock=clock
+            )
         async with conn:
             assert abs(conn.now() - time.time()) < 0.2  # the server's clock is this machine's
 
@@ -355,7 +359,9 @@ async def test_now_is_the_local_time_until_the_server_can_tell_and_corrected_the
 ) -> None:
     clock = ServerClock(wall=lambda: time.time() - 300.0)
     settings = Settings(server.url)
-    async with await Connection.open(settings, "x", Lines(), timeout_s=10, clock=clock) as conn:
+    async with await Connection.open(
+        settings, "x", Lines(), timeout_s=ANSWER_S, clock=clock
+    ) as conn:
         assert abs(conn.now() - time.time() + 300) < 1
         async with connected(server.url, replicas=1):
             await until(lambda: clock.known)
@@ -391,7 +397,7 @@ async def test_requests_go_on_through_many_restarts(server: Server) -> None:
 async def test_who_closes_while_the_server_is_away_is_not_connected_for_ever(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conn = await Connection.open(Settings(server.url), "closing", Lines(), timeout_s=20)
+    conn = await Connection.open(Settings(server.url), "closing", Lines(), timeout_s=ANSWER_S)
     trying, tries = asyncio.Event(), 0
 
     async def refused(*_: object, **_more: object) -> None:
@@ -404,10 +410,10 @@ async def test_who_closes_while_the_server_is_away_is_not_connected_for_ever(
 
     monkeypatch.setattr(type(conn.nc._transport), "connect", refused)
     server.kill()
-    await asyncio.wait_for(trying.wait(), 20)
+    await asyncio.wait_for(trying.wait(), hang_s())
     reconnecting = conn.nc._reconnection_task
     assert reconnecting is not None
     await conn.close()
-    await asyncio.wait({reconnecting}, timeout=5)
+    await asyncio.wait({reconnecting}, timeout=hang_s())
     assert reconnecting.done()
     assert tries == 1

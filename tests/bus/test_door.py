@@ -49,7 +49,7 @@ from tests.bus.tools import (
     submitted,
     task,
 )
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 RED, BLUE = "red", "blue.1"
 
@@ -107,7 +107,7 @@ def succeeded(name: str, after: int, cluster: str, attempt: int = 1) -> Succeede
 async def ask(conn: Connection, cluster: str, verb: str, body: object) -> DoorReply:
     """One raw request."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    reply = await conn.request(subjects.agent(cluster, verb), data, timeout_s=10)
+    reply = await conn.request(subjects.agent(cluster, verb), data, timeout_s=ANSWER_S)
     answer: DoorReply = DOOR_REPLIES.decode(reply.data)
     return answer
 
@@ -221,7 +221,7 @@ async def test_what_cannot_be_read_is_answered_and_costs_nobody_else(server: Ser
             for body in (b"{", b"\xff", b"[]", b"7", b"x" * (MAX_AGENT_BYTES + 1)):
                 answer = await ask(conn, RED, verb, body)
                 assert answer.code in ("malformed", "invalid", "too_large"), (verb, body[:9])  # type: ignore[union-attr]
-        odd = await conn.request("berth.agent.=zz.take", b"{}", timeout_s=5)
+        odd = await conn.request("berth.agent.=zz.take", b"{}", timeout_s=ANSWER_S)
         assert b"a cluster's name" in odd.data
         await conn.publish("berth.agent.red.telemetry", b"\x00")
         assert (await DoorClient(conn, RED).hello()).now_s > 1e9
@@ -277,11 +277,11 @@ async def test_one_poll_too_many_ends_the_oldest(server: Server) -> None:
         for _ in range(3):
             polls.append(asyncio.ensure_future(ask(conn, RED, "take", poll)))
             await conn.flush()
-        ended, open_ = await asyncio.wait(polls, timeout=5, return_when="FIRST_COMPLETED")
+        ended, open_ = await asyncio.wait(polls, timeout=hang_s(), return_when="FIRST_COMPLETED")
         assert ended == {polls[0]}
         assert len(open_) == 2
         sequence = await Log(conn).place("job")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             for answer in await asyncio.gather(*open_):
                 assert isinstance(answer, TakeReply)
                 assert [hint.sequence for hint in answer.hints] == [sequence]

@@ -14,7 +14,7 @@ from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.turns import Share
 from tests.bus.proxy import Passing, proxied
 from tests.bus.tools import Lines, connected, patiently, story, task
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 
@@ -155,7 +155,7 @@ async def test_what_stands_in_another_lane_is_not_waited_for(server: Server) -> 
         assert reply.data == b"in time"
         assert done == [b"in time"]
         slow.go_on()
-        reply = await asker.request("berth.lane.0.api.evil.echo", b"the rest", timeout_s=5)
+        reply = await asker.request("berth.lane.0.api.evil.echo", b"the rest", timeout_s=ANSWER_S)
         assert reply.data == b"the rest"
         assert done == [b"in time", *[b"flood"] * 1000, b"the rest"]
         await running.stop()
@@ -254,11 +254,11 @@ async def test_beyond_the_bound_the_answer_is_overloaded_and_comes_at_once(
 
         await served(conn, slow, max_concurrent=3)
         first = [
-            asyncio.create_task(asker.request("berth.api.acme.echo", b"%d" % n, timeout_s=10))
+            asyncio.create_task(asker.request("berth.api.acme.echo", b"%d" % n, timeout_s=ANSWER_S))
             for n in range(3)
         ]
         await until(lambda: waiting == 3)
-        reply = await asker.request("berth.api.acme.echo", b"one too many", timeout_s=5)
+        reply = await asker.request("berth.api.acme.echo", b"one too many", timeout_s=ANSWER_S)
         assert reply.data == b"at most 3 requests at once overloaded"
         go_on.set()
         assert [(await one).data for one in first] == [b"0", b"1", b"2"]
@@ -281,7 +281,7 @@ async def test_a_handler_that_raises_answers_too_late_or_too_much_is_answered_fo
     async with connected(server.url, log=log) as conn, connected(server.url, "asker") as asker:
         await served(conn, answer, answer_limit_s=0.2)
         got = [
-            (await asker.request("berth.api.acme.echo", body, timeout_s=5)).data
+            (await asker.request("berth.api.acme.echo", body, timeout_s=ANSWER_S)).data
             for body in (b"raise", b"hang", b"much", b"fine")
         ]
         assert got == [
@@ -330,7 +330,7 @@ async def test_stopping_finishes_what_is_in_hand_and_cuts_short_what_takes_too_l
     async with connected(server.url) as conn, connected(server.url, "asker") as asker:
         endpoints = await served(conn, answer)
         asked = [
-            asyncio.create_task(asker.request("berth.api.acme.echo", body, timeout_s=10))
+            asyncio.create_task(asker.request("berth.api.acme.echo", body, timeout_s=ANSWER_S))
             for body in (b"quick", b"endless")
         ]
         await until(lambda: len(begun) == 2)
@@ -483,7 +483,9 @@ async def test_who_waits_for_his_turn_for_as_long_as_an_answer_may_take_is_told_
             conn, answer, subject="berth.api.*.echo", fairness=by_tenant, answer_limit_s=0.3
         )
         assert (await asker.request("berth.api.acme.echo", b"acme")).data == b"acme"
-        flood = [asker.request("berth.api.evil.echo", b"evil", timeout_s=10) for _ in range(100)]
+        flood = [
+            asker.request("berth.api.evil.echo", b"evil", timeout_s=ANSWER_S) for _ in range(100)
+        ]
         told = {reply.data for reply in await asyncio.gather(*flood)}
         assert told == {
             b"berth.api.evil.echo failed: TimeoutError",
@@ -511,7 +513,9 @@ async def test_several_who_ask_without_end_do_not_keep_out_one_who_hardly_asks(
         by_tenant = Fairness(lambda subject: subject.split(".")[2], share)
         await served(conn, slow, subject="berth.api.*.echo", fairness=by_tenant, max_concurrent=20)
         flood = [
-            asyncio.ensure_future(asker.request(f"berth.api.evil{n}.echo", b"evil", timeout_s=20))
+            asyncio.ensure_future(
+                asker.request(f"berth.api.evil{n}.echo", b"evil", timeout_s=ANSWER_S)
+            )
             for n in range(4)
             for _ in range(20)
         ]

@@ -44,7 +44,7 @@ from berthmaster.messages.workload import (
 )
 from tests.bus.doors import with_door
 from tests.bus.tools import Lines, eventually, story, task
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
@@ -424,7 +424,7 @@ async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
                 assert kinds == ["Submitted", "Placed", "Claimed", "Succeeded"], name
         finally:
             running.terminate()
-            assert running.wait(timeout=10) == os.EX_OK
+            assert running.wait(timeout=hang_s()) == os.EX_OK
         assert (await stream_info(conn, WORKLOADS)).state.messages <= 5 * len(names)
 
 

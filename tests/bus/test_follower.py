@@ -25,7 +25,7 @@ from tests.bus.tools import (
     submitted,
     task,
 )
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 CONTROLS = "berth.control.>"
 
@@ -272,7 +272,7 @@ async def test_a_handler_that_raises_ends_it_and_what_it_raised_is_seen(server: 
 
             follower = Follower(conn, CONTROL, [CONTROLS])
             with pytest.raises(type(error), match=str(error)):
-                await asyncio.wait_for(follower.run(handle), 5)
+                await asyncio.wait_for(follower.run(handle), hang_s())
             assert (took, follower.sequence) == ([1], 1)
 
 
@@ -284,7 +284,7 @@ async def test_what_caught_up_raises_is_seen_too(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         follower = Follower(conn, CONTROL, [CONTROLS])
         with pytest.raises(RuntimeError, match="not ready"):
-            await asyncio.wait_for(follower.run(lambda _: None, caught_up=caught_up), 5)
+            await asyncio.wait_for(follower.run(lambda _: None, caught_up=caught_up), hang_s())
 
 
 @story
@@ -302,7 +302,7 @@ async def test_a_log_whose_stream_was_replaced_is_an_error_and_not_another_story
         for number in range(10, 20):
             await put(conn, number)
         with pytest.raises(StreamReplaced, match="CONTROL is not the one that was followed"):
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, hang_s())
         assert seen.numbers == [0, 1, 2, 3, 4]
 
 
@@ -416,6 +416,6 @@ async def test_it_ends_when_it_is_cancelled_whatever_the_server_does(server: Ser
                 await until(lambda: not conn.connected)
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait_for(running, 2)
+                await asyncio.wait_for(running, hang_s())
             ended.append(running.cancelled)
         assert [one() for one in ended] == [True, True]

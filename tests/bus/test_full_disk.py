@@ -29,7 +29,7 @@ from berthmaster.supervisor.processes import ServerChild, Supervised, Supervisor
 from tests.bus.disks import Disk, own_disk
 from tests.bus.shells import ask, client, gateway, in_loop
 from tests.bus.tools import eventually, patiently
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 HEALTHY = Path(__file__).parents[2] / "deploy" / "nats" / "healthy.py"
 DISK_BYTES = 160 * 1024 * 1024
@@ -75,7 +75,7 @@ async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
         told.append((watched.condition, watched.note))
 
     supervisor = Supervisor(change)
-    await supervisor.start([ServerChild(server=server)], timeout_s=20)
+    await supervisor.start([ServerChild(server=server)], timeout_s=ANSWER_S)
     try:
         async with client(server.url) as conn, gateway(server.url) as ctx:
             reply, _ = await submit(conn, "before")
@@ -146,7 +146,7 @@ async def test_servers_that_replicate_leave_off_altogether_and_are_started_anew_
         for server, name in zip(cluster.servers, names, strict=True)
     ]
     supervisor = Supervisor()
-    await supervisor.start(children, timeout_s=60)
+    await supervisor.start(children, timeout_s=ANSWER_S)
     try:
         async with client(cluster.url, streams=False) as conn:
             await patiently(lambda: ensure_streams(conn, replicas=3))
@@ -177,7 +177,7 @@ async def test_the_containers_health_check_ends_a_server_that_only_a_new_start_c
     def check() -> str:
         words = [str(HEALTHY), server.monitor_url, str(disk.folder), str(server.pid)]
         done = subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, timeout=20, check=False
+            [sys.executable, *words], capture_output=True, text=True, timeout=hang_s(), check=False
         )
         assert bool(done.returncode) == bool(done.stderr)
         return done.stderr

@@ -58,7 +58,7 @@ from berthmaster.messages.workload import (
     Succeeded,
 )
 from tests.bus.shells import ask, client, gateway, in_loop, order, store
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 AGAIN = "an answer is not certain now; repeating the request is safe"
 
@@ -120,7 +120,7 @@ async def test_a_submit_that_was_answered_is_there_after_kill_9(server: Server) 
 
 async def ask_patiently(conn: Connection, verb: str, body: object) -> object:
     """Ask until somebody answers for certain, as a client does."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         while True:
             try:
                 reply = await ask(conn, verb, body, timeout_s=1.0)
@@ -280,7 +280,7 @@ async def test_while_the_log_is_away_nothing_is_certain_and_afterwards_all_is_ne
         await conn.api(f"STREAM.CREATE.{WORKLOADS}", config)
         anew = await ask_patiently(conn, "submit", job("train"))
         assert anew == SubmitReply(tenant="ann", id="train", sequence=1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(hang_s()):
             while (await ask(conn, "list", b"")) != ListReply(
                 workloads=(await shown(conn, "train"),), counts={"queued": 1}
             ):
@@ -381,7 +381,7 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_kept_as_a
             expected=f"a workload that is not frozen; {frozen}",
         )
         assert isinstance(await ask(conn, "cancel", CancelRequest(id="other")), ChangeReply)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             while (kept := await last_message(conn, DEAD, subjects.dead("gateway"))) is None:
                 await asyncio.sleep(0.05)
         letter = DEAD_LETTERS.decode(kept.data)
@@ -441,7 +441,7 @@ async def test_near_its_size_limit_the_log_takes_no_new_workloads_but_all_events
         await conn.api(f"STREAM.UPDATE.{WORKLOADS}", config | {"max_bytes": 200_000})
         names = (f"j-{n}" for n in range(1000))
         replies: Counter[str] = Counter()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(hang_s()):
             while not replies["overloaded"]:
                 reply = await ask(
                     conn, "submit", job(next(names), labels={"x": "y" * 316, "z": "z" * 316})
@@ -504,7 +504,7 @@ async def test_the_process_waits_for_server_and_streams_and_leaves_on_sigterm(
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(hang_s()):
             while b"waiting for the streams" not in await process.stderr.readline():
                 pass
             async with client(server.url) as conn:

@@ -13,7 +13,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.lease import TTL_S, Lease
 from tests.bus.proxy import acknowledgement, proxied, the_next
 from tests.bus.tools import connected, story
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 LONG_S = 20.0  # a lease that does not run out while a busy machine does something else
 
@@ -47,7 +47,7 @@ async def running(*candidates: Candidate) -> AsyncIterator[list["asyncio.Task[No
     finally:
         for one in tasks:
             one.cancel()
-        done, _ = await asyncio.wait(tasks, timeout=5)
+        done, _ = await asyncio.wait(tasks, timeout=hang_s())
         assert len(done) == len(tasks)
         for one in done:
             with contextlib.suppress(asyncio.CancelledError):
@@ -112,7 +112,7 @@ async def other_process(url: str) -> asyncio.subprocess.Process:
 
 async def line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), 20)).decode().strip()
+    return (await asyncio.wait_for(process.stdout.readline(), hang_s())).decode().strip()
 
 
 @story

@@ -62,11 +62,10 @@ from tests.bus.test_resolver import Fleet
 from tests.bus.test_usage import jobs_until
 from tests.bus.tools import accept_log, submitted
 from tests.support.builders import job
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 S = TypeVar("S", bound=CommonSettings)
 JOBS = 40
-LIMIT_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +147,7 @@ async def side(
     finally:
         for ctx in both.contexts.values():
             ctx.stopping.set()
-        await asyncio.wait(tasks, timeout=LIMIT_S)
+        await asyncio.wait(tasks, timeout=hang_s())
         for ctx in both.contexts.values():
             for left in ctx.tasks:
                 left.cancel()
@@ -158,7 +157,9 @@ async def side(
 
 async def submit(conn: Connection, name: str) -> SubmitReply | Refusal:
     """As a tenant does."""
-    reply = await conn.request(subjects.api("team", "submit"), encode(job(name)), timeout_s=5)
+    reply = await conn.request(
+        subjects.api("team", "submit"), encode(job(name)), timeout_s=ANSWER_S
+    )
     answer = API_REPLIES.decode(reply.data)
     assert isinstance(answer, SubmitReply | Refusal)
     return answer
@@ -182,7 +183,7 @@ async def at_work(url: str, snapshot_s: float = 60.0) -> int:
                 assert isinstance(await submit(conn, f"job-{number}"), SubmitReply)
             assert await Fleet(conn).placed("job-0") is not None
             last = (await stream_info(conn, WORKLOADS)).state.last_seq
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(hang_s()):
                 for service in ("gateway", "resolver.all"):
                     while await remembered(conn, service) < last:
                         await asyncio.sleep(0.05)
@@ -230,7 +231,7 @@ async def accept(conn: Connection) -> OperatorReply:
         digests=await newest_digests(conn, looked, core.heard(missing)),
         reason="a test",
     )
-    reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
+    reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=ANSWER_S)
     answer = API_REPLIES.decode(reply.data)
     assert isinstance(answer, OperatorReply), answer
     return answer
@@ -401,7 +402,7 @@ async def test_a_gateway_that_starts_takes_nothing_while_the_log_is_in_doubt(
     async with client(server.url) as conn, side(server.url, resolves=False) as alone:
         left = (await stream_info(conn, WORKLOADS)).state.last_seq
         answers: list[SubmitReply | Refusal] = []
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(hang_s()):
             while not alone.told:
                 with contextlib.suppress(NoAnswer):
                     answers.append(await submit(conn, f"early-{len(answers)}"))
@@ -451,7 +452,7 @@ async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_look
         server.start()
         await until(lambda: sound == [False] and alone.sound)
         ctx.stopping.set()
-        await asyncio.wait_for(watching, 2.0)
+        await asyncio.wait_for(watching, hang_s())
 
 
 @in_loop
@@ -483,7 +484,7 @@ async def test_what_was_told_to_be_stored_and_nobody_has_read_is_missed_by_its_w
             assert isinstance(await EventLog(conn).append(submitted(f"old-{number}")), Stored)
         last = (await stream_info(conn, WORKLOADS)).state.last_seq
         await loses_its_end_and_grows(server, last)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while b"a log is damaged" not in said.getvalue():
                 await asyncio.sleep(0.05)
         assert f"under {last} it holds something else".encode() in said.getvalue()
@@ -582,7 +583,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
 
         async def ask(request: AcceptLogRequest) -> object:
             reply = await conn.request(
-                subjects.operator("accept_log"), encode(request), timeout_s=5
+                subjects.operator("accept_log"), encode(request), timeout_s=ANSWER_S
             )
             return API_REPLIES.decode(reply.data)
 
@@ -591,7 +592,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
     async with client(server.url) as conn, side(server.url, resolves=False) as alone:
         await until(lambda: alone.ready)
         assert isinstance(await submit(conn, "later"), SubmitReply)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while await remembered(conn, "gateway") < 2:
                 await asyncio.sleep(0.05)
         assert await ask(request) == accepted
@@ -624,11 +625,11 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         for name in ("keeps", "torn"):
             assert isinstance(await submit(conn, name), SubmitReply)
         where = subjects.workload_event("team", "torn", "reprioritized", None)
-        torn = await conn.store(where, b"garbage", timeout_s=5)
+        torn = await conn.store(where, b"garbage", timeout_s=ANSWER_S)
 
         async def cancel() -> object:
             reply = await conn.request(
-                subjects.api("team", "cancel"), b'{"id":"torn"}', timeout_s=5
+                subjects.api("team", "cancel"), b'{"id":"torn"}', timeout_s=ANSWER_S
             )
             return API_REPLIES.decode(reply.data)
 
@@ -639,7 +640,9 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         request = VoidRequest(created=seen.making, sequences=(torn,), reason="a test", after=0)
 
         async def declare(request: VoidRequest) -> object:
-            reply = await conn.request(subjects.operator("void"), encode(request), timeout_s=5)
+            reply = await conn.request(
+                subjects.operator("void"), encode(request), timeout_s=ANSWER_S
+            )
             return API_REPLIES.decode(reply.data)
 
         declared = await declare(request)
@@ -671,7 +674,9 @@ async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_oth
         for name in ("torn", *names):
             assert isinstance(await submit(conn, name), SubmitReply)
         change = b'{"id":"torn","priority":424242}'
-        changed = await conn.request(subjects.api("team", "reprioritize"), change, timeout_s=5)
+        changed = await conn.request(
+            subjects.api("team", "reprioritize"), change, timeout_s=ANSWER_S
+        )
         assert isinstance(API_REPLIES.decode(changed.data), ChangeReply)
     server.stop()
     data = bytearray(block(server).read_bytes())
@@ -687,7 +692,9 @@ async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_oth
             for name in names:
                 assert await Fleet(conn).placed(name) is not None
             suspended = "suspended: the log refuses what is decided about it"
-            async with asyncio.timeout(20):  # it is tried with the others first, then by itself
+            async with asyncio.timeout(
+                hang_s()
+            ):  # it is tried with the others first, then by itself
                 while True:
                     why = await Fleet(conn).why("torn")
                     assert isinstance(why, WhyReply)
@@ -738,7 +745,7 @@ async def test_what_the_archive_has_is_not_missed(server: Server) -> None:
         await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": story[0].sequence})
         assert [each.missing for each in await examine(conn)] == [((1, 1),)]
         archived = ArchivedStory(tenant="team", id="old", events=tuple(story))
-        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=5)
+        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=ANSWER_S)
         assert await examine(conn) == []
 
 
@@ -768,7 +775,7 @@ async def test_nothing_moves_to_the_archive_and_nothing_is_booked_until_damage_i
             await accept(conn)
             await until(lambda: both.ready)
             assert list(await jobs_until(conn, 1)) == ["old"]
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(hang_s()):
                 while (await stream_info(conn, ARCHIVE)).state.last_seq == 0:
                     await asyncio.sleep(0.05)
 

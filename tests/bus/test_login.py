@@ -36,7 +36,7 @@ from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from tests.bus.logins import AUDIENCE, EC_KEY, OidcProvider, ReviewingApi, raw_token, signed_token
 from tests.bus.tools import Lines, Settings, story
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 USERS = (
     *("setup", "gateway", "door", "operator", "accounts", "login", "sentinel"),
@@ -61,7 +61,7 @@ class Bus(NamedTuple):
     async def connected(self, creds: Path, inbox: str) -> AsyncIterator[Connection]:
         settings = Settings(self.url, creds, inbox)
         async with await Connection.open(
-            settings, "x", Lines(), timeout_s=10, clock_subject=""
+            settings, "x", Lines(), timeout_s=ANSWER_S, clock_subject=""
         ) as conn:
             yield conn
 

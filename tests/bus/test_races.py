@@ -33,7 +33,7 @@ from tests.bus.tools import (
     submitted,
     task,
 )
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 ELECTIONS_S = 300  # servers of a busy machine are slow to start and to elect
 
@@ -161,13 +161,16 @@ async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_s
                 outcomes[name] = await log.append(submitted(name))
                 await asyncio.sleep(0.01)
 
-        async with task(races()) as racing, task(asyncio.wait_for(all_of(append, plain), 90)) as t:
+        async with (
+            task(races()) as racing,
+            task(asyncio.wait_for(all_of(append, plain), hang_s())) as t,
+        ):
             await until(lambda: won(contests) >= 15 and len(outcomes) >= 50)
             victim = await patiently(lambda: leader(a, cluster, WORKLOADS))
             victim.kill()
             await until(lambda: won(contests) >= 30 and len(outcomes) >= 150)
             victim.start()
-            await asyncio.wait_for(racing, 90)
+            await asyncio.wait_for(racing, hang_s())
             await t
 
         await eventually(lambda: each_was_won_once_at_most(a, contests, cell))

@@ -52,10 +52,9 @@ from tests.bus.test_log_damage import (
     zero_tail,
 )
 from tests.bus.tools import eventually, task
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 JOBS = [f"job-{number}" for number in range(12)]
-LIMIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +80,7 @@ async def services(url: str, memory: Path) -> AsyncIterator[Side]:
     finally:
         for ctx in side.contexts.values():
             ctx.stopping.set()
-        await asyncio.wait(tasks, timeout=LIMIT_S)
+        await asyncio.wait(tasks, timeout=hang_s())
         for ctx in side.contexts.values():
             for left in ctx.tasks:
                 left.cancel()
@@ -102,7 +101,7 @@ async def worker(conn: Connection) -> AsyncIterator[Host]:
 
 async def asked(conn: Connection, verb: str, body: msgspec.Struct | bytes) -> object:
     data = body if isinstance(body, bytes) else encode(body)
-    reply = await conn.request(subjects.api("team", verb), data, timeout_s=5)
+    reply = await conn.request(subjects.api("team", verb), data, timeout_s=ANSWER_S)
     return API_REPLIES.decode(reply.data)
 
 
@@ -175,7 +174,9 @@ async def accept_what_is_known(conn: Connection) -> list[str]:
             missing=core.accepting(core.together(g for each in damage for g in each.missing), last),
             reason="a test",
         )
-        reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
+        reply = await conn.request(
+            subjects.operator("accept_log"), encode(request), timeout_s=ANSWER_S
+        )
         assert isinstance(API_REPLIES.decode(reply.data), OperatorReply)
         accepted.append(stream)
     return accepted

@@ -27,7 +27,7 @@ from berthmaster.scorer.shard import shard_of
 from tests.bus.scoring import Fleet, scorer, scorer_process
 from tests.bus.shells import client, in_loop, store
 from tests.bus.tools import Lines, Settings, accounts_of, submitted
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 from tests.unit.scorer.builders import alive, gone, gpu, pod, profile, report, telemetry
 
 LONG_LEASE_S = 10.0
@@ -335,9 +335,13 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path) -> None:
         def settings(user: str) -> Settings:
             return Settings(server.url, creds_file(keys, user), inbox_prefix(user))
 
-        async with await Connection.open(settings("setup"), "setup", log, timeout_s=5) as conn:
+        async with await Connection.open(
+            settings("setup"), "setup", log, timeout_s=ANSWER_S
+        ) as conn:
             await ensure_streams(conn)
-        async with await Connection.open(settings("door"), "fleet", log, timeout_s=5) as conn:
+        async with await Connection.open(
+            settings("door"), "fleet", log, timeout_s=ANSWER_S
+        ) as conn:
             fleet = Fleet(conn)
             fleet.writer.epoch = 1
             await fleet.put(report(gpus=4))

@@ -27,7 +27,7 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.reload import reload_servers, running_pid
 from berthmaster.bus.streams import ensure_streams
 from tests.bus.tools import Lines, Settings, accounts_of, story
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 DAY_S = 86400.0
 USERS = ("setup", "gateway", "agent.berlin")
@@ -50,7 +50,7 @@ class Bus(NamedTuple):
 
     async def connect(self, user: str, *, trusting: Path | None = None) -> Connection:
         settings = self.settings(user, trusting=trusting)
-        return await Connection.open(settings, user, Lines(), timeout_s=10, clock_subject="")
+        return await Connection.open(settings, user, Lines(), timeout_s=ANSWER_S, clock_subject="")
 
 
 def serve(folder: Path, *, now_s: float | None = None, host: str = "127.0.0.1") -> Bus:

@@ -22,7 +22,7 @@ from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.messages.families import DEAD_LETTERS
 from berthmaster.messages.records import DeadLetter
 from tests.bus.tools import Lines, connected, eventually, patiently, story, task
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 FILTER = "berth.control.queue.*"
 
@@ -352,7 +352,9 @@ async def test_what_a_killed_process_had_in_hand_goes_to_another(server: Server)
             cwd=Path(__file__).parent.parent.parent,
         )
         assert doomed.stdout is not None
-        began = {(await asyncio.wait_for(doomed.stdout.readline(), 20)).strip() for _ in range(3)}
+        began = {
+            (await asyncio.wait_for(doomed.stdout.readline(), hang_s())).strip() for _ in range(3)
+        }
         assert began == {b"a", b"b", b"c"}
         os.kill(doomed.pid, signal.SIGKILL)
         await doomed.wait()

@@ -107,7 +107,7 @@ async def accept_log(conn: Connection) -> None:
         missing=core.accepting(gaps, looked.seen.last),
         reason="a test",
     )
-    await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=5)
+    await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=ANSWER_S)
 
 
 async def declare_void(conn: Connection, *sequences: int) -> None:
@@ -115,7 +115,7 @@ async def declare_void(conn: Connection, *sequences: int) -> None:
     seen = await seen_of(conn, WORKLOADS)
     assert seen is not None
     fact = MessagesVoid(stream=WORKLOADS, created=seen.making, sequences=sequences)
-    await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=5)
+    await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=ANSWER_S)
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.patience import hang_s
 from tests.support.warm import Child
 
 DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "admission"
@@ -127,7 +128,7 @@ class Desk:
         process = self.processes.pop(number, None)
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(hang_s())
 
     def kill_all(self) -> None:
         for number in list(self.processes):
@@ -137,7 +138,7 @@ class Desk:
         """SIGTERM; the exit code."""
         process = self.processes.pop(number)
         process.terminate()
-        return process.wait(15)
+        return process.wait(hang_s())
 
     def said(self) -> str:
         """The last words of all."""

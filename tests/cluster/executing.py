@@ -40,6 +40,7 @@ from tests.bus.tools import eventually
 from tests.controlplane.plane import Plane
 from tests.controlplane.proxy import Proxy
 from tests.support import warm
+from tests.support.patience import hang_s
 from tests.support.warm import Child
 
 CLUSTER: Final = "berlin"
@@ -103,7 +104,7 @@ class Site:
         """kill -9."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(hang_s())
 
     def restart(self) -> None:
         """kill -9 and a new life."""
@@ -114,7 +115,7 @@ class Site:
         """SIGTERM; its exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
     def words(self) -> str:
         """All that its lives have logged."""

@@ -43,6 +43,7 @@ from berthmaster.messages.workload import Held, HoldReleased, MoveRequested, Wor
 from tests.bus.tools import Lines, Settings
 from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile
+from tests.support.patience import ANSWER_S, hang_s
 
 T = TypeVar("T")
 LIMIT_S: Final = 60.0
@@ -85,7 +86,7 @@ class Bus:
     ) -> None:
         self.do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(hang_s())
         self._loop.close()
         self._server.__exit__(kind, error, trace)
 
@@ -102,7 +103,7 @@ class Bus:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
 
     async def _begin(self) -> None:
-        conn = await Connection.open(Settings(self.url), "test", Lines(), timeout_s=20.0)
+        conn = await Connection.open(Settings(self.url), "test", Lines(), timeout_s=ANSWER_S)
         await conn.__aenter__()
         self._conn = conn
         await ensure_streams(conn, replicas=1)
@@ -118,7 +119,7 @@ class Bus:
     async def _end(self) -> None:
         for one in self._tasks:
             one.cancel()
-        await asyncio.wait(self._tasks, timeout=5)
+        await asyncio.wait(self._tasks, timeout=hang_s())
         assert self._conn is not None
         await self._conn.__aexit__(None, None, None)
 

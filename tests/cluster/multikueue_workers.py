@@ -18,6 +18,7 @@ from tests.controlplane.api import ApiError, Unreachable, documents
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.plane import Plane
 from tests.support import warm
+from tests.support.patience import hang_s
 
 INVENTORY_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "inventory-rbac.yaml"
 INVENTORY: Final = "berthmaster-inventory"
@@ -145,4 +146,4 @@ def serving_inventory(url: str, folder: Path, cluster: str, kubeconfig: Path) ->
     finally:
         for one in (process, door):
             one.kill()
-            one.wait(10)
+            one.wait(hang_s())

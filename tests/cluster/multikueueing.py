@@ -21,7 +21,7 @@ from tests.cluster.multikueue_bus import Bus
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import API, Kueue
 from tests.support import warm
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 __all__ = ["USER", "Bus", "Rig", "running_in"]
@@ -103,13 +103,13 @@ class Rig:
         """kill -9."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(hang_s())
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
     def restart(self, mode: str = "dispatch") -> None:
         """kill -9 and a new life."""

@@ -16,7 +16,7 @@ from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.kustomize import render
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 T = TypeVar("T")
@@ -84,12 +84,12 @@ class Rig:
     def kill(self, process: Child) -> None:
         """kill -9."""
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(hang_s())
 
     def stop(self, process: Child) -> int:
         """SIGTERM; the exit code."""
         process.terminate()
-        return process.wait(15)
+        return process.wait(hang_s())
 
     def end(self) -> None:
         for process in self.processes:

@@ -25,6 +25,7 @@ from tests.controlplane.kueue.setup import API, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.support.patience import hang_s
 
 SYSTEM = "kueue-system"
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def type_in(steps: str) -> None:
             env={"PATH": os.environ["PATH"], "HOME": folder, "KUBE_EDITOR": editor},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=hang_s(),
             check=False,
         )
     assert done.returncode == 0, f"{steps}\n{done.stdout}{done.stderr}"
@@ -374,10 +375,10 @@ def test_the_command_ends_with_1_when_something_blocks_and_speaks_json(
 ) -> None:
     argv = [sys.executable, "-m", "berthmaster.cli.main", "doctor", "--self", "--json"]
     argv += ["--hub", f"hub={planes.hub.kubeconfig}", "--worker", f"w={tmp_path / 'none'}"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=hang_s(), check=False)
     assert done.returncode == 2  # a file that is not there is a slip of the command line
     argv[-1] = f"worker-1={planes.workers[0].kubeconfig}"
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=hang_s(), check=False)
     told = json.loads(done.stdout)
     blocks = [each for each in told["findings"] if each["level"] == "blocks"]
     assert (done.returncode, told["ready"]) == (1, False), told

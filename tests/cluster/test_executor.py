@@ -35,6 +35,7 @@ from tests.controlplane.api import Api
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support.gangs import meet, pod_env
+from tests.support.patience import hang_s
 
 
 @story
@@ -225,7 +226,7 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
             evict(worker.api, path, pod)
         finally:
             first.kill()  # as its kubelet would
-            first.wait(10)
+            first.wait(hang_s())
         evicted = await berlin.until("train", "Evicted")
         assert isinstance(evicted, Evicted)
         assert evicted.fault == "evicted", evicted

@@ -20,7 +20,7 @@ from tests.controlplane.api import documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
 VOLCANO: Final = CRD.parent / "volcano.yaml"
@@ -159,7 +159,7 @@ async def test_pod_groups_of_scheduler_plugins_are_made_where_they_may_be(
             labels = made["spec"]["template"]["metadata"]["labels"]
             assert labels["scheduling.x-k8s.io/pod-group"] == name
             await berlin.until("train", "Running")  # no scheduler waits for the group here
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while not (groups := berlin.objects(COSCHEDULING_POD_GROUPS)):
                     await asyncio.sleep(0.05)
             [group] = groups
@@ -203,7 +203,7 @@ async def test_where_volcano_is_served_a_gang_has_its_pod_group_in_a_queue_and_g
             name, template = made["metadata"]["name"], made["spec"]["template"]
             assert template["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == name
             await berlin.until("train", "Running")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while not (groups := berlin.objects(VOLCANO_POD_GROUPS)):
                     await asyncio.sleep(0.05)
             [group] = groups

@@ -15,6 +15,7 @@ from tests.controlplane.api import Api, ApiError, documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.support.patience import hang_s
 
 ROLE: Final = (
     Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
@@ -203,7 +204,7 @@ async def test_a_namespace_without_the_role_is_named_and_gives_back_and_the_othe
                 "subjects": [subject],
             },
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(hang_s()):
             while "a namespace is served again" not in berlin.words():
                 await asyncio.sleep(0.2)
         await berlin.place(job("later"), "n1", target=Target(namespace=other))

@@ -26,7 +26,7 @@ from tests.controlplane.build import Unavailable
 from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.builders import node, profile
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -80,7 +80,7 @@ class Rig:
     def kill(self, service: str) -> None:
         """kill -9."""
         self.children[service].kill()
-        self.children[service].wait(10)
+        self.children[service].wait(hang_s())
 
     def end(self) -> None:
         for service, child in self.children.items():

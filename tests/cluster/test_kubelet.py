@@ -32,6 +32,7 @@ from tests.controlplane import node as nodes
 from tests.controlplane.logs import reach
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
+from tests.support.patience import ANSWER_S
 from tests.unit.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
 
 GPUS = [f"GPU-{number:08x}-3f7a-4f6e-9f0e-0123456789ab" for number in range(2)]
@@ -132,7 +133,7 @@ async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_th
         name, _, suffix = pod["metadata"]["name"].rpartition("-")
         async with (
             on_a_kubelet(suffix, name, namespace) as node,
-            Client.connect(berlin.url, tenant="acme", timeout_s=20.0) as berth,
+            Client.connect(berlin.url, tenant="acme", timeout_s=ANSWER_S) as berth,
         ):
             reach(worker.api, "n1", node.port)
 

@@ -13,6 +13,7 @@ from tests.cluster.multikueueing import Rig, running_in
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
+from tests.support.patience import hang_s
 
 ONE, TWO = "worker-1", "worker-2"
 WORKERS = (ONE, TWO, "worker-3")
@@ -43,7 +44,7 @@ def rig(planes: Planes, namespace: str, tmp_path: Path, port: int) -> Iterator[R
 
 def gauge(port: int, name: str) -> float:
     """A gauge or counter of the reconciler's, by the end of its name."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=hang_s()) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = [line for line in lines if name in line and not line.startswith("#")]
     return float(line.rpartition(" ")[2])

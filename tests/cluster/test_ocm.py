@@ -116,7 +116,7 @@ async def test_each_managed_cluster_gets_its_scores_and_only_changes_are_written
             assert set(values(stale).values()) == {-100}
             await scorer.tell(east, free=4)
             await until(hub, scores_path(east), lambda one: values(one)[GANG] == -60)
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(hang_s()):
                 while await calling(events, hub, east, NAME) != ["Live", "Stale"]:
                     await asyncio.sleep(0.1)
 
@@ -195,7 +195,7 @@ async def test_ocms_vector_of_nodes_6_and_8_from_real_nodes_to_the_score_on_the_
 
 def readiness(port: int) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=hang_s()) as reply:
             text = reply.read()
     except urllib.error.HTTPError as error:
         with error:

@@ -370,7 +370,7 @@ def test_a_storm_of_changes_ends_with_the_mirror_equal_to_the_server(
             for _ in range(3):
                 watches = found.reflector.watches
                 await asyncio.gather(*(asyncio.to_thread(storm, part) for part in range(4)))
-                async with asyncio.timeout(90):
+                async with asyncio.timeout(hang_s()):
                     while found.versions() != await asyncio.to_thread(there):
                         await asyncio.sleep(0.1)
                 found.names()  # a twin that was kept by its changes alone has the same

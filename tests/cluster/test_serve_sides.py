@@ -26,7 +26,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.pipeline.running import environment, run_berth
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 from tests.support.ports import free_block
 
 ONE: Final = "worker-1"
@@ -57,7 +57,9 @@ class Side:
     def parts(self) -> dict[str, bool]:
         """Which of its parts are in order, as its readiness probe is told."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/readyz", timeout=hang_s()
+            ) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -86,7 +88,7 @@ class Side:
     def end(self) -> int:
         """SIGTERM, as a kubelet does it; its exit code."""
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
 
 @contextmanager
@@ -119,7 +121,7 @@ def pod(
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(hang_s())
 
 
 @contextmanager

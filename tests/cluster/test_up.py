@@ -22,7 +22,7 @@ from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-from tests.support.patience import Hung, wait_until
+from tests.support.patience import Hung, hang_s, wait_until
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -31,7 +31,6 @@ LINES = [
     for block in re.findall(r"^```shell\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     for line in re.sub(r"\\\n *", "", block).strip().splitlines()
 ]
-SAY_LIMIT_S = 300.0  # a tour waits for pods
 MODELS = {"worker-1": ("Tesla-T4", 2), "worker-2": ("Tesla-T4", 8), "worker-3": ("Tesla-T4", 4)}
 
 
@@ -73,7 +72,7 @@ class Terminal:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=SAY_LIMIT_S,
+            timeout=hang_s(),
             check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -87,7 +86,7 @@ class Terminal:
         """What the page that `berth up` has printed answers."""
         said = (self.folder / "up.log").read_text()
         [found] = re.findall(r"^The page: (\S+)", said, re.MULTILINE)
-        with urllib.request.urlopen(f"{found}{path}", timeout=SAY_LIMIT_S) as answer:
+        with urllib.request.urlopen(f"{found}{path}", timeout=hang_s()) as answer:
             return json.load(answer)
 
     @contextmanager
@@ -109,7 +108,7 @@ class Terminal:
         finally:
             if up.poll() is None:
                 up.send_signal(signal.SIGINT)
-            assert up.wait(10) == 0, log.read_text()
+            assert up.wait(hang_s()) == 0, log.read_text()
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from berthmaster.runtime.children import dying_with_this_process
 from tests.controlplane.build import Unavailable, cannot_run_a_kubelet, find_kubelet
+from tests.support.patience import hang_s
 from tests.unit.telemetry.test_kubelet import field
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
@@ -94,7 +95,7 @@ class Node:
             ["ctr", "--address", str(self._socket), "-n", "k8s.io", *arguments],
             input=data,
             capture_output=True,
-            timeout=LIMIT_S,
+            timeout=hang_s(),
             check=True,
         )
         return done.stdout.decode()
@@ -174,7 +175,7 @@ def _unmount(folder: Path) -> None:
     """What kubelet and containerd have mounted, the innermost first."""
     places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for place in sorted((p for p in places if p.startswith(f"{folder}/")), reverse=True):
-        subprocess.run(["umount", "-l", place], check=False, timeout=10)
+        subprocess.run(["umount", "-l", place], check=False, timeout=hang_s())
 
 
 def _answers(node: Node) -> bool:
@@ -187,7 +188,7 @@ def _answers(node: Node) -> bool:
 
 def _end_all(node: Node) -> None:
     for line in node.ctr("tasks", "ls").splitlines()[1:]:
-        subprocess.run(["kill", "-9", line.split()[1]], check=False, timeout=5)
+        subprocess.run(["kill", "-9", line.split()[1]], check=False, timeout=hang_s())
     until(lambda: not node.pids(), "nothing runs any more")
 
 
@@ -205,10 +206,10 @@ def _process(folder: Path, name: str, argv: Sequence[str]) -> Iterator[None]:
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(hang_s())
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(hang_s())
 
 
 def _containerd(owned: ExitStack, folder: Path) -> None:
@@ -272,7 +273,7 @@ def _image(folder: Path) -> bytes:
     source, program = folder / "pause.c", folder / "pause"
     source.write_text(_SOURCE)
     subprocess.run(
-        ["gcc", "-static", "-Os", "-o", str(program), str(source)], check=True, timeout=LIMIT_S
+        ["gcc", "-static", "-Os", "-o", str(program), str(source)], check=True, timeout=hang_s()
     )
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
@@ -324,7 +325,7 @@ def device_plugin(resource: str, devices: Sequence[str]) -> Iterator[None]:
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             path.unlink(missing_ok=True)
-            thread.join(5)
+            thread.join(hang_s())
 
 
 def _register(body: bytes) -> None:

@@ -30,13 +30,12 @@ from tests.controlplane.build import Programs
 from tests.controlplane.certificates import Authority, Pair, service_account_key
 from tests.controlplane.processes import Failed, Process
 from tests.controlplane.proxy import Proxy
-from tests.support.patience import wait_until
+from tests.support.patience import hang_s, wait_until
 
 ADMIN: Final = "admin"
 ADMINS: Final = ("system:masters",)
 NODE_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_ETCD_CALL_LIMIT_S: Final = 10.0
 _READY_CALL_LIMIT_S: Final = 5.0
 
 Role = Literal["hub", "worker"]
@@ -77,7 +76,7 @@ class Etcd:
 
     def _call(self, method: str, body: Mapping[str, object]) -> Object:
         request = urllib.request.Request(f"{self.url}/v3/{method}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=_ETCD_CALL_LIMIT_S) as reply:
+        with urllib.request.urlopen(request, timeout=hang_s()) as reply:
             answer = json.load(reply)
         assert isinstance(answer, dict)
         return answer

@@ -34,7 +34,7 @@ from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.runtime.children import dying_with_this_process
 from tests.pipeline.running import alive, environment, run_berth
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 
 START_LIMIT_S = 60.0
 BACK_LIMIT_S = 80.0
@@ -114,7 +114,7 @@ class Rig:
 
     async def back(self, dead: Mapping[str, int]) -> None:
         """Until these processes have new lives that are ready."""
-        async with asyncio.timeout(BACK_LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while True:
                 now = self.processes()
                 if all(
@@ -171,7 +171,7 @@ class Rig:
                 await berth.submit(
                     JobRequest(id=name, pod_sets=pods, expected_duration_s=LASTING_S)
                 )
-            async with asyncio.timeout(SETTLE_LIMIT_S):
+            async with asyncio.timeout(hang_s()):
                 while (await berth.list(states=["running"])).counts != {"running": count}:
                     await asyncio.sleep(0.05)
         self.lasting = tuple(names)
@@ -205,10 +205,10 @@ def rig(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterat
             if process.poll() is None:
                 process.send_signal(number)
         try:
-            code = process.wait(10)
+            code = process.wait(hang_s())
         except subprocess.TimeoutExpired:
             process.kill()  # its children die with it
-            code = process.wait(5)
+            code = process.wait(hang_s())
     assert code == 0, (folder / "errors.log").read_text()
     assert [pid for pid in pids if alive(pid)] == []
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import warm
+from tests.support.patience import hang_s
 
 SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default")
 
@@ -71,7 +72,7 @@ class Up:
 
 def run_berth(*argv: str, home: Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
     """One `berth` command."""
-    return warm.run_berth(*argv, env=environment(home), cwd=home, limit_s=60, input=input)
+    return warm.run_berth(*argv, env=environment(home), cwd=home, limit_s=hang_s(), input=input)
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def berth_up(folder: Path, *flags: str) -> Iterator[Up]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(10)
+                process.wait(hang_s())
             except subprocess.TimeoutExpired:
                 process.kill()
         process.communicate()

@@ -26,6 +26,7 @@ from berthmaster.usage.webhooks import NO_FILE
 from tests.bus.tools import story
 from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 from tests.pipeline.forge import MODEL, forged
+from tests.support.patience import ANSWER_S, hang_s
 
 LIMIT_S = 15.0
 WITHDRAW_AFTER_S = 6.0
@@ -67,12 +68,12 @@ async def clean_apart_from_the_forged(bad: Rig) -> None:
 async def users(bad: Rig, *names: str) -> AsyncIterator[list[Client]]:
     """Connections as several users of the bus, with time limits that suit refusals."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(bad.client(n, timeout_s=LIMIT_S)) for n in names]
+        yield [await stack.enter_async_context(bad.client(n, timeout_s=ANSWER_S)) for n in names]
 
 
 async def ask(berth: Client, verb: str, body: bytes) -> Any:
     """One request as raw bytes, one reply."""
-    reply = await berth.connection.request(subjects.api("default", verb), body, timeout_s=LIMIT_S)
+    reply = await berth.connection.request(subjects.api("default", verb), body, timeout_s=ANSWER_S)
     return API_REPLIES.decode(reply.data)
 
 
@@ -187,7 +188,7 @@ async def test_a_webhook_that_is_wrong_is_told_where_and_what_would_be_right(bad
         assert (await ask(berth, "webhooks", b"")).webhooks == ()
         # Operators look at all of them; theirs are in the file.
         reply = await berth.connection.request(
-            subjects.operator("webhooks"), b'{"remove": "chat"}', timeout_s=LIMIT_S
+            subjects.operator("webhooks"), b'{"remove": "chat"}', timeout_s=ANSWER_S
         )
         assert API_REPLIES.decode(reply.data).field == "set"
 
@@ -271,7 +272,7 @@ async def test_two_megabytes_are_refused_by_the_client_and_by_the_server(bad: Ri
         raw._max_payload = len(body)  # this client would not send it either
         with pytest.raises((nats.errors.Error, OSError)):
             await raw.request(subjects.api("default", "submit"), body, timeout=5)
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), hang_s())
         await still_works(berth, "after-large")
 
 
@@ -422,13 +423,13 @@ async def test_a_score_that_is_no_number_is_a_dead_letter(bad: Rig) -> None:
         for number in ("NaN", '"NaN"', "1e999", "-1e999", "Infinity"):
             body = json.dumps(good | {"free_gpus": "HERE"}).replace('"HERE"', number).encode()
             assert (
-                json.loads((await scorer.connection.request(subject, body, timeout_s=5)).data)[
-                    "stream"
-                ]
+                json.loads(
+                    (await scorer.connection.request(subject, body, timeout_s=ANSWER_S)).data
+                )["stream"]
                 == FLEET
             )
         nothing = json.dumps(good | {"free_gpus": None}).encode()
-        await scorer.connection.request(subject, nothing, timeout_s=5)
+        await scorer.connection.request(subject, nothing, timeout_s=ANSWER_S)
 
         async def buried() -> bool:
             letters = (await berth.dead())[before:]
@@ -459,7 +460,9 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_no_other(bad
             "berth": "7b",
         }
         body["after"] = first.sequence
-        reply = await resolver.connection.request(subject, json.dumps(body).encode(), timeout_s=5)
+        reply = await resolver.connection.request(
+            subject, json.dumps(body).encode(), timeout_s=ANSWER_S
+        )
         sequence = json.loads(reply.data)["seq"]
 
         async def buried() -> bool:

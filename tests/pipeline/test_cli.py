@@ -14,6 +14,7 @@ import pytest
 from tests.bus.proxy import Passing, proxied
 from tests.pipeline.running import Up, berth_up, environment, run_berth
 from tests.support import examples, warm
+from tests.support.patience import hang_s
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +233,7 @@ def test_a_tenant_asks_for_gpus_queues_and_its_events_since(up: Up) -> None:
         assert json.loads(lines.stdout.readline())["event"]["type"] == "workload.submitted.v1"
     finally:
         lines.terminate()
-        lines.communicate(timeout=10)
+        lines.communicate(timeout=hang_s())
 
 
 @pytest.mark.parametrize("example", [examples.in_python, examples.in_go, examples.in_node])
@@ -250,7 +251,7 @@ def test_an_example_submits_and_follows_with_a_nats_client_alone(
 
     def run(name: str) -> tuple[int, str, str]:
         argv = [*program, url, "default", key, name]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=50, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=hang_s(), check=False)
         return done.returncode, done.stdout, done.stderr
 
     with ThreadPoolExecutor() as threads:  # most of their time is the start of their tools
@@ -282,7 +283,7 @@ async def _followed_over_a_cut(
         argv = [*program, proxy.url, *words]
         process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
         try:
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(hang_s()):
                 output, told = await process.communicate()
         finally:
             if process.returncode is None:
@@ -306,7 +307,7 @@ def test_a_context_names_the_bus_the_tenant_and_the_queue(up: Up, tmp_path: Path
     env = environment(tmp_path)
 
     def berth(*argv: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return warm.run_berth(*argv, env=env | more, cwd=tmp_path, limit_s=60, input=None)
+        return warm.run_berth(*argv, env=env | more, cwd=tmp_path, limit_s=hang_s(), input=None)
 
     key = up.folder / "keys" / "tenant.default.creds"
     assert up.berth("queue", "set", "night", "--allow", "default").returncode == 0
@@ -331,7 +332,7 @@ def completed(up: Up, shell: str, *words: str, own: str = "operator") -> str:
         "BERTH_NATS_CREDS_FILE": str(own_key),
         "BERTH_COMPLETION_LIMIT_S": "30",  # the machine may have much to do
     }
-    return warm.run_berth(env=env, cwd=up.folder, limit_s=60, input=None).stdout
+    return warm.run_berth(env=env, cwd=up.folder, limit_s=hang_s(), input=None).stdout
 
 
 def test_a_shell_completes_what_there_is_and_nothing_that_a_tenant_may_not_know(up: Up) -> None:
@@ -500,7 +501,7 @@ def test_watch_shows_the_story_and_what_comes(up: Up) -> None:
             kinds.append(json.loads(watching.stdout.readline())["event"]["type"])
     finally:
         watching.terminate()
-        watching.communicate(timeout=10)
+        watching.communicate(timeout=hang_s())
     happened = ("submitted", "placed", "claimed", "running", "succeeded")
     assert kinds == [f"workload.{kind}.v1" for kind in happened]
 
@@ -592,7 +593,7 @@ def test_help_is_quick_and_names_every_command(tmp_path: Path) -> None:
         [sys.executable, "-X", "importtime", "-m", "berthmaster.cli.main", "--help"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=hang_s(),
         env=environment(tmp_path),
         check=False,
     )

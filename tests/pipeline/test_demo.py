@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.pipeline.running import alive, children_of, environment, run_berth
+from tests.support.patience import hang_s
 
 FLAGS = ("--duration", "8", "--jobs", "150", "--nodes", "40")
 
@@ -51,6 +52,6 @@ def test_ctrl_c_ends_the_demo_with_its_summary_and_without_its_processes(tmp_pat
         assert len(children) == 10
         process.terminate()
         out = process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(hang_s()) == 0
     assert out.startswith("Summary\n")
     assert not any(alive(pid) for pid in children)

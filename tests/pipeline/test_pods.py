@@ -19,6 +19,7 @@ import yaml
 
 from berthmaster.runtime.ports import free_ports
 from tests.pipeline.running import alive, children_of, environment, gone_within, run_berth
+from tests.support.patience import hang_s
 from tests.support.ports import free_block
 
 LIMIT_S = 120.0  # a dozen processes on a machine that has other things to do
@@ -59,7 +60,9 @@ class Pod:
     def page(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and body of one of its pages."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=hang_s()
+            ) as reply:
                 return reply.status, json.loads(reply.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -110,7 +113,7 @@ def pod(folder: Path, side: str, **settings: str) -> Iterator[Pod]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(5)
+        process.wait(hang_s())
 
 
 def serve_hub(folder: Path) -> Any:
@@ -207,7 +210,7 @@ def ends_in_time(running: Pod) -> bool:
     assert children
     began_s = time.monotonic()
     running.process.send_signal(signal.SIGTERM)
-    code = running.process.wait(10)
+    code = running.process.wait(hang_s())
     took_s = time.monotonic() - began_s
     said = running.log.read_text()[-3000:]
     assert (code, took_s < END_LIMIT_S) == (0, True), (code, took_s, said)
@@ -231,7 +234,7 @@ def test_an_agent_without_its_key_ends_with_the_reason(tmp_path: Path) -> None:
         BERTH_AGENT_NAMESPACES="ml",
         BERTH_NATS_CREDS_FILE=str(tmp_path / "none.creds"),
     ) as agent:
-        assert agent.process.wait(LIMIT_S) == 3
+        assert agent.process.wait(hang_s()) == 3
         [why] = [each["why"] for each in agent.events("cannot_start") if each["service"] == "agent"]
         assert "cannot start (exit code 3)" in why
         assert "none.creds" in agent.log.read_text()
@@ -244,6 +247,6 @@ def test_a_hub_on_the_folder_of_another_ends_with_the_reason(tmp_path: Path) -> 
         with pod(
             tmp_path / "two", "hub", BERTH_HUB_DATA_DIR=str(data), BERTH_HUB_NATS_PORT="1"
         ) as second:
-            assert second.process.wait(LIMIT_S) == 3
+            assert second.process.wait(hang_s()) == 3
             [why] = [each["why"] for each in second.events("cannot_start")]
             assert f"a `berth up` is running on {data} already" in why

@@ -16,6 +16,7 @@ import pytest
 
 from scripts import monitoring
 from tests.pipeline.running import Up, berth_up
+from tests.support.patience import hang_s
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
@@ -82,12 +83,12 @@ def prometheus(folder: Path, targets: list[int]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(hang_s())
 
 
 def get(url: str) -> Any:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=hang_s()) as answer:
             return json.load(answer)["data"]
     except OSError:
         return None

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import hang_s
+
 TINY = Path(__file__).with_name("tiny_service.py")
 SEED = "SUAM" + "A" * 54
 
@@ -65,7 +67,7 @@ def tiny(*flags: str, env: dict[str, str] | None = None) -> Iterator[Tiny]:
         yield service
     finally:
         service.process.kill()
-        service.process.wait(10)
+        service.process.wait(hang_s())
         for pipe in (service.process.stdout, service.process.stderr):
             if pipe:
                 pipe.close()
@@ -73,7 +75,7 @@ def tiny(*flags: str, env: dict[str, str] | None = None) -> Iterator[Tiny]:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=hang_s()) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -224,7 +226,7 @@ def test_bad_settings_are_all_named_and_the_exit_code_is_2() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=hang_s(),
     )
     assert service.returncode == 2
     levels = "one of debug, info, warning, error"

@@ -15,7 +15,7 @@ from berthmaster.client import Client, NotAllowedError
 from berthmaster.messages.workload import JobRequest
 from tests.bus.tools import story
 from tests.pipeline.running import Up, alive, berth_up, run_berth
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 
 def client(up: Up, tenant: str, creds: Path) -> Client:
@@ -25,7 +25,7 @@ def client(up: Up, tenant: str, creds: Path) -> Client:
         tenant=tenant,
         creds_file=creds,
         inbox_prefix=inbox_prefix(f"tenant.{tenant}"),
-        timeout_s=5,
+        timeout_s=ANSWER_S,
     )
 
 

@@ -22,6 +22,7 @@ from tests.pipeline.running import (
     gone_within,
     run_berth,
 )
+from tests.support.patience import hang_s
 
 NAMES = [
     "nats-server",
@@ -62,7 +63,7 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
 
         began_s = time.monotonic()
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(30) == 0
+        assert up.process.wait(hang_s()) == 0
         assert time.monotonic() - began_s < 20
         assert gone_within(pids, 5)
         assert not (up.folder / "connection.json").exists()
@@ -132,7 +133,7 @@ def test_ctrl_c_while_it_starts_leaves_nothing_behind_either(tmp_path: Path) -> 
         while not (started := children_of(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(hang_s()) == 0
     assert started
     assert gone_within(started, 5)
 
@@ -141,7 +142,7 @@ def test_children_die_with_an_up_that_was_killed(tmp_path: Path) -> None:
     with berth_up(tmp_path / "berth", "--services", "gateway,resolver") as up:
         pids = [*up.pids().values()]
         up.process.kill()
-        up.process.wait(5)
+        up.process.wait(hang_s())
         assert gone_within(pids, 5)
         # Its connection file is still there: commands say that nobody answers.
         told = up.berth("jobs")

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-HANG_S: Final = 120.0  # without progress on a free machine: no step of a test takes a tenth of that
+HANG_S: Final = 180.0  # without progress on a free machine: no step of a test takes a tenth of that
 ANSWER_S: Final = 60.0  # for one answer that must come, of a request or to a connection
 POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.05

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from berthmaster.runtime.children import dying_with_this_process
+from tests.support.patience import hang_s
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SERVICES: Final = ROOT / "services"
@@ -118,7 +119,7 @@ class _Parent:
         """It kills what still runs, and is gone."""
         self._ours.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
+            self._process.wait(hang_s())
         self._process.kill()
 
 

@@ -14,6 +14,7 @@ from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client import Client
 from tests.pipeline.running import Up
+from tests.support.patience import hang_s
 
 ROW = """async ([cluster, node, gpu]) => {
   const store = await import('/js/store.js');
@@ -49,7 +50,7 @@ async def _next_reading(up: Up, cluster: str) -> tuple[str, int, float]:
         creds_file=creds_file(up.folder / "keys", "operator"),
         inbox_prefix=inbox_prefix("operator"),
     )
-    async with client as berth, asyncio.timeout(20):
+    async with client as berth, asyncio.timeout(hang_s()):
         async for reading in berth.telemetry(cluster):
             for gpu in reading.gpus:
                 if gpu.utilization_percent:

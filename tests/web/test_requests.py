@@ -18,6 +18,7 @@ from berthmaster.bus.keys import creds_file, make_keys
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.runtime.ports import free_ports
 from tests.pipeline.running import Up
+from tests.support.patience import hang_s
 
 ADA, BOB, EVE = "token-of-ada", "token-of-bob", "token-of-eve"
 
@@ -50,7 +51,7 @@ class Site(NamedTuple):
     def ask(
         self, path: str, *, token: str = "", body: Any = None, headers: Mapping[str, str] = {}
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=hang_s())
         sent = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -71,7 +72,7 @@ class Site(NamedTuple):
 
     def first_event(self, token: str) -> dict[str, Any]:
         """All that a stream of changes begins with."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=hang_s())
         connection.request("GET", "/api/stream", headers={"Authorization": f"Bearer {token}"})
         reply = connection.getresponse()
         while not (line := reply.readline()).startswith(b"data: "):
@@ -103,7 +104,7 @@ def dashboard(up: Up, folder: Path, *flags: str) -> Iterator[Site]:
         yield Site(port)
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(hang_s()) == 0
         log.close()
 
 
@@ -313,7 +314,7 @@ def test_it_does_not_listen_to_everybody_unless_it_is_told_who_may_look(
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=hang_s(),
         check=False,
     )
     assert done.returncode not in (0, 1)

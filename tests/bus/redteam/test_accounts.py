@@ -43,7 +43,7 @@ from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
 from berthmaster.messages.families import encode
 from tests.bus.tools import Lines, Settings, eventually, story, submitted
-from tests.support.patience import until
+from tests.support.patience import ANSWER_S, until
 
 USERS = (
     "setup",
@@ -113,7 +113,7 @@ class Bus(NamedTuple):
     async def user(self, name: str, url: str = "") -> AsyncIterator[Connection]:
         settings = Settings(url or self.url, creds_file(self.keys, name), inbox_prefix(name))
         async with await Connection.open(
-            settings, name, Lines(), timeout_s=10, clock_subject=""
+            settings, name, Lines(), timeout_s=ANSWER_S, clock_subject=""
         ) as conn:
             yield conn
 
@@ -263,7 +263,7 @@ async def test_an_operator_with_such_a_reply_subject_is_not_worked_for(bus: Bus)
     ):
         for reply in (*LOG, "berth.operator.cordon"):
             await operator.publish("berth.operator.cordon", b"{}", reply=reply)
-        await operator.request("berth.operator.list", b"{}", timeout_s=5)
+        await operator.request("berth.operator.list", b"{}", timeout_s=ANSWER_S)
         await gateway.flush()
         assert heard == ["berth.operator.list"]
 
@@ -320,7 +320,7 @@ async def test_who_listens_to_everything_hears_its_own_and_only_what_is_stored(b
         for everything in (">", "_INBOX.>", "_R_.>", "$SYS.>", "berth.event.acme.>"):
             await evil.subscribe(everything, cb=hear)
         await evil.flush()
-        await acme.request("berth.api.acme.get", b"{}", timeout_s=5)
+        await acme.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
         mine, others = submitted("spy", tenant="evil"), submitted("spy", tenant="acme")
         for event in (mine, others):
             await gateway.store(event_subject(event), encode(event))
@@ -457,7 +457,7 @@ async def test_a_jwt_that_ends_cuts_off_and_a_renewed_file_is_taken_by_itself(bu
         await push.push(pusher, account_jwts(bus.keys)["T_brief"])
         file, log = creds_file(bus.keys, "tenant.brief"), Lines()
         settings = Settings(bus.url, file, inbox_prefix("tenant.brief"))
-        opening = Connection.open(settings, "brief", log, timeout_s=5, clock_subject="")
+        opening = Connection.open(settings, "brief", log, timeout_s=ANSWER_S, clock_subject="")
         async with await opening as conn:
             await until(lambda: log.count("NATS refuses this user") and not conn.connected)
             [why] = {str(fields["why"]) for fields in log.fields("NATS refuses this user")}

@@ -12,6 +12,7 @@ import pytest
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.messages.telemetry import GpuHealth, NodeTelemetry
 from tests.pipeline.telemetry.tools import Agent, Listener, eventually
+from tests.support.patience import hang_s
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler to build a fake driver")
@@ -28,7 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [str(COMPILER), "-O2", "-shared", "-fPIC", "-o", str(target), str(SOURCE)],
         check=True,
-        timeout=60,
+        timeout=hang_s(),
     )
     return folder
 

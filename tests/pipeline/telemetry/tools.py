@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 from berthmaster.bus.subjects import agent_of_all_clusters
 from berthmaster.messages.families import TELEMETRY
 from berthmaster.messages.telemetry import NodeTelemetry
+from tests.support.patience import hang_s
 
 T = TypeVar("T")
 
@@ -88,7 +89,9 @@ class Agent:
         """Ask its status pages."""
         port = self.until("starting")["http_port"]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}{path}", timeout=hang_s()
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -114,8 +117,8 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(LIMIT_S)
-        self._reader.join(LIMIT_S)
+        self.process.wait(hang_s())
+        self._reader.join(hang_s())
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -166,12 +169,12 @@ class Listener:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(LIMIT_S)
+        assert self._ready.wait(hang_s())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(LIMIT_S)
+        self._thread.join(hang_s())
 
 
 class Exporter:
@@ -247,7 +250,7 @@ class Exporter:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-            self._thread.join(LIMIT_S)
+            self._thread.join(hang_s())
             self._server = None
 
 

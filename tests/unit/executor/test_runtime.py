@@ -38,7 +38,7 @@ from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from tests.bus.tools import story
-from tests.support.patience import until
+from tests.support.patience import hang_s, until
 from tests.unit.executor.little_api import Json, LittleApi
 from tests.unit.executor.test_devices import claimed
 from tests.unit.executor.test_manifest import offers_of
@@ -141,12 +141,12 @@ async def playing(
     stopping = asyncio.Event()
     running = asyncio.create_task(runtime.run(stopping))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             play.told += await runtime.found(NAME)
         yield play
     finally:
         stopping.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, hang_s())
         await client.close()
 
 

@@ -18,6 +18,7 @@ from berthmaster.runtime.http import StatusServer
 from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.open_files import raise_open_files
+from tests.support.patience import hang_s
 
 QUICK_S = 0.8 * http.CONNECTION_LIMIT_S  # a probe behind a connection that holds waits longer
 
@@ -38,7 +39,7 @@ def status(metrics: Metrics) -> Iterator[StatusServer]:
 def get(status: StatusServer, path: str, **headers: str) -> tuple[int, str, bytes]:
     request = urllib.request.Request(f"http://127.0.0.1:{status.port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=hang_s()) as reply:
             return reply.status, reply.headers["Content-Type"], reply.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read()
@@ -52,7 +53,7 @@ def probe_s(status: StatusServer) -> float:
 
 
 def connect(status: StatusServer, sent: bytes = b"") -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", status.port), timeout=10)
+    client = socket.create_connection(("127.0.0.1", status.port), timeout=hang_s())
     client.sendall(sent)
     return client
 

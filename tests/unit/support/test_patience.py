@@ -23,7 +23,7 @@ def test_patience_without_progress_ends_at_the_hang_limit() -> None:
     machine.now_s = HANG_S
     patience.look()
     machine.now_s += 1
-    with pytest.raises(Hung, match=r"not within 121 s: the pod"):
+    with pytest.raises(Hung, match=r"not within 181 s: the pod"):
         patience.look()
 
 
@@ -33,7 +33,7 @@ def test_patience_of_a_machine_half_as_fast_lasts_twice_as_long() -> None:
     machine.now_s = 2 * HANG_S
     patience.look()
     machine.now_s += 3
-    with pytest.raises(Hung, match=r"not within 243 s"):
+    with pytest.raises(Hung, match=r"not within 363 s"):
         patience.look()
 
 
@@ -45,7 +45,7 @@ def test_patience_begins_anew_with_each_move() -> None:
         seen.append(number)
         patience.look()
     machine.now_s += HANG_S + 1
-    with pytest.raises(Hung, match=r"not within 721 s: all; stands at 6"):
+    with pytest.raises(Hung, match=r"not within 1081 s: all; stands at 6"):
         patience.look()
 
 
