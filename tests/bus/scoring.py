@@ -28,14 +28,16 @@ from berthmaster.runtime.service import Context
 from berthmaster.scorer.service import main
 from berthmaster.scorer.settings import ScorerSettings
 from tests.bus.shells import running
-from tests.support.patience import Hung, hang_s, until
+from tests.support.patience import Hung, hang_s, patient, until
 
 
 @asynccontextmanager
 async def scorer(url: str, **settings: Any) -> AsyncIterator[Context[ScorerSettings]]:
     """A scorer on this server, in this process."""
     quick = {"dead_band": 0.0, "refresh_s": 60.0} | settings
-    async with running("scorer", ScorerSettings(nats_url=url, http_port=-1, **quick), main) as ctx:
+    async with running(
+        "scorer", patient(ScorerSettings, "scorer", nats_url=url, http_port=-1, **quick), main
+    ) as ctx:
         yield ctx
 
 

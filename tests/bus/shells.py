@@ -23,7 +23,7 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 S = TypeVar("S", bound=CommonSettings)
 P = ParamSpec("P")
@@ -65,7 +65,9 @@ async def running(
 async def gateway(url: str, **settings: Any) -> AsyncIterator[Context[GatewaySettings]]:
     """A gateway on this server."""
     async with running(
-        "gateway", GatewaySettings(nats_url=url, http_port=-1, **settings), gateway_main
+        "gateway",
+        patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, **settings),
+        gateway_main,
     ) as ctx:
         yield ctx
 

@@ -62,7 +62,7 @@ from tests.bus.test_resolver import Fleet
 from tests.bus.test_usage import jobs_until
 from tests.bus.tools import accept_log, submitted
 from tests.support.builders import job
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 S = TypeVar("S", bound=CommonSettings)
 JOBS = 40
@@ -133,9 +133,14 @@ async def side(
     both = Side()
     tasks: list[asyncio.Future[None]] = []
     folder = str(memory) if memory is not None else ""
-    gateway = GatewaySettings(nats_url=url, http_port=-1, memory_dir=folder)
-    resolver = ResolverSettings(
-        nats_url=url, http_port=-1, memory_dir=folder, snapshot_s=snapshot_s
+    gateway = patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, memory_dir=folder)
+    resolver = patient(
+        ResolverSettings,
+        "resolver",
+        nats_url=url,
+        http_port=-1,
+        memory_dir=folder,
+        snapshot_s=snapshot_s,
     )
     started(GATEWAY, gateway, both, tasks)
     if resolves:

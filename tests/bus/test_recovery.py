@@ -52,7 +52,7 @@ from tests.bus.test_log_damage import (
     zero_tail,
 )
 from tests.bus.tools import eventually, task
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 JOBS = [f"job-{number}" for number in range(12)]
 
@@ -70,11 +70,16 @@ async def services(url: str, memory: Path) -> AsyncIterator[Side]:
     """Gateway, resolver and door until the block ends, ready or not."""
     side, tasks = Side(), list["asyncio.Future[None]"]()
     folder = str(memory)
-    gateway = GatewaySettings(nats_url=url, http_port=-1, memory_dir=folder)
-    resolver = ResolverSettings(nats_url=url, http_port=-1, memory_dir=folder)
+    gateway = patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, memory_dir=folder)
+    resolver = patient(ResolverSettings, "resolver", nats_url=url, http_port=-1, memory_dir=folder)
     started(GATEWAY, gateway, side, tasks)
     started(RESOLVER, resolver, side, tasks)
-    started(DOOR, DoorSettings(nats_url=url, http_port=-1, memory_dir=folder), side, tasks)
+    started(
+        DOOR,
+        patient(DoorSettings, "door", nats_url=url, http_port=-1, memory_dir=folder),
+        side,
+        tasks,
+    )
     try:
         yield side
     finally:

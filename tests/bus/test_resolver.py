@@ -37,7 +37,7 @@ from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import running
 from tests.bus.tools import accept_log
 from tests.support.builders import alive, job, node, pod_set, profile
-from tests.support.patience import ANSWER_S, hang_s
+from tests.support.patience import ANSWER_S, hang_s, patient
 
 LIMIT_S = 10.0
 LOG = Log("test", level="error", format="text")
@@ -46,7 +46,7 @@ LOG = Log("test", level="error", format="text")
 @asynccontextmanager
 async def resolver(url: str, **fields: float | str) -> AsyncIterator[Context[ResolverSettings]]:
     """A replica, running in this loop until the block ends."""
-    settings = ResolverSettings(nats_url=url, http_port=-1, **fields)  # type: ignore[arg-type]
+    settings = patient(ResolverSettings, "resolver", nats_url=url, http_port=-1, **fields)
     context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
     async with await Connection.open(settings, "resolver", LOG, timeout_s=ANSWER_S) as conn:
         running = asyncio.create_task(Shell(context, conn, Heard(conn, ())).run())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import warm
-from tests.support.patience import hang_s
+from tests.support.patience import PATIENT, hang_s
 
 SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default")
 
@@ -22,7 +22,7 @@ def environment(home: Path) -> dict[str, str]:
     """Ours without anything that would lead to another `berth up`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
     homes = dict.fromkeys(("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(home))
-    return env | homes | {"COLUMNS": "80"}
+    return env | homes | PATIENT | {"COLUMNS": "80"}
 
 
 @dataclass

@@ -16,19 +16,42 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
+from berthmaster.runtime.settings import CommonSettings, load
+
+S = TypeVar("S", bound=CommonSettings)
 T = TypeVar("T")
 
-HANG_S: Final = 180.0  # without progress on a free machine: no step of a test takes a tenth of that
+HANG_S: Final = 180.0  # without progress on a free machine, where steps take seconds
 ANSWER_S: Final = 60.0  # for one answer that must come, of a request or to a connection
-NEVER_S: Final = 3600.0  # a limit that the test must not come to: of what fails or ends at once
+NEVER_S: Final = 3600.0  # a limit that must not be come to: of what fails or ends at once
 POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.05
 
 
+# Limits of services within which a machine that is free has long answered. Where they are reached
+# for slowness alone, right results turn into others: an answer into "nobody knows", a placement into
+# another one, a cluster into a silent one. Tests of such a limit set it themselves.
+PATIENT: Final[dict[str, str]] = {
+    "BERTH_STALL_LIMIT_S": "600",
+    "BERTH_GATEWAY_SETTLE_LIMIT_S": "20",
+    "BERTH_GATEWAY_REQUEST_LIMIT_S": "60",
+    "BERTH_DOOR_SETTLE_LIMIT_S": "20",
+    "BERTH_RESOLVER_CLAIM_TIMEOUT_S": "120",
+    "BERTH_RESOLVER_STALE_AFTER_S": "120",
+    "BERTH_SCORER_STALE_AFTER_S": "120",
+}
+
+
 class Hung(AssertionError):
     """A condition did not move for so long that it never will."""
+
+
+def patient(kind: type[S], service: str, **given: Any) -> S:
+    """Return settings of a service that runs in the test itself: PATIENT, and what is given."""
+    return replace(load(kind, service, (), PATIENT), **given)
 
 
 def slowness() -> float:
