@@ -52,7 +52,6 @@ def pods(path: Path) -> Iterator[JobRequest]:
 
 async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
     """All of the list through the services while these suffer; what the auditor says then."""
-    up.settle_limit_s = AWAY_S
     await up.start_lasting()
     total = sum(1 for _ in pods(path))
     kills = stops = rounds = 0

@@ -13,7 +13,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.proxy import Proxy
-from tests.support.patience import hang_s, wait_until
+from tests.support.patience import NEVER_S, hang_s, wait_until
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"
 GADGETS = {
@@ -34,7 +34,6 @@ GADGETS = {
         ],
     },
 }
-LIMIT_S = 30.0
 
 
 @pytest.fixture
@@ -180,7 +179,7 @@ def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
     heard = {name: threading.Event() for name in ("first", "news")}
 
     def listen() -> None:
-        events = watcher.watch(path, LIMIT_S, resourceVersion=since)
+        events = watcher.watch(path, NEVER_S, resourceVersion=since)
         for name, event in heard.items():
             assert next(events)["object"]["metadata"]["name"] == name
             event.set()
@@ -189,7 +188,7 @@ def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
     thread.start()
     worker.api.create(path, {"metadata": {"name": "first"}})
     assert heard["first"].wait(hang_s())  # the watch has begun
-    door.delay_s = 2 * LIMIT_S
+    door.delay_s = NEVER_S
     worker.api.create(path, {"metadata": {"name": "news"}})
     assert heard["news"].wait(hang_s())
     thread.join(hang_s())
@@ -201,13 +200,11 @@ def test_a_cut_ends_a_watch_and_lets_the_next_one_in(
     path = CONFIGMAPS.format(namespace)
     worker.api.create(path, {"metadata": {"name": "there"}})
     api = through(door, worker)
-    events = api.watch(path, 2 * LIMIT_S)
+    events = api.watch(path, NEVER_S)
     assert next(events)["object"]["metadata"]["name"] in ("there", "kube-root-ca.crt")
-    started_s = time.monotonic()
     door.cut()
     with contextlib.suppress(Unreachable):
         list(events)
-    assert time.monotonic() - started_s < LIMIT_S
     assert api.get(f"{path}/there")["metadata"]["name"] == "there"
 
 

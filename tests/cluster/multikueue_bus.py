@@ -43,11 +43,10 @@ from berthmaster.messages.workload import Held, HoldReleased, MoveRequested, Wor
 from tests.bus.tools import Lines, Settings
 from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile
-from tests.support.patience import ANSWER_S, hang_s
+from tests.support.patience import ANSWER_S, Patience, hang_s
 
 T = TypeVar("T")
 LIMIT_S: Final = 60.0
-WHY_LIMIT_S: Final = 10.0
 FLEET: Final = [subjects.ALL_FLEET]
 
 
@@ -306,13 +305,12 @@ class Bus:
         async def ask() -> WhyReply:
             assert self._conn is not None
             subject = subjects.api(tenant, "why")
-            body, deadline_s = b'{"id":"%s"}' % workload.encode(), time.monotonic() + WHY_LIMIT_S
+            body, patience = b'{"id":"%s"}' % workload.encode(), Patience(f"why {name}")
             while True:
                 try:
                     answer = API_REPLIES.decode((await self._conn.request(subject, body)).data)
-                except NoAnswer:
-                    if time.monotonic() > deadline_s:
-                        raise
+                except NoAnswer as error:
+                    patience.look(error)
                     continue
                 assert isinstance(answer, WhyReply), answer
                 return answer

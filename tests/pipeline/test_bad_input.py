@@ -28,7 +28,6 @@ from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 from tests.pipeline.forge import MODEL, forged
 from tests.support.patience import ANSWER_S, hang_s
 
-LIMIT_S = 15.0
 WITHDRAW_AFTER_S = 6.0
 SETTINGS = IMPATIENT | {
     "BERTH_SCORER_WITHDRAW_AFTER_S": f"{WITHDRAW_AFTER_S:g}",
@@ -77,9 +76,9 @@ async def ask(berth: Client, verb: str, body: bytes) -> Any:
     return API_REPLIES.decode(reply.data)
 
 
-async def until(what: Any, limit_s: float = LIMIT_S) -> Any:
+async def until(what: Any) -> Any:
     """Wait for something that services do in their own time; what it says when it is true."""
-    async with asyncio.timeout(limit_s):
+    async with asyncio.timeout(hang_s()):
         while not (found := await what()):
             await asyncio.sleep(0.1)
         return found

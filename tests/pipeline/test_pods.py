@@ -18,12 +18,11 @@ from typing import Any
 import yaml
 
 from berthmaster.runtime.ports import free_ports
-from tests.pipeline.running import alive, children_of, environment, gone_within, run_berth
-from tests.support.patience import hang_s
+from tests.pipeline.running import alive, children_of, environment, run_berth, wait_until_gone
+from tests.support.patience import Patience, hang_s
 from tests.support.ports import free_block
 
 LIMIT_S = 120.0  # a dozen processes on a machine that has other things to do
-END_LIMIT_S = 7.5  # five, and what a busy machine adds
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",
@@ -85,10 +84,10 @@ class Pod:
 
     def until(self, true: Callable[[], object], what: str) -> None:
         """Wait, as long as it runs."""
-        deadline = time.monotonic() + LIMIT_S
+        patience = Patience(what)
         while not true():
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"{what}: {self.log.read_text()}"
+            patience.look(self.log.read_text())
             time.sleep(0.05)
 
 
@@ -140,7 +139,7 @@ PIPELINE_IS_UP = (
 )
 
 
-def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(
+def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_by_itself(
     tmp_path: Path,
 ) -> None:
     with serve_hub(tmp_path / "hub") as hub:
@@ -199,22 +198,20 @@ def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_t
                 "figures-berlin",
                 "start",
             }
-            assert ends_in_time(agent)
-        assert ends_in_time(hub)
+            assert ends_by_itself(agent)
+        assert ends_by_itself(hub)
         assert secret["agent.creds"].strip() not in hub.log.read_text() + agent.log.read_text()
 
 
-def ends_in_time(running: Pod) -> bool:
-    """SIGTERM: it and its children are gone in time, and it says that all is well."""
+def ends_by_itself(running: Pod) -> bool:
+    """Whether a pod and its children end after SIGTERM, none of them by force (exit code 4)."""
     children = children_of(running.process.pid)
     assert children
-    began_s = time.monotonic()
     running.process.send_signal(signal.SIGTERM)
     code = running.process.wait(hang_s())
-    took_s = time.monotonic() - began_s
-    said = running.log.read_text()[-3000:]
-    assert (code, took_s < END_LIMIT_S) == (0, True), (code, took_s, said)
-    return gone_within(children, 0.5)
+    assert code == 0, (code, running.log.read_text()[-3000:])
+    wait_until_gone(children)
+    return True
 
 
 def test_children_die_with_a_pod_that_is_killed(tmp_path: Path) -> None:
@@ -222,7 +219,7 @@ def test_children_die_with_a_pod_that_is_killed(tmp_path: Path) -> None:
         hub.until(lambda: len(children_of(hub.process.pid)) == 9, "all are started")
         children = children_of(hub.process.pid)
         hub.process.kill()
-        assert gone_within(children, 5)
+        wait_until_gone(children)
         assert not any(alive(pid) for pid in children)
 
 

@@ -31,9 +31,9 @@ POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.05
 
 
-# Limits of services within which a machine that is free has long answered. Where they are reached
-# for slowness alone, right results turn into others: an answer into "nobody knows", a placement into
-# another one, a cluster into a silent one. Tests of such a limit set it themselves.
+# Limits of services within which a machine that is free has long answered. Reached for slowness
+# alone, they make wrong results: "nobody knows" of an answer, a second placement of a placement, a
+# silent cluster of one that lives. Tests of such a limit set it themselves.
 PATIENT: Final[dict[str, str]] = {
     "BERTH_STALL_LIMIT_S": "600",
     "BERTH_GATEWAY_SETTLE_LIMIT_S": "20",

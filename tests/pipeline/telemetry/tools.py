@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, TypeVar
@@ -20,22 +20,11 @@ from nats.aio.msg import Msg
 from berthmaster.bus.subjects import agent_of_all_clusters
 from berthmaster.messages.families import TELEMETRY
 from berthmaster.messages.telemetry import NodeTelemetry
-from tests.support.patience import hang_s
+from tests.support.patience import hang_s, wait_until
 
 T = TypeVar("T")
 
-LIMIT_S = 20.0
 SERVE = (sys.executable, "-m", "berthmaster.cli.main", "serve", "telemetry")
-
-
-def eventually(look: Callable[[], T | None], what: str, limit_s: float = LIMIT_S) -> T:
-    """Look until there is something to see."""
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if seen := look():
-            return seen
-        time.sleep(0.01)
-    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 class Agent:
@@ -71,19 +60,18 @@ class Agent:
 
     def until(self, name: str) -> dict[str, Any]:
         """Wait for the first such line."""
-        return eventually(lambda: self.events(name), f"{name!r} in {self.lines}")[0]
+        return wait_until(lambda: self.events(name), f"{name!r} in {self.lines}")[0]
 
-    def end(self, limit_s: float = LIMIT_S) -> int:
+    def end(self) -> int:
         """Wait for its end; the exit code."""
-        code = self.process.wait(limit_s)
-        self._reader.join(limit_s)
+        code = self.process.wait(hang_s())
+        self._reader.join(hang_s())
         return code
 
-    def stop(self) -> tuple[int, float]:
-        """SIGTERM; the exit code, and the seconds that it took."""
-        asked_s = time.monotonic()
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
         self.process.terminate()
-        return self.end(), time.monotonic() - asked_s
+        return self.end()
 
     def get(self, path: str) -> tuple[int, str]:
         """Ask its status pages."""
@@ -165,7 +153,7 @@ class Listener:
             heard = self.messages(node)
             return heard[:count] if len(heard) >= count else None
 
-        return eventually(enough, f"{count} messages of {node}")
+        return wait_until(enough, f"{count} messages of {node}")
 
     def __enter__(self) -> Self:
         self._thread.start()
