@@ -15,7 +15,7 @@ from tests.controlplane.api import Api, ApiError, documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.support.patience import hang_s
+from tests.support.patience import hang_s, until
 
 ROLE: Final = (
     Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
@@ -148,9 +148,8 @@ async def test_rights_that_are_taken_away_delay_and_lose_nothing(
         worker.api.delete(binding)
         await asyncio.sleep(1.0)
         await berlin.cancel("train")
-        await asyncio.sleep(3.0)
+        await until(lambda: "cannot stop yet" in berlin.words(), "it says why it does not stop")
         assert await berlin.kinds("train") == ["Claimed", "Running", "CancelRequested"]
-        assert "cannot stop yet" in berlin.words()
         made = {key: kept[key] for key in ("roleRef", "subjects")}
         worker.api.create(
             binding.rpartition("/")[0], {"metadata": {"name": "berthmaster-executor"}} | made

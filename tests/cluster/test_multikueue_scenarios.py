@@ -241,7 +241,7 @@ def test_an_urgent_job_preempts_in_one_cluster_and_not_in_two(
     full = {"default": {**QUOTAS["default"], "nvidia.com/gpu": "1"}}
     how = {"clusters": [ONE, TWO], "worker_quotas": {ONE: full, TWO: full}}
     with rigged(planes, namespace, tmp_path, told=(ONE, TWO), **how) as rig:
-        rig.flags = ("--patience-s", "60")
+        rig.flags = ("--patience-s", "600")  # none is taken back for slowness
         planes.hub.api.apply(builders.priority_class("urgent", 1000))
         for worker in (ONE, TWO):
             queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
@@ -257,6 +257,8 @@ def test_an_urgent_job_preempts_in_one_cluster_and_not_in_two(
         rig.submit("urgent", labels={PRIORITY: "urgent"})
         rig.until_told("urgent", f"admitted {ONE}", f"running {ONE}")
         rig.until(lambda: f"evicted {ONE}" in rig.story("first"), "the lesser one made room")
+        rig.until(lambda: running_in(rig.k, "first", WORKERS) == [], "its pods are gone")
+        rig.until(lambda: running_in(rig.k, "urgent", WORKERS) == [ONE], "the urgent one runs")
         time.sleep(QUIET_S)
         assert rig.story("second")[-1] == f"running {TWO}"
         assert running_in(rig.k, "second", WORKERS) == [TWO]

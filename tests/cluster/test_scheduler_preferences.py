@@ -34,19 +34,6 @@ def fill(plane: Plane, namespace: str, node: str, gpus: int, cpu: int = 1) -> No
     )
 
 
-def wait_alone(plane: Plane, namespace: str) -> None:
-    """Until no pod of the story before is left on a node: names of nodes are used again."""
-
-    def alone() -> bool:
-        pods = plane.api.items("/api/v1/pods")
-        return all(
-            pod["metadata"]["namespace"] == namespace or not pod["spec"].get("nodeName")
-            for pod in pods
-        )
-
-    wait_until(alone, "nobody else's pods", poll_s=0.2)
-
-
 async def runs_on(berlin: Site, name: str) -> tuple[PodBinding, ...]:
     """Where its pods are, as its executor tells the log."""
     running = await berlin.until(name, "Running")
@@ -105,7 +92,6 @@ async def test_of_a_gang_those_run_elsewhere_for_whom_their_nodes_have_no_room(
 ) -> None:
     worker = planes.workers[0]
     wait_open(worker, make_nodes(worker, [gpu_node("n1"), gpu_node("n2"), gpu_node("n3")]))
-    wait_alone(worker, namespace)
     async with site(worker, namespace, tmp_path) as berlin:
         fill(worker, namespace, "n2", gpus=8)
         attempt = await berlin.place(job(count=3, gpus=4, run_s="forever"), "n1", "n1", "n2")

@@ -4,7 +4,7 @@ A node is made complete, its status and readiness with it, in one call, as a kub
 registers: a thousand take some seconds. Labels are those of GPU feature discovery.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -162,12 +162,31 @@ def _discovered(model: str, count: int, memory_mib: int) -> dict[str, str]:
 
 
 def make_nodes(plane: Plane, nodes: Iterable[Node]) -> list[str]:
-    """Register them all; their names. They are ready when this returns."""
+    """Register them all; their names. They are ready when this returns.
+
+    Names are used again from test to test. So what an earlier test has left on nodes of these names
+    goes first: it would take their room, and a busy machine takes a while to remove it."""
     now = datetime.now(UTC)
     bodies = [node.document(now) for node in nodes]
+    names = {str(body["metadata"]["name"]) for body in bodies}
+    wait_until(lambda: not _left_on(plane, names), "pods of earlier tests are gone", poll_s=0.1)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         list(threads.map(lambda body: plane.api.create("/api/v1/nodes", body), bodies))
     return [str(body["metadata"]["name"]) for body in bodies]
+
+
+def _left_on(plane: Plane, nodes: Collection[str]) -> int:
+    """Delete the pods on these nodes whose namespaces are going; how many there are."""
+    spaces = [each["metadata"] for each in plane.api.items("/api/v1/namespaces")]
+    found = 0
+    for space in spaces:
+        if "deletionTimestamp" not in space:
+            continue
+        path = f"/api/v1/namespaces/{space['name']}/pods"
+        if here := [pod for pod in plane.api.items(path) if pod["spec"].get("nodeName") in nodes]:
+            found += len(here)
+            plane.api.delete(path, gracePeriodSeconds=0)
+    return found
 
 
 def wait_open(plane: Plane, names: Iterable[str]) -> None:
