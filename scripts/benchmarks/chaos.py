@@ -73,7 +73,7 @@ async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
                 async with up.away("nats-server"):
                     await asyncio.sleep(AWAY_S)
             if jobs.offered < total:  # else there may be nothing left that could end
-                await jobs.goes_on(20, limit_s=60.0)
+                await jobs.goes_on(20)
     took_s = time.monotonic() - began_s
     async with up.client() as berth:
         report = await so_far_so_good(up, berth)

@@ -32,7 +32,7 @@ from tests.controlplane import node as nodes
 from tests.controlplane.logs import reach
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-from tests.support.patience import ANSWER_S
+from tests.support.patience import ANSWER_S, wait_until
 from tests.unit.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
 
 GPUS = [f"GPU-{number:08x}-3f7a-4f6e-9f0e-0123456789ab" for number in range(2)]
@@ -50,7 +50,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
     ):
         pods = Pods(ProcFolder(Path("/proc")), time.monotonic)
         node.run_pod("train", RESOURCE, 1)
-        nodes.until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
+        wait_until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
 
         # Whose processes they are: by the control groups that kubelet and runc have made.
         pods.begin()
@@ -65,7 +65,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
         reader = NvmlReader(driver, pods)
         reader.open(0.0)
         source = Held(reader, kubelet)
-        nodes.until(
+        wait_until(
             lambda: any(gpu.holders for gpu in source.read(time.monotonic())[0].gpus),
             "the kubelet says who was given what",
         )
@@ -105,7 +105,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
 
         # The pod goes, and the kubelet says so.
         node.stop_pod("train")
-        nodes.until(lambda: not node.pids(), "the pod has ended")
+        wait_until(lambda: not node.pids(), "the pod has ended")
         pods.begin()
         assert pods.pod_of(pid) is None
 
@@ -113,7 +113,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
             kubelet.ask()
             return not any(gpu.holders for gpu in source.read(2.0)[0].gpus)
 
-        nodes.until(nobodys, "the kubelet has taken the GPU back")
+        wait_until(nobodys, "the kubelet has taken the GPU back")
         source.close()
 
 
@@ -203,7 +203,7 @@ async def on_a_kubelet(node_name: str, pod: str, namespace: str) -> AsyncIterato
             )
             node = owned.enter_context(nodes.running(Path(folder), node_name))
             node.run_pod(pod, namespace=namespace, args=("train",))
-            nodes.until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
+            wait_until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
             return node
 
         try:
