@@ -1,10 +1,43 @@
 """The clock that waits of tests are counted on."""
 
+import ast
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.patience import HANG_S, Hung, Patience, eventually, slowness, until, wait_until
+
+TESTS = Path(__file__).resolve().parents[2]
+BARRED_FROM = (
+    "unit",
+    "simulation",
+    "gpu",
+)  # no other processes, virtual time, a driver's own times
+
+
+def seconds_waited_for(text: str) -> Iterator[str]:
+    """Yield each wait whose limit is a number of seconds, as its source."""
+    waits = {"asyncio.timeout": 0, "asyncio.wait_for": 1}
+    for call in ast.walk(ast.parse(text)):
+        if not isinstance(call, ast.Call) or (name := ast.unparse(call.func)) not in waits:
+            continue
+        limits = call.args[waits[name] : waits[name] + 1]
+        for limit in limits:
+            if isinstance(limit, ast.Constant) and isinstance(limit.value, int | float):
+                yield ast.unparse(call)
+
+
+def test_tests_of_processes_wait_for_no_number_of_seconds() -> None:
+    assert list(seconds_waited_for("asyncio.timeout(5)")) == ["asyncio.timeout(5)"]
+    found = {
+        f"{path.relative_to(TESTS)}: {wait}"
+        for path in TESTS.rglob("*.py")
+        if path.relative_to(TESTS).parts[0] not in BARRED_FROM
+        for wait in seconds_waited_for(path.read_text())
+    }
+    assert found == set(), "use tests/support/patience.py"
 
 
 class Machine:
