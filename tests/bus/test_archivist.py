@@ -41,7 +41,7 @@ from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, RunSpec, Submitted
 from berthmaster.runtime.service import Context
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
-from tests.support.patience import eventually, hang_s
+from tests.support.patience import ANSWER_S, eventually, hang_s
 
 NOW: dict[str, Any] = {"story_after_s": 0.0, "tombstone_days": 30.0, "decision_after_s": 0.0}
 
@@ -163,7 +163,7 @@ async def test_a_story_too_long_for_one_message_is_archived_in_several(server: S
                 **common, after=0, cluster="c1", attempt=1, pods=(), request=big, decision=1
             )
             for _ in range(4):  # void, and part of the story all the same
-                await conn.request(event_subject(late), encode(late))
+                await conn.request(event_subject(late), encode(late), timeout_s=ANSWER_S)
             after = (await in_log(conn, name))[-1]
             await store(conn, Cancelled(**common, after=after, digest="d", submitted_at_s=1.0))
         stories = [decode_story(await EventLog(conn).story("ann", name)) for name in names]
@@ -184,7 +184,7 @@ async def test_a_story_with_an_event_of_a_newer_version_stays_and_a_dead_letter_
     async with client(server.url) as conn:
         await end(conn, "train")
         subject = subjects.workload_event("ann", "train", "paused", None)
-        await conn.request(subject, b'{"type":"workload.paused.v1"}')
+        await conn.request(subject, b'{"type":"workload.paused.v1"}', timeout_s=ANSWER_S)
         other = await end(conn, "other")
         async with archivist(server.url):
             await eventually(lambda: is_tombstone(conn, other))
@@ -220,7 +220,9 @@ async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_
             finally:
                 process.send_signal(signal.SIGKILL)
                 process.wait(hang_s())
-            await conn.request("$JS.API.INFO", b"")  # all that it had sent has arrived by now
+            await conn.request(
+                "$JS.API.INFO", b"", timeout_s=ANSWER_S
+            )  # all that it had sent has arrived by now
             for name in names:
                 if await archived(conn, name) and len(await in_log(conn, name)) == 2:
                     caught += 1
@@ -300,7 +302,7 @@ async def test_the_rate_is_kept(server: Server) -> None:
 async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
     async with client(server.url) as conn:
         for _ in range(2):
-            await conn.request(subjects.decision("all"), b"{}")
+            await conn.request(subjects.decision("all"), b"{}", timeout_s=ANSWER_S)
         library = Effects(conn)
         step = RemoveDecision(ref="r", sequence=1)
         assert await library.perform(step, b"") == Removed(ref="r")

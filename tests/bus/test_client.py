@@ -216,15 +216,21 @@ async def test_facts_are_listed_once_or_followed(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn, Client.connect(server.url) as berth:
         assert await berth.fleet() == []
         for cluster in ("berlin", "paris"):
-            await conn.request(subjects.alive(cluster), encode(alive(cluster, 1)))
+            await conn.request(
+                subjects.alive(cluster), encode(alive(cluster, 1)), timeout_s=ANSWER_S
+            )
         listed = await berth.fleet()
         assert [seen.fact for seen in listed] == [alive("berlin", 1), alive("paris", 1)]
         assert all(abs(seen.stored_at_s - berth.now()) < 10 for seen in listed)
 
         async with aclosing(berth.facts(cluster="paris")) as facts:
             assert (await anext(facts)).fact == alive("paris", 1)
-            await conn.request(subjects.alive("berlin"), encode(alive("berlin", 2)))
-            await conn.request(subjects.alive("paris"), encode(alive("paris", 2)))
+            await conn.request(
+                subjects.alive("berlin"), encode(alive("berlin", 2)), timeout_s=ANSWER_S
+            )
+            await conn.request(
+                subjects.alive("paris"), encode(alive("paris", 2)), timeout_s=ANSWER_S
+            )
             assert (await anext(facts)).fact == alive("paris", 2)
 
 
@@ -234,9 +240,13 @@ async def test_watching_begins_now_or_where_it_is_told(server: Server) -> None:
         connected(server.url, replicas=1) as conn,
         Client.connect(server.url, tenant="lab") as berth,
     ):
-        await conn.request(event_subject(submitted("a")), encode(submitted("a")))
+        await conn.request(
+            event_subject(submitted("a")), encode(submitted("a")), timeout_s=ANSWER_S
+        )
         since = await berth.last_sequence()
-        await conn.request(event_subject(submitted("b")), encode(submitted("b")))
+        await conn.request(
+            event_subject(submitted("b")), encode(submitted("b")), timeout_s=ANSWER_S
+        )
         async with aclosing(berth.watch(since=0)) as events:
             assert [(await anext(events)).event.id for _ in range(2)] == ["a", "b"]
         async with aclosing(berth.watch(since=since)) as events:
@@ -272,7 +282,7 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
             timeout_s=ANSWER_S,
         )
         async with await Connection.open(user(server, "gateway"), "gateway", log) as gateway, me:
-            await gateway.request(event_subject(first), encode(first))
+            await gateway.request(event_subject(first), encode(first), timeout_s=ANSWER_S)
 
             asked: list[bytes] = []
 
@@ -281,7 +291,7 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
                 if asked:
                     known.append(RecordedEvent(sequence=2, stored_at_s=6.0, event=last))
                 else:  # the ending is stored while the story is on its way: it must come, and once
-                    await gateway.request(event_subject(last), encode(last))
+                    await gateway.request(event_subject(last), encode(last), timeout_s=ANSWER_S)
                 asked.append(data)
                 return encode(GetReply(workload=VIEW, story=tuple(known)))
 

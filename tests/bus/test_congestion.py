@@ -159,7 +159,7 @@ async def test_who_follows_all_of_the_log_asks_for_it_without_filters(server: Se
         follower = Follower(conn, WORKLOADS, both)
         async with task(follower.run(take)):
             await until(lambda: follower.caught_up)
-            await conn.request(subjects.decision("all"), b"{}")
+            await conn.request(subjects.decision("all"), b"{}", timeout_s=ANSWER_S)
             await until(lambda: len(seen) == 2)
             assert await filters(conn, WORKLOADS) == [None]
         assert seen == [
@@ -305,5 +305,5 @@ async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_
             assert pauses[1] >= 1.15
             assert pauses[2] >= 2.35
             # It follows all the same.
-            await conn.request(subjects.queue_setting("q"), b"{}")
+            await conn.request(subjects.queue_setting("q"), b"{}", timeout_s=ANSWER_S)
             await until(lambda: seen == [1])

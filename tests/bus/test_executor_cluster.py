@@ -44,7 +44,7 @@ from berthmaster.messages.workload import (
 )
 from tests.bus.doors import with_door
 from tests.bus.tools import Lines, eventually, story, task
-from tests.support.patience import hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
@@ -330,7 +330,7 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_reported(
         await site.place("train", lasts_s=0.5)
         await site.ends("train", "Claimed", "Running")
         subject = subjects.workload_event("acme", "train", "noted", None)
-        await conn.request(subject, b'{"type":"workload.noted.v7","after":4}')
+        await conn.request(subject, b'{"type":"workload.noted.v7","after":4}', timeout_s=ANSWER_S)
         await until(lambda: lines.count("dead letter"))
         letter = lines.fields("dead letter")[0]
         assert letter["workload"] == "acme/train"

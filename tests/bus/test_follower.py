@@ -25,7 +25,7 @@ from tests.bus.tools import (
     submitted,
     task,
 )
-from tests.support.patience import hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 CONTROLS = "berth.control.>"
 
@@ -38,7 +38,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def put(conn: Connection, number: int, kind: str = "queue.q") -> int:
     """Store one numbered message in CONTROL; its sequence."""
-    reply = await patiently(lambda: conn.request(f"berth.control.{kind}", b"%d" % number))
+    reply = await patiently(
+        lambda: conn.request(f"berth.control.{kind}", b"%d" % number, timeout_s=ANSWER_S)
+    )
     sequence: int = msgspec.json.decode(reply.data)["seq"]
     return sequence
 

@@ -33,7 +33,7 @@ from tests.bus.tools import (
     submitted,
     task,
 )
-from tests.support.patience import hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 ELECTIONS_S = 300  # servers of a busy machine are slow to start and to elect
 
@@ -234,7 +234,7 @@ async def test_a_void_event_is_dropped_equally_by_every_reader(cluster: ServerCl
         # What replicas may do to differing guards, done on purpose: stored without any guard.
         stale = placed(name, first, by="stale")
         subject = subjects.workload_event("acme", name, "placed", "c1")
-        await a.request(subject, msgspec.json.encode(stale))
+        await a.request(subject, msgspec.json.encode(stale), timeout_s=ANSWER_S)
         tail = (await EventLog(a).story("acme", name))[-1].sequence
         # The next writer guards with the void event's sequence: it blocks nobody.
         third = await EventLog(b).append(placed(name, tail, by="fresh"))

@@ -283,7 +283,7 @@ async def test_facts_that_are_no_good_move_nothing_or_only_their_own_node(server
             right.replace(b"fleet.node.v1", b"fleet.node.v7"),
             right.replace(b'"cluster":"east"', b'"cluster":"west"'),  # speaks for another
         ):
-            await conn.request(subjects.node("east", "n1"), body)
+            await conn.request(subjects.node("east", "n1"), body, timeout_s=ANSWER_S)
         # A node that reports fewer GPUs than run there has none free, and is noted.
         await fleet.put(report("n2", gpus=2, pods=(pod(4, 5, 6),)))
         score = await fleet.score(free_gpus=4.0)
@@ -317,7 +317,7 @@ async def test_a_score_that_somebody_else_wrote_is_outbid_and_no_input(server: S
         await fleet.put(report(gpus=4))
         far = Stamp(epoch=2**53, counter=1)  # a scorer whose clock was far ahead
         foreign = ClusterScore(cluster="east", stamp=far, freshness="fresh", input_age_s=0.0)
-        await conn.request(subjects.score("east"), encode(foreign))
+        await conn.request(subjects.score("east"), encode(foreign), timeout_s=ANSWER_S)
         async with scorer(server.url):
             score = await fleet.score(free_gpus=4.0)
             assert score.stamp > far

@@ -22,7 +22,7 @@ from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.messages.families import DEAD_LETTERS
 from berthmaster.messages.records import DeadLetter
 from tests.bus.tools import Lines, connected, eventually, patiently, story, task
-from tests.support.patience import hang_s, until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 FILTER = "berth.control.queue.*"
 
@@ -33,7 +33,11 @@ def work(conn: Connection, handle: Callable[[Recorded], Awaitable[None]], **more
 
 async def put(conn: Connection, *names: str) -> None:
     for name in names:
-        await patiently(lambda name=name: conn.request(subjects.queue_setting(name), name.encode()))  # type: ignore[misc]
+        await patiently(
+            lambda name=name: conn.request(
+                subjects.queue_setting(name), name.encode(), timeout_s=ANSWER_S
+            )
+        )  # type: ignore[misc]
 
 
 async def pending(conn: Connection) -> tuple[int, int]:

@@ -411,7 +411,9 @@ async def test_a_tenant_that_is_added_is_heard_at_once_and_one_that_is_removed_c
         old = sign_user(bus.keys, "tenant.late", days=1)
         await push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
-            assert (await late.request("berth.api.late.get", b"{}")).data == b"refused"
+            assert (
+                await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"refused"
 
             assert remove_user(bus.keys, "tenant.late")
             await push.delete(pusher, bus.keys, "T_late")
@@ -421,7 +423,9 @@ async def test_a_tenant_that_is_added_is_heard_at_once_and_one_that_is_removed_c
         sign_user(bus.keys, "tenant.late", days=1)
         await push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
-            assert (await late.request("berth.api.late.get", b"{}")).data == b"refused"
+            assert (
+                await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"refused"
         await refused(bus, old)
         assert [each.reconnects for each in (acme, operator, pusher)] == [0, 0, 0]
 
@@ -462,7 +466,9 @@ async def test_a_jwt_that_ends_cuts_off_and_a_renewed_file_is_taken_by_itself(bu
                 await Connection.open(settings, "again", Lines(), timeout_s=5, clock_subject="")
             sign_user(bus.keys, "tenant.brief", days=1)
             await until(lambda: conn.connected, "the renewed file is taken")
-            assert (await conn.request("berth.api.brief.get", b"{}")).data == b"refused"
+            assert (
+                await conn.request("berth.api.brief.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"refused"
 
 
 @story
@@ -499,7 +505,9 @@ async def test_a_tenant_that_is_added_is_heard_by_each_of_three_servers(tmp_path
             await push.push(pusher, account_jwts(keys)["T_late"])
             for server in three.servers:
                 async with bus.user("tenant.late", server.url) as late:
-                    assert (await late.request("berth.api.late.get", b"{}")).data == b"refused"
+                    assert (
+                        await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
+                    ).data == b"refused"
             async with unchanged(bus), bus.may_all("T_evil") as evil:
                 for reply in REPLIES:
                     await evil.publish("berth.api.evil.submit", b"{}", reply=reply)
