@@ -23,12 +23,11 @@ from scripts.suite import bed, kept
 from scripts.suite.report import Row, read_report
 from scripts.suite.steps import Step, call
 from scripts.suite.summary import stability, summarize
-from scripts.suite.tiers import BUILD, CHECK_LIMIT_S, CHECKS, COMPILE, ROOT, TESTS, TIERS, Tier
+from scripts.suite.tiers import BUILD, CHECKS, COMPILE, LIMIT_S, ROOT, TESTS, TIERS, Tier
 
 MOST_REPEATED: Final = 8  # failed tests of a tier: a slow minute of the machine meets several
 FAILURES: Final = 1  # pytest's exit code when tests ran and some failed
 NO_TESTS: Final = 5  # and when nothing was collected
-BUILD_LIMIT_S: Final = 3600.0
 USAGE: Final = f"usage: scripts/test [--all] [checks] [{'] ['.join(TIERS)}] [-- PYTEST OPTION…]"
 
 
@@ -91,7 +90,7 @@ class Run:
             print(
                 f"\n== control plane: still compiling, see {self._home / 'build.log'}", flush=True
             )
-        took = build.wait(BUILD_LIMIT_S)
+        took = build.wait(LIMIT_S)
         return [
             Row(
                 "control plane", "built" if took.code == 0 else "not built", took.wall_s, took.cpu_s
@@ -141,7 +140,7 @@ def commit() -> str:
 def run_check(name: str) -> Row:
     """One static check: passed or failed, counted as one."""
     print(f"\n== {name}", flush=True)
-    took = call(CHECKS[name], CHECK_LIMIT_S)
+    took = call(CHECKS[name], LIMIT_S)
     row = Row(name, "FAILED" if took.code else "passed", took.wall_s, took.cpu_s)
     row.failed, row.passed = (1, 0) if took.code else (0, 1)
     return row
@@ -159,12 +158,12 @@ def run_tier(name: str, tier: Tier, extra: list[str], known_s: dict[str, float])
         argv = [*tier.within, *([*COMPILE, "--"] if tier.compiled else [])]
         argv += [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}"]
         argv += ["-o", f"cache_dir={scratch}/cache", *tier.options, *extra]
-        took = call([*argv, *shared(folders, tier, known_s)], tier.limit_s)
+        took = call([*argv, *shared(folders, tier, known_s)], LIMIT_S)
         row = read_report(name, report)
         if took.code == FAILURES and tier.real_time and len(row.failures) <= MOST_REPEATED:
             print(f"\n== {name}, once more: {', '.join(row.failures)}", flush=True)
             report.unlink()
-            took += call([*argv, *map(str, folders), "--last-failed"], tier.limit_s)
+            took += call([*argv, *map(str, folders), "--last-failed"], LIMIT_S)
             again = read_report(name, report)
             if again.passed + again.failed + again.skipped >= len(row.failures):  # else it crashed
                 row.add_repeated(again)

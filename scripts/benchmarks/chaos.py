@@ -52,7 +52,6 @@ def pods(path: Path) -> Iterator[JobRequest]:
 
 async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
     """All of the list through the services while these suffer; what the auditor says then."""
-    up.settle_limit_s = AWAY_S
     await up.start_lasting()
     total = sum(1 for _ in pods(path))
     kills = stops = rounds = 0
@@ -74,7 +73,7 @@ async def suffer(up: Rig, path: Path) -> tuple[AuditReport, dict[str, float]]:
                 async with up.away("nats-server"):
                     await asyncio.sleep(AWAY_S)
             if jobs.offered < total:  # else there may be nothing left that could end
-                await jobs.goes_on(20, limit_s=60.0)
+                await jobs.goes_on(20)
     took_s = time.monotonic() - began_s
     async with up.client() as berth:
         report = await so_far_so_good(up, berth)

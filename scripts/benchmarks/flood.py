@@ -86,7 +86,7 @@ async def send(url: str, keys: Path) -> None:
         answered = 0
         all_answered = asyncio.Event()
 
-        def take(_subject: bytes, _reply: bytes, _body: bytes) -> None:
+        def take(_subject: bytes, _reply: bytes, _headers: bytes, _body: bytes) -> None:
             nonlocal answered
             answered += 1
             if answered == MESSAGES:

@@ -108,7 +108,7 @@ async def suffer(
         began_s = time.monotonic()
         async with answers(jobs) as answered:
             over_s = await harm(up, jobs, figures)
-            await jobs.goes_on(40, limit_s=60.0)
+            await jobs.goes_on(40)
             figures["recovered_s"] = time.monotonic() - over_s
             figures.setdefault("unanswered_s", answered.unanswered_s(began_s))
         acknowledged = jobs.offered

@@ -28,7 +28,7 @@ from scripts.benchmarks.packers import WHOLE, report_of
 from tests.controlplane.api import ApiError, Object, Unreachable
 from tests.controlplane.nodes import GPU, Node, make_nodes, wait_open
 from tests.controlplane.plane import ADMIN, ADMINS, Plane
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
 NAMESPACE: Final = "bench"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -185,7 +185,7 @@ class Cluster:
     ) -> None:
         self._bindings.end()
         if kind is None:
-            until(self._empty, "no pod left", CLEAN_LIMIT_S, poll_s=1.0)
+            wait_until(self._empty, "no pod left", poll_s=1.0)
 
     def _empty(self) -> bool:
         with suppress(Unreachable, ApiError):  # a minute is all that one call may take

@@ -17,6 +17,7 @@ from scripts.suite.tiers import ROOT
 SOURCES: Final = (
     "tests/bed",
     "tests/controlplane",
+    "tests/support/patience.py",
     "tests/support/warm.py",
     "services/berthmaster/kubernetes",
     "services/berthmaster/runtime/children.py",

@@ -25,7 +25,6 @@ from tests.controlplane.planes import Planes
 OURS = "berthmaster.dev/dispatcher"
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 QUIET_S = 2.5  # longer than the second in which Kueue gathers news: long enough to see nothing
-STARTING_S = 60.0
 # Why a Workload has no quota: up to 0.19, and from 0.20 on (in 0.19 behind a gate of Kueue's).
 REASONS = {
     "full": ("Pending", "WaitingForQuota"),
@@ -33,8 +32,6 @@ REASONS = {
     "stopped": ("Inadmissible", "Suspended"),
     "missing": ("Inadmissible", "Misconfigured"),
 }
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -67,9 +64,9 @@ def run_on(k: Kueue, cluster: str, name: str = "train", **how: Any) -> str:
 
 
 def wait_running(k: Kueue, name: str, cluster: str) -> None:
-    k.until(lambda: k.cluster_of(name) == cluster, f"{cluster} chosen", STARTING_S)
+    k.until(lambda: k.cluster_of(name) == cluster, f"{cluster} chosen")
     k.until(lambda: k.has(name, "Admitted"), "admitted on the hub")
-    k.until(lambda: running(k, name, cluster), f"{name} runs on {cluster}", STARTING_S)
+    k.until(lambda: running(k, name, cluster), f"{name} runs on {cluster}")
 
 
 def running(k: Kueue, name: str, cluster: str) -> bool:
@@ -109,7 +106,7 @@ def test_nothing_moves_until_we_nominate_then_the_job_runs_there_and_its_end_com
     assert prebuilt == workload["metadata"]["name"]
     assert "managedBy" not in double["spec"], "the worker's own controller runs it"
 
-    k.until(lambda: k.has("train", "Finished"), "the end", STARTING_S)
+    k.until(lambda: k.has("train", "Finished"), "the end")
     finished = condition_of(k.workload("train") or {}, "Finished")
     assert finished is not None
     assert finished["reason"] == "Succeeded"
@@ -123,7 +120,7 @@ def test_nothing_moves_until_we_nominate_then_the_job_runs_there_and_its_end_com
 def test_a_failed_job_is_told_as_failed(k: Kueue) -> None:
     submit(k, run_s="0.5", exit_code=3)
     k.nominate("train", [ONE])
-    k.until(lambda: k.has("train", "Finished"), "the end", STARTING_S)
+    k.until(lambda: k.has("train", "Finished"), "the end")
     finished = condition_of(k.workload("train") or {}, "Finished")
     assert finished is not None
     assert finished["reason"] == "Failed"
@@ -534,7 +531,7 @@ def test_where_nothing_clears_nominations_the_worker_runs_while_the_hub_waits_fo
     with Kueue(planes, namespace, options=options) as k:
         submit(k)
         k.nominate("train", [ONE])
-        k.until(lambda: running(k, "train", ONE), "it runs on the worker", STARTING_S)
+        k.until(lambda: running(k, "train", ONE), "it runs on the worker")
         time.sleep(QUIET_S * 2)
         assert k.nominated("train") == [ONE], "Kueue cannot clear what it did not write"
         assert (k.state_of("train"), k.cluster_of("train")) == ("Pending", "")
@@ -584,7 +581,7 @@ def test_a_workload_with_quota_and_eviction_but_no_admission_ends_the_manager_at
     assert k.has("train", "QuotaReserved")
     for _ in range(2):
         k.start_manager("hub")
-        k.until(lambda: not k.runs("hub"), "the manager's end", STARTING_S)
+        k.until(lambda: not k.runs("hub"), "the manager's end")
 
     # What cures it: its job goes, and its finalizer, which nobody else takes off.
     hub = k.planes.hub.api
@@ -625,7 +622,7 @@ def test_a_worker_that_is_away_keeps_its_job_and_is_found_again(k: Kueue) -> Non
 
     k.planes[ONE].start_api_server()
     k.until(lambda: active(cluster) == "True Active", "the hub finds it again")
-    k.until(lambda: k.has("train", "Finished"), "the end", STARTING_S)
+    k.until(lambda: k.has("train", "Finished"), "the end")
 
 
 def test_a_worker_lost_for_too_long_gives_the_job_to_another(
@@ -716,7 +713,7 @@ def test_a_kubeconfig_that_could_leak_is_refused_and_a_good_one_is_taken(k: Kueu
         k.give_kubeconfig(ONE, spoiled(good, how))
         k.until(lambda: told() == ("False", "InsecureKubeConfig"), f"{how} refused")
         k.give_kubeconfig(ONE, good)
-        k.until(lambda: told() == ("True", "Active"), "the good one taken", STARTING_S)
+        k.until(lambda: told() == ("True", "Active"), "the good one taken")
 
     k.planes.hub.api.delete(f"/api/v1/namespaces/kueue-system/secrets/{ONE}-kubeconfig")
     k.until(lambda: told() == ("False", "BadKubeConfig"), "no Secret")
@@ -768,7 +765,7 @@ def test_on_a_worker_quota_goes_by_priority_and_the_one_who_waits_is_told_what_i
             return {}
 
         local("first")
-        k.until(lambda: running(k, "first", ONE), "the first runs", STARTING_S)
+        k.until(lambda: running(k, "first", ONE), "the first runs")
         local("second")
         k.until(lambda: condition_of(workload("second"), "QuotaReserved"), "the second is told")
         told = condition_of(workload("second"), "QuotaReserved")
@@ -792,7 +789,7 @@ def test_on_a_worker_quota_goes_by_priority_and_the_one_who_waits_is_told_what_i
 
         # The first goes: the urgent one is next, not the older one.
         worker.delete(f"{jobs}/first")
-        k.until(lambda: running(k, "third", ONE), "the urgent one runs", STARTING_S)
+        k.until(lambda: running(k, "third", ONE), "the urgent one runs")
         assert condition_of(workload("second"), "Admitted") is None or not running(k, "second", ONE)
 
 
@@ -816,7 +813,7 @@ def test_preemption_evicts_the_less_important(planes: Planes, namespace: str, no
             labels={"kueue.x-k8s.io/priority-class": "urgent"},
         )
         worker.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", body)
-        k.until(lambda: running(k, "urgent", ONE), "the urgent one runs", STARTING_S)
+        k.until(lambda: running(k, "urgent", ONE), "the urgent one runs")
 
         # To the hub it is an eviction like any other.
         k.until(lambda: k.cluster_of("train") == "", "the hub is told")

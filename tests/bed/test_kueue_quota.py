@@ -19,11 +19,8 @@ from tests.controlplane.kueue.rows import NEVER, ROWS, WAITS, Documents, Row
 from tests.controlplane.kueue.setup import API, HERE, SYSTEM
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-
-LIMIT_S = 90.0
 AT_ONCE = 8
 ACTIVE, RESERVED = "Active", "QuotaReserved"
 Json = dict[str, Any]
@@ -115,15 +112,15 @@ def test_what_kueue_lets_in(worker: Plane, namespace: str) -> None:
     table.make(Documents.cohorts)
     queues = table.make(Documents.queues)
     table.make(Documents.local_queues)
-    until(lambda: not table.queues_not_active(queues), "queues", LIMIT_S, poll_s=0.2)
+    wait_until(lambda: not table.queues_not_active(queues), "queues", poll_s=0.2)
 
     running = table.make(Documents.running)
-    until(lambda: not table.without_quota(running), "what runs", LIMIT_S, poll_s=0.2)
+    wait_until(lambda: not table.without_quota(running), "what runs", poll_s=0.2)
     coming = table.make(Documents.coming)
-    until(lambda: not table.undecided(coming), "what is on its way", LIMIT_S, poll_s=0.2)
+    wait_until(lambda: not table.undecided(coming), "what is on its way", poll_s=0.2)
 
     asked = table.make(lambda row: iter([row.asked()]))
-    until(lambda: not table.undecided(asked), "an answer to all", LIMIT_S, poll_s=0.2)
+    wait_until(lambda: not table.undecided(asked), "an answer to all", poll_s=0.2)
     other: dict[str, object] = {}
     for what, became in table.became().items():
         then = table.rows[what].row.then

@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.build import KUBERNETES_VERSION
 from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
@@ -19,11 +17,9 @@ from tests.controlplane.nodes import (
 )
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
 MEMORY_LIMIT_BYTES = 4 * 1024**3
-LIMIT_S = 60.0
-pytestmark = pytest.mark.timeout(240)
 
 
 def status_of(api: Api, method: str, path: str, body: object = None) -> int:
@@ -87,16 +83,14 @@ def test_four_pods_of_eight_gpus_wait_for_room_and_run_to_the_end(
     worker.api.create(jobs_path(namespace), gpu_job("gang", pods=4, gpus=8, run_s="forever"))
 
     # Two fit; the scheduler says of the others why not.
-    until(
-        lambda: phases(worker, namespace) == ["Pending"] * 2 + ["Running"] * 2, "two run", LIMIT_S
-    )
+    wait_until(lambda: phases(worker, namespace) == ["Pending"] * 2 + ["Running"] * 2, "two run")
     # Of a node that is new it says another thing, until the node controller has seen it ready.
     why = "0/4 nodes are available: 4 Insufficient nvidia"
-    until(lambda: reasons(worker, namespace) == {why}, "told why", LIMIT_S)
+    wait_until(lambda: reasons(worker, namespace) == {why}, "told why")
 
     # Room comes, and the other two go there.
     make_nodes(worker, [gpu_node("c"), gpu_node("d")])
-    until(lambda: phases(worker, namespace) == ["Running"] * 4, "all run", LIMIT_S)
+    wait_until(lambda: phases(worker, namespace) == ["Running"] * 4, "all run")
     pods = worker.api.items(pods_path(namespace))
     assert sorted(pod["spec"]["nodeName"] for pod in pods) == ["a", "b", "c", "d"]
 
@@ -127,9 +121,9 @@ def test_a_deleted_job_takes_its_pods_along(planes: Planes, namespace: str) -> N
     worker = planes.workers[2]
     make_nodes(worker, [gpu_node("a")])
     worker.api.create(jobs_path(namespace), gpu_job("long", pods=2, run_s="forever"))
-    until(lambda: phases(worker, namespace) == ["Running"] * 2, "both run", LIMIT_S)
+    wait_until(lambda: phases(worker, namespace) == ["Running"] * 2, "both run")
     worker.api.delete(jobs_path(namespace, "long"))
-    until(lambda: phases(worker, namespace) == [], "none left", LIMIT_S)
+    wait_until(lambda: phases(worker, namespace) == [], "none left")
 
 
 def test_nodes_offer_whole_gpus_slices_and_shares(planes: Planes) -> None:
@@ -158,7 +152,7 @@ def test_nodes_offer_whole_gpus_slices_and_shares(planes: Planes) -> None:
     }
     # The API server gives every new node a taint until the node controller has seen it ready.
     path = "/api/v1/nodes/whole"
-    until(lambda: worker.api.get(path)["spec"]["taints"] == [taint], "its own taint alone", LIMIT_S)
+    wait_until(lambda: worker.api.get(path)["spec"]["taints"] == [taint], "its own taint alone")
     labels = worker.api.get(path)["metadata"]["labels"]
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-L4"
     assert labels["nvidia.com/gpu.count"] == "4"
@@ -178,9 +172,9 @@ def test_a_node_goes_down_and_comes_back(planes: Planes) -> None:
         ]
 
     take_down(worker, "a")
-    until(lambda: sorted(tainted()) == ["a NoExecute", "a NoSchedule"], "taints of a", LIMIT_S)
+    wait_until(lambda: sorted(tainted()) == ["a NoExecute", "a NoSchedule"], "taints of a")
     bring_back(worker, "a")
-    until(lambda: tainted() == [], "no taints", LIMIT_S)
+    wait_until(lambda: tainted() == [], "no taints")
 
 
 def test_a_thousand_nodes_are_there_at_once(planes: Planes) -> None:
@@ -222,7 +216,7 @@ def test_a_token_may_do_what_its_role_says_and_nothing_else(planes: Planes, name
     def status(method: str, path: str, body: object = None) -> int:
         return status_of(reader, method, path, body)
 
-    until(lambda: status("GET", pods_path(namespace)) == 200, "allowed", LIMIT_S)
+    wait_until(lambda: status("GET", pods_path(namespace)) == 200, "allowed")
     assert status("GET", f"/api/v1/namespaces/{namespace}/secrets") == 403
     assert status("GET", "/api/v1/namespaces/default/pods") == 403
     assert status("GET", "/api/v1/pods") == 403
@@ -235,7 +229,7 @@ def test_a_token_may_do_what_its_role_says_and_nothing_else(planes: Planes, name
 
     # What is gone may do nothing, though its token has an hour left.
     worker.api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/reader")
-    until(lambda: status("GET", pods_path(namespace)) == 401, "refused", LIMIT_S)
+    wait_until(lambda: status("GET", pods_path(namespace)) == 401, "refused")
 
 
 def test_a_certificate_makes_any_user_of_any_group(planes: Planes, namespace: str) -> None:
@@ -248,7 +242,7 @@ def test_a_certificate_makes_any_user_of_any_group(planes: Planes, namespace: st
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     worker.api.create(f"{rbac}/rolebindings", bind)
     anna, bert = worker.api_for("anna", ["ops"]), worker.api_for("bert")
-    until(lambda: status_of(anna, "GET", pods_path(namespace)) == 200, "allowed", LIMIT_S)
+    wait_until(lambda: status_of(anna, "GET", pods_path(namespace)) == 200, "allowed")
     assert status_of(anna, "POST", pods_path(namespace), {}) == 403
     assert status_of(bert, "GET", pods_path(namespace)) == 403
     assert status_of(worker.api_for(), "GET", pods_path(namespace)) == 403  # nobody in particular

@@ -9,7 +9,7 @@ import pytest
 
 from tests.controlplane import build
 from tests.controlplane.build import HERE, SOURCES, BuildFailed, Unavailable
-from tests.controlplane.processes import until
+from tests.support.patience import hang_s, wait_until
 
 GO = """#!/bin/sh
 echo "$*" >>"$GO_CALLS"
@@ -99,8 +99,8 @@ def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(
 ) -> None:
     folder = build.cache_root(environment) / build.cache_key()
     with in_another_process(environment | {"GO_WAITS": "60"}) as killed:
-        until(lambda: calls(environment), "Go at work", 20)
-        until(lambda: list(folder.glob(".*etcd")), "half a program", 20)
+        wait_until(lambda: calls(environment), "Go at work")
+        wait_until(lambda: list(folder.glob(".*etcd")), "half a program")
         killed.send_signal(signal.SIGKILL)
     assert [path.name for path in folder.iterdir() if path.name != "lock"] == [".unfinished-etcd"]
     with pytest.raises(Unavailable):
@@ -112,7 +112,7 @@ def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(
 def test_two_builds_at_a_time_compile_once(environment: dict[str, str]) -> None:
     slow = environment | {"GO_WAITS": "0.3"}
     with in_another_process(slow) as one, in_another_process(slow) as other:
-        texts = [each.communicate(timeout=40)[0].decode() for each in (one, other)]
+        texts = [each.communicate(timeout=hang_s())[0].decode() for each in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], texts
     made = calls(environment)  # the kubelet too, where this machine can run one
     assert len(made) == len(set(made))
@@ -164,19 +164,19 @@ def test_a_command_runs_after_the_build_and_learns_why_there_was_none(
 ) -> None:
     tell = ["--", "/bin/sh", "-c", 'echo "why: ${BERTH_CONTROLPLANE_MISSING-}."; exit 3']
     with in_another_process(environment, *tell) as built:
-        text = built.communicate(timeout=40)[0].decode()
+        text = built.communicate(timeout=hang_s())[0].decode()
     assert built.returncode == 3
     assert "why: ." in text
     assert "kwok done in 0 s (5 of 5)" in text
 
     bare = environment | {"PATH": str(tmp_path), "BERTH_CACHE": str(tmp_path / "other")}
     with in_another_process(bare, *tell) as lacking:
-        text = lacking.communicate(timeout=40)[0].decode()
+        text = lacking.communicate(timeout=hang_s())[0].decode()
     assert lacking.returncode == 3
     assert "why: no etcd, kube-apiserver" in text
     for ask in (build.find, build.build):
         with pytest.raises(Unavailable, match=r"^because$"):
             ask(environment | {build.MISSING: "because"})
     with in_another_process(bare) as alone:
-        alone.communicate(timeout=40)
+        alone.communicate(timeout=hang_s())
     assert alone.returncode == 75

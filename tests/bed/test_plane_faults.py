@@ -12,8 +12,8 @@ from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_conditio
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
+from tests.support.patience import NEVER_S, hang_s, wait_until
 
 CONFIGMAPS = "/api/v1/namespaces/{}/configmaps"
 GADGETS = {
@@ -34,8 +34,6 @@ GADGETS = {
         ],
     },
 }
-LIMIT_S = 30.0
-pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 
 
 @pytest.fixture
@@ -87,7 +85,7 @@ def test_an_api_server_is_started_from_any_thread_and_outlives_it(worker: Plane)
     worker.crash_api_server()
     thread = threading.Thread(target=worker.start_api_server)
     thread.start()
-    thread.join(60)
+    thread.join(hang_s())
     assert not thread.is_alive()
     time.sleep(0.2)  # it would be dead by now
     assert worker.ready()
@@ -139,7 +137,7 @@ def test_a_store_that_comes_back_holds_what_it_held(planes: Planes, namespace: s
     assert not planes.hub.ready()
     planes.etcd.start()
     for plane in planes:
-        until(plane.ready, f"{plane.name} ready", LIMIT_S)
+        wait_until(plane.ready, f"{plane.name} ready")
     assert planes.hub.api.get(f"{path}/kept")["metadata"]["name"] == "kept"
 
 
@@ -169,7 +167,7 @@ def test_every_call_through_a_slow_door_takes_that_much_longer(worker: Plane, do
     assert first_s >= 0.6
     assert second_s >= 0.6
     door.delay_s = 0
-    until(lambda: took_s(api) < 0.5, "no delay any more", LIMIT_S)
+    wait_until(lambda: took_s(api) < 0.5, "no delay any more")
 
 
 def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
@@ -181,7 +179,7 @@ def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
     heard = {name: threading.Event() for name in ("first", "news")}
 
     def listen() -> None:
-        events = watcher.watch(path, LIMIT_S, resourceVersion=since)
+        events = watcher.watch(path, NEVER_S, resourceVersion=since)
         for name, event in heard.items():
             assert next(events)["object"]["metadata"]["name"] == name
             event.set()
@@ -189,11 +187,11 @@ def test_what_a_watch_tells_comes_through_a_slow_door_at_once(
     thread = threading.Thread(target=listen)
     thread.start()
     worker.api.create(path, {"metadata": {"name": "first"}})
-    assert heard["first"].wait(LIMIT_S)  # the watch has begun
-    door.delay_s = 2 * LIMIT_S
+    assert heard["first"].wait(hang_s())  # the watch has begun
+    door.delay_s = NEVER_S
     worker.api.create(path, {"metadata": {"name": "news"}})
-    assert heard["news"].wait(LIMIT_S)
-    thread.join(LIMIT_S)
+    assert heard["news"].wait(hang_s())
+    thread.join(hang_s())
 
 
 def test_a_cut_ends_a_watch_and_lets_the_next_one_in(
@@ -202,13 +200,11 @@ def test_a_cut_ends_a_watch_and_lets_the_next_one_in(
     path = CONFIGMAPS.format(namespace)
     worker.api.create(path, {"metadata": {"name": "there"}})
     api = through(door, worker)
-    events = api.watch(path, 2 * LIMIT_S)
+    events = api.watch(path, NEVER_S)
     assert next(events)["object"]["metadata"]["name"] in ("there", "kube-root-ca.crt")
-    started_s = time.monotonic()
     door.cut()
     with contextlib.suppress(Unreachable):
         list(events)
-    assert time.monotonic() - started_s < LIMIT_S
     assert api.get(f"{path}/there")["metadata"]["name"] == "there"
 
 

@@ -3,14 +3,14 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from berthmaster.runtime.ports import free_ports
 from tests.controlplane.build import HERE, Programs
-from tests.controlplane.processes import Failed, NotYet, Process, until
+from tests.controlplane.processes import Failed, Process
+from tests.support.patience import wait_until
 
 RUN = """
 import pathlib, sys, time
@@ -34,7 +34,6 @@ def shell(tmp_path: Path, script: str) -> Process:
     return Process("script", ["/bin/sh", "-c", script], tmp_path / "logs" / "script.log")
 
 
-@pytest.mark.timeout(120)
 def test_nothing_is_left_running_when_a_test_run_is_killed(
     programs: Programs, tmp_path: Path
 ) -> None:
@@ -48,22 +47,22 @@ def test_nothing_is_left_running_when_a_test_run_is_killed(
         pids = [int(pid) for pid in run.stdout.readline().split()]
         assert [alive(pid) for pid in pids] == [True] * 5
         run.send_signal(signal.SIGKILL)
-    until(lambda: not any(alive(pid) for pid in pids), "all gone", 10)
+    wait_until(lambda: not any(alive(pid) for pid in pids), "all gone")
 
 
 def test_a_program_that_ends_by_itself_is_quoted(tmp_path: Path) -> None:
     process = shell(tmp_path, "echo first; echo no such thing >&2; exit 3")
     process.launch()
     with pytest.raises(Failed, match=r"script ended by itself: first \| no such thing"):
-        process.wait_ready(lambda: False, 10)
+        process.wait_ready(lambda: False)
 
 
 def test_a_program_that_is_not_ready_in_time_is_quoted(tmp_path: Path) -> None:
     process = shell(tmp_path, "echo thinking; exec sleep 60")
     process.launch()
-    until(lambda: "thinking" in process.said(), "it speaks", 10)
+    wait_until(lambda: "thinking" in process.said(), "it speaks")
     with pytest.raises(Failed, match=r"script ready: not within 0.1 s: thinking"):
-        process.wait_ready(lambda: False, 0.1)
+        process.wait_ready(lambda: False)
     process.kill()
     assert not process.running
 
@@ -80,10 +79,10 @@ def test_a_program_keeps_its_log_over_its_lives_and_is_quoted_from_the_last(tmp_
     first = process.pid
     with pytest.raises(Failed, match="running already"):
         process.launch()
-    until(lambda: f"I am {first}" in process.said(), "it speaks", 10)
+    wait_until(lambda: f"I am {first}" in process.said(), "it speaks")
     process.kill()
     process.launch()
-    until(lambda: f"I am {process.pid}" in process.said(), "it speaks", 10)
+    wait_until(lambda: f"I am {process.pid}" in process.said(), "it speaks")
     assert process.last_words() == f"I am {process.pid}"
     assert process.log_path.read_text() == f"I am {first}\nI am {process.pid}\n"
     process.kill()
@@ -94,12 +93,3 @@ def test_ports_are_none_that_outgoing_connections_get() -> None:
     ports = free_ports(50)
     assert len(set(ports)) == 50
     assert all(1024 < port < lowest for port in ports)
-
-
-def test_a_wait_ends_with_an_answer_or_in_time() -> None:
-    answers = iter(["", "", "yes"])
-    assert until(lambda: next(answers), "an answer", 5) == "yes"
-    started_s = time.monotonic()
-    with pytest.raises(NotYet, match=r"nothing: not within 0.2 s"):
-        until(lambda: False, "nothing", 0.2)
-    assert time.monotonic() - started_s < 30

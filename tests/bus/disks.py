@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import hang_s
+
 
 class Disk:
     """A disk of its own, which can be filled."""
@@ -30,7 +32,7 @@ def own_disk(folder: Path, size_bytes: int) -> Iterator[Disk]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     try:
-        done = subprocess.run(mount, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=hang_s(), check=False)
     except OSError as error:
         pytest.skip(f"no disk of its own to fill: {error}")
     if done.returncode:
@@ -38,4 +40,4 @@ def own_disk(folder: Path, size_bytes: int) -> Iterator[Disk]:
     try:
         yield Disk(folder)
     finally:
-        subprocess.run(["umount", str(folder)], check=True, timeout=10)
+        subprocess.run(["umount", str(folder)], check=True, timeout=hang_s())

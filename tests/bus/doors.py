@@ -10,12 +10,13 @@ from berthmaster.door.settings import DoorSettings
 from berthmaster.runtime.service import Context
 from tests.bus.shells import running
 from tests.bus.tools import Lines, connected
+from tests.support.patience import patient
 
 
 @asynccontextmanager
 async def door(url: str, **settings: Any) -> AsyncIterator[Context[DoorSettings]]:
     """One replica on this server; the streams are there."""
-    given = DoorSettings(nats_url=url, http_port=-1, **settings)
+    given = patient(DoorSettings, "door", nats_url=url, http_port=-1, **settings)
     async with running("door", given, main) as ctx:
         yield ctx
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import hang_s
+
 START_LIMIT_S = 30.0
 
 
@@ -41,7 +43,7 @@ class PostgresServer:
             user=self._user,
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=hang_s(),
             cwd=self._folder,
         )
 
@@ -60,7 +62,7 @@ class PostgresServer:
                 [str(self._programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port)],
                 capture_output=True,
                 check=False,
-                timeout=10,
+                timeout=hang_s(),
             )
             if done.returncode == 0:
                 return
@@ -72,8 +74,8 @@ class PostgresServer:
         if self._process is None:
             return
         stop = [str(self._programs / "pg_ctl"), "stop", "-D", self._data, "-m", "immediate"]
-        subprocess.run(stop, user=self._user, check=False, capture_output=True, timeout=30)
-        self._process.wait(timeout=30)
+        subprocess.run(stop, user=self._user, check=False, capture_output=True, timeout=hang_s())
+        self._process.wait(timeout=hang_s())
         self._process = None
 
 

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
+from tests.support.patience import hang_s
+
 _SIZED = re.compile(rb"(?i)^(MSG|HMSG|PUB|HPUB)\s")
 
 
@@ -67,7 +69,7 @@ class Proxy:
             self._server.close()
         self.cut()
         if self._ways:
-            await asyncio.wait(self._ways, timeout=5)
+            await asyncio.wait(self._ways, timeout=hang_s())
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -27,14 +27,17 @@ from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.runtime.service import Context
 from berthmaster.scorer.service import main
 from berthmaster.scorer.settings import ScorerSettings
-from tests.bus.shells import running, until
+from tests.bus.shells import running
+from tests.support.patience import Hung, hang_s, patient, until
 
 
 @asynccontextmanager
 async def scorer(url: str, **settings: Any) -> AsyncIterator[Context[ScorerSettings]]:
     """A scorer on this server, in this process."""
     quick = {"dead_band": 0.0, "refresh_s": 60.0} | settings
-    async with running("scorer", ScorerSettings(nats_url=url, http_port=-1, **quick), main) as ctx:
+    async with running(
+        "scorer", patient(ScorerSettings, "scorer", nats_url=url, http_port=-1, **quick), main
+    ) as ctx:
         yield ctx
 
 
@@ -52,7 +55,7 @@ def scorer_process(url: str, *flags: str) -> Iterator["subprocess.Popen[bytes]"]
     finally:
         process.send_signal(signal.SIGCONT)
         process.kill()
-        process.wait(10)
+        process.wait(hang_s())
 
 
 class Fleet:
@@ -102,7 +105,7 @@ class Fleet:
         mine = [score for score in self.scores if score.cluster == cluster]
         return max(mine, key=lambda score: score.stamp, default=None)
 
-    async def score(self, cluster: str = "east", limit_s: float = 20.0, **expected: Any) -> Any:
+    async def score(self, cluster: str = "east", **expected: Any) -> Any:
         """Wait until a cluster's newest score has these values; the score."""
 
         def fits() -> bool:
@@ -112,7 +115,7 @@ class Fleet:
             )
 
         try:
-            await until(fits, limit_s)
-        except TimeoutError:
+            await until(fits)
+        except Hung:
             raise AssertionError(f"{expected} is not in {self.last(cluster)}") from None
         return self.last(cluster)

@@ -23,10 +23,10 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
+from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 S = TypeVar("S", bound=CommonSettings)
 P = ParamSpec("P")
-LIMIT_S = 20.0
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -54,7 +54,7 @@ async def running(
         yield ctx
     finally:
         ctx.stopping.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, hang_s())
         for left in ctx.tasks:
             left.cancel()
         await asyncio.gather(*ctx.tasks, return_exceptions=True)
@@ -65,7 +65,9 @@ async def running(
 async def gateway(url: str, **settings: Any) -> AsyncIterator[Context[GatewaySettings]]:
     """A gateway on this server."""
     async with running(
-        "gateway", GatewaySettings(nats_url=url, http_port=-1, **settings), gateway_main
+        "gateway",
+        patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, **settings),
+        gateway_main,
     ) as ctx:
         yield ctx
 
@@ -75,21 +77,14 @@ async def client(url: str, *, streams: bool = True) -> AsyncIterator[Connection]
     """A connection, with the streams made."""
     settings = CommonSettings(nats_url=url)
     log = Log("client", level="error", stream=io.BytesIO())
-    async with await Connection.open(settings, "client", log, timeout_s=5) as conn:
+    async with await Connection.open(settings, "client", log, timeout_s=ANSWER_S) as conn:
         if streams:
             await ensure_streams(conn)
         yield conn
 
 
-async def until(true: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    """Wait for something that a service does in its own time."""
-    async with asyncio.timeout(limit_s):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
 async def ask(
-    conn: Connection, verb: str, body: object, *, tenant: str = "ann", timeout_s: float = 10.0
+    conn: Connection, verb: str, body: object, *, tenant: str = "ann", timeout_s: float = ANSWER_S
 ) -> ApiReply:
     """One request of a tenant."""
     data = body if isinstance(body, bytes) else encode(body)  # type: ignore[arg-type]
@@ -101,7 +96,7 @@ async def ask(
 async def order(conn: Connection, verb: str, body: object) -> ApiReply:
     """One order of an operator."""
     data = body if isinstance(body, bytes) else encode(body)  # type: ignore[arg-type]
-    reply = await conn.request(subjects.operator(verb), data, timeout_s=10.0)
+    reply = await conn.request(subjects.operator(verb), data, timeout_s=ANSWER_S)
     answer: ApiReply = API_REPLIES.decode(reply.data)
     return answer
 

@@ -18,7 +18,8 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.service import Context
 from tests.bus.shells import running
-from tests.bus.tools import Lines, Settings, accounts_of, eventually, story, until
+from tests.bus.tools import Lines, Settings, accounts_of, eventually, story
+from tests.support.patience import ANSWER_S, until
 
 USERS = ("setup", "gateway", "accounts", "tenant.acme")
 
@@ -36,7 +37,7 @@ class Bus(NamedTuple):
     async def user(self, name: str) -> AsyncIterator[Connection]:
         settings = Settings(self.server.url, creds_file(self.keys, name), inbox_prefix(name))
         async with await Connection.open(
-            settings, name, Lines(), timeout_s=10, clock_subject=""
+            settings, name, Lines(), timeout_s=ANSWER_S, clock_subject=""
         ) as conn:
             yield conn
 
@@ -83,7 +84,7 @@ async def test_who_is_added_or_removed_in_the_folder_is_so_on_the_servers(bus: B
         await until(lambda: abs(first._value.get() - time.time() - 86_400) < 60)
         async with bus.user("tenant.late") as late:
             remove_user(bus.keys, "tenant.late")
-            await until(lambda: not late.connected, "it is cut off", 5)
+            await until(lambda: not late.connected, "it is cut off")
 
 
 @story

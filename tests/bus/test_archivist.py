@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from berthmaster.messages.placement import Decision, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, RunSpec, Submitted
 from berthmaster.runtime.service import Context
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
+from tests.support.patience import ANSWER_S, eventually, hang_s
 
 NOW: dict[str, Any] = {"story_after_s": 0.0, "tombstone_days": 30.0, "decision_after_s": 0.0}
 
@@ -88,12 +90,6 @@ async def under(conn: Connection, stream: str, subject: str) -> list[Message]:
     return messages
 
 
-async def until_true(check: Any, limit_s: float = 20.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not await check():
-            await asyncio.sleep(0.02)
-
-
 @in_loop
 async def test_an_ended_story_moves_and_its_tombstone_and_open_workloads_stay(
     server: Server,
@@ -102,7 +98,7 @@ async def test_an_ended_story_moves_and_its_tombstone_and_open_workloads_stay(
         await ask(conn, "submit", JobRequest(id="open"))
         story = await end(conn, "train")
         async with archivist(server.url):
-            await until_true(lambda: is_tombstone(conn, story))
+            await eventually(lambda: is_tombstone(conn, story))
         assert await archived(conn, "train") == [story]
         assert len(await in_log(conn, "open")) == 1
         # The gateway tells the whole story all the same, and the id stays used.
@@ -126,7 +122,7 @@ async def test_a_story_waits_its_time(server: Server) -> None:
         async with archivist(server.url, story_after_s=1.0):
             await asyncio.sleep(0.5)
             assert len(await in_log(conn, "train")) == 2
-            await until_true(lambda: is_tombstone(conn, story), 5.0)
+            await eventually(lambda: is_tombstone(conn, story))
 
 
 @in_loop
@@ -134,7 +130,7 @@ async def test_a_tombstone_goes_when_its_days_are_over_and_the_id_is_free(server
     async with client(server.url) as conn, gateway(server.url):
         story = await end(conn, "train")
         async with archivist(server.url, tombstone_days=0.0):
-            await until_true(lambda: is_gone(conn, "train"))
+            await eventually(lambda: is_gone(conn, "train"))
         assert await archived(conn, "train") == [story]
         reply = await ask(conn, "get", GetRequest(id="train", story=True))
         assert isinstance(reply, GetReply)
@@ -143,7 +139,7 @@ async def test_a_tombstone_goes_when_its_days_are_over_and_the_id_is_free(server
         second = await end(conn, "train", JobRequest(id="train", priority=7))
         assert second[0].sequence > story[-1].sequence
         async with archivist(server.url):
-            await until_true(lambda: is_tombstone(conn, second))
+            await eventually(lambda: is_tombstone(conn, second))
         assert await archived(conn, "train") == [story, second]
         reply = await ask(conn, "get", GetRequest(id="train", story=True))
         assert isinstance(reply, GetReply)
@@ -167,13 +163,13 @@ async def test_a_story_too_long_for_one_message_is_archived_in_several(server: S
                 **common, after=0, cluster="c1", attempt=1, pods=(), request=big, decision=1
             )
             for _ in range(4):  # void, and part of the story all the same
-                await conn.request(event_subject(late), encode(late))
+                await conn.request(event_subject(late), encode(late), timeout_s=ANSWER_S)
             after = (await in_log(conn, name))[-1]
             await store(conn, Cancelled(**common, after=after, digest="d", submitted_at_s=1.0))
         stories = [decode_story(await EventLog(conn).story("ann", name)) for name in names]
         async with archivist(server.url), archivist(server.url):
             for story in stories:
-                await until_true(lambda story=story: is_tombstone(conn, story))
+                await eventually(partial(is_tombstone, conn, story))
         for name, story in zip(names, stories, strict=True):
             parts = await archived(conn, name)
             assert len(parts) > 1
@@ -188,21 +184,20 @@ async def test_a_story_with_an_event_of_a_newer_version_stays_and_a_dead_letter_
     async with client(server.url) as conn:
         await end(conn, "train")
         subject = subjects.workload_event("ann", "train", "paused", None)
-        await conn.request(subject, b'{"type":"workload.paused.v1"}')
+        await conn.request(subject, b'{"type":"workload.paused.v1"}', timeout_s=ANSWER_S)
         other = await end(conn, "other")
         async with archivist(server.url):
-            await until_true(lambda: is_tombstone(conn, other))
+            await eventually(lambda: is_tombstone(conn, other))
             letters = subjects.dead("archivist")
 
             async def told() -> bool:
                 return await last_message(conn, DEAD, letters) is not None
 
-            await until_true(told)
+            await eventually(told)
         assert len(await in_log(conn, "train")) == 3
         assert await archived(conn, "train") == []
 
 
-@pytest.mark.timeout(120)
 @in_loop
 async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_was_in_hand(
     server: Server,
@@ -220,12 +215,14 @@ async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_
             rounds += 1
             process = start_archivist(server.url)
             try:
-                await asyncio.wait_for(copied.wait(), 20)
+                await asyncio.wait_for(copied.wait(), hang_s())
                 await asyncio.sleep(0.0005 * (round_ % 4))
             finally:
                 process.send_signal(signal.SIGKILL)
-                process.wait(5)
-            await conn.request("$JS.API.INFO", b"")  # all that it had sent has arrived by now
+                process.wait(hang_s())
+            await conn.request(
+                "$JS.API.INFO", b"", timeout_s=ANSWER_S
+            )  # all that it had sent has arrived by now
             for name in names:
                 if await archived(conn, name) and len(await in_log(conn, name)) == 2:
                     caught += 1
@@ -234,7 +231,7 @@ async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_
         assert caught, "never killed between copy and purge: the test shows nothing"
         async with archivist(server.url), archivist(server.url):
             for name, story in stories.items():
-                await until_true(lambda story=story: is_tombstone(conn, story), 90)
+                await eventually(partial(is_tombstone, conn, story))
                 copies = await archived(conn, name)
                 assert copies[0] == story
                 again = {e.sequence for copy in copies[1:] for e in copy}
@@ -282,7 +279,7 @@ async def test_decisions_move_in_order_of_age_and_each_chain_keeps_its_last(
             return left == {cell: bodies[-1:] for cell, bodies in written.items()}
 
         async with archivist(server.url), archivist(server.url):
-            await until_true(moved)
+            await eventually(moved)
         for cell, bodies in written.items():
             for number, body in enumerate(bodies[:-1], 1):
                 found = await under(conn, ARCHIVE, subjects.archived_decision(cell, number))
@@ -297,7 +294,7 @@ async def test_the_rate_is_kept(server: Server) -> None:
         began_s = loop.time()
         async with archivist(server.url, stories_per_s=20.0):
             for story in stories:
-                await until_true(lambda story=story: is_tombstone(conn, story))
+                await eventually(partial(is_tombstone, conn, story))
         assert loop.time() - began_s >= (20 - 2) / 20
 
 
@@ -305,7 +302,7 @@ async def test_the_rate_is_kept(server: Server) -> None:
 async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
     async with client(server.url) as conn:
         for _ in range(2):
-            await conn.request(subjects.decision("all"), b"{}")
+            await conn.request(subjects.decision("all"), b"{}", timeout_s=ANSWER_S)
         library = Effects(conn)
         step = RemoveDecision(ref="r", sequence=1)
         assert await library.perform(step, b"") == Removed(ref="r")
@@ -359,7 +356,7 @@ async def test_beyond_their_number_tombstones_go_before_their_days_are_over(
             await end(conn, name)
         async with archivist(server.url, max_tombstones=0):
             for name in names:
-                await until_true(lambda name=name: is_gone(conn, name))
+                await eventually(partial(is_gone, conn, name))
         assert [len(await archived(conn, name)) for name in names] == [1] * 30
 
 
@@ -372,7 +369,7 @@ async def test_an_archive_keeps_a_bounded_number_of_subjects(
         stories = {name: await end(conn, name) for name in (f"job-{n}" for n in range(40))}
         async with archivist(server.url):
             for story in stories.values():
-                await until_true(lambda story=story: is_tombstone(conn, story))
+                await eventually(partial(is_tombstone, conn, story))
         state = (await stream_info(conn, ARCHIVE)).state
         assert (state.messages, state.num_subjects) == (40, 4)
         for name, story in stories.items():
@@ -391,7 +388,7 @@ async def test_of_many_stories_only_the_youngest_wait_for_their_time(
             await end(conn, f"job-{number:02}")
         async with archivist(server.url, story_after_s=3600.0, max_ended=5):
             stories: dict[int, int] = {}
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while sum(stories.values()) != 25 + 5 * 2:
                     await asyncio.sleep(0.05)
                     read = [await EventLog(conn).story("ann", f"job-{n:02}") for n in range(30)]

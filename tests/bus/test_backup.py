@@ -24,11 +24,12 @@ from berthmaster.logcheck.examine import examine
 from berthmaster.messages.api import CancelRequest, ChangeReply, SubmitReply
 from berthmaster.messages.families import API_REPLIES, encode
 from berthmaster.messages.records import ArchivedStory
-from tests.bus.shells import client, in_loop, until
+from tests.bus.shells import client, in_loop
 from tests.bus.test_log_damage import JOBS, cut, side, stored_story, submit
 from tests.bus.test_resolver import Fleet
 from tests.bus.tools import accept_log, connected
 from tests.support.builders import job
+from tests.support.patience import ANSWER_S, hang_s, until
 
 T = TypeVar("T")
 EVERYTHING = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
@@ -92,7 +93,7 @@ async def test_a_bus_that_is_made_from_a_backup_goes_on_where_that_was_taken(
                 again = await submit(conn, "early-0")
                 assert isinstance(again, SubmitReply)  # the same request: known, and not stored
                 ask = encode(CancelRequest(id="early-1"))
-                reply = await conn.request(subjects.api("team", "cancel"), ask, timeout_s=5)
+                reply = await conn.request(subjects.api("team", "cancel"), ask, timeout_s=ANSWER_S)
                 assert isinstance(API_REPLIES.decode(reply.data), ChangeReply)
                 assert isinstance(await submit(conn, "anew"), SubmitReply)
                 placed = await Fleet(conn).placed("anew")
@@ -113,7 +114,7 @@ async def test_what_was_lost_comes_back_unless_it_was_archived_or_that_was_accep
             await Fleet(conn).submit(job(f"job-{number}"))
         await take(conn, folder)
         archived = ArchivedStory(tenant="team", id="old", events=tuple(story))
-        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=5)
+        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=ANSWER_S)
         for sequence in (1, 4):  # the one that the archive has, and one that nobody has
             await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": sequence})
         await take(conn, folder)
@@ -199,14 +200,14 @@ async def test_another_leader_of_restored_streams_does_not_halt_what_is_decided(
             makings = {(await stream_info(conn, WORKLOADS)).making}
             async with side(three.url) as both:
                 await Fleet(conn).report(gpus=16)
-                await until(lambda: both.ready, 40)
+                await until(lambda: both.ready)
                 for number, leading in enumerate(three.servers[:2]):
                     await led_by(conn, leading.config.name)
                     info = await patiently(lambda: stream_info(conn, WORKLOADS))
                     makings.add(info.making)
                     await asyncio.sleep(1.0)  # each looks several times
                     assert b"a log is damaged" not in both.said.getvalue()
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(hang_s()):
                         while not isinstance(await submit(conn, f"after-{number}"), SubmitReply):
                             await asyncio.sleep(0.2)
                     await Fleet(conn).report(gpus=16)
@@ -218,7 +219,7 @@ async def test_another_leader_of_restored_streams_does_not_halt_what_is_decided(
 async def led_by(conn: Connection, name: str) -> None:
     """Until this server leads the log, so that it is what is read."""
     where = {"placement": {"preferred": name}}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         while True:
             with suppress(BusError):  # elections go on
                 raw = await conn.api(f"STREAM.INFO.{WORKLOADS}", timeout_s=1.0)
@@ -230,7 +231,7 @@ async def led_by(conn: Connection, name: str) -> None:
 
 async def patiently(work: Callable[[], Awaitable[T]]) -> T:
     """What it says once the servers have found each other again."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         while True:
             with suppress(BusError):
                 return await work()

@@ -28,7 +28,8 @@ from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.window import FIRST
 from berthmaster.lifecycle.instructions import Stored
 from tests.bus.proxy import Passing, Proxy, proxied
-from tests.bus.tools import Lines, connected, patiently, story, submitted, task, until
+from tests.bus.tools import Lines, connected, patiently, story, submitted, task
+from tests.support.patience import ANSWER_S, hang_s, until
 
 WORKLOADS_COUNT = 1500
 STAGES = ("submitted", "placed", "claimed", "admitted", "running", "succeeded")
@@ -59,7 +60,7 @@ async def fill(conn: Connection) -> None:
         if not left:
             alive.remove(one)
         if len(parts) >= 900 or not (waiting or alive):
-            await send_batch(conn, parts, timeout_s=20)
+            await send_batch(conn, parts, timeout_s=ANSWER_S)
             parts = []
 
 
@@ -85,7 +86,6 @@ async def idle_consumers(conn: Connection, count: int) -> None:
         )
 
 
-@pytest.mark.timeout(90)
 @story
 async def test_all_stories_of_a_large_cold_log_are_read_at_the_first_try(server: Server) -> None:
     async with large(server) as conn:
@@ -106,7 +106,6 @@ async def test_all_stories_of_a_large_cold_log_are_read_at_the_first_try(server:
         assert set(read.values()) == {1}
 
 
-@pytest.mark.timeout(90)
 @story
 async def test_archiving_costs_the_server_no_more_for_all_the_consumers_of_the_log(
     server: Server,
@@ -160,7 +159,7 @@ async def test_who_follows_all_of_the_log_asks_for_it_without_filters(server: Se
         follower = Follower(conn, WORKLOADS, both)
         async with task(follower.run(take)):
             await until(lambda: follower.caught_up)
-            await conn.request(subjects.decision("all"), b"{}")
+            await conn.request(subjects.decision("all"), b"{}", timeout_s=ANSWER_S)
             await until(lambda: len(seen) == 2)
             assert await filters(conn, WORKLOADS) == [None]
         assert seen == [
@@ -209,7 +208,6 @@ async def repeatedly(ask: Callable[[], Awaitable[Any]]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("count", [10, 100])  # less than the window, and more
 @story
 async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_answers_all(
@@ -236,7 +234,6 @@ async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_a
         assert max(asked.reads().values()) == 2
 
 
-@pytest.mark.timeout(60)
 @story
 async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
     server: Server,
@@ -260,12 +257,11 @@ async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
         await until(lambda: ended >= 50)
         assert not asked.requests
         server.start()
-        await asyncio.wait(asking, timeout=20)
+        await asyncio.wait(asking, timeout=hang_s())
         assert all(one.done() for one in asking)
         assert asked.requests.total() <= 2 * len(asking)
 
 
-@pytest.mark.timeout(60)
 @story
 async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
@@ -283,7 +279,6 @@ async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_t
         assert (await stream_info(conn, WORKLOADS)).state.messages == 1
 
 
-@pytest.mark.timeout(60)
 @story
 async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_less_often(
     server: Server, monkeypatch: pytest.MonkeyPatch
@@ -304,11 +299,11 @@ async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_
         seen: list[int] = []
         follower = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         async with task(follower.run(lambda recorded: seen.append(recorded.sequence))):
-            await until(lambda: len(given_up_s) == 4, limit_s=30)
+            await until(lambda: len(given_up_s) == 4)
             pauses = [b - a for a, b in itertools.pairwise(given_up_s)]
             assert pauses[0] >= 0.55  # the second waits for twice three heartbeats, and so on
             assert pauses[1] >= 1.15
             assert pauses[2] >= 2.35
             # It follows all the same.
-            await conn.request(subjects.queue_setting("q"), b"{}")
+            await conn.request(subjects.queue_setting("q"), b"{}", timeout_s=ANSWER_S)
             await until(lambda: seen == [1])

@@ -16,7 +16,8 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import CONTROL, WORKLOADS, ensure_streams
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
-from tests.bus.tools import Lines, Settings, accounts_of, story, task, until
+from tests.bus.tools import Lines, Settings, accounts_of, story, task
+from tests.support.patience import until
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import ANSWER_S, hang_s, until
 
 RED, BLUE = "red", "blue.1"
 
@@ -107,7 +107,7 @@ def succeeded(name: str, after: int, cluster: str, attempt: int = 1) -> Succeede
 async def ask(conn: Connection, cluster: str, verb: str, body: object) -> DoorReply:
     """One raw request."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    reply = await conn.request(subjects.agent(cluster, verb), data, timeout_s=10)
+    reply = await conn.request(subjects.agent(cluster, verb), data, timeout_s=ANSWER_S)
     answer: DoorReply = DOOR_REPLIES.decode(reply.data)
     return answer
 
@@ -166,6 +166,7 @@ async def test_headers_of_a_request_mean_nothing(server: Server) -> None:
                 "Nats-Rollup": "all",
                 "Nats-TTL": "1s",
             },
+            timeout_s=ANSWER_S,
         )
         answer = DOOR_REPLIES.decode(reply.data)
         assert isinstance(answer, TellReply)
@@ -221,7 +222,7 @@ async def test_what_cannot_be_read_is_answered_and_costs_nobody_else(server: Ser
             for body in (b"{", b"\xff", b"[]", b"7", b"x" * (MAX_AGENT_BYTES + 1)):
                 answer = await ask(conn, RED, verb, body)
                 assert answer.code in ("malformed", "invalid", "too_large"), (verb, body[:9])  # type: ignore[union-attr]
-        odd = await conn.request("berth.agent.=zz.take", b"{}", timeout_s=5)
+        odd = await conn.request("berth.agent.=zz.take", b"{}", timeout_s=ANSWER_S)
         assert b"a cluster's name" in odd.data
         await conn.publish("berth.agent.red.telemetry", b"\x00")
         assert (await DoorClient(conn, RED).hello()).now_s > 1e9
@@ -243,8 +244,7 @@ async def test_a_flood_of_one_cluster_is_refused_at_once_and_others_are_served(
         }
         refused = next(each.result() for each in flood if each.done())
         assert getattr(refused, "retry_after_s", 0.0) >= 0.25
-        async with asyncio.timeout(1.0):
-            assert await tell(conn, RED, event) == ["stored"]
+        assert await tell(conn, RED, event) == ["stored"]
         # A client that was told to wait does, before it asks for the same again.
         client, loop = DoorClient(conn, BLUE), asyncio.get_running_loop()
         with pytest.raises(DoorRefused):
@@ -277,11 +277,11 @@ async def test_one_poll_too_many_ends_the_oldest(server: Server) -> None:
         for _ in range(3):
             polls.append(asyncio.ensure_future(ask(conn, RED, "take", poll)))
             await conn.flush()
-        ended, open_ = await asyncio.wait(polls, timeout=5, return_when="FIRST_COMPLETED")
+        ended, open_ = await asyncio.wait(polls, timeout=hang_s(), return_when="FIRST_COMPLETED")
         assert ended == {polls[0]}
         assert len(open_) == 2
         sequence = await Log(conn).place("job")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             for answer in await asyncio.gather(*open_):
                 assert isinstance(answer, TakeReply)
                 assert [hint.sequence for hint in answer.hints] == [sequence]
@@ -370,7 +370,7 @@ async def test_shortly_after_an_acceptance_nobody_begins_what_others_may_hold(
 ) -> None:
     """An executor that has no pods of an attempt would make them, while a later attempt that the
     log has lost runs elsewhere. Who holds that says so as soon as a door has read the log."""
-    monkeypatch.setattr(guard, "RECOVERY_S", 1.5)
+    monkeypatch.setattr(guard, "RECOVERY_S", 4.0)
     loop = asyncio.get_running_loop()
     async with connected(server.url, replicas=1) as conn:
         log = Log(conn)
@@ -384,9 +384,10 @@ async def test_shortly_after_an_acceptance_nobody_begins_what_others_may_hold(
             request = StoryRequest(tenant="acme", id="runs")
             while isinstance(answer := await ask(conn, RED, "story", request), Refusal):
                 assert (answer.code, answer.retry) == ("unavailable", True)
-                before = await tell(conn, RED, claimed("waits", waits))
+                if before == [""]:  # the first time: long before that time is over
+                    before = await tell(conn, RED, claimed("waits", waits))
                 await asyncio.sleep(0.1)
-            assert loop.time() - accepted_s >= 1.2 + 1.5
+            assert loop.time() - accepted_s >= 1.2 + 4.0
             assert isinstance(answer, StoryReply)
             assert answer.workload is not None
             assert before == ["behind"]
@@ -523,7 +524,6 @@ def process(server: Server, folder: Path, *argv: str) -> "subprocess.Popen[bytes
         return subprocess.Popen(command, stderr=log)
 
 
-@pytest.mark.timeout(150)
 @story
 async def test_doors_and_agents_are_killed_and_each_placement_is_claimed_once(
     server: Server, tmp_path: Path
@@ -564,7 +564,7 @@ async def test_doors_and_agents_are_killed_and_each_placement_is_claimed_once(
                         return False
                 return True
 
-            await eventually(all_ended, 100.0)
+            await eventually(all_ended)
             for number in range(count):
                 kinds = await log.kinds(f"job-{number}")
                 assert kinds.count("Claimed") == 1, kinds
@@ -587,7 +587,7 @@ async def clusters_of(conn: Connection) -> list[tuple[str, str]]:
                 found.setdefault(*name)
         return len(found) == 2
 
-    await eventually(two, 60.0)
+    await eventually(two)
     return list(found.items())
 
 

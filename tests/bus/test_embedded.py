@@ -25,6 +25,7 @@ from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.runtime.log import Log
 from berthmaster.runtime.ports import PortClaims
+from tests.support.patience import ANSWER_S, hang_s
 
 
 class Settings(msgspec.Struct):
@@ -37,13 +38,13 @@ class Settings(msgspec.Struct):
 
 async def make_streams(url: str, replicas: int = 1) -> None:
     log = Log("test", level="error")
-    async with await Connection.open(Settings(url), "test", log, timeout_s=5) as conn:
+    async with await Connection.open(Settings(url), "test", log, timeout_s=ANSWER_S) as conn:
         await ensure_streams(conn, replicas=replicas)
 
 
 async def count_streams(url: str, tries: int = 20) -> int:
     log = Log("test", level="error")
-    async with await Connection.open(Settings(url), "test", log, timeout_s=5) as conn:
+    async with await Connection.open(Settings(url), "test", log, timeout_s=ANSWER_S) as conn:
         try:
             names = await conn.api("STREAM.NAMES", timeout_s=1)
         except NoAnswer:  # the one that was killed led: the others vote within some seconds
@@ -141,7 +142,7 @@ def test_a_server_takes_as_many_connections_as_its_open_files_allow(tmp_path: Pa
         [sys.executable, "-c", starter, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=hang_s(),
         check=True,
     )
     assert "\nmax_connections: 200\n" in told.stdout
@@ -163,7 +164,7 @@ def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         os.kill(pid, 0)
         parent.send_signal(signal.SIGKILL)
-        parent.wait(5)
+        parent.wait(hang_s())
     deadline = time.monotonic() + 5
     while _alive(pid) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -9,7 +9,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import TooLarge
-from berthmaster.bus.log import MAX_BATCH, SETTLE_LIMIT_S, EventLog, decode_story, next_message
+from berthmaster.bus.log import MAX_BATCH, EventLog, decode_story, next_message
 from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
@@ -27,8 +27,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import NEVER_S, until
 
 SUBMITTED = "berth.workload.acme.job-1.submitted.-"
 
@@ -167,11 +167,9 @@ async def test_past_its_time_limit_an_outcome_is_unknown_and_says_why(server: Se
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         proxy.to_client = lambda one: b"INBOX" in one.line
         log = EventLog(conn, settle_limit_s=0.2)
-        began_s = time.monotonic()
         outcome = await log.append(submitted("job-1"))
         assert isinstance(outcome, Unknown)
         assert outcome.why.startswith("no answer on ")
-        assert time.monotonic() - began_s < 9  # by default ten, and the tries besides
         # It was stored after all, and who reloads and repeats what it wrote sees that.
         proxy.to_client = lambda _: False
         assert await stored(conn) == 1
@@ -323,9 +321,8 @@ async def test_a_full_stream_refuses_at_once_and_in_words_and_reading_goes_on(
 ) -> None:
     async with connected(server.url) as conn:
         await ensure_streams(conn, workloads_max_bytes=16 * 1024)
-        log = EventLog(conn)
+        log = EventLog(conn, settle_limit_s=NEVER_S)  # whoever tries again does not come back
         number = 0
-        began_s = time.monotonic()
         while isinstance(outcome := await log.append(submitted(f"job-{number}")), Stored):
             number += 1
             assert number < 1000
@@ -333,7 +330,6 @@ async def test_a_full_stream_refuses_at_once_and_in_words_and_reading_goes_on(
         full = await log.commit(decision(1, 0), [placed("job-0", 1)])
         assert isinstance(full, Unknown)
         assert "maximum bytes exceeded" in full.why
-        assert time.monotonic() - began_s < 2 * SETTLE_LIMIT_S  # neither was tried again
         assert len(await log.story("acme", "job-0")) == 1
         assert await stored(conn) == number
         await ensure_streams(conn, workloads_max_bytes=1024 * 1024)

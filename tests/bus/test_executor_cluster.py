@@ -43,7 +43,8 @@ from berthmaster.messages.workload import (
     WorkloadEvent,
 )
 from tests.bus.doors import with_door
-from tests.bus.tools import Lines, eventually, story, task, until
+from tests.bus.tools import Lines, eventually, story, task
+from tests.support.patience import ANSWER_S, hang_s, until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
@@ -329,7 +330,7 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_reported(
         await site.place("train", lasts_s=0.5)
         await site.ends("train", "Claimed", "Running")
         subject = subjects.workload_event("acme", "train", "noted", None)
-        await conn.request(subject, b'{"type":"workload.noted.v7","after":4}')
+        await conn.request(subject, b'{"type":"workload.noted.v7","after":4}', timeout_s=ANSWER_S)
         await until(lambda: lines.count("dead letter"))
         letter = lines.fields("dead letter")[0]
         assert letter["workload"] == "acme/train"
@@ -423,7 +424,7 @@ async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
                 assert kinds == ["Submitted", "Placed", "Claimed", "Succeeded"], name
         finally:
             running.terminate()
-            assert running.wait(timeout=10) == os.EX_OK
+            assert running.wait(timeout=hang_s()) == os.EX_OK
         assert (await stream_info(conn, WORKLOADS)).state.messages <= 5 * len(names)
 
 

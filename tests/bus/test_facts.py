@@ -13,16 +13,8 @@ from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.messages.families import DEAD_LETTERS, encode
 from berthmaster.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
 from tests.bus.proxy import proxied, the_next
-from tests.bus.tools import (
-    Lines,
-    alive,
-    alive_subject,
-    connected,
-    patiently,
-    story,
-    task,
-    until,
-)
+from tests.bus.tools import Lines, alive, alive_subject, connected, patiently, story, task
+from tests.support.patience import ANSWER_S, until
 
 ALL = ["berth.fleet.>"]
 
@@ -69,7 +61,7 @@ class Mirrored:
 async def put(conn: Connection, cluster: str, counter: int, *, epoch: int = 1) -> None:
     """As a writer would, with the stamp that the test wants."""
     data = encode(alive(cluster, counter, epoch=epoch))
-    await patiently(lambda: conn.request(alive_subject(cluster), data))
+    await patiently(lambda: conn.request(alive_subject(cluster), data, timeout_s=ANSWER_S))
 
 
 @story
@@ -133,7 +125,7 @@ async def test_what_cannot_be_decoded_is_a_dead_letter_once_and_the_value_before
         one = Mirrored(conn, relist_s=0.1)
         async with task(one.run()):
             await until(lambda: one.lists)
-            await conn.request(alive_subject("c1"), newer)
+            await conn.request(alive_subject("c1"), newer, timeout_s=ANSWER_S)
             await until(lambda: one.mirror.undecodable)
             lists = one.lists
             await until(lambda: one.lists >= lists + 2)  # listed again, buried already
@@ -293,7 +285,7 @@ async def test_an_epoch_is_the_servers_time_where_nothing_was_before(server: Ser
         epoch = await writer.begin(subjects.fleet_of("c1"))
         assert abs(epoch / 1000 - conn.now()) < 5
         assert await writer.begin(subjects.fleet_of("c1")) > epoch
-        await conn.request(alive_subject("c1"), b"not a fact")
+        await conn.request(alive_subject("c1"), b"not a fact", timeout_s=ANSWER_S)
         assert await writer.begin(subjects.fleet_of("c1")) > epoch
         assert msgspec.json.decode(encode(fact_of(writer, "c1")))["stamp"]["counter"] == 1
 
@@ -318,7 +310,7 @@ async def test_a_fact_of_something_short_lived_is_forgotten_by_the_server(server
         async with task(one.run()):
             await until(lambda: subject in one.facts)
             assert one.facts[subject] == copy
-            await until(lambda: one.gone == [subject], limit_s=15.0)
+            await until(lambda: one.gone == [subject])
             assert list(one.facts) == [alive_subject("c1")]
 
 

@@ -24,8 +24,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import ANSWER_S, hang_s, until
 
 CONTROLS = "berth.control.>"
 
@@ -38,7 +38,9 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def put(conn: Connection, number: int, kind: str = "queue.q") -> int:
     """Store one numbered message in CONTROL; its sequence."""
-    reply = await patiently(lambda: conn.request(f"berth.control.{kind}", b"%d" % number))
+    reply = await patiently(
+        lambda: conn.request(f"berth.control.{kind}", b"%d" % number, timeout_s=ANSWER_S)
+    )
     sequence: int = msgspec.json.decode(reply.data)["seq"]
     return sequence
 
@@ -138,7 +140,7 @@ async def test_a_consumer_that_is_not_answered_is_asked_for_anew_soon(server: Se
             seen = Seen()
             follower = Follower(conn, CONTROL, [CONTROLS])
             async with task(follower.run(seen.take, caught_up=seen.caught_up)):
-                await until(lambda: seen.caught_up_at, limit_s=2.5)
+                await until(lambda: seen.caught_up_at)
             assert (seen.numbers, len(proxy.lost)) == ([1], 1)
 
 
@@ -248,7 +250,7 @@ async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -
             (name,) = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
             await conn.api(f"CONSUMER.DELETE.CONTROL.{name}")
             await put(conn, 2)
-            await until(lambda: seen.numbers == [1, 2], limit_s=5)
+            await until(lambda: seen.numbers == [1, 2])
         assert log.count("following anew") >= 1
         names = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
         assert names is None or names == []  # it clears away behind itself
@@ -272,7 +274,7 @@ async def test_a_handler_that_raises_ends_it_and_what_it_raised_is_seen(server: 
 
             follower = Follower(conn, CONTROL, [CONTROLS])
             with pytest.raises(type(error), match=str(error)):
-                await asyncio.wait_for(follower.run(handle), 5)
+                await asyncio.wait_for(follower.run(handle), hang_s())
             assert (took, follower.sequence) == ([1], 1)
 
 
@@ -284,7 +286,7 @@ async def test_what_caught_up_raises_is_seen_too(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         follower = Follower(conn, CONTROL, [CONTROLS])
         with pytest.raises(RuntimeError, match="not ready"):
-            await asyncio.wait_for(follower.run(lambda _: None, caught_up=caught_up), 5)
+            await asyncio.wait_for(follower.run(lambda _: None, caught_up=caught_up), hang_s())
 
 
 @story
@@ -302,7 +304,7 @@ async def test_a_log_whose_stream_was_replaced_is_an_error_and_not_another_story
         for number in range(10, 20):
             await put(conn, number)
         with pytest.raises(StreamReplaced, match="CONTROL is not the one that was followed"):
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, hang_s())
         assert seen.numbers == [0, 1, 2, 3, 4]
 
 
@@ -386,11 +388,11 @@ async def test_it_follows_on_while_the_leader_of_three_replicas_is_killed(
         follower = Follower(conn, CONTROL, ["berth.control.queue.replicas"], start=first + 1)
         async with task(follower.run(seen.take)), task(write()) as writing:
             victim = await patiently(lambda: leader(conn, cluster, CONTROL))
-            await until(lambda: len(wrote) > 50, limit_s=30)
+            await until(lambda: len(wrote) > 50)
             victim.kill()
-            await until(lambda: len(wrote) > 100, limit_s=30)
+            await until(lambda: len(wrote) > 100)
             victim.start()
-            await until(lambda: len(wrote) > 150, limit_s=30)
+            await until(lambda: len(wrote) > 150)
             stop.set()
             await writing
             await until(lambda: seen.sequences and seen.sequences[-1] >= wrote[-1])
@@ -417,6 +419,6 @@ async def test_it_ends_when_it_is_cancelled_whatever_the_server_does(server: Ser
                 await until(lambda: not conn.connected)
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait_for(running, 2)
+                await asyncio.wait_for(running, hang_s())
             ended.append(running.cancelled)
         assert [one() for one in ended] == [True, True]

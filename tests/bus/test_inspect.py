@@ -10,6 +10,7 @@ from berthmaster.lifecycle.instructions import Stored
 from tests.bus.test_resolver import fleet
 from tests.bus.tools import reprioritized, story
 from tests.support.builders import job
+from tests.support.patience import ANSWER_S
 
 
 @story
@@ -24,8 +25,8 @@ async def test_a_story_is_shown_up_to_what_nobody_can_read_and_beyond(server: Se
         # Somebody follows on what was never of this workload, then comes garbage, then the truth.
         lie = msgspec.structs.replace(reprioritized("a", 2, 7), tenant="team")
         where = subjects.workload_event("team", "a", "reprioritized", None)
-        lied = await world.conn.store(where, msgspec.json.encode(lie), timeout_s=5)
-        torn = await world.conn.store(where, b"\x00 garbage", timeout_s=5)
+        lied = await world.conn.store(where, msgspec.json.encode(lie), timeout_s=ANSWER_S)
+        torn = await world.conn.store(where, b"\x00 garbage", timeout_s=ANSWER_S)
         behind = msgspec.structs.replace(reprioritized("a", torn, 8), tenant="team")
         assert isinstance(await world.log.append(behind), Stored)
 

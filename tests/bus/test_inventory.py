@@ -31,9 +31,10 @@ from berthmaster.runtime.errors import CannotStart, SettingsError
 from berthmaster.runtime.service import Context
 from tests.bus.doors import door
 from tests.bus.kubeapi import KubeApi
-from tests.bus.shells import client, in_loop, running, until
+from tests.bus.shells import client, in_loop, running
 from tests.bus.tools import Lines, Settings, accounts_of
 from tests.cluster.inventorying import Told
+from tests.support.patience import ANSWER_S, hang_s, until
 
 GPU = "nvidia.com/gpu"
 
@@ -169,10 +170,12 @@ async def test_its_user_may_do_all_that_it_does(tmp_path: Path, user: str) -> No
         def settings(who: str) -> Settings:
             return Settings(server.url, creds_file(keys, who), inbox_prefix(who))
 
-        async with await Connection.open(settings("setup"), "setup", Lines(), timeout_s=5) as conn:
+        async with await Connection.open(
+            settings("setup"), "setup", Lines(), timeout_s=ANSWER_S
+        ) as conn:
             await ensure_streams(conn)
         async with (
-            await Connection.open(settings("operator"), "op", Lines(), timeout_s=5) as conn,
+            await Connection.open(settings("operator"), "op", Lines(), timeout_s=ANSWER_S) as conn,
             KubeApi() as api,
             door(
                 server.url,
@@ -211,10 +214,12 @@ async def test_the_hubs_user_may_tell_memberships(tmp_path: Path) -> None:
         def settings(who: str) -> Settings:
             return Settings(server.url, creds_file(keys, who), inbox_prefix(who))
 
-        async with await Connection.open(settings("setup"), "setup", Lines(), timeout_s=5) as conn:
+        async with await Connection.open(
+            settings("setup"), "setup", Lines(), timeout_s=ANSWER_S
+        ) as conn:
             await ensure_streams(conn)
         async with (
-            await Connection.open(settings("operator"), "op", Lines(), timeout_s=5) as conn,
+            await Connection.open(settings("operator"), "op", Lines(), timeout_s=ANSWER_S) as conn,
             KubeApi() as api,
         ):
             told = Told(conn, server.url)
@@ -269,7 +274,7 @@ async def test_sigterm_ends_the_process_with_0_while_the_api_server_is_away(
             stdout=asyncio.subprocess.DEVNULL,
         )
         assert process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(hang_s()):
             while b"cannot mirror" not in await process.stderr.readline():
                 pass
             process.send_signal(signal.SIGTERM)

@@ -26,6 +26,7 @@ from berthmaster.bus.keys import (
     sign_user,
 )
 from berthmaster.bus.permissions import UnknownUser
+from tests.support.patience import hang_s
 
 
 def modes(folder: Path) -> dict[str, str]:
@@ -197,7 +198,7 @@ def test_the_command_line_names_users_and_no_seed(tmp_path: Path) -> None:
         [sys.executable, "-m", "berthmaster.bus.keys", str(tmp_path), "--user", "tenant.acme"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=hang_s(),
         check=False,
     )
     users = sorted([*DEFAULT_USERS, "tenant.acme"])

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -35,6 +33,7 @@ from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import Fleet, fleet
 from tests.bus.tools import eventually, story, task
 from tests.support.builders import job
+from tests.support.patience import ANSWER_S, hang_s
 
 SUBJECT = subjects.lease("resolver.all")
 TURNS = 6
@@ -78,7 +77,7 @@ class Replica:
     def _ask(self) -> tuple[int, dict[str, Any]]:
         url = f"http://127.0.0.1:{self.port}/readyz"
         try:
-            with urllib.request.urlopen(url, timeout=5) as reply:
+            with urllib.request.urlopen(url, timeout=hang_s()) as reply:
                 return reply.status, json.loads(reply.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
@@ -109,7 +108,7 @@ async def take_away(conn: Connection, turn: int) -> None:
         thief = LeaseRecord(
             name="resolver.all", holder="thief", ttl_s=1.5, renewals=turn, released=True
         )
-        await conn.store(SUBJECT, encode(thief), timeout_s=5)
+        await conn.store(SUBJECT, encode(thief), timeout_s=ANSWER_S)
 
 
 async def submit_until(over: asyncio.Event, conn: Connection, names: list[str]) -> None:
@@ -141,7 +140,6 @@ async def placements(log: EventLog, name: str) -> list[int]:
     return [each.event.attempt for each in recorded if isinstance(each.event, Placed)]
 
 
-@pytest.mark.timeout(120)
 @story
 async def test_a_lease_that_flaps_places_every_acknowledged_job_once(
     server: Server, tmp_path: Path
@@ -213,7 +211,7 @@ async def test_a_lease_that_flaps_places_every_acknowledged_job_once(
             for each in replicas:
                 each.process.kill()
             for each in replicas:
-                each.process.wait(10)
+                each.process.wait(hang_s())
         log = EventLog(world.conn)
         for name in names:
             assert await placements(log, name) == [1], name

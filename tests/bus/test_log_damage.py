@@ -57,15 +57,15 @@ from berthmaster.runtime.service import Context, Service
 from berthmaster.runtime.settings import CommonSettings
 from berthmaster.usage.service import SERVICE as USAGE
 from berthmaster.usage.settings import UsageSettings
-from tests.bus.shells import client, in_loop, until
+from tests.bus.shells import client, in_loop
 from tests.bus.test_resolver import Fleet
 from tests.bus.test_usage import jobs_until
 from tests.bus.tools import accept_log, submitted
 from tests.support.builders import job
+from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 S = TypeVar("S", bound=CommonSettings)
 JOBS = 40
-LIMIT_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -133,9 +133,14 @@ async def side(
     both = Side()
     tasks: list[asyncio.Future[None]] = []
     folder = str(memory) if memory is not None else ""
-    gateway = GatewaySettings(nats_url=url, http_port=-1, memory_dir=folder)
-    resolver = ResolverSettings(
-        nats_url=url, http_port=-1, memory_dir=folder, snapshot_s=snapshot_s
+    gateway = patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, memory_dir=folder)
+    resolver = patient(
+        ResolverSettings,
+        "resolver",
+        nats_url=url,
+        http_port=-1,
+        memory_dir=folder,
+        snapshot_s=snapshot_s,
     )
     started(GATEWAY, gateway, both, tasks)
     if resolves:
@@ -147,7 +152,7 @@ async def side(
     finally:
         for ctx in both.contexts.values():
             ctx.stopping.set()
-        await asyncio.wait(tasks, timeout=LIMIT_S)
+        await asyncio.wait(tasks, timeout=hang_s())
         for ctx in both.contexts.values():
             for left in ctx.tasks:
                 left.cancel()
@@ -157,7 +162,9 @@ async def side(
 
 async def submit(conn: Connection, name: str) -> SubmitReply | Refusal:
     """As a tenant does."""
-    reply = await conn.request(subjects.api("team", "submit"), encode(job(name)), timeout_s=5)
+    reply = await conn.request(
+        subjects.api("team", "submit"), encode(job(name)), timeout_s=ANSWER_S
+    )
     answer = API_REPLIES.decode(reply.data)
     assert isinstance(answer, SubmitReply | Refusal)
     return answer
@@ -181,7 +188,7 @@ async def at_work(url: str, snapshot_s: float = 60.0) -> int:
                 assert isinstance(await submit(conn, f"job-{number}"), SubmitReply)
             assert await Fleet(conn).placed("job-0") is not None
             last = (await stream_info(conn, WORKLOADS)).state.last_seq
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(hang_s()):
                 for service in ("gateway", "resolver.all"):
                     while await remembered(conn, service) < last:
                         await asyncio.sleep(0.05)
@@ -229,7 +236,7 @@ async def accept(conn: Connection) -> OperatorReply:
         digests=await newest_digests(conn, looked, core.heard(missing)),
         reason="a test",
     )
-    reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
+    reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=ANSWER_S)
     answer = API_REPLIES.decode(reply.data)
     assert isinstance(answer, OperatorReply), answer
     return answer
@@ -341,7 +348,7 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
 
         async with side(server.url) as both:
             # Both services say so, and neither takes nor decides anything.
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             assert both.said.getvalue().count(b"a log is damaged") >= 2
             refused = await submit(conn, "after")
             assert isinstance(refused, Refusal)
@@ -356,7 +363,7 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
         async with side(server.url) as both:
             # From then on the log is what it holds, and the rest was decided after that.
             try:
-                await until(lambda: both.ready, 30.0)
+                await until(lambda: both.ready)
             except TimeoutError:
                 raise AssertionError(both.unready) from None
             assert isinstance(await submit(conn, "after"), SubmitReply)
@@ -375,16 +382,16 @@ async def test_a_log_that_was_too_short_is_not_the_same_again_once_it_is_as_long
     server.start()
     # The gateway reads no log at its start: it knows what was remembered, and its length.
     async with client(server.url) as conn, side(server.url, resolves=False) as alone:
-        await until(lambda: alone.told, 30.0)
+        await until(lambda: alone.told)
         log = EventLog(conn)
         numbers = itertools.count()
         while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
             assert isinstance(await log.append(submitted(f"new-{next(numbers)}")), Stored)
-        await until(lambda: "has another digest" in alone.part("gateway")[1], 30.0)
+        await until(lambda: "has another digest" in alone.part("gateway")[1])
         assert alone.told
         assert isinstance(await submit(conn, "after"), Refusal)
         await accept(conn)
-        await until(lambda: alone.ready, 30.0)
+        await until(lambda: alone.ready)
         assert isinstance(await submit(conn, "after"), SubmitReply)
 
 
@@ -400,7 +407,7 @@ async def test_a_gateway_that_starts_takes_nothing_while_the_log_is_in_doubt(
     async with client(server.url) as conn, side(server.url, resolves=False) as alone:
         left = (await stream_info(conn, WORKLOADS)).state.last_seq
         answers: list[SubmitReply | Refusal] = []
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(hang_s()):
             while not alone.told:
                 with contextlib.suppress(NoAnswer):
                     answers.append(await submit(conn, f"early-{len(answers)}"))
@@ -417,7 +424,7 @@ async def test_a_log_that_is_as_long_again_before_anybody_looks_is_noticed_by_wh
     last = await at_work(server.url)
     monkeypatch.setattr(guard, "LOOK_S", 4.0)
     async with side(server.url) as both:
-        await until(lambda: both.ready, 30.0)
+        await until(lambda: both.ready)
         cut(server)
         server.start()
         async with client(server.url) as conn:
@@ -425,7 +432,7 @@ async def test_a_log_that_is_as_long_again_before_anybody_looks_is_noticed_by_wh
             numbers = itertools.count()
             while (await stream_info(conn, WORKLOADS)).state.last_seq <= last:
                 assert isinstance(await log.append(submitted(f"new-{next(numbers)}")), Stored)
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             assert isinstance(await submit(conn, "after"), Refusal)
 
 
@@ -448,9 +455,9 @@ async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_look
         conn.when_reconnected(lambda: sound.append(alone.sound))
         server.kill()
         server.start()
-        await until(lambda: sound == [False] and alone.sound, 20.0)
+        await until(lambda: sound == [False] and alone.sound)
         ctx.stopping.set()
-        await asyncio.wait_for(watching, 2.0)
+        await asyncio.wait_for(watching, hang_s())
 
 
 @in_loop
@@ -459,10 +466,10 @@ async def test_the_gateway_alone_notices_a_log_that_is_as_long_again_before_anyb
 ) -> None:
     last = await at_work(server.url)
     async with side(server.url, resolves=False) as alone:
-        await until(lambda: alone.ready, 30.0)
+        await until(lambda: alone.ready)
         await loses_its_end_and_grows(server, last)
         async with client(server.url) as conn:
-            await until(lambda: alone.told, 30.0)
+            await until(lambda: alone.told)
             assert "it holds something else than was read there" in alone.part("gateway")[1]
             assert isinstance(await submit(conn, "after"), Refusal)
 
@@ -482,7 +489,7 @@ async def test_what_was_told_to_be_stored_and_nobody_has_read_is_missed_by_its_w
             assert isinstance(await EventLog(conn).append(submitted(f"old-{number}")), Stored)
         last = (await stream_info(conn, WORKLOADS)).state.last_seq
         await loses_its_end_and_grows(server, last)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while b"a log is damaged" not in said.getvalue():
                 await asyncio.sleep(0.05)
         assert f"under {last} it holds something else".encode() in said.getvalue()
@@ -524,7 +531,7 @@ async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is
 
             # The resolver has read it; the gateway, which reads events alone, hears of it by its
             # mark.
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             words = f"ends in the middle of a commit: decision 2 of cell all, message {end}"
             assert all(words in both.part(name)[1] for name in both.contexts)
             assert isinstance(await submit(conn, "after"), Refusal)
@@ -532,10 +539,10 @@ async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is
             assert (damage.missing, damage.jobs) == (((end + 1, end + 1),), ("team/second",))
             assert any(words in found.what for found in (await audit(conn)).findings)
         async with side(server.url) as both:
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             await accept(conn)
             # Nothing of it is missing any more: its place is decided anew.
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             assert await examine(conn) == []
             await Fleet(conn).report(gpus=2)
             placed = await Fleet(conn).placed("second")
@@ -555,11 +562,11 @@ async def test_a_commit_that_lost_its_rest_is_told_although_the_log_has_grown_si
         end = await half_a_commit(conn, "second")
         await EventLog(conn).append(submitted("third"))
         async with side(server.url) as both:
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             words = f"message {end}, was stored with 1 event, and under {end + 1} stands another's"
             assert all(words in both.part(name)[1] for name in both.contexts)
         async with side(server.url) as both:
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             await accept(conn)
             assert await examine(conn) == []
 
@@ -581,7 +588,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
 
         async def ask(request: AcceptLogRequest) -> object:
             reply = await conn.request(
-                subjects.operator("accept_log"), encode(request), timeout_s=5
+                subjects.operator("accept_log"), encode(request), timeout_s=ANSWER_S
             )
             return API_REPLIES.decode(reply.data)
 
@@ -590,7 +597,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
     async with client(server.url) as conn, side(server.url, resolves=False) as alone:
         await until(lambda: alone.ready)
         assert isinstance(await submit(conn, "later"), SubmitReply)
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while await remembered(conn, "gateway") < 2:
                 await asyncio.sleep(0.05)
         assert await ask(request) == accepted
@@ -609,7 +616,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
         assert isinstance(await ask(after), OperatorReply)
     # What was looked at before that acceptance is not what the log holds.
     async with side(server.url) as both:
-        await until(lambda: both.told, 30.0)
+        await until(lambda: both.told)
         assert "up to 1 has another digest" in both.part("resolver")[1]
 
 
@@ -623,11 +630,11 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         for name in ("keeps", "torn"):
             assert isinstance(await submit(conn, name), SubmitReply)
         where = subjects.workload_event("team", "torn", "reprioritized", None)
-        torn = await conn.store(where, b"garbage", timeout_s=5)
+        torn = await conn.store(where, b"garbage", timeout_s=ANSWER_S)
 
         async def cancel() -> object:
             reply = await conn.request(
-                subjects.api("team", "cancel"), b'{"id":"torn"}', timeout_s=5
+                subjects.api("team", "cancel"), b'{"id":"torn"}', timeout_s=ANSWER_S
             )
             return API_REPLIES.decode(reply.data)
 
@@ -638,7 +645,9 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
         request = VoidRequest(created=seen.making, sequences=(torn,), reason="a test", after=0)
 
         async def declare(request: VoidRequest) -> object:
-            reply = await conn.request(subjects.operator("void"), encode(request), timeout_s=5)
+            reply = await conn.request(
+                subjects.operator("void"), encode(request), timeout_s=ANSWER_S
+            )
             return API_REPLIES.decode(reply.data)
 
         declared = await declare(request)
@@ -670,7 +679,9 @@ async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_oth
         for name in ("torn", *names):
             assert isinstance(await submit(conn, name), SubmitReply)
         change = b'{"id":"torn","priority":424242}'
-        changed = await conn.request(subjects.api("team", "reprioritize"), change, timeout_s=5)
+        changed = await conn.request(
+            subjects.api("team", "reprioritize"), change, timeout_s=ANSWER_S
+        )
         assert isinstance(API_REPLIES.decode(changed.data), ChangeReply)
     server.stop()
     data = bytearray(block(server).read_bytes())
@@ -681,12 +692,14 @@ async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_oth
     async with client(server.url) as conn:
         await accept_log(conn)
         async with side(server.url) as both:
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             await Fleet(conn).report(gpus=2 * JOBS)
             for name in names:
                 assert await Fleet(conn).placed(name) is not None
             suspended = "suspended: the log refuses what is decided about it"
-            async with asyncio.timeout(20):  # it is tried with the others first, then by itself
+            async with asyncio.timeout(
+                hang_s()
+            ):  # it is tried with the others first, then by itself
                 while True:
                     why = await Fleet(conn).why("torn")
                     assert isinstance(why, WhyReply)
@@ -737,7 +750,7 @@ async def test_what_the_archive_has_is_not_missed(server: Server) -> None:
         await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": story[0].sequence})
         assert [each.missing for each in await examine(conn)] == [((1, 1),)]
         archived = ArchivedStory(tenant="team", id="old", events=tuple(story))
-        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=5)
+        await conn.request(subjects.archive("team", "old"), encode(archived), timeout_s=ANSWER_S)
         assert await examine(conn) == []
 
 
@@ -759,19 +772,19 @@ async def test_nothing_moves_to_the_archive_and_nothing_is_booked_until_damage_i
         last = (await stream_info(conn, WORKLOADS)).state.last_seq
         async with side(server.url, resolves=False, also=also) as both:
             # The archivist has read all of it by then, and the others were told.
-            await until(lambda: both.told, 30.0)
+            await until(lambda: both.told)
             assert (await stream_info(conn, ARCHIVE)).state.last_seq == 0
             assert (await stream_info(conn, WORKLOADS)).state.last_seq == last
 
             # From the acceptance on both go on, from the log as it is.
             await accept(conn)
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             assert list(await jobs_until(conn, 1)) == ["old"]
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(hang_s()):
                 while (await stream_info(conn, ARCHIVE)).state.last_seq == 0:
                     await asyncio.sleep(0.05)
 
         # What was booked is not booked again when the log and its archive are read anew.
         async with side(server.url, resolves=False, also=also) as both:
-            await until(lambda: both.ready, 30.0)
+            await until(lambda: both.ready)
             assert list(await jobs_until(conn, 1)) == ["old"]

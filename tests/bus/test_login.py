@@ -35,7 +35,8 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from tests.bus.logins import AUDIENCE, EC_KEY, OidcProvider, ReviewingApi, raw_token, signed_token
-from tests.bus.tools import Lines, Settings, story, until
+from tests.bus.tools import Lines, Settings, story
+from tests.support.patience import ANSWER_S, until
 
 USERS = (
     *("setup", "gateway", "door", "operator", "accounts", "login", "sentinel"),
@@ -60,7 +61,7 @@ class Bus(NamedTuple):
     async def connected(self, creds: Path, inbox: str) -> AsyncIterator[Connection]:
         settings = Settings(self.url, creds, inbox)
         async with await Connection.open(
-            settings, "x", Lines(), timeout_s=10, clock_subject=""
+            settings, "x", Lines(), timeout_s=ANSWER_S, clock_subject=""
         ) as conn:
             yield conn
 
@@ -181,14 +182,18 @@ async def test_a_person_and_an_agent_come_into_their_own_account_and_nowhere_els
     async with living(tmp_path) as bus, answering(bus) as heard:
         ann = await bus.log_in(bus.provider.token(), tenant="acme")
         async with bus.holder(ann, "tenant.acme") as conn:
-            assert (await conn.request("berth.api.acme.get", b"{}")).data == b"here"
+            assert (
+                await conn.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"here"
             await denied(conn, "berth.api.evil.get", "berth.agent.red.take", "berth.operator.lost")
             await denied(conn, "$JS.API.STREAM.INFO.WORKLOADS", LOGIN)
 
         token = bus.red.token("berth-system/berth-agent", AUDIENCE)
         agent = await bus.log_in(token, cluster="red")
         async with bus.holder(agent, "agent.red") as conn:
-            assert (await conn.request("berth.agent.red.take", b"{}")).data == b"here"
+            assert (
+                await conn.request("berth.agent.red.take", b"{}", timeout_s=ANSWER_S)
+            ).data == b"here"
             await denied(conn, "berth.agent.blue.take", "berth.api.acme.get", LOGIN)
         assert heard == ["berth.api.acme.get", "berth.agent.red.take"]
 
@@ -225,7 +230,9 @@ async def test_what_is_signed_ends_and_a_renewed_file_is_taken_without_a_word(
             )
             write_creds(bus.keys.parent / "got.creds", renewed)
             await until(lambda: conn.reconnects == 1, "its first JWT ended")
-            assert (await conn.request("berth.api.acme.get", b"{}")).data == b"here"
+            assert (
+                await conn.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"here"
         over = brief._replace(jwt=claims.signed(body, found.seed, now_s=now_s, ends_s=now_s - 1))
         with pytest.raises(BusError, match="refuses this user"):
             async with bus.holder(over, "tenant.acme"):
@@ -252,7 +259,9 @@ async def test_who_stays_is_renewed_before_the_end_and_asks_again_when_refused(
         first = claims.parse_creds(path.read_text())
         async with bus.connected(path, inbox_prefix("tenant.acme")) as conn:
             await until(lambda: conn.reconnects == 2, "two JWTs have ended")
-            assert (await conn.request("berth.api.acme.get", b"{}")).data == b"here"
+            assert (
+                await conn.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"here"
         stopping.set()
         await keeping
         last = claims.parse_creds(path.read_text())
@@ -414,7 +423,7 @@ async def test_the_sentinels_credentials_are_good_for_a_login_and_nothing_else(
             await ask(sentinel, LoginRequest(token="x", key=key, tenant="acme"))
         assert heard == []
         for junk in (b"", b"{}", b'{"token":"x","key":"SU","tenant":"a"}', b'{"tokn":"x"}'):
-            answer = (await sentinel.request(LOGIN, junk)).data
+            answer = (await sentinel.request(LOGIN, junk, timeout_s=ANSWER_S)).data
             assert b'"malformed"' in answer
 
 
@@ -425,7 +434,9 @@ async def test_a_tenant_that_was_removed_lets_nobody_in_any_more(tmp_path: Path)
         told = await bus.refused(bus.provider.token(sub="zoe"), tenant="gone")
         assert "there is no account for tenant.gone" in told
         async with bus.holder(ann, "tenant.acme") as conn:
-            assert (await conn.request("berth.api.acme.get", b"{}")).data == b"here"
+            assert (
+                await conn.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"here"
             assert remove_user(bus.keys, "tenant.acme")
             await push.delete(pusher, bus.keys, "T_acme")
             await until(lambda: not conn.connected, "it is cut off")

@@ -23,6 +23,7 @@ from berthmaster.messages.workload import Claimed, Running, Succeeded
 from tests.bus.doors import door
 from tests.bus.shells import ask, gateway, in_loop, store
 from tests.bus.tools import connected, eventually, placed, submitted
+from tests.support.patience import ANSWER_S
 
 ATTEMPT = Attempt("acme", "train", 1)
 
@@ -88,7 +89,7 @@ class Bench:
         self.pod = pods.pod
 
     def client(self, tenant: str = "acme") -> Client:
-        return Client.connect(self.url, tenant=tenant, timeout_s=8.0)
+        return Client.connect(self.url, tenant=tenant, timeout_s=ANSWER_S)
 
 
 @asynccontextmanager

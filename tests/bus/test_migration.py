@@ -17,6 +17,7 @@ from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.cli.keys_commands import carry_over
 from berthmaster.messages.families import encode
 from tests.bus.tools import Lines, Settings, connected, story, submitted
+from tests.support.patience import ANSWER_S
 
 USERS = ("setup", "gateway", "tenant.acme", "restorer", "agent.red")
 
@@ -70,12 +71,12 @@ async def test_keys_and_messages_are_those_of_before(tmp_path: Path) -> None:
         config = ServerConfig(sync="default", extra=server_config(keys, folder / "accounts"))
         with Server(folder, config) as server:
             who = Settings(server.url, creds_file(keys, "gateway"), inbox_prefix("gateway"))
-            async with await Connection.open(who, "gateway", Lines(), timeout_s=5) as conn:
+            async with await Connection.open(who, "gateway", Lines(), timeout_s=ANSWER_S) as conn:
                 assert (await stream_info(conn, WORKLOADS)).state.last_seq == 20
                 event = submitted("job-20")
                 assert await conn.store(event_subject(event), encode(event)) == 21
             setup = Settings(server.url, creds_file(keys, "setup"), inbox_prefix("setup"))
-            async with await Connection.open(setup, "setup", Lines(), timeout_s=5) as conn:
+            async with await Connection.open(setup, "setup", Lines(), timeout_s=ANSWER_S) as conn:
                 await ensure_streams(conn)  # those that are there are what it expects
 
 

@@ -26,6 +26,7 @@ from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.bus.subjects import jetstream, without_lanes
 from berthmaster.messages.families import AGENT_REQUESTS
 from tests.bus.tools import accounts_of
+from tests.support.patience import ANSWER_S, hang_s
 
 USERS = (
     "setup",
@@ -68,7 +69,7 @@ def in_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), hang_s()))
 
     return run
 
@@ -693,7 +694,7 @@ class Bus(NamedTuple):
     async def as_user(self, user: str, log: HeardLog | None = None) -> AsyncIterator[Connection]:
         settings = Settings(self.server.url, creds_file(self.keys, user), inbox_prefix(user))
         heard = log or HeardLog()
-        async with await Connection.open(settings, user, heard, timeout_s=5) as conn:
+        async with await Connection.open(settings, user, heard, timeout_s=ANSWER_S) as conn:
             yield conn
 
 
@@ -743,7 +744,7 @@ async def violations(bus: Bus, user: str, tries: tuple[str, ...]) -> set[str]:
         else:
             await client.subscribe(subject)
     await client.publish(LAST, b"")
-    await asyncio.wait_for(complete.wait(), 10)
+    await asyncio.wait_for(complete.wait(), hang_s())
     await client.close()
     return {line for line in tries if line.lower() in refused}
 
@@ -794,13 +795,13 @@ async def test_what_is_denied_is_not_stored(bus: Bus) -> None:
         await rival.publish("berth.workload.acme.job-2.submitted.-", b"{}")
         await told(rival, 1)
         assert await last_sequence(gateway) == before
-        await gateway.request("berth.workload.acme.job-2.submitted.-", b"{}", timeout_s=5)
+        await gateway.request("berth.workload.acme.job-2.submitted.-", b"{}", timeout_s=ANSWER_S)
         assert await last_sequence(gateway) == before + 1
 
 
 async def told(conn: Connection, count: int) -> None:
     """Wait until the server has told of so many violations."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(hang_s()):
         while len(conn.violations) < count:
             await asyncio.sleep(0.01)
     assert len(conn.violations) == count
@@ -808,10 +809,10 @@ async def told(conn: Connection, count: int) -> None:
 
 async def answered(conn: Connection, subject: str) -> bytes:
     """The answer to a request whose listener is only just arriving."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(hang_s()):
         while True:
             try:
-                return (await conn.request(subject, b"{}", timeout_s=5)).data
+                return (await conn.request(subject, b"{}", timeout_s=ANSWER_S)).data
             except NoAnswer:
                 await asyncio.sleep(0.01)
 
@@ -882,7 +883,7 @@ async def test_a_clusters_nodes_are_heard_in_their_own_cluster_on_their_way_to_t
         )
         await figures.flush()
         await door.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             while len({who for who, _ in heard}) < 2:  # the listeners are only just arriving
                 heard.clear()
                 await DoorClient(node, "c1").observe(b"{}")

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
-import pytest
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -33,8 +32,8 @@ from tests.bus.tools import (
     story,
     submitted,
     task,
-    until,
 )
+from tests.support.patience import ANSWER_S, hang_s, until
 
 ELECTIONS_S = 300  # servers of a busy machine are slow to start and to elect
 
@@ -115,7 +114,6 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_one_server(server: S
         assert kinds == {"Stored": 100, "Refused": 200}  # one server: nothing stays unknown
 
 
-@pytest.mark.timeout(ELECTIONS_S)
 @story
 async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
     cluster: ServerCluster,
@@ -131,10 +129,9 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
         while won(contests) < 100:  # a busy machine may hold an election in between
             (name,) = fresh(1)
             contests[name] = await race((a, b, c), name, cell)
-        await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
+        await eventually(lambda: each_was_won_once_at_most(a, contests, cell))
 
 
-@pytest.mark.timeout(ELECTIONS_S)
 @story
 async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_stored_once(
     cluster: ServerCluster,
@@ -164,16 +161,19 @@ async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_s
                 outcomes[name] = await log.append(submitted(name))
                 await asyncio.sleep(0.01)
 
-        async with task(races()) as racing, task(asyncio.wait_for(all_of(append, plain), 90)) as t:
-            await until(lambda: won(contests) >= 15 and len(outcomes) >= 50, limit_s=40)
+        async with (
+            task(races()) as racing,
+            task(asyncio.wait_for(all_of(append, plain), hang_s())) as t,
+        ):
+            await until(lambda: won(contests) >= 15 and len(outcomes) >= 50)
             victim = await patiently(lambda: leader(a, cluster, WORKLOADS))
             victim.kill()
-            await until(lambda: won(contests) >= 30 and len(outcomes) >= 150, limit_s=60)
+            await until(lambda: won(contests) >= 30 and len(outcomes) >= 150)
             victim.start()
-            await asyncio.wait_for(racing, 90)
+            await asyncio.wait_for(racing, hang_s())
             await t
 
-        await eventually(lambda: each_was_won_once_at_most(a, contests, cell), 60)
+        await eventually(lambda: each_was_won_once_at_most(a, contests, cell))
 
         assert not [name for name, outcome in outcomes.items() if isinstance(outcome, Refused)]
         unknown = {name for name, outcome in outcomes.items() if isinstance(outcome, Unknown)}
@@ -234,7 +234,7 @@ async def test_a_void_event_is_dropped_equally_by_every_reader(cluster: ServerCl
         # What replicas may do to differing guards, done on purpose: stored without any guard.
         stale = placed(name, first, by="stale")
         subject = subjects.workload_event("acme", name, "placed", "c1")
-        await a.request(subject, msgspec.json.encode(stale))
+        await a.request(subject, msgspec.json.encode(stale), timeout_s=ANSWER_S)
         tail = (await EventLog(a).story("acme", name))[-1].sequence
         # The next writer guards with the void event's sequence: it blocks nobody.
         third = await EventLog(b).append(placed(name, tail, by="fresh"))

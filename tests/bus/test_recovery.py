@@ -40,7 +40,7 @@ from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.service import SERVICE as RESOLVER
 from berthmaster.resolver.service import ResolverSettings
-from tests.bus.shells import client, in_loop, until
+from tests.bus.shells import client, in_loop
 from tests.bus.test_executor_cluster import BERLIN, executing
 from tests.bus.test_log_damage import (
     Side,
@@ -52,9 +52,9 @@ from tests.bus.test_log_damage import (
     zero_tail,
 )
 from tests.bus.tools import eventually, task
+from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 JOBS = [f"job-{number}" for number in range(12)]
-LIMIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -70,17 +70,22 @@ async def services(url: str, memory: Path) -> AsyncIterator[Side]:
     """Gateway, resolver and door until the block ends, ready or not."""
     side, tasks = Side(), list["asyncio.Future[None]"]()
     folder = str(memory)
-    gateway = GatewaySettings(nats_url=url, http_port=-1, memory_dir=folder)
-    resolver = ResolverSettings(nats_url=url, http_port=-1, memory_dir=folder)
+    gateway = patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, memory_dir=folder)
+    resolver = patient(ResolverSettings, "resolver", nats_url=url, http_port=-1, memory_dir=folder)
     started(GATEWAY, gateway, side, tasks)
     started(RESOLVER, resolver, side, tasks)
-    started(DOOR, DoorSettings(nats_url=url, http_port=-1, memory_dir=folder), side, tasks)
+    started(
+        DOOR,
+        patient(DoorSettings, "door", nats_url=url, http_port=-1, memory_dir=folder),
+        side,
+        tasks,
+    )
     try:
         yield side
     finally:
         for ctx in side.contexts.values():
             ctx.stopping.set()
-        await asyncio.wait(tasks, timeout=LIMIT_S)
+        await asyncio.wait(tasks, timeout=hang_s())
         for ctx in side.contexts.values():
             for left in ctx.tasks:
                 left.cancel()
@@ -101,7 +106,7 @@ async def worker(conn: Connection) -> AsyncIterator[Host]:
 
 async def asked(conn: Connection, verb: str, body: msgspec.Struct | bytes) -> object:
     data = body if isinstance(body, bytes) else encode(body)
-    reply = await conn.request(subjects.api("team", verb), data, timeout_s=5)
+    reply = await conn.request(subjects.api("team", verb), data, timeout_s=ANSWER_S)
     return API_REPLIES.decode(reply.data)
 
 
@@ -127,7 +132,7 @@ async def all_run(conn: Connection, names: list[str]) -> None:
         works = [await standing(conn, name) for name in names]
         return all(work.state is State.RUNNING and work.cluster == BERLIN for work in works)
 
-    await eventually(there, LIMIT_S)
+    await eventually(there)
 
 
 async def all_remember(conn: Connection) -> None:
@@ -142,7 +147,7 @@ async def all_remember(conn: Connection) -> None:
                 return False
         return True
 
-    await eventually(there, LIMIT_S)
+    await eventually(there)
 
 
 async def accept(conn: Connection, side: Side) -> None:
@@ -155,8 +160,8 @@ async def accept(conn: Connection, side: Side) -> None:
         told = str(side.unready)
         return all(stream in accepted for stream in (WORKLOADS, CONTROL) if f"{stream} " in told)
 
-    await until(lambda: "nothing is decided" in str(side.unready), LIMIT_S)
-    await eventually(all_accepted, LIMIT_S)
+    await until(lambda: "nothing is decided" in str(side.unready))
+    await eventually(all_accepted)
 
 
 async def accept_what_is_known(conn: Connection) -> list[str]:
@@ -174,7 +179,9 @@ async def accept_what_is_known(conn: Connection) -> list[str]:
             missing=core.accepting(core.together(g for each in damage for g in each.missing), last),
             reason="a test",
         )
-        reply = await conn.request(subjects.operator("accept_log"), encode(request), timeout_s=5)
+        reply = await conn.request(
+            subjects.operator("accept_log"), encode(request), timeout_s=ANSWER_S
+        )
         assert isinstance(API_REPLIES.decode(reply.data), OperatorReply)
         accepted.append(stream)
     return accepted
@@ -228,12 +235,12 @@ async def test_what_runs_and_was_lost_runs_on_and_is_in_the_log_again(
         async with client(server.url) as conn:
             async with services(server.url, memory) as side:
                 # The executor asks for its jobs, and is not told that they are over.
-                await until(lambda: side.told, LIMIT_S)
+                await until(lambda: side.told)
                 assert pods(host) == running
                 await accept(conn, side)
             async with services(server.url, memory) as side:
                 try:
-                    await until(lambda: side.ready, LIMIT_S)
+                    await until(lambda: side.ready)
                 except TimeoutError:
                     raise AssertionError(side.unready) from None
                 await all_run(conn, JOBS)
@@ -259,7 +266,7 @@ async def goes_on_as_if_nothing_had_been(conn: Connection, host: Host, lost: lis
     async def is_over() -> bool:
         return (await standing(conn, name)).state is State.CANCELLED and name not in pods(host)
 
-    await eventually(is_over, LIMIT_S)
+    await eventually(is_over)
     # Their GPUs are theirs: 21 of 32 are free, and the twenty-second job waits.
     more = [f"more-{number}" for number in range(22)]
     for each in more:
@@ -269,7 +276,7 @@ async def goes_on_as_if_nothing_had_been(conn: Connection, host: Host, lost: lis
         works = [await standing(conn, each) for each in more]
         return sum(work.state is State.RUNNING for work in works) == 21
 
-    await eventually(are_placed, LIMIT_S)
+    await eventually(are_placed)
     found = await audit(conn)
     assert [(f.rule, f.where, f.what) for f in found.findings] == []
     assert (found.recovered, found.running) == (len(lost), len(JOBS) - 1 + 21)

@@ -20,7 +20,8 @@ from berthmaster.messages.fleet import (
     NodeReport,
     Stamp,
 )
-from tests.bus.tools import connected, story, task, until
+from tests.bus.tools import connected, story, task
+from tests.support.patience import until
 
 
 class Nodes:

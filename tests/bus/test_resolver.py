@@ -37,6 +37,7 @@ from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import running
 from tests.bus.tools import accept_log
 from tests.support.builders import alive, job, node, pod_set, profile
+from tests.support.patience import ANSWER_S, hang_s, patient
 
 LIMIT_S = 10.0
 LOG = Log("test", level="error", format="text")
@@ -45,15 +46,15 @@ LOG = Log("test", level="error", format="text")
 @asynccontextmanager
 async def resolver(url: str, **fields: float | str) -> AsyncIterator[Context[ResolverSettings]]:
     """A replica, running in this loop until the block ends."""
-    settings = ResolverSettings(nats_url=url, http_port=-1, **fields)  # type: ignore[arg-type]
+    settings = patient(ResolverSettings, "resolver", nats_url=url, http_port=-1, **fields)
     context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
-    async with await Connection.open(settings, "resolver", LOG, timeout_s=5) as conn:
+    async with await Connection.open(settings, "resolver", LOG, timeout_s=ANSWER_S) as conn:
         running = asyncio.create_task(Shell(context, conn, Heard(conn, ())).run())
         try:
             yield context
         finally:
             context.stopping.set()
-            await asyncio.wait_for(running, LIMIT_S)
+            await asyncio.wait_for(running, hang_s())
             assert context.died is None
             for task in context.tasks:
                 task.cancel()
@@ -74,7 +75,7 @@ class Fleet:
             (subjects.node(cluster, "n1"), node(cluster, "n1", gpus=gpus)),
             (subjects.alive(cluster), alive(cluster)),
         ):
-            await self.conn.request(subject, encode(fact), timeout_s=5)
+            await self.conn.request(subject, encode(fact), timeout_s=ANSWER_S)
 
     async def submit(self, request: JobRequest) -> None:
         event = Submitted(
@@ -126,7 +127,9 @@ class Fleet:
         """The answer, once the service has caught up."""
         for _ in range(500):
             try:
-                reply = await self.conn.request(subjects.api("team", verb), body, timeout_s=5)
+                reply = await self.conn.request(
+                    subjects.api("team", verb), body, timeout_s=ANSWER_S
+                )
                 answer = API_REPLIES.decode(reply.data)
                 if not (isinstance(answer, Refusal) and answer.retry):
                     return answer
@@ -148,7 +151,7 @@ class Fleet:
 @asynccontextmanager
 async def fleet(url: str) -> AsyncIterator[Fleet]:
     settings = CommonSettings(nats_url=url)
-    async with await Connection.open(settings, "test", LOG, timeout_s=5) as conn:
+    async with await Connection.open(settings, "test", LOG, timeout_s=ANSWER_S) as conn:
         await ensure_streams(conn)
         yield Fleet(conn)
 
@@ -178,7 +181,9 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 assert isinstance(supposed, WhatifReply)
                 assert [(m.id, m.would) for m in supposed.placed] == [("b", "c9")]
                 operator = await world.conn.request(
-                    subjects.operator("whatif"), b'{"cordon": {"cluster": "c1"}}', timeout_s=5
+                    subjects.operator("whatif"),
+                    b'{"cordon": {"cluster": "c1"}}',
+                    timeout_s=ANSWER_S,
                 )
                 told = API_REPLIES.decode(operator.data)
                 assert isinstance(told, WhatifReply)
@@ -233,7 +238,7 @@ def test_jobs_go_by_when_they_are_due_where_that_is_set(tmp_path: Path) -> None:
                 report = replay(await read_inputs(world.conn), "all")
                 assert (report.decisions, report.equal) == (2, 2), report.first_difference
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(story(), hang_s()))
 
 
 def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_path: Path) -> None:
@@ -253,7 +258,9 @@ def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_pa
                 balanced = [await world.goes(job(f"a{n}", queue="q")) for n in range(2)]
                 assert sorted(balanced) == ["c1", "c2"]
                 packing = QueueSetting(queue="q", profile="pack", weights={"fit": 0.5})
-                await world.conn.request(subjects.queue_setting("q"), encode(packing), timeout_s=5)
+                await world.conn.request(
+                    subjects.queue_setting("q"), encode(packing), timeout_s=ANSWER_S
+                )
                 while True:  # until it is heard: before that nobody but the log knows of q
                     tried = await world.ask("dry_run", encode(job("tried", queue="q")))
                     if isinstance(tried, DryRunReply):
@@ -287,7 +294,7 @@ def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_pa
                 report = replay(await read_inputs(world.conn), "all")
                 assert (report.decisions, report.equal) == (6, 6), report.first_difference
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(story(), hang_s()))
 
 
 def test_decisions_that_have_moved_to_the_archive_are_repeated_as_well(tmp_path: Path) -> None:
@@ -311,7 +318,7 @@ def test_decisions_that_have_moved_to_the_archive_are_repeated_as_well(tmp_path:
                 newest = replay(inputs, "all", last=1)
                 assert (newest.decisions, newest.repeated, newest.equal) == (4, 1, 1)
 
-    asyncio.run(asyncio.wait_for(story(), 60))
+    asyncio.run(asyncio.wait_for(story(), hang_s()))
 
 
 async def first_decision(conn: Connection) -> int:

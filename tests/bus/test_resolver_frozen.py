@@ -21,6 +21,7 @@ from tests.bus.shells import client, gateway, order
 from tests.bus.test_resolver import fleet, resolver
 from tests.bus.tools import accept_log, declare_void, eventually, patiently, story
 from tests.support.builders import job
+from tests.support.patience import ANSWER_S, hang_s
 
 
 def test_an_event_that_nobody_can_read_freezes_until_a_restart_finds_it_cured(
@@ -35,7 +36,7 @@ def test_an_event_that_nobody_can_read_freezes_until_a_restart_finds_it_cured(
                 await world.submit(job("a", gpus=1))
                 subject = subjects.workload_event("team", "a", "reprioritized", None)
                 strange = b'{"type": "workload.reprioritized.v9", "tenant": "team", "id": "a"}'
-                acked = await world.conn.request(subject, strange, timeout_s=5)
+                acked = await world.conn.request(subject, strange, timeout_s=ANSWER_S)
                 sequence = msgspec.json.decode(acked.data)["seq"]
                 async with resolver(server.url, snapshot_s=1.0):
                     why = await world.ask("why", b'{"id": "a"}')
@@ -72,8 +73,8 @@ async def test_what_nobody_can_read_stops_until_a_person_declares_it_void(server
         # A replica has begun; then comes garbage in a story and in the chain of decisions.
         await world.submit(job("a", gpus=1))
         where = subjects.workload_event("team", "a", "reprioritized", None)
-        in_story = await world.conn.store(where, garbage, timeout_s=5)
-        in_chain = await world.conn.store(subjects.decision("all"), garbage, timeout_s=5)
+        in_story = await world.conn.store(where, garbage, timeout_s=ANSWER_S)
+        in_chain = await world.conn.store(subjects.decision("all"), garbage, timeout_s=ANSWER_S)
         async with resolver(server.url) as context:
             await world.submit(job("b", gpus=1))
             why = await world.why("b")
@@ -92,7 +93,7 @@ async def test_what_nobody_can_read_stops_until_a_person_declares_it_void(server
             assert not replay(await read_inputs(world.conn), "all").different
             # Whoever hears of it folds the log anew, which a service does by starting again.
             await declare_void(world.conn, in_story, in_chain)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(hang_s()):
                 while context.died is None:
                     await asyncio.sleep(0.02)
             context.died = None

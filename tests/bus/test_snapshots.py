@@ -13,6 +13,7 @@ from berthmaster.bus.snapshots import load, save
 from berthmaster.bus.streams import SNAPSHOTS, stream_info
 from tests.bus.proxy import proxied
 from tests.bus.tools import Lines, connected, patiently, story, task
+from tests.support.patience import ANSWER_S
 
 
 async def chunk_subjects(conn: Connection) -> dict[str, int]:
@@ -53,7 +54,9 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(server: Serv
         before = set(await chunk_subjects(conn))
         await save(conn, "s", b"second" * 100_000)
         (newest,) = set(await chunk_subjects(conn)) - before
-        await conn.request(newest, b"appended by mistake")  # behind the named chunks: no harm
+        await conn.request(
+            newest, b"appended by mistake", timeout_s=ANSWER_S
+        )  # behind the named chunks: no harm
         assert await load(conn, "s") == b"second" * 100_000
         await conn.api(f"STREAM.PURGE.{SNAPSHOTS}", {"filter": newest, "keep": 2})
         assert await load(conn, "s") == b"first" * 100_000

@@ -14,6 +14,7 @@ from berthmaster.bus.log import EventLog
 from berthmaster.bus.story_reader import StoryReader
 from berthmaster.bus.streams import WORKLOADS
 from tests.bus.shells import client, in_loop
+from tests.support.patience import ANSWER_S
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ async def write(conn: Connection, name: str, *kinds: str) -> None:
         (subjects.workload_event("ann", name, kind, None), f"{name} {number}".encode(), {})
         for number, kind in enumerate(kinds)
     ]
-    await send_batch(conn, parts, timeout_s=5)
+    await send_batch(conn, parts, timeout_s=ANSWER_S)
 
 
 @in_loop

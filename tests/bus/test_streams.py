@@ -21,7 +21,8 @@ from berthmaster.bus.streams import (
     stream_configs,
     stream_info,
 )
-from tests.bus.tools import alive_subject, connected, eventually, patiently, story, until
+from tests.bus.tools import alive_subject, connected, eventually, patiently, story
+from tests.support.patience import ANSWER_S, until
 
 
 async def configs(conn: Connection) -> dict[str, dict[str, Any]]:
@@ -99,7 +100,7 @@ async def test_many_may_make_them_at_once_on_three_servers(cluster: ServerCluste
 @story
 async def test_a_limit_that_changed_is_updated_and_the_messages_stay(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        await conn.request("berth.workload.a.b.submitted.-", b"{}")
+        await conn.request("berth.workload.a.b.submitted.-", b"{}", timeout_s=ANSWER_S)
         created = (await stream_info(conn, WORKLOADS)).created
         await ensure_streams(conn, workloads_max_bytes=GIB)
         info = await stream_info(conn, WORKLOADS)
@@ -157,7 +158,7 @@ async def raw(conn: Connection, stream: str, sequence: int) -> dict[str, Any]:
 async def test_the_fleets_log_has_every_value_at_its_sequence_and_its_time(server: Server) -> None:
     """A decision is repeated on what its decider saw: FLEET forgets it, FLEET_LOG must not."""
     async with connected(server.url, replicas=1) as conn:
-        await conn.request(alive_subject("c0"), b"0")
+        await conn.request(alive_subject("c0"), b"0", timeout_s=ANSWER_S)
 
         async def mirrored(count: int) -> bool:
             return (await stream_info(conn, FLEET_LOG)).state.messages == count
@@ -168,7 +169,10 @@ async def test_the_fleets_log_has_every_value_at_its_sequence_and_its_time(serve
         for start in range(1, 3001, 200):
             batch = range(start, min(start + 200, 3001))
             replies = await asyncio.gather(
-                *(conn.request(alive_subject(f"c{n % 8}"), b"%d" % n) for n in batch)
+                *(
+                    conn.request(alive_subject(f"c{n % 8}"), b"%d" % n, timeout_s=ANSWER_S)
+                    for n in batch
+                )
             )
             for n, reply in zip(batch, replies, strict=True):
                 sequence = msgspec.json.decode(reply.data)["seq"]
@@ -189,7 +193,9 @@ async def test_the_fleets_log_has_every_value_at_its_sequence_and_its_time(serve
 async def test_the_fleets_log_goes_on_over_a_kill_of_the_server(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         for number in range(1, 51):
-            await patiently(lambda n=number: conn.request(alive_subject("c0"), b"%d" % n))  # type: ignore[misc]
+            await patiently(
+                partial(conn.request, alive_subject("c0"), b"%d" % number, timeout_s=ANSWER_S)
+            )
             if number % 20 == 0:
                 server.kill()
                 server.start()
@@ -206,7 +212,7 @@ async def test_the_fleets_log_goes_on_over_a_kill_of_the_server(server: Server) 
 async def written_and_mirrored(conn: Connection, count: int) -> None:
     """The first facts, numbered from 0, which the fleet's log has all got."""
     for number in range(count):
-        await conn.request(alive_subject("c0"), b"%d" % number)
+        await conn.request(alive_subject("c0"), b"%d" % number, timeout_s=ANSWER_S)
 
     async def mirrored() -> bool:
         return (await stream_info(conn, FLEET_LOG)).state.last_seq == count
@@ -223,7 +229,7 @@ async def test_the_fleets_history_is_whole_while_its_log_is_behind(server: Serve
         on_its_own = {key: value for key, value in config.items() if key != "mirror"}
         await conn.api("STREAM.UPDATE.FLEET_LOG", on_its_own | {"subjects": ["nothing.at.all"]})
         for number in range(10, 15):
-            await conn.request(alive_subject("c0"), b"%d" % number)
+            await conn.request(alive_subject("c0"), b"%d" % number, timeout_s=ANSWER_S)
         assert (await stream_info(conn, FLEET_LOG)).state.last_seq == 10
         read: list[tuple[int, bytes]] = []
         await read_fleet_history(conn, lambda found: read.append((found.sequence, found.data)))
@@ -236,7 +242,7 @@ async def test_a_fleet_that_is_made_again_never_reuses_a_number_of_its_log(serve
         await written_and_mirrored(conn, 20)
         await conn.api("STREAM.DELETE.FLEET")
         await ensure_streams(conn)
-        reply = await conn.request(alive_subject("c0"), b"new")
+        reply = await conn.request(alive_subject("c0"), b"new", timeout_s=ANSWER_S)
         assert msgspec.json.decode(reply.data)["seq"] == 21
         assert (await stream_info(conn, FLEET_LOG)).state.last_seq == 20
 

@@ -26,7 +26,8 @@ from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.reload import reload_servers, running_pid
 from berthmaster.bus.streams import ensure_streams
-from tests.bus.tools import Lines, Settings, accounts_of, story, until
+from tests.bus.tools import Lines, Settings, accounts_of, story
+from tests.support.patience import ANSWER_S, until
 
 DAY_S = 86400.0
 USERS = ("setup", "gateway", "agent.berlin")
@@ -49,7 +50,7 @@ class Bus(NamedTuple):
 
     async def connect(self, user: str, *, trusting: Path | None = None) -> Connection:
         settings = self.settings(user, trusting=trusting)
-        return await Connection.open(settings, user, Lines(), timeout_s=10, clock_subject="")
+        return await Connection.open(settings, user, Lines(), timeout_s=ANSWER_S, clock_subject="")
 
 
 def serve(folder: Path, *, now_s: float | None = None, host: str = "127.0.0.1") -> Bus:
@@ -176,10 +177,8 @@ async def test_without_the_authority_nobody_connects_and_the_reason_is_told_at_o
             inbox_prefix("gateway"),
             trusting,
         )
-        began_s = time.monotonic()
         with pytest.raises(BusError, match=f"certificate is refused.*{why}"):
             await Connection.open(settings, "gateway", Lines())  # no time limit, and yet no hang
-        assert time.monotonic() - began_s < 20
 
 
 @story

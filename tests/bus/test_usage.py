@@ -46,8 +46,9 @@ from berthmaster.usage.service import main as usage_main
 from berthmaster.usage.settings import UsageSettings
 from tests.bus.disks import own_disk
 from tests.bus.postgres import PostgresServer, postgres_server
-from tests.bus.shells import ask, client, in_loop, order, running, store, until
+from tests.bus.shells import ask, client, in_loop, order, running, store
 from tests.bus.tools import accept_log
+from tests.support.patience import ANSWER_S, eventually, hang_s, until
 from tests.unit.usage.stories import Story
 
 
@@ -101,7 +102,7 @@ async def archive(conn: Connection, story: Story, *parts: int) -> None:
     for since, until_ in itertools.pairwise(cuts):
         events: tuple[RecordedEvent, ...] = tuple(story.events[since:until_])
         told = ArchivedStory(tenant=story.tenant, id=story.id, events=events)
-        await conn.store(subjects.archive(story.tenant, story.id), encode(told), timeout_s=5)
+        await conn.store(subjects.archive(story.tenant, story.id), encode(told), timeout_s=ANSWER_S)
 
 
 async def report(conn: Connection, **asked: Any) -> UsageReport:
@@ -111,13 +112,16 @@ async def report(conn: Connection, **asked: Any) -> UsageReport:
     return reply
 
 
-async def jobs_until(conn: Connection, count: int, limit_s: float = 20.0) -> dict[str, JobUsage]:
+async def jobs_until(conn: Connection, count: int) -> dict[str, JobUsage]:
     """The jobs, once the store has so many."""
     found: dict[str, JobUsage] = {}
-    async with asyncio.timeout(limit_s):
-        while len(found) != count:
-            found = {one.id: one for one in (await report(conn, kind="job")).jobs}
-            await asyncio.sleep(0.05)
+
+    async def all_there() -> bool:
+        nonlocal found
+        found = {one.id: one for one in (await report(conn, kind="job")).jobs}
+        return len(found) == count
+
+    await eventually(all_there, f"{count} jobs", moves=lambda: len(found))
     return found
 
 
@@ -205,7 +209,7 @@ async def test_streams_that_were_made_anew_are_read_again_and_fill_nothing_twice
             await archive(conn, Story("b").ran(now_s - 7200, now_s - 3600))
             # Who lived meanwhile has seen more of the log than there is: a person says to go on.
             await accept_log(conn)
-            await jobs_until(conn, 5, limit_s=40)
+            await jobs_until(conn, 5)
             assert (await report(conn)).total.held_gpu_h == 5 * 2.0
 
 
@@ -274,7 +278,7 @@ async def test_measured_use_and_minutes_survive_a_restart(
                 cell="all", decider="r", observed_at_s=0.0, allocation_percent=40.0
             )
             await conn.publish(subjects.quality("all"), encode(quality))
-            await conn.flush(timeout_s=5)
+            await conn.flush(timeout_s=ANSWER_S)
             written = ctx.metrics.registry.get_sample_value
             before = written("berth_usage_store_writes_total") or 0
             await until(lambda: (written("berth_usage_store_writes_total") or 0) > before + 8)
@@ -299,7 +303,7 @@ async def test_placements_and_waits_become_trends_of_the_minute_they_happened_in
         await jobs_until(conn, 2)
         names: set[str] = set()
         points: list[int] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             while "endings_per_s" not in names:
                 reply = await order(conn, "trends", TrendsRequest(span="hour"))
                 assert isinstance(reply, Trends)
@@ -334,7 +338,7 @@ async def test_a_full_disk_is_told_and_what_ended_meanwhile_is_there_once_there_
 
             disk.free()
             await until(lambda: ctx.health.readiness()[0])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while (await report(conn)).total.jobs != 400:
                     await asyncio.sleep(0.1)
             assert value("berth_usage_stored_jobs_total") == 400
@@ -406,13 +410,13 @@ async def test_a_service_that_is_killed_again_and_again_loses_nothing_and_counts
                 try:
                     story = Story(f"job-{number}").ran(now_s - 7200, now_s - 3600)
                     await archive(conn, story)
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(hang_s()):
                         while not await jobs_of(conn):
                             await asyncio.sleep(0.02)
                 finally:
                     process.kill()
         async with usage(server.url, **kept):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while (total := (await report(conn)).total).jobs != 603:
                     await asyncio.sleep(0.1)
             assert total.held_gpu_h == 603 * 2.0
@@ -437,7 +441,7 @@ class Receiver:
         for writer in self._serving.values():
             writer.transport.abort()
         if self._serving:
-            await asyncio.wait(self._serving, timeout=5)
+            await asyncio.wait(self._serving, timeout=hang_s())
         for task, writer in self._serving.items():
             task.cancelled() or task.exception()  # a connection that broke is no matter
             with suppress(OSError):
@@ -457,7 +461,7 @@ class Receiver:
 
     async def until(self, count: int) -> list[str]:
         """Which events it was told of, once there are so many."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(hang_s()):
             while len(self.got) < count:
                 await asyncio.sleep(0.02)
         return [msgspec.json.decode(body)["id"] for _, body in self.got]
@@ -513,7 +517,7 @@ async def test_a_webhook_is_told_of_each_end_signed_again_until_it_takes_it_and_
         async with usage(server.url, **settings):
             await tell(conn, Story("private", queue="night").ran(0, 0))
             reason = "its address is a private one, and the file does not allow that for this host"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while (await dead_letter(conn)).reason != f"webhook ours: {reason}":
                     await asyncio.sleep(0.05)
             assert len(hook.got) == 3
@@ -533,7 +537,7 @@ async def test_a_queues_webhook_is_told_where_the_operators_file_allows_its_host
         told = QueueWebhook(url=f"http://127.0.0.1:{hook.port}/q", key="key", on=("failed",))
         for queue, webhook in (("dusk", told), ("dawn", QueueWebhook(url="https://x/", key="k"))):
             setting = QueueSetting(queue=queue, webhook=webhook)
-            await conn.store(subjects.queue_setting(queue), encode(setting), timeout_s=5)
+            await conn.store(subjects.queue_setting(queue), encode(setting), timeout_s=ANSWER_S)
         async with usage(server.url, **settings):
             await notifying_from_now(conn)
             await tell(conn, Story("well", queue="dusk").ran(0, 0))
@@ -542,7 +546,7 @@ async def test_a_queues_webhook_is_told_where_the_operators_file_allows_its_host
             assert await hook.until(1) == ["ill"]
             await tell(conn, Story("barred", queue="dawn").ran(0, 0))
             reason = "its host is not among the queue_hosts of the webhooks' file"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while (await dead_letter(conn)).reason != f"webhook of-queue-dawn: {reason}":
                     await asyncio.sleep(0.05)
         assert len(hook.got) == 1
@@ -565,7 +569,7 @@ async def test_a_webhook_that_hangs_keeps_no_other_tenants_notices_waiting(
                 await tell(conn, Story(f"loud-{number}", tenant="loud").ran(0, 0))
             assert len(await hook.until(4)) == 4
             await tell(conn, Story("calm", tenant="calm").ran(0, 0))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while "calm" not in await hook.until(5):
                     await asyncio.sleep(0.05)
 
@@ -604,7 +608,7 @@ async def test_a_tenant_has_its_own_jobs_told_where_operators_allow_it_and_nothi
             assert refusal.code == "forbidden"
             hook.answers = [b"410 Gone"]
             await tell(conn, Story("late", tenant="ann").ran(0, 0))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while not (seen := await webhooks_of_all(conn)).webhooks[0].last_failure:
                     await asyncio.sleep(0.05)
             assert seen.webhooks[0].last_failure == "it answers 410"
@@ -629,9 +633,9 @@ async def test_a_queues_webhook_without_the_operators_file_is_told_of_and_tenant
     async with client(server.url) as conn:
         webhook = QueueWebhook(url="https://x.example/secret", key="k")
         setting = QueueSetting(queue="dawn", webhook=webhook)
-        await conn.store(subjects.queue_setting("dawn"), encode(setting), timeout_s=5)
+        await conn.store(subjects.queue_setting("dawn"), encode(setting), timeout_s=ANSWER_S)
         async with usage(server.url, store_dir=tmp_path / "usage"):
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(hang_s()):
                 while not (seen := await webhooks_of_all(conn)).webhooks:
                     await asyncio.sleep(0.05)
             assert "no --webhooks-file" in seen.webhooks[0].fault
@@ -662,7 +666,7 @@ async def test_while_the_log_is_damaged_no_webhook_is_told_and_then_all_that_wai
             last = log.state.last_seq + 50
             mark = StreamMark(stream=WORKLOADS, created=log.making, sequence=last)
             known = LogMark(service="resolver", at_s=conn.now(), streams=(mark,))
-            await conn.store(subjects.log_mark("resolver"), encode(known), timeout_s=5)
+            await conn.store(subjects.log_mark("resolver"), encode(known), timeout_s=ANSWER_S)
             await asyncio.sleep(2 * guard.LOOK_S)
             await tell(conn, Story("meanwhile").ran(0, 0))
             await asyncio.sleep(0.5)
@@ -680,7 +684,7 @@ async def webhooks_of_all(conn: Connection) -> WebhooksReply:
 
 async def notifying_from_now(conn: Connection) -> None:
     """Until the consumers are there: new ones begin with what comes after them."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         made: list[str] = []
         while len([name for name in made if name.startswith("webhooks-")]) < 4:
             answer = msgspec.json.decode(await conn.api(f"CONSUMER.NAMES.{WORKLOADS}"))
@@ -690,7 +694,7 @@ async def notifying_from_now(conn: Connection) -> None:
 
 async def dead_letter(conn: Connection) -> DeadLetter:
     """The newest of the service, once there is one."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         while (found := await last_message(conn, DEAD, subjects.dead("usage"))) is None:
             await asyncio.sleep(0.02)
     return msgspec.json.decode(found.data, type=DeadLetter)

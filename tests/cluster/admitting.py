@@ -24,6 +24,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.patience import hang_s
 from tests.support.warm import Child
 
 DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "admission"
@@ -127,7 +128,7 @@ class Desk:
         process = self.processes.pop(number, None)
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            process.wait(10)
+            process.wait(hang_s())
 
     def kill_all(self) -> None:
         for number in list(self.processes):
@@ -137,7 +138,7 @@ class Desk:
         """SIGTERM; the exit code."""
         process = self.processes.pop(number)
         process.terminate()
-        return process.wait(15)
+        return process.wait(hang_s())
 
     def said(self) -> str:
         """The last words of all."""
@@ -238,9 +239,9 @@ class Hall(Rig):
         for name in checks:
             self.until(lambda n=name: self.desk.active(n)[0] == "True", f"{name} is active")  # type: ignore[misc]
 
-    def runs(self, job: str, where: str, limit_s: float = 60.0) -> None:
+    def runs(self, job: str, where: str) -> None:
         """Until it runs there."""
-        self.until(lambda: self.k.cluster_of(job) == where, f"{job} runs in {where}", limit_s)
+        self.until(lambda: self.k.cluster_of(job) == where, f"{job} runs in {where}")
 
     def end(self, job: str, worker: str) -> None:
         """A job that runs for ever has done its work."""
@@ -250,14 +251,14 @@ class Hall(Rig):
             soon = {"metadata": {"annotations": {"berth.test/run-s": "0.1"}}}
             api.merge(f"{path}/{pod['metadata']['name']}", soon)
 
-    def listed(self, wanted: str, limit_s: float = 60.0) -> None:
+    def listed(self, wanted: str) -> None:
         """Until the configuration is so."""
 
         def so() -> bool:
             return self.desk.listed(self.gate) == wanted
 
         try:
-            self.until(so, f"the configuration is {wanted}", limit_s)
+            self.until(so, f"the configuration is {wanted}")
         except AssertionError as error:
             words = f"it is {self.desk.listed(self.gate)}, {self.desk.active(self.gate)}"
             raise AssertionError(f"{words}\n{error}\n{self.desk.said()}") from error

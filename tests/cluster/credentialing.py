@@ -29,15 +29,14 @@ from berthmaster.runtime.ports import free_ports
 from tests.controlplane.api import Api, ApiError, Object, kubeconfig
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.controlplane.proxy import Proxy
 from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy" / "kubernetes"
-LIMIT_S: Final = 90.0
 QUICK: Final = ("--lease-s", "1", "--check-s", "2", "--grace-s", "2", "--absent-s", "0.5")
 PROFILES: Final = "/apis/multicluster.x-k8s.io/v1alpha1"
 MULTIKUEUE_CLUSTERS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueclusters"
@@ -106,15 +105,15 @@ class Rig:
         """kill -9."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(hang_s())
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
-    def until(self, true: Any, what: str, limit_s: float = LIMIT_S) -> Any:
+    def until(self, true: Any, what: str) -> Any:
         """Wait; the log's end tells why it did not come."""
 
         def looked() -> Any:
@@ -122,7 +121,7 @@ class Rig:
             return true()
 
         try:
-            return until(looked, what, limit_s)
+            return wait_until(looked, what)
         except Exception as error:
             raise AssertionError(f"{error}\n{self.words()}") from error
 
@@ -294,7 +293,9 @@ class Rig:
 
     def metric(self, name: str) -> float:
         """A figure without labels, as Prometheus would read it."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as reply:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.port}/metrics", timeout=hang_s()
+        ) as reply:
             lines = reply.read().decode().splitlines()
         [text] = [line for line in lines if line.startswith(f"berth_credentials_{name} ")]
         return float(text.split()[-1])
@@ -302,7 +303,9 @@ class Rig:
     def readiness(self) -> dict[str, Any]:
         """What a probe is told of each part."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/readyz", timeout=hang_s()
+            ) as reply:
                 return dict(json.load(reply)["parts"])
         except urllib.error.HTTPError as error:
             return dict(json.load(error)["parts"])
@@ -317,7 +320,7 @@ class Rig:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=hang_s(),
             env=env,
             cwd=ROOT,
         )
@@ -372,7 +375,7 @@ class Caller(threading.Thread):
     def end(self) -> None:
         """Stop calling; what was wrong."""
         self._over.set()
-        self.join(30)
+        self.join(hang_s())
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from berthmaster.cli.secret import EXECUTOR_ROLE, FIGURES_ROLE
 from berthmaster.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import until
 from tests.support.kustomize import Manifest, render
+from tests.support.patience import wait_until
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OURS: Final = "berth-system"
@@ -34,7 +34,7 @@ def remove(plane: Plane, folder: str) -> None:
         plane.api.delete(f"/api/v1/namespaces/{OURS}")
         plane.api.delete(f"/api/v1/namespaces/{OURS}/pods", gracePeriodSeconds=0)
     gone = f"/api/v1/namespaces/{OURS}"
-    until(lambda: plane.api.find(gone) is None, f"namespace {OURS} is gone", 60)
+    wait_until(lambda: plane.api.find(gone) is None, f"namespace {OURS} is gone")
 
 
 def bind_executor(plane: Plane, namespace: str) -> None:

@@ -41,12 +41,12 @@ from tests.bus.tools import eventually
 from tests.controlplane.plane import Plane
 from tests.controlplane.proxy import Proxy
 from tests.support import warm
+from tests.support.patience import hang_s
 from tests.support.warm import Child
 
 CLUSTER: Final = "berlin"
 TENANT: Final = "acme"
 WRITES: Final = 5  # of one event, while others write too
-LIMIT_S: Final = 120.0  # a busy machine starts a process in half a minute
 ENDINGS: Final = ("Succeeded", "Failed", "Cancelled", "Evicted")
 
 
@@ -105,7 +105,7 @@ class Site:
         """kill -9."""
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(hang_s())
 
     def restart(self) -> None:
         """kill -9 and a new life."""
@@ -116,7 +116,7 @@ class Site:
         """SIGTERM; its exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
     def words(self) -> str:
         """All that its lives have logged."""
@@ -265,9 +265,7 @@ class Site:
             offer(workload, one.event, one.sequence, one.stored_at_s)
         return workload
 
-    async def until(
-        self, name: str, kind: str, limit_s: float = LIMIT_S, *, times: int = 1
-    ) -> WorkloadEvent:
+    async def until(self, name: str, kind: str, *, times: int = 1) -> WorkloadEvent:
         """The first event of this kind, or a later one, once it is there."""
 
         async def there() -> bool:
@@ -276,7 +274,7 @@ class Site:
             return kinds.count(kind) >= times
 
         try:
-            await eventually(there, limit_s)
+            await eventually(there)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.words()}") from error
         return [e for e in await self.events(name) if type(e).__name__ == kind][times - 1]
@@ -304,7 +302,7 @@ class Site:
         async def there() -> bool:
             return await asyncio.to_thread(self.plane.api.find, path) is not None
 
-        await eventually(there, LIMIT_S)
+        await eventually(there)
         return self.plane.api.get(path)
 
     def release(self) -> None:
@@ -317,7 +315,7 @@ class Site:
                     path = kind.path(namespace=self.namespace, name=each["metadata"]["name"])
                     self.plane.api.merge(path, {"metadata": {"finalizers": None}})
 
-    async def clean(self, limit_s: float = LIMIT_S) -> None:
+    async def clean(self) -> None:
         """Until nothing of ours is left in the namespace."""
 
         async def gone() -> bool:
@@ -325,7 +323,7 @@ class Site:
                 self.pods
             )
 
-        await eventually(gone, limit_s)
+        await eventually(gone)
 
 
 @asynccontextmanager

@@ -17,10 +17,10 @@ from berthmaster.messages.fleet import ClusterAlive, FleetFact
 from berthmaster.runtime.service import Context
 from tests.bus.doors import door
 from tests.bus.shells import client, running
+from tests.support.patience import Patience, until
 
 F = TypeVar("F", bound=FleetFact)
 CLUSTER = "east"
-LIMIT_S = 60.0
 
 
 class Told:
@@ -45,39 +45,28 @@ class Told:
         """Every fact of a kind that was told, in order."""
         return [fact for _, fact in self.story if isinstance(fact, kind)]
 
-    async def until(
-        self, subject: str, kind: type[F], right: Callable[[F], object], limit_s: float = LIMIT_S
-    ) -> F:
+    async def until(self, subject: str, kind: type[F], right: Callable[[F], object]) -> F:
         """The fact under a subject, once it is right."""
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + limit_s
+        patience = Patience(f"the right {kind.__name__} under {subject}")
         while True:
             fact = self.now.get(subject)
             if isinstance(fact, kind) and right(fact):
                 return fact
-            assert loop.time() < end_s, f"not within {limit_s} s, last told: {fact}"
-            await asyncio.sleep(0.005)
+            patience.look(fact)
+            await asyncio.sleep(patience.pause_s)
 
-    async def eventually(
-        self, right: Callable[[], object], what: str, limit_s: float = LIMIT_S
-    ) -> None:
+    async def eventually(self, right: Callable[[], object], what: str) -> None:
         """Wait until it is so."""
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + limit_s
-        while not right():
-            assert loop.time() < end_s, f"not within {limit_s} s: {what}"
-            await asyncio.sleep(0.02)
+        await until(right, what)
 
     def signs(self) -> int:
         """Signs of life told so far."""
         return len(self.of(ClusterAlive))
 
-    async def lives(self, limit_s: float = LIMIT_S) -> None:
+    async def lives(self) -> None:
         """Wait for the next sign of life."""
         before = self.signs()
-        await self.until(
-            subjects.alive(CLUSTER), ClusterAlive, lambda _: self.signs() > before, limit_s
-        )
+        await self.until(subjects.alive(CLUSTER), ClusterAlive, lambda _: self.signs() > before)
 
 
 @asynccontextmanager

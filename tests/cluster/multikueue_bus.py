@@ -43,10 +43,10 @@ from berthmaster.messages.workload import Held, HoldReleased, MoveRequested, Wor
 from tests.bus.tools import Lines, Settings
 from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile
+from tests.support.patience import ANSWER_S, Patience, hang_s
 
 T = TypeVar("T")
 LIMIT_S: Final = 60.0
-WHY_LIMIT_S: Final = 10.0
 FLEET: Final = [subjects.ALL_FLEET]
 
 
@@ -85,7 +85,7 @@ class Bus:
     ) -> None:
         self.do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(hang_s())
         self._loop.close()
         self._server.__exit__(kind, error, trace)
 
@@ -102,7 +102,7 @@ class Bus:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
 
     async def _begin(self) -> None:
-        conn = await Connection.open(Settings(self.url), "test", Lines(), timeout_s=20.0)
+        conn = await Connection.open(Settings(self.url), "test", Lines(), timeout_s=ANSWER_S)
         await conn.__aenter__()
         self._conn = conn
         await ensure_streams(conn, replicas=1)
@@ -118,7 +118,7 @@ class Bus:
     async def _end(self) -> None:
         for one in self._tasks:
             one.cancel()
-        await asyncio.wait(self._tasks, timeout=5)
+        await asyncio.wait(self._tasks, timeout=hang_s())
         assert self._conn is not None
         await self._conn.__aexit__(None, None, None)
 
@@ -305,13 +305,12 @@ class Bus:
         async def ask() -> WhyReply:
             assert self._conn is not None
             subject = subjects.api(tenant, "why")
-            body, deadline_s = b'{"id":"%s"}' % workload.encode(), time.monotonic() + WHY_LIMIT_S
+            body, patience = b'{"id":"%s"}' % workload.encode(), Patience(f"why {name}")
             while True:
                 try:
                     answer = API_REPLIES.decode((await self._conn.request(subject, body)).data)
-                except NoAnswer:
-                    if time.monotonic() > deadline_s:
-                        raise
+                except NoAnswer as error:
+                    patience.look(error)
                     continue
                 assert isinstance(answer, WhyReply), answer
                 return answer

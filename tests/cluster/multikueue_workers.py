@@ -18,6 +18,7 @@ from tests.controlplane.api import ApiError, Unreachable, documents
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.plane import Plane
 from tests.support import warm
+from tests.support.patience import hang_s
 
 INVENTORY_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "inventory-rbac.yaml"
 INVENTORY: Final = "berthmaster-inventory"
@@ -68,14 +69,13 @@ class Census:
         return sorted(worker for worker, _ in self._seen.get(job, ()))
 
 
-def each_ends_once(rig: Rig, census: Census, names: dict[str, Key], limit_s: float = 120) -> None:
+def each_ends_once(rig: Rig, census: Census, names: dict[str, Key]) -> None:
     """Every one of these jobs of one pod succeeds, once, and ran once: where the log says, unless
     it says that nobody told where (Kueue had not noted it, and no inventory reports copies)."""
     for job, name in names.items():
         rig.until(
             lambda n=name: (rig.bus.kinds(n) or [""])[-1].startswith(ENDS),  # type: ignore[misc]
             f"{job} ends",
-            limit_s,
         )
         story = rig.bus.kinds(name)
         assert [kind.partition(" ")[0] for kind in story if kind.startswith(ENDS)] == ["succeeded"]
@@ -146,4 +146,4 @@ def serving_inventory(url: str, folder: Path, cluster: str, kubeconfig: Path) ->
     finally:
         for one in (process, door):
             one.kill()
-            one.wait(10)
+            one.wait(hang_s())

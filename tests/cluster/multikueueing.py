@@ -17,11 +17,11 @@ from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.deploying import bind_in
-from tests.cluster.multikueue_bus import LIMIT_S, Bus
+from tests.cluster.multikueue_bus import Bus
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import API, Kueue
-from tests.controlplane.processes import until
 from tests.support import warm
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 __all__ = ["USER", "Bus", "Rig", "running_in"]
@@ -103,13 +103,13 @@ class Rig:
         """kill -9."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(hang_s())
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
     def restart(self, mode: str = "dispatch") -> None:
         """kill -9 and a new life."""
@@ -136,10 +136,10 @@ class Rig:
         """Its story on the bus."""
         return self.bus.kinds(self.name(job))
 
-    def until(self, ask: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+    def until(self, ask: Callable[[], object], what: str) -> None:
         """Wait; if in vain, the reconciler's last words are in the error."""
         try:
-            until(lambda: bool(ask()), what, limit_s, poll_s=0.05)
+            wait_until(lambda: bool(ask()), what, poll_s=0.05)
         except Exception as error:
             words = self.log.read_text()[-3000:] if self.log.exists() else ""
             stories = "\n".join(
@@ -153,14 +153,13 @@ class Rig:
         names = [plane.name for plane in self.k.planes]
         return "\n".join(f"{name}: …{self.k.manager_said(name)[-800:]}" for name in names)
 
-    def until_told(self, job: str, *tail: str, limit_s: float = LIMIT_S) -> None:
+    def until_told(self, job: str, *tail: str) -> None:
         """Until a job's story ends like this."""
         wanted = list(tail)
         name = self.name(job)
         self.until(
             lambda: self.bus.kinds(name)[-len(wanted) :] == wanted,
             f"{job} tells {wanted}, not {self.bus.kinds(name)}",
-            limit_s,
         )
 
     def events(self, job: str, reason: str) -> list[str]:

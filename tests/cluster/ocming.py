@@ -19,13 +19,13 @@ from tests.bus.doors import door
 from tests.bus.shells import client, running
 from tests.controlplane.api import Object, documents
 from tests.controlplane.plane import Plane
+from tests.support.patience import Patience
 from tests.unit.ocm.builders import score
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy/ocm"
 CLUSTERS = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
 CLAIMS = "/apis/cluster.open-cluster-management.io/v1alpha1/clusterclaims"
 NAME = "resource-usage-score"
-LIMIT_S = 120.0  # on a busy machine
 RETELL_S = 2.0
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,17 +122,14 @@ async def ocm(url: str, kubeconfig: Path, **settings: Any) -> AsyncIterator[Cont
         yield ctx
 
 
-async def until(
-    plane: Plane, path: str, right: Callable[[Object], object], limit_s: float = LIMIT_S
-) -> Object:
+async def until(plane: Plane, path: str, right: Callable[[Object], object]) -> Object:
     """The object at a path, once it is right."""
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + limit_s
+    patience = Patience(path)
     while True:
         found = await calling(plane.api.find, path)
         if found is not None and right(found):
             return found
-        assert loop.time() < end_s, f"not within {limit_s} s: {path}: {found}"
+        patience.look(found)
         await asyncio.sleep(0.05)
 
 

@@ -14,15 +14,14 @@ from typing import Any, Final, TypeVar
 
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.support import warm
 from tests.support.kustomize import render
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 T = TypeVar("T")
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "placement"
-LIMIT_S: Final = 60.0
 GROUP: Final = "cluster.open-cluster-management.io"
 OURS: Final = {f"{GROUP}/experimental-scheduling-disable": "true"}
 CLUSTERS: Final = f"/apis/{GROUP}/v1/managedclusters"
@@ -85,12 +84,12 @@ class Rig:
     def kill(self, process: Child) -> None:
         """kill -9."""
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(hang_s())
 
     def stop(self, process: Child) -> int:
         """SIGTERM; the exit code."""
         process.terminate()
-        return process.wait(15)
+        return process.wait(hang_s())
 
     def end(self) -> None:
         for process in self.processes:
@@ -222,10 +221,10 @@ class Rig:
                 return one["status"], one["reason"], one.get("observedGeneration", 0)
         return "", "", 0
 
-    def until(self, ask: Callable[[], T | None], what: str, limit_s: float = LIMIT_S) -> T:
+    def until(self, ask: Callable[[], T | None], what: str) -> T:
         """Wait; in vain, the evaluators' last words are in the error."""
         try:
-            return until(ask, what, limit_s, poll_s=0.05)
+            return wait_until(ask, what, poll_s=0.05)
         except Exception as error:
             logs = [self.log(n) for n in range(len(self.processes))]
             words = "\n".join(log.read_text()[-3000:] for log in logs if log.exists())

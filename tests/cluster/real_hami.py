@@ -22,7 +22,8 @@ from tests.controlplane.build import find
 from tests.controlplane.certificates import LOOPBACK, Authority
 from tests.controlplane.nodes import Node, cpu_node
 from tests.controlplane.plane import ADMINS, Plane
-from tests.controlplane.processes import Process, until
+from tests.controlplane.processes import Process
+from tests.support.patience import hang_s, wait_until
 
 WHY_NOT: Final = "needs a real HAMi: set HAMI_BIN"
 SCHEDULER: Final = "hami-scheduler"
@@ -32,7 +33,6 @@ SPLIT: Final = 10  # pods that a GPU may have at once, as its chart has it
 _LOCK: Final = "hami.io/mutex.lock"
 _PHASE: Final = "hami.io/bind-phase"
 _POLL_S: Final = 0.05
-_LIMIT_S: Final = 60.0
 _PODS: Final = Admission("/webhook", True, "/v1/pods", ("CREATE",))
 _RESOURCES: Final = ("gpu", "gpumem", "gpucores", "gpumem-percentage", "priority")
 # Its chart's, as far as it is about NVIDIA's GPUs.
@@ -156,7 +156,7 @@ class Hami:
         self.scheduler.launch()
         self._plane.apply([self._registered()])
         self._plugin.start()
-        until(self._knows_all, f"HAMi knows {self._nodes}", _LIMIT_S)
+        wait_until(self._knows_all, f"HAMi knows {self._nodes}")
 
     def _knows_all(self) -> bool:
         for part in (self.extender, self.scheduler):
@@ -168,7 +168,7 @@ class Hami:
         """Nothing of it is left."""
         self._stop.set()
         if self._plugin.is_alive():
-            self._plugin.join(_LIMIT_S)
+            self._plugin.join(hang_s())
         self._plane.api.delete(self._plane.api.path_of(self._registered()))
         self.scheduler.kill()
         self.extender.kill()

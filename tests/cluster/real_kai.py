@@ -22,6 +22,7 @@ from tests.controlplane.api import ApiError, documents
 from tests.controlplane.certificates import LOOPBACK, Authority
 from tests.controlplane.plane import Plane
 from tests.controlplane.processes import Process
+from tests.support.patience import hang_s
 
 WHY_NOT: Final = "needs a real KAI: set KAI_BIN and KAI_CRDS"
 QUEUES: Final = "/apis/scheduling.run.ai/v2/queues"
@@ -31,7 +32,6 @@ QUEUE: Final = "default-queue"
 PARENT: Final = "default-parent-queue"
 _NAMESPACES: Final = (KEEPERS, "kai-scale-adjust")
 _PRIORITIES: Final = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
-_LIMIT_S: Final = 60.0
 _LOOK_S: Final = 0.1
 _ADMISSION: Final = (
     Admission("/mutate--v1-pod", True, "/v1/pods", ("CREATE",)),
@@ -121,7 +121,7 @@ class Kai:
             part.launch()
         self._containers.start()
         admission = self.parts["admission"]
-        admission.wait_ready(lambda: "Serving webhook server" in admission.said(), _LIMIT_S)
+        admission.wait_ready(lambda: "Serving webhook server" in admission.said())
         self._plane.apply(self._registered())
 
     def queue(self, name: str, *, parent: str = PARENT, gpus: int = 0) -> None:
@@ -150,7 +150,7 @@ class Kai:
         """Nothing of it is left but its namespaces, which are empty."""
         self._stopped.set()
         if self._containers.is_alive():
-            self._containers.join(_LIMIT_S)
+            self._containers.join(hang_s())
         for part in self.parts.values():
             part.kill()
         for each in (*self._registered(), *self._installed()):

@@ -19,7 +19,8 @@ from tests.cluster.real_admission import Admission, configuration
 from tests.controlplane.api import documents
 from tests.controlplane.certificates import LOOPBACK, Authority
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process, until
+from tests.controlplane.processes import Process
+from tests.support.patience import wait_until
 
 WHY_NOT: Final = "needs a real Karmada: set KARMADA_BIN and KARMADA_CRDS"
 CLUSTERS: Final = "/apis/cluster.karmada.io/v1alpha1/clusters"
@@ -34,7 +35,6 @@ CONTROLLERS: Final = (
     "ttl-after-finished-controller",
     "clusterrole-aggregation-controller",
 )
-_LIMIT_S: Final = 90.0
 _POLICY: Final = "policy.karmada.io/v1alpha1"
 _BINDINGS: Final = "work.karmada.io/v1alpha2/resourcebindings"
 _ADMISSION: Final = (
@@ -156,7 +156,7 @@ class Karmada:
             },
         )
         self._members.append(name)
-        until(lambda: self._is_ready(name), f"Karmada's cluster {name} is ready", _LIMIT_S)
+        wait_until(lambda: self._is_ready(name), f"Karmada's cluster {name} is ready")
 
     def _is_ready(self, name: str) -> bool:
         for part in self.parts.values():

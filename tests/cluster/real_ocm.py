@@ -16,7 +16,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.processes import Process
 
 WHY_NOT: Final = "needs a real Open Cluster Management: set OCM_BIN"
-_LIMIT_S: Final = 60.0
 
 
 def is_named(environment: Mapping[str, str] = os.environ) -> bool:
@@ -47,7 +46,7 @@ def placement_controller(plane: Plane, namespace: str) -> Iterator[Process]:
     )
     try:
         made.launch()
-        made.wait_ready(lambda: "SchedulingController" in made.said(), _LIMIT_S)
+        made.wait_ready(lambda: "SchedulingController" in made.said())
         yield made
     finally:
         made.kill()

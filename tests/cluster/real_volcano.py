@@ -17,12 +17,12 @@ from tests.cluster.real_admission import Admission, configuration
 from tests.controlplane.api import documents
 from tests.controlplane.certificates import LOOPBACK, Authority
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import Process, until
+from tests.controlplane.processes import Process
+from tests.support.patience import wait_until
 
 WHY_NOT: Final = "needs a real Volcano: set VOLCANO_BIN and VOLCANO_CRDS"
 QUEUES: Final = "/apis/scheduling.volcano.sh/v1beta1/queues"
 _PROGRAMS: Final = ("vc-webhook-manager", "vc-controller-manager", "vc-scheduler")
-_LIMIT_S: Final = 60.0
 # As its installer has it, with what takes room back: a gang goes whole.
 SCHEDULER: Final = """\
 actions: "enqueue, allocate, gangreclaim, backfill"
@@ -117,7 +117,7 @@ class Volcano:
         self._plane.apply([*self._definitions, *self._registered()])
         for part in self.parts.values():
             part.launch()
-        until(lambda: self._queue_is_open("default"), "Volcano's default queue is open", _LIMIT_S)
+        wait_until(lambda: self._queue_is_open("default"), "Volcano's default queue is open")
 
     def queue(self, name: str, **spec: Any) -> None:
         """A queue of its, once it is open."""
@@ -130,7 +130,7 @@ class Volcano:
                 "spec": {"weight": 1, "reclaimable": True, **spec},
             },
         )
-        until(lambda: self._queue_is_open(name), f"queue {name} is open", _LIMIT_S)
+        wait_until(lambda: self._queue_is_open(name), f"queue {name} is open")
 
     def _queue_is_open(self, name: str) -> bool:
         for part in self.parts.values():

@@ -35,7 +35,6 @@ BY_GPU = {
     ],
 }
 QUIET_S = 3.0  # long enough for what must not happen
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -125,11 +124,11 @@ def test_our_own_evaluator_drives_it_when_a_score_changes_while_a_job_runs(
             ocm.score("b", 99)
             desk.listed(f"({ONE}) {TWO}")
             desk.submit("second", run_s="1")
-            desk.until(lambda: k.has("second", "Finished"), "the second one's end", 90)
+            desk.until(lambda: k.has("second", "Finished"), "the second one's end")
             assert running_in(k, "first", WORKERS) == [ONE]
             assert desk.desk.listed(desk.gate) == f"({ONE}) {TWO}"
             desk.end("first", ONE)
-            desk.until(lambda: k.has("first", "Finished"), "the first one's end", 90)
+            desk.until(lambda: k.has("first", "Finished"), "the first one's end")
             desk.listed(TWO)
         assert census.where("first") == [ONE]
         assert census.where("second") == [TWO]
@@ -201,7 +200,7 @@ def test_with_kueue_s_own_dispatcher_nothing_is_lost_either(
             desk.listed(" ".join(draining))
             assert running_in(k, "first", WORKERS) == [where]
             desk.end("first", where)
-            desk.until(lambda: k.has("first", "Finished"), "the end", 90)
+            desk.until(lambda: k.has("first", "Finished"), "the end")
             desk.listed(other)
         assert census.where("first") == [where]
         assert len(census.where("early")) == 1
@@ -226,7 +225,6 @@ def test_every_attempt_passes_anew_also_while_the_bus_and_the_api_server_were_aw
         desk.until(
             lambda: [s.partition(" ")[0] for s in desk.bus.kinds(name)].count("placed") > 1,
             "it is placed again",
-            90,
         )
         desk.until(lambda: k.state_of("train", desk.gate) == "Ready", "it passed again")
         # 2. The API server is away for a moment; 3. the bus for longer.
@@ -234,13 +232,13 @@ def test_every_attempt_passes_anew_also_while_the_bus_and_the_api_server_were_aw
         time.sleep(1.0)
         k.planes.hub.start_api_server()
         desk.submit("after-the-server", run_s="1")
-        desk.until(lambda: k.has("after-the-server", "Finished"), "it ended", 90)
+        desk.until(lambda: k.has("after-the-server", "Finished"), "it ended")
         desk.bus.pause()
         k.submit("without-the-bus", requests=GPUS, run_s="1")
-        desk.until(lambda: k.state_of("without-the-bus", desk.gate) == "Ready", "passed", 60)
+        desk.until(lambda: k.state_of("without-the-bus", desk.gate) == "Ready", "passed")
         desk.ocm.decide("t4", [TWO, THREE])
         desk.listed(f"({ONE}) {TWO} {THREE}")
         desk.bus.resume()
-        desk.until(lambda: k.has("without-the-bus", "Finished"), "it ended", 90)
+        desk.until(lambda: k.has("without-the-bus", "Finished"), "it ended")
     assert len(census.where("after-the-server")) == 1
     assert len(census.where("without-the-bus")) == 1

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.admitting import (
     GPUS,
     OCM_CONTROLLER,
@@ -24,7 +22,6 @@ from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
-pytestmark = pytest.mark.timeout(300)
 
 
 @contextmanager
@@ -87,11 +84,11 @@ def test_the_addon_is_replaced_while_jobs_run(
             api.delete(f"{API}/admissionchecks/{theirs}")
             api.delete(f"{API}/multikueueconfigs/{their_config}")
 
-            desk.until(lambda: k.has("stuck", "Finished"), "what waited for ever has run", 90)
+            desk.until(lambda: k.has("stuck", "Finished"), "what waited for ever has run")
             assert running_in(k, "running", WORKERS) == [where]
             assert k.cluster_of("running") == where
             desk.end("running", where)
-            desk.until(lambda: k.has("running", "Finished"), "its end", 90)
+            desk.until(lambda: k.has("running", "Finished"), "its end")
         assert census.where("running") == [where]
         assert len(census.where("stuck")) == 1
         desk.until(lambda: api.find(f"{API}/admissionchecks/{theirs}") is None, "theirs is gone")

@@ -21,10 +21,8 @@ from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.cleaning import remove_all
 from tests.controlplane.kueue.setup import API, SYSTEM
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import NotYet, until
+from tests.support.patience import Hung, wait_until
 
-pytestmark = pytest.mark.timeout(240)
-LIMIT_S = 60.0
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 KUEUE = "kueue.x-k8s.io"
 
@@ -80,8 +78,8 @@ class Stage:
             return found[:2] == (status, reason) and all(one in found[2] for one in words)
 
         try:
-            until(so, f"{check} is {reason}", LIMIT_S, poll_s=0.1)
-        except NotYet as error:
+            wait_until(so, f"{check} is {reason}", poll_s=0.1)
+        except Hung as error:
             raise AssertionError(
                 f"{self.desk.active(check)}: {error}\n{self.desk.said()}"
             ) from None
@@ -153,10 +151,9 @@ def test_wrong_checks_and_placements_are_told_one_by_one_and_cured(stage: Stage)
         assert stage.desk.listed(name) == one
     ocm.say("broken", "PlacementMisconfigured", False, "Succeeded", "")
     stage.told(broken, "True", "Active", one)
-    until(
+    wait_until(
         lambda: "PlacementNotFound" in dict(stage.desk.events(missing)),
         "an event for people",
-        LIMIT_S,
     )
     assert stage.desk.stop() == 0
 
@@ -176,8 +173,8 @@ def test_names_at_their_limits_a_hundred_and_one_clusters_and_somebody_else_s_co
 
     # With the second page only, the first twenty drain; none of them is used, so all leave.
     ocm.decide("many", names[99:100], names[100:])
-    until(lambda: stage.desk.listed(many).split() == names[99:], "only those are left", LIMIT_S)
-    until(lambda: stage.desk.active(many, "Truncated") == ("", "", ""), "no more", LIMIT_S)
+    wait_until(lambda: stage.desk.listed(many).split() == names[99:], "only those are left")
+    wait_until(lambda: stage.desk.active(many, "Truncated") == ("", "", ""), "no more")
 
     # Names as long as the API takes them, of a check and of a cluster.
     parameters = by_placement(ocm.place("long", [names[0]]))
@@ -189,7 +186,7 @@ def test_names_at_their_limits_a_hundred_and_one_clusters_and_somebody_else_s_co
     stage.told(dotted, "False", "MultiKueueConfigError", "up to 63 of a-z, 0-9 and -")
     far = stage.cluster("y" * (253 - len(ocm.prefix) - 1))
     ocm.decide("long", [far, "z" * 253])
-    until(lambda: stage.desk.listed(fits) == far, "a name of 253 characters", LIMIT_S)
+    wait_until(lambda: stage.desk.listed(fits) == far, "a name of 253 characters")
     stage.told(fits, "True", "Active", "no MultiKueueCluster and no kubeconfig Secret: zzz")
 
     # Somebody else's configuration of a check's name is left as it is.
@@ -204,13 +201,13 @@ def test_names_at_their_limits_a_hundred_and_one_clusters_and_somebody_else_s_co
     }
     api.merge(f"{API}/multikueueconfigs/{theirs}", {"metadata": hand_over})
     stage.told(theirs, "True", "Active", far)
-    until(lambda: stage.desk.listed(theirs) == far, "what was listed has left", LIMIT_S)
+    wait_until(lambda: stage.desk.listed(theirs) == far, "what was listed has left")
 
     # Two checks over one Placement each have their own; a deleted check takes its own along.
     twin = stage.check("twin", parameters)
     stage.told(twin, "True", "Active", far)
     api.delete(f"{API}/admissionchecks/{twin}")
-    until(lambda: stage.desk.listed(twin) == "none", "its configuration is gone", LIMIT_S)
+    wait_until(lambda: stage.desk.listed(twin) == "none", "its configuration is gone")
     assert stage.desk.listed(fits) == far
 
 

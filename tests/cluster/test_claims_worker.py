@@ -22,7 +22,7 @@ from berthmaster.messages.workload import JobRequest, PodSet
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API as CLAIMS
 from tests.cluster.claiming import gpu, mig, offered, reported
-from tests.cluster.executing import LIMIT_S, job, site
+from tests.cluster.executing import job, site
 from tests.controlplane.kueue.managers import is_real
 from tests.controlplane.kueue.objects import condition_of
 from tests.controlplane.kueue.setup import API, Options, kueue
@@ -31,7 +31,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         not is_real(), reason="counting claims needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
     ),
@@ -104,7 +103,7 @@ async def test_claims_are_asked_of_quota_as_what_kueue_counts_them(
                     [flavor] = told_by(worker, k.cluster_queue)[0].flavors
                     return {name: flavor.resources[name].used for name in used} == used
 
-                await eventually(lambda: asyncio.to_thread(as_told), LIMIT_S)
+                await eventually(lambda: asyncio.to_thread(as_told))
 
             async def waits(request: JobRequest, node: str) -> str:
                 said = await answer(request)
@@ -123,7 +122,7 @@ async def test_claims_are_asked_of_quota_as_what_kueue_counts_them(
                         and (condition_of(held[0], "QuotaReserved") or {}).get("status") == "False"
                     )
 
-                await eventually(lambda: asyncio.to_thread(pending), LIMIT_S)
+                await eventually(lambda: asyncio.to_thread(pending))
                 return said.never or said.lacks
 
             await starts(job("two", gpus=2, run_s="forever"), "n1", GPUS, 2)

@@ -43,8 +43,6 @@ from tests.controlplane.planes import Planes
 from tests.unit.kubernetes.papers import V1, credential, encoded, kubeconfig, text
 from tests.unit.kubernetes.stage import Lines
 
-pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
-
 NOW = "2026-11-21T12:00:00Z"
 
 

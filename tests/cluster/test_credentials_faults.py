@@ -10,8 +10,6 @@ from tests.cluster.credentialing import RBAC, Rig, calling, works
 from tests.controlplane.api import kubeconfig
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture
 def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:

@@ -9,8 +9,7 @@ import pytest
 
 from tests.cluster.credentialing import Rig, calling
 from tests.controlplane.planes import Planes
-
-pytestmark = pytest.mark.timeout(500)
+from tests.support.patience import hang_s
 
 
 @pytest.fixture
@@ -151,7 +150,7 @@ def test_a_second_replica_stands_by_and_takes_over(rig: Rig) -> None:
         assert rig.log.read_text().count("lease gained") == 1
         assert first is not None
         first.terminate()
-        assert first.wait(15) == 0
+        assert first.wait(hang_s()) == 0
         rig.until(lambda: rig.log.read_text().count("lease gained") == 2, "the second leads")
         before = len(caller.serials)
         rig.until(lambda: len(caller.serials) > before, "and renews")

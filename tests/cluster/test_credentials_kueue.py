@@ -14,7 +14,6 @@ from tests.controlplane.kueue.setup import SYSTEM, Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(400)
 ONE = "worker-1"
 
 
@@ -41,9 +40,9 @@ def test_jobs_run_through_renewals_by_the_access_that_was_made(k: Kueue, tmp_pat
         k.submit("train", run_s="20")
         k.until(lambda: k.cluster_of("train") == ONE, "it is dispatched")
         rig.until(lambda: rig.serial(ONE) not in ("", first), "renewed while it runs")
-        k.until(lambda: k.has("train", "Finished"), "it ends, and the hub hears of it", 120)
+        k.until(lambda: k.has("train", "Finished"), "it ends, and the hub hears of it")
         k.submit("next", run_s="0.5")
-        k.until(lambda: k.has("next", "Finished"), "so does the next", 120)
+        k.until(lambda: k.has("next", "Finished"), "so does the next")
         rig.until(lambda: len(rig.bound(k.planes.workers[0])) <= 2, "what was replaced goes")
     finally:
         rig.clean()

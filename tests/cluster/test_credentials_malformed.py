@@ -14,7 +14,6 @@ from tests.controlplane.api import kubeconfig
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(300)
 Spoil = Callable[[dict[str, Any], dict[str, Any]], None]
 
 

@@ -16,7 +16,6 @@ from tests.cluster.credentialing import MANAGED, RBAC, Rig, works
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(300)
 ACCOUNTS: Final = "/apis/authentication.open-cluster-management.io/v1beta1/namespaces/{ns}"
 PERMISSIONS: Final = "/apis/rbac.open-cluster-management.io/v1alpha1/namespaces/{ns}"
 

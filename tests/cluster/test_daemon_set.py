@@ -7,8 +7,8 @@ from tests.cluster.deploying import DEPLOY
 from tests.controlplane.api import ApiError
 from tests.controlplane.nodes import cpu_node, gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.support.kustomize import render
+from tests.support.patience import wait_until
 
 FOLDER = DEPLOY / "agent/telemetry"
 PRESENT = "nvidia.com/gpu.present"
@@ -16,7 +16,6 @@ GKE = "cloud.google.com/gke-accelerator"
 PODS = "/api/v1/namespaces/berth-telemetry/pods"
 
 
-@pytest.mark.timeout(180)
 def test_an_agent_is_on_each_node_with_gpus_and_nowhere_else(
     planes: Planes, namespace: str
 ) -> None:
@@ -37,7 +36,7 @@ def test_an_agent_is_on_each_node_with_gpus_and_nowhere_else(
             pods = api.get(PODS)["items"]
             return {one["spec"].get("nodeName", "") for one in pods}
 
-        until(lambda: there() == {"discovered", "gke"}, "an agent on each node with GPUs", 60)
+        wait_until(lambda: there() == {"discovered", "gke"}, "an agent on each node with GPUs")
         # A namespace of level baseline would not take it: that is why it has its own.
         pod = api.get(PODS)["items"][0]
         spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}

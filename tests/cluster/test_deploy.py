@@ -3,8 +3,6 @@ the services need and nothing of what a thief would like."""
 
 from typing import Any
 
-import pytest
-
 from berthmaster.doctor.facts import Mode, Right
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.kubernetes.resources import (
@@ -15,8 +13,8 @@ from berthmaster.kubernetes.resources import (
 from tests.cluster.deploying import DEPLOY, OURS, apply, bind_dispatching, bind_executor, remove
 from tests.controlplane.api import Api
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.support.kustomize import render
+from tests.support.patience import wait_until
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
@@ -100,7 +98,6 @@ def pod_of(folder: str, kind: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(180)
 def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
     planes: Planes, namespace: str
 ) -> None:
@@ -126,7 +123,7 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
         assert granted(api, AGENT_ACCOUNT, everywhere) == [str(right) for right in everywhere]
         assert granted(api, AGENT_ACCOUNT, in_one) == read_anywhere(in_one)
         bind_executor(worker, namespace)
-        until(lambda: allowed(api, AGENT_ACCOUNT, in_one[-1]), "the binding counts", 60)
+        wait_until(lambda: allowed(api, AGENT_ACCOUNT, in_one[-1]), "the binding counts")
         assert granted(api, AGENT_ACCOUNT, in_one) == [str(right) for right in in_one]
         assert granted(api, AGENT_ACCOUNT, forbidden(namespace)) == []
         assert granted(api, AGENT_ACCOUNT, forbidden()) == []
@@ -142,7 +139,6 @@ def read_anywhere(rights: list[Right]) -> list[str]:
     return [str(one) for one in rights if one.resource == "jobs" and one.verb in reads]
 
 
-@pytest.mark.timeout(240)
 def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_next_ones(
     planes: Planes, namespace: str
 ) -> None:
@@ -157,7 +153,7 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
             ]
             wanted = hub_rights(mode, ())
             last = wanted[-1]  # an authorizer needs a moment to hear of a new binding
-            until(lambda: allowed(hub.api, HUB_ACCOUNT, last), f"rights of {mode}", 60)  # noqa: B023
+            wait_until(lambda: allowed(hub.api, HUB_ACCOUNT, last), f"rights of {mode}")  # noqa: B023
             assert granted(hub.api, HUB_ACCOUNT, wanted) == [str(right) for right in wanted]
             mine = {str(right) for right in wanted}
             more = [
@@ -173,7 +169,7 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
                 inside = [right for right in hub_rights(mode, [namespace]) if right.namespace]
                 assert granted(hub.api, HUB_ACCOUNT, inside) == []
                 bind_dispatching(hub, namespace)
-                until(lambda: allowed(hub.api, HUB_ACCOUNT, inside[-1]), "it is bound", 60)  # noqa: B023
+                wait_until(lambda: allowed(hub.api, HUB_ACCOUNT, inside[-1]), "it is bound")  # noqa: B023
                 assert granted(hub.api, HUB_ACCOUNT, inside) == [str(right) for right in inside]
                 assert granted(hub.api, HUB_ACCOUNT, more) == []
             if mode == "observe":

@@ -4,8 +4,6 @@ the executor asks by the right names, kube-scheduler binds the pod, and the node
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.accelerators.table import TABLE, How
 from berthmaster.messages.workload import Running
 from tests.bus.tools import story
@@ -15,7 +13,6 @@ from tests.cluster.executing import job, site
 from tests.controlplane.nodes import make_nodes, wait_open
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(600)
 NOTHING: dict[str, Any] = {"gpus": (), "gpu_milli": 0, "tpus": 0, "pieces": {}}
 
 

@@ -17,7 +17,6 @@ from tests.controlplane.nodes import cpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
 
 ONE, TWO = "worker-1", "worker-2"
-pytestmark = pytest.mark.timeout(600)
 RANKED = (How.WHOLE, How.TPU, How.MIG, How.LIMIT)  # by what is free of them
 
 

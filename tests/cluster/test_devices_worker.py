@@ -4,8 +4,6 @@ asked for by are those of the Job, its Kueue counts them, and the pods run where
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from berthmaster.kueue.asks import asks_of, devices_of
 from berthmaster.messages.placement import Target
 from tests.bus.tools import eventually, story
@@ -16,8 +14,6 @@ from tests.cluster.executing import job, site
 from tests.controlplane.kueue.setup import API, kueue
 from tests.controlplane.nodes import make_nodes, wait_open
 from tests.controlplane.planes import Planes
-
-pytestmark = pytest.mark.timeout(600)
 
 
 @story
@@ -61,4 +57,4 @@ async def test_each_row_is_asked_of_quota_by_the_names_of_its_job(
             used = {one["name"]: str(one["total"]) for one in flavor["resources"]}
             return {name: int(used[name]) for name in wanted} == wanted
 
-        await eventually(all_is_reserved, 30.0)  # its status follows the Workloads
+        await eventually(all_is_reserved)  # its status follows the Workloads

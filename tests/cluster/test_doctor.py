@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from berthmaster.doctor.core import diagnose
@@ -26,11 +25,11 @@ from tests.controlplane.kueue.setup import API, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.support.patience import hang_s
 
 SYSTEM = "kueue-system"
 ROOT = Path(__file__).parents[2]
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
-pytestmark = pytest.mark.timeout(180)
 
 
 def place(plane: Plane, **named: str) -> ClusterAccess:
@@ -99,7 +98,7 @@ def type_in(steps: str) -> None:
             env={"PATH": os.environ["PATH"], "HOME": folder, "KUBE_EDITOR": editor},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=hang_s(),
             check=False,
         )
     assert done.returncode == 0, f"{steps}\n{done.stdout}{done.stderr}"
@@ -261,7 +260,7 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
         k.submit("train", queue="web", run_s="1")
         report = asyncio.run(look(planes))
         asyncio.run(carry_out(report, "in queue web, which does not lead to MultiKueue: train"))
-        k.until(lambda: k.has("train", "Finished"), "it runs and ends", 120)
+        k.until(lambda: k.has("train", "Finished"), "it runs and ends")
         assert not [each for each in asyncio.run(look(planes)).findings if "managedBy" in each.what]
 
         # A queue that a worker lacks is made as is said, or is said to be left out.
@@ -376,10 +375,10 @@ def test_the_command_ends_with_1_when_something_blocks_and_speaks_json(
 ) -> None:
     argv = [sys.executable, "-m", "berthmaster.cli.main", "doctor", "--self", "--json"]
     argv += ["--hub", f"hub={planes.hub.kubeconfig}", "--worker", f"w={tmp_path / 'none'}"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=hang_s(), check=False)
     assert done.returncode == 2  # a file that is not there is a slip of the command line
     argv[-1] = f"worker-1={planes.workers[0].kubeconfig}"
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=hang_s(), check=False)
     told = json.loads(done.stdout)
     blocks = [each for each in told["findings"] if each["level"] == "blocks"]
     assert (done.returncode, told["ready"]) == (1, False), told

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from berthmaster.messages.placement import PodBinding
@@ -36,8 +35,7 @@ from tests.controlplane.api import Api
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support.gangs import meet, pod_env
-
-pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
+from tests.support.patience import hang_s
 
 
 @story
@@ -129,7 +127,7 @@ async def test_processes_of_a_gang_meet_by_the_service_that_is_made_for_it_and_g
             found = await asyncio.to_thread(worker.api.find, f"{core}/services/g-{name}")
             return found is None
 
-        await eventually(gone, 60)
+        await eventually(gone)
 
 
 TUNING = """
@@ -209,7 +207,7 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
         async def made() -> bool:
             return done.exists() and len(done.read_text().split()) >= least
 
-        await eventually(made, 30)
+        await eventually(made)
 
     run = RunSpec(image="example.org/tune:1", env={"BERTH_TEST_RUN_S": "forever"})
     full = filled_in(replace(job(), runtime=Runtime(name="tune"), run=run), "acme", {"tune": TUNE})
@@ -228,7 +226,7 @@ async def test_a_tuning_job_loses_one_interval_at_most_when_it_is_evicted(
             evict(worker.api, path, pod)
         finally:
             first.kill()  # as its kubelet would
-            first.wait(10)
+            first.wait(hang_s())
         evicted = await berlin.until("train", "Evicted")
         assert isinstance(evicted, Evicted)
         assert evicted.fault == "evicted", evicted

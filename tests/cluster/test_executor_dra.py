@@ -4,18 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from berthmaster.messages.workload import Evicted, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API, DRIVER, gpu, mig, offered, reported
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.cluster.test_executor_rights import RBAC, with_its_role
 from tests.controlplane.nodes import cpu_node, make_nodes
 from tests.controlplane.planes import Planes
-
-pytestmark = pytest.mark.timeout(600)
 
 
 def templates(berlin: Site) -> list[Any]:
@@ -23,7 +19,7 @@ def templates(berlin: Site) -> list[Any]:
 
 
 async def no_template(berlin: Site) -> None:
-    await eventually(lambda: asyncio.to_thread(lambda: not templates(berlin)), LIMIT_S)
+    await eventually(lambda: asyncio.to_thread(lambda: not templates(berlin)))
 
 
 def results(berlin: Site) -> list[dict[str, Any]]:
@@ -43,9 +39,9 @@ async def test_whole_gpus_are_claimed_by_model_and_memory_and_the_template_goes_
     make_nodes(worker, [cpu_node("n1"), cpu_node("n2")])
     small = [gpu("t4", product="Tesla T4", memory="15Gi")]
     with offered(worker, {"n1": [gpu("0"), gpu("1"), *small], "n2": small}):
-        async with site(worker, namespace, tmp_path) as berlin:
+        async with site(worker, namespace, tmp_path, started=False) as berlin:
             await berlin.tell(reported(worker, "n1"), reported(worker, "n2"))
-            await asyncio.sleep(1.0)
+            berlin.start()  # it reads all facts before it works
             asked: dict[str, Any] = {
                 "gpu_models": ("A100",),
                 "gpu_memory_mib": 40_000,
@@ -79,9 +75,11 @@ async def test_parts_of_a_gpu_that_several_may_have_are_claimed_by_memory_and_ch
     worker = planes.workers[0]
     make_nodes(worker, [cpu_node("n1")])
     with offered(worker, {"n1": [gpu("0", shared=True)]}):
-        async with site(worker, namespace, tmp_path, "--start-limit-s", "8") as berlin:
+        async with site(
+            worker, namespace, tmp_path, "--start-limit-s", "8", started=False
+        ) as berlin:
             await berlin.tell(reported(worker, "n1"))
-            await asyncio.sleep(1.0)
+            berlin.start()  # it reads all facts before it works
             half: dict[str, Any] = {"gpu_milli": 500, "run_s": "forever", "gpu_models": ("A100",)}
             for name in ("one", "two"):
                 await berlin.place(job(name, **half), "n1")
@@ -118,9 +116,9 @@ async def test_a_class_with_a_resource_serves_by_counting_and_mig_slices_by_thei
     whole = offered(worker, {"n1": [gpu("0")]}, resource="nvidia.com/gpu")
     parts = offered(worker, {"n2": slices}, kind="mig", class_name="mig.nvidia.com")
     with whole, parts:
-        async with site(worker, namespace, tmp_path) as berlin:
+        async with site(worker, namespace, tmp_path, started=False) as berlin:
             await berlin.tell(reported(worker, "n1"), reported(worker, "n2"))
-            await asyncio.sleep(1.0)
+            berlin.start()  # it reads all facts before it works
             attempt = await berlin.place(job("whole"), "n1")
             made = await berlin.job_of(attempt)
             [container] = made["spec"]["template"]["spec"]["containers"]
@@ -151,9 +149,11 @@ async def test_killed_between_a_job_and_its_template_its_next_life_makes_the_tem
     worker.api.merge(role, {"rules": without})
     kubeconfig = worker.kubeconfig_with_token(token)
     with offered(worker, {"n1": [gpu("0")]}):
-        async with site(worker, namespace, tmp_path, kubeconfig=kubeconfig) as berlin:
+        async with site(
+            worker, namespace, tmp_path, kubeconfig=kubeconfig, started=False
+        ) as berlin:
             await berlin.tell(reported(worker, "n1"))
-            await asyncio.sleep(1.0)
+            berlin.start()  # it reads all facts before it works
             attempt = await berlin.place(job(run_s="2"), "n1")
             await berlin.job_of(attempt)
             await asyncio.sleep(0.5)
@@ -207,9 +207,11 @@ async def test_a_class_that_goes_is_told_and_its_devices_are_offered_no_more(
     worker = planes.workers[0]
     make_nodes(worker, [cpu_node("n1")])
     with offered(worker, {"n1": [gpu("0")]}):
-        async with site(worker, namespace, tmp_path, "--start-limit-s", "8") as berlin:
+        async with site(
+            worker, namespace, tmp_path, "--start-limit-s", "8", started=False
+        ) as berlin:
             await berlin.tell(reported(worker, "n1"))
-            await asyncio.sleep(1.0)
+            berlin.start()  # it reads all facts before it works
             worker.api.delete(f"{API}/deviceclasses/{DRIVER}")
             assert [each.healthy for each in reported(worker, "n1").gpus] == [False]
             await berlin.place(job(), "n1")

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from berthmaster.kubernetes.resources import (
     COSCHEDULING_POD_GROUPS,
     POD_GROUPS,
@@ -16,15 +14,14 @@ from berthmaster.kubernetes.resources import (
 )
 from berthmaster.messages.workload import Admitted, Evicted, Running
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.cluster.test_executor_rights import with_its_role
 from tests.controlplane.api import documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
+from tests.support.patience import hang_s, wait_until
 
-pytestmark = pytest.mark.timeout(600)
 CRD: Final = Path(__file__).parent / "crds" / "coscheduling.yaml"
 VOLCANO: Final = CRD.parent / "volcano.yaml"
 VOLCANO_DEFINITIONS: Final = ("podgroups.scheduling.volcano.sh", "jobs.batch.volcano.sh")
@@ -66,10 +63,9 @@ def fill(plane: Plane, namespace: str, name: str, gpus: int) -> None:
     container = {"name": "x", "image": "x", "resources": limits}
     pods = f"/api/v1/namespaces/{namespace}/pods"
     plane.api.create(pods, {"metadata": {"name": name}, "spec": {"containers": [container]}})
-    until(
+    wait_until(
         lambda: plane.api.get(f"{pods}/{name}")["spec"].get("nodeName"),
         f"{name} on a node",
-        LIMIT_S,
     )
 
 
@@ -89,7 +85,7 @@ async def test_of_two_gangs_that_half_fit_the_younger_gives_way_and_the_older_ru
         await asyncio.to_thread(fill, worker, namespace, "theirs", 1)
         older = job("older", count=2, gpus=2, run_s="forever")
         await berlin.place(older, "n1")
-        await eventually(lambda: _has(berlin, "older", 1), LIMIT_S)
+        await eventually(lambda: _has(berlin, "older", 1))
         await berlin.place(job("younger", count=2, gpus=1, run_s="forever"), "n2")
         evicted = await berlin.until("younger", "Evicted")
         assert isinstance(evicted, Evicted)
@@ -122,7 +118,7 @@ async def test_kubernetes_own_gangs_start_whole_or_not_at_all(
             gang: dict[str, Any] = {"count": 4, "gpus": 1, "run_s": "forever"}
             attempt = await berlin.place(job(**gang), "n1")
             made = await berlin.job_of(attempt)
-            await eventually(lambda: _waits(berlin, "train", 4), LIMIT_S)
+            await eventually(lambda: _waits(berlin, "train", 4))
             [group] = berlin.objects(POD_GROUPS)
             assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
             [owner] = group["metadata"]["ownerReferences"]
@@ -134,7 +130,7 @@ async def test_kubernetes_own_gangs_start_whole_or_not_at_all(
             await berlin.cancel("train")
             await berlin.until("train", "Cancelled")
             await berlin.clean()
-            await eventually(lambda: _none(berlin, POD_GROUPS), LIMIT_S)
+            await eventually(lambda: _none(berlin, POD_GROUPS))
 
 
 async def _waits(berlin: Site, name: str, pods: int) -> bool:
@@ -163,7 +159,7 @@ async def test_pod_groups_of_scheduler_plugins_are_made_where_they_may_be(
             labels = made["spec"]["template"]["metadata"]["labels"]
             assert labels["scheduling.x-k8s.io/pod-group"] == name
             await berlin.until("train", "Running")  # no scheduler waits for the group here
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while not (groups := berlin.objects(COSCHEDULING_POD_GROUPS)):
                     await asyncio.sleep(0.05)
             [group] = groups
@@ -207,7 +203,7 @@ async def test_where_volcano_is_served_a_gang_has_its_pod_group_in_a_queue_and_g
             name, template = made["metadata"]["name"], made["spec"]["template"]
             assert template["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == name
             await berlin.until("train", "Running")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(hang_s()):
                 while not (groups := berlin.objects(VOLCANO_POD_GROUPS)):
                     await asyncio.sleep(0.05)
             [group] = groups
@@ -215,7 +211,7 @@ async def test_where_volcano_is_served_a_gang_has_its_pod_group_in_a_queue_and_g
             assert group["spec"] == {"minMember": 2, "queue": "research"}
             await berlin.until("train", "Succeeded")
             await berlin.clean()
-            await eventually(lambda: _none(berlin, VOLCANO_POD_GROUPS), LIMIT_S)
+            await eventually(lambda: _none(berlin, VOLCANO_POD_GROUPS))
     finally:
         for one in VOLCANO_DEFINITIONS:
             worker.api.delete(f"{DEFINITIONS}/{one}")
@@ -300,7 +296,7 @@ async def test_jobs_of_volcano_s_are_made_and_what_becomes_of_them_is_told(
             # Cancelled: object and pods go, and nobody makes them again.
             await berlin.cancel("train")
             await berlin.until("train", "Cancelled")
-            await eventually(lambda: _none(berlin, VOLCANO_JOBS), LIMIT_S)
+            await eventually(lambda: _none(berlin, VOLCANO_JOBS))
             await berlin.clean()
 
             # Volcano takes a pod away for another, terminates the rest, and says so.
@@ -315,7 +311,7 @@ async def test_jobs_of_volcano_s_are_made_and_what_becomes_of_them_is_told(
             evicted = await berlin.until("taken", "Evicted")
             assert isinstance(evicted, Evicted)
             assert (evicted.fault, evicted.blameless) == ("evicted", False)
-            await eventually(lambda: _none(berlin, VOLCANO_JOBS), LIMIT_S)
+            await eventually(lambda: _none(berlin, VOLCANO_JOBS))
     finally:
         for one in VOLCANO_DEFINITIONS:
             worker.api.delete(f"{DEFINITIONS}/{one}")

@@ -7,19 +7,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import Evicted, JobRequest, Placed
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import CLUSTER, LIMIT_S, TENANT, Site, job, site
+from tests.cluster.executing import CLUSTER, TENANT, Site, job, site
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import API, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(600)
 QUIET_S = 2.5  # long enough for what must not happen
 GPUS = 4  # what the worker's queue grants; its node has twice as many
 
@@ -68,7 +65,7 @@ async def until_told(berlin: Site, *tail: str) -> None:
         return kinds[-len(tail) :] == list(tail)
 
     try:
-        await eventually(so, LIMIT_S)
+        await eventually(so)
     except AssertionError as error:
         told = await berlin.events("train")
         raise AssertionError(f"{error}\n{told}\n{berlin.words()}") from error
@@ -98,7 +95,7 @@ async def until_running(berlin: Site, *names: str) -> None:
     async def so() -> bool:
         return await asyncio.to_thread(running, berlin) == list(names)
 
-    await eventually(so, LIMIT_S)
+    await eventually(so)
 
 
 def urgent(namespace: str, k: Kueue) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from berthmaster.executor.core import BACK_IN_QUEUE
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Resized
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.controlplane.api import documents
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.managers import Options, is_real
@@ -24,7 +24,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
 ]
 GPUS: Final = 4  # what the worker's queue grants; its node has twice as many
@@ -121,7 +120,7 @@ async def until(ask: Any, *args: Any, is_: Any) -> None:
         return bool(await asyncio.to_thread(ask, *args) == is_)
 
     try:
-        await eventually(so, LIMIT_S)
+        await eventually(so)
     except AssertionError as error:
         raise AssertionError(f"{error}: {ask(*args)}, not {is_}") from error
 

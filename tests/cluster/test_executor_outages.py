@@ -4,15 +4,12 @@ the log hears of every end."""
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from berthmaster.messages.workload import Cancelled
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(600)
 AWAY_S = 60.0
 
 

@@ -26,10 +26,8 @@ from tests.controlplane.frameworks import definitions
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 from tests.unit.executor.test_ray import groups_of, order
-
-pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def served(planes: Planes) -> Iterator[Plane]:
     worker.apply(crds)
     try:
         # Objects can be made before the kind is listed, and the executor goes by the list.
-        until(lambda: RAY_JOBS.plural in listed(worker), "RayJobs are among the kinds", 60.0)
+        wait_until(lambda: RAY_JOBS.plural in listed(worker), "RayJobs are among the kinds")
         yield worker
     finally:
         worker.withdraw(crds)
@@ -95,14 +93,14 @@ class KubeRay:
             found = await asyncio.to_thread(self._api.get, self._job)
             return bool(found["spec"].get("suspend"))
 
-        await eventually(so, 60)
+        await eventually(so)
 
 
 async def gone(berlin: Site) -> None:
     async def nothing() -> bool:
         return not await asyncio.to_thread(berlin.objects, RAY_JOBS)
 
-    await eventually(nothing, 60)
+    await eventually(nothing)
     await berlin.clean()
 
 

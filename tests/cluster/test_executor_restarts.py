@@ -13,11 +13,9 @@ from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Evicted, PodSet, Resized, Running
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-
-pytestmark = pytest.mark.timeout(600)
 
 
 async def made_once(berlin: Site, attempt: Attempt, since: object) -> None:
@@ -137,7 +135,7 @@ async def test_what_makes_room_is_told_when_its_pod_has_gone_whoever_is_away_mea
             found = await asyncio.to_thread(worker.api.get, path)
             return "deletionTimestamp" in found["metadata"]
 
-        await eventually(asked, LIMIT_S)
+        await eventually(asked)
         assert worker.api.get(path)["metadata"]["deletionGracePeriodSeconds"] == 1
         # Its process stays all the same: while it does, nobody is given its room.
         mark = worker.audit.mark()
@@ -146,7 +144,7 @@ async def test_what_makes_room_is_told_when_its_pod_has_gone_whoever_is_away_mea
         async def looked() -> bool:
             return bool(worker.audit.calls(since=mark, user_agent="berthmaster-executor"))
 
-        await eventually(looked, LIMIT_S)
+        await eventually(looked)
         told = ["Claimed", "Running", "EvictionRequested"]
         assert await berlin.kinds("train") == told
         worker.api.merge(path, {"metadata": {"finalizers": []}})
@@ -269,13 +267,13 @@ async def test_job_that_ended_and_was_cleaned_up_while_nobody_looked_is_not_run_
             kinds = {c["type"] for c in status.get("conditions", ()) if c["status"] == "True"}
             return bool(kinds & {"Complete", "Failed"})
 
-        await eventually(over, LIMIT_S)
+        await eventually(over)
         worker.api.delete(path, propagationPolicy="Foreground")  # as the TTL controller does
 
         async def without_pods() -> bool:
             return not await asyncio.to_thread(berlin.pods)
 
-        await eventually(without_pods, LIMIT_S)
+        await eventually(without_pods)
         assert worker.api.get(path)["metadata"]["finalizers"] == [labels.FINALIZER]
         berlin.start()
         await berlin.until("train", ending)

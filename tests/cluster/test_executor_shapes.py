@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.executor.manifest import object_name
 from berthmaster.kubernetes.resources import JOB_SETS, JOBS
 from berthmaster.messages.placement import PodBinding, Target
@@ -16,8 +14,8 @@ from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes, shared_node
 from tests.controlplane.planes import Planes
 from tests.support.builders import node
+from tests.support.patience import until
 
-pytestmark = pytest.mark.timeout(600)
 LONG = "a-name-as-long-as-an-id-may-be-which-is-fifty-two-ch"
 
 
@@ -118,8 +116,10 @@ async def test_what_the_api_server_refuses_is_told_in_its_words(
         assert isinstance(refused, Failed)
         assert refused.fault == "not_started"
         assert "nodeSelector" in refused.reason or "no label" in refused.reason
-        worker.api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
-        await asyncio.sleep(1.0)
+        quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
+        worker.api.create(quotas, quota)
+        await until(lambda: worker.api.get(f"{quotas}/few").get("status"), "the quota counts")
+        await asyncio.sleep(1.0)  # for admission, which tells nobody what it knows
         await berlin.place(job("much", max_evictions=0), "n1")
         failed = await berlin.until("much", "Failed")
         assert isinstance(failed, Failed)
@@ -180,9 +180,9 @@ async def test_a_part_of_a_gpu_is_asked_for_as_its_node_offers_it(
     labels = {"nvidia.com/gpu.product": "NVIDIA-A10-SHARED"}
     share = Share(resource="nvidia.com/gpu.shared", milli=250, count=4)
     report = node("berlin", "n1", gpus=1, model="NVIDIA-A10", labels=labels)
-    async with site(worker, namespace, tmp_path) as berlin:
+    async with site(worker, namespace, tmp_path, started=False) as berlin:
         await berlin.tell(replace(report, shares=(share,)))
-        await asyncio.sleep(1.0)
+        berlin.start()  # it reads all facts before it works
         attempt = await berlin.place(
             job(gpu_milli=200, gpu_models=("NVIDIA-A10",), run_s="2"), "n1"
         )

@@ -23,7 +23,6 @@ from tests.controlplane.jobs import gpu_job
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(120)
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "top"}}
 
 
@@ -127,5 +126,5 @@ async def test_a_job_of_kubectl_has_figures_an_owner_and_annotations_that_go_whe
             # The Job is stopped, and its pod goes.
             api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod.partition('/')[2]}")
             api.merge(f"{jobs}/bert", {"spec": {"suspend": True}})
-            await told.eventually(lambda: heard[-1].ended, "the last message", 40)
-            await told.eventually(lambda: not written(), "what was written is gone", 40)
+            await told.eventually(lambda: heard[-1].ended, "the last message")
+            await told.eventually(lambda: not written(), "what was written is gone")

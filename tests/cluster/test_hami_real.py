@@ -21,7 +21,7 @@ from berthmaster.messages.workload import JobRequest, PodSet, Running
 from berthmaster.resolver.known.knowledge import holdings_of
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import reported
-from tests.cluster.executing import CLUSTER, LIMIT_S, TENANT, Site, job, site
+from tests.cluster.executing import CLUSTER, TENANT, Site, job, site
 from tests.cluster.real_hami import (
     MEMORY_MIB,
     SCHEDULER,
@@ -36,7 +36,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes, remove_nodes, wait_op
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 MIB: Final = MEMORY_MIB
@@ -226,7 +225,7 @@ async def until_refused(berlin: Site, name: str) -> None:
                     return True
         return False
 
-    await eventually(said, LIMIT_S)
+    await eventually(said)
 
 
 @story

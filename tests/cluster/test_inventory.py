@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from berthmaster.bus import subjects
 from berthmaster.doctor.reader import ClusterAccess, survey
 from berthmaster.kubernetes.client import Client
@@ -47,11 +45,10 @@ from tests.controlplane.api import documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes, kueue_crds
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 from tests.unit.kubernetes.stage import Lines
 
 # An API server's crash and return alone may take half a minute on a busy machine.
-pytestmark = pytest.mark.timeout(240)
 
 VOLCANO = Path(__file__).parent / "crds" / "volcano.yaml"
 RBAC = Path(__file__).resolve().parents[2] / "deploy/kubernetes/agent/inventory-rbac.yaml"
@@ -88,10 +85,10 @@ async def add(plane: Plane, *nodes: Node) -> None:
     await asyncio.to_thread(make_nodes, plane, nodes)
 
 
-async def free(told: Told, node: str, foreign: int, limit_s: float = 20) -> NodeReport:
+async def free(told: Told, node: str, foreign: int) -> NodeReport:
     """The node's report once so much of its GPUs is foreign."""
     return await told.until(
-        node_of(node), NodeReport, lambda fact: fact.foreign.gpu_milli == foreign, limit_s
+        node_of(node), NodeReport, lambda fact: fact.foreign.gpu_milli == foreign
     )
 
 
@@ -315,7 +312,7 @@ async def test_while_the_api_server_is_away_there_is_no_sign_of_life_and_nothing
         assert "mirror of nodes" in str(answer["why"])
 
         await asyncio.to_thread(plane.start_api_server)
-        await told.lives(60)
+        await told.lives()
         label = {"metadata": {"labels": {"after": "crash"}}}
         await asyncio.to_thread(plane.api.merge, "/api/v1/nodes/a", label)
         await told.until(node_of("a"), NodeReport, lambda fact: "after" in fact.labels)
@@ -339,9 +336,9 @@ async def test_after_an_expired_history_what_was_missed_is_told(
         await add(plane, cpu_node("comes"))
         await asyncio.to_thread(plane.forget_history)
         await asyncio.to_thread(proxy.open)
-        await told.until(node_of("goes"), NodeGone, lambda _: True, 60)
-        await told.until(node_of("comes"), NodeReport, lambda _: True, 60)
-        await told.lives(60)
+        await told.until(node_of("goes"), NodeGone, lambda _: True)
+        await told.until(node_of("comes"), NodeReport, lambda _: True)
+        await told.lives()
 
 
 @in_loop
@@ -351,7 +348,7 @@ async def test_a_slow_server_is_slow_and_nothing_else(planes: Planes, tmp_path: 
     proxy = await asyncio.to_thread(plane.proxy, 2.0)
     kubeconfig = plane.kubeconfig_for("admin", ("system:masters",), via=proxy)
     async with bus(tmp_path) as told, inventory(told.url, kubeconfig) as ctx:
-        await told.lives(60)
+        await told.lives()
         label = {"metadata": {"labels": {"after": "a-while"}}}
         await asyncio.to_thread(plane.api.merge, "/api/v1/nodes/a", label)
         await told.until(node_of("a"), NodeReport, lambda fact: "after" in fact.labels)
@@ -383,11 +380,11 @@ def removed(plane: Plane, name: str, documents_: list[dict[str, Any]]) -> Iterat
     """A definition that is not there for a while."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     plane.api.delete(f"{path}/{name}")
-    until(lambda: plane.api.find(f"{path}/{name}") is None, f"{name} to go", 60)
+    wait_until(lambda: plane.api.find(f"{path}/{name}") is None, f"{name} to go")
     try:
         yield
     finally:
-        until(lambda: plane.api.find(f"{path}/{name}") is None, f"{name} to go", 60)
+        wait_until(lambda: plane.api.find(f"{path}/{name}") is None, f"{name} to go")
         plane.apply([one for one in documents_ if one["metadata"]["name"] == name])
 
 

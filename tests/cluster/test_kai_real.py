@@ -23,7 +23,7 @@ from berthmaster.inventory.objects import Node, Pod
 from berthmaster.messages.fleet import NodeReport, Stamp
 from berthmaster.messages.workload import Evicted, PodSet, Running
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import CLUSTER, LIMIT_S, Site, job, site
+from tests.cluster.executing import CLUSTER, Site, job, site
 from tests.cluster.real_kai import QUEUE, WHY_NOT, Kai, is_named, kai
 from tests.cluster.test_executor_rights import with_its_role
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
@@ -31,7 +31,6 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 H100_MIB = 81_559  # of which KAI hands out 81,500
@@ -104,7 +103,7 @@ async def refused(berlin: Site, name: str) -> str:
         ]
         return bool(said)
 
-    await eventually(there, LIMIT_S)
+    await eventually(there)
     return said[0]
 
 
@@ -112,7 +111,7 @@ async def no_gpu_is_kept(berlin: Site, of: Kai) -> None:
     async def gone() -> bool:
         return not await asyncio.to_thread(of.keepers)
 
-    await eventually(gone, LIMIT_S)
+    await eventually(gone)
 
 
 @story
@@ -165,7 +164,7 @@ async def test_whole_gpus_parts_and_gangs_run_and_end_and_no_gpu_stays_kept(
         await berlin.until("two", "Cancelled")
         # One whose number varies starts with what it needs at least.
         await berlin.place(job("elastic", count=3, min_count=1, run_s="forever"), "n1")
-        await eventually(lambda: _has(berlin, "elastic", ["", "", "n1"]), LIMIT_S)
+        await eventually(lambda: _has(berlin, "elastic", ["", "", "n1"]))
 
 
 def mixed() -> list[tuple[str, PodSet]]:
@@ -253,7 +252,7 @@ async def kai_places(berlin: Site, name: str) -> bool:
             for condition in one["status"].get("conditions", ())
         )
 
-    await eventually(decided, LIMIT_S)
+    await eventually(decided)
     if "Running" in await berlin.kinds(name):
         return True
     await asyncio.sleep(1)  # some of KAI's cycles

@@ -24,18 +24,16 @@ from tests.controlplane import frameworks
 from tests.controlplane.api import documents
 from tests.controlplane.build import Unavailable
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.support import warm
 from tests.support.builders import node, profile
+from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
-pytestmark = pytest.mark.timeout(180)
 ROOT: Final = Path(__file__).resolve().parents[2]
 USER: Final = "berthmaster-karmada"
 WORK: Final = "/apis/work.karmada.io/v1alpha2"
 POLICY: Final = "/apis/policy.karmada.io/v1alpha1"
 CLUSTERS: Final = "/apis/cluster.karmada.io/v1alpha1/clusters"
-LIMIT_S: Final = 60.0
 
 
 def definitions() -> list[Any]:
@@ -68,7 +66,7 @@ class Rig:
         self.kubeconfig = planes.hub.kubeconfig_for(USER)
 
     def until(self, what: Any, words: str) -> None:
-        until(what, words, LIMIT_S)
+        wait_until(what, words)
 
     def start(self, *services: str) -> None:
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
@@ -82,7 +80,7 @@ class Rig:
     def kill(self, service: str) -> None:
         """kill -9."""
         self.children[service].kill()
-        self.children[service].wait(10)
+        self.children[service].wait(hang_s())
 
     def end(self) -> None:
         for service, child in self.children.items():

@@ -22,7 +22,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 MEMBER: Final = "worker-1"

@@ -32,6 +32,7 @@ from tests.controlplane import node as nodes
 from tests.controlplane.logs import reach
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
+from tests.support.patience import ANSWER_S, wait_until
 from tests.unit.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
 
 GPUS = [f"GPU-{number:08x}-3f7a-4f6e-9f0e-0123456789ab" for number in range(2)]
@@ -39,7 +40,6 @@ RESOURCE = "nvidia.com/gpu"
 NODE = "gpu-node"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())
 def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
     with (
@@ -50,7 +50,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
     ):
         pods = Pods(ProcFolder(Path("/proc")), time.monotonic)
         node.run_pod("train", RESOURCE, 1)
-        nodes.until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
+        wait_until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
 
         # Whose processes they are: by the control groups that kubelet and runc have made.
         pods.begin()
@@ -65,7 +65,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
         reader = NvmlReader(driver, pods)
         reader.open(0.0)
         source = Held(reader, kubelet)
-        nodes.until(
+        wait_until(
             lambda: any(gpu.holders for gpu in source.read(time.monotonic())[0].gpus),
             "the kubelet says who was given what",
         )
@@ -105,7 +105,7 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
 
         # The pod goes, and the kubelet says so.
         node.stop_pod("train")
-        nodes.until(lambda: not node.pids(), "the pod has ended")
+        wait_until(lambda: not node.pids(), "the pod has ended")
         pods.begin()
         assert pods.pod_of(pid) is None
 
@@ -113,11 +113,10 @@ def test_a_jobs_figures_come_from_a_real_kubelet_and_real_processes() -> None:
             kubelet.ask()
             return not any(gpu.holders for gpu in source.read(2.0)[0].gpus)
 
-        nodes.until(nobodys, "the kubelet has taken the GPU back")
+        wait_until(nobodys, "the kubelet has taken the GPU back")
         source.close()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(nodes.why_not()), reason=nodes.why_not())
 @story
 async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_the_bus(
@@ -134,14 +133,14 @@ async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_th
         name, _, suffix = pod["metadata"]["name"].rpartition("-")
         async with (
             on_a_kubelet(suffix, name, namespace) as node,
-            Client.connect(berlin.url, tenant="acme", timeout_s=20.0) as berth,
+            Client.connect(berlin.url, tenant="acme", timeout_s=ANSWER_S) as berth,
         ):
             reach(worker.api, "n1", node.port)
 
             async def has_a_log() -> bool:
                 return bool(await lines(berth, tail=1))
 
-            await eventually(has_a_log, 60)
+            await eventually(has_a_log)
             # Followed from where it begins: nothing is left out, nothing comes twice.
             followed: list[bytes] = []
             async for piece in berth.logs("train", follow=True):
@@ -181,7 +180,7 @@ async def test_a_jobs_log_is_read_from_a_real_kubelet_by_way_of_its_agent_and_th
             async def is_over() -> bool:
                 return "Cancelled" in await berlin.kinds("train")
 
-            await eventually(is_over, 60)
+            await eventually(is_over)
         await berlin.clean()
 
 
@@ -204,7 +203,7 @@ async def on_a_kubelet(node_name: str, pod: str, namespace: str) -> AsyncIterato
             )
             node = owned.enter_context(nodes.running(Path(folder), node_name))
             node.run_pod(pod, namespace=namespace, args=("train",))
-            nodes.until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
+            wait_until(lambda: len(node.pids()) == 2, "the pod's sandbox and container run")
             return node
 
         try:

@@ -35,7 +35,6 @@ def token_for(plane: Plane, namespace: str, account: str, *audiences: str) -> st
     return made
 
 
-@pytest.mark.timeout(120)
 def test_a_token_is_good_for_our_audience_until_its_account_goes(
     planes: Planes, namespace: str
 ) -> None:

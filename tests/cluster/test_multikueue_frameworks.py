@@ -26,7 +26,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes, default_crds
 
-pytestmark = pytest.mark.timeout(600)  # four real planes on a busy machine
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 KINDS: Final = tuple(SOURCES)
 JOB_SET, RAY, TORCH, MPI, TRAIN = (

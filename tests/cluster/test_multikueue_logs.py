@@ -21,8 +21,8 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support import warm
+from tests.support.patience import ANSWER_S
 
-pytestmark = pytest.mark.timeout(300)
 EXECUTOR_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
 AGENT: Final = "berth-agent"
 SAID: Final = (
@@ -74,8 +74,8 @@ def test_a_hubs_job_is_read_told_of_and_its_end_kept_where_multikueue_sent_it(
         try:
             with (
                 serving(rig, worker),
-                SyncClient.connect(bus.url, tenant=namespace, timeout_s=20.0) as berth,
-                SyncClient.connect(bus.url, tenant="evil", timeout_s=20.0) as evil,
+                SyncClient.connect(bus.url, tenant=namespace, timeout_s=ANSWER_S) as berth,
+                SyncClient.connect(bus.url, tenant="evil", timeout_s=ANSWER_S) as evil,
             ):
                 name = rig.submit("train")  # until it is ended below
                 job = name.partition("/")[2]

@@ -19,7 +19,6 @@ ONE, TWO, THREE = WORKERS = ("worker-1", "worker-2", "worker-3")
 OURS = "berthmaster.io/dispatcher"
 RIVAL = "rival"
 FIGHT_S = 15.0
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

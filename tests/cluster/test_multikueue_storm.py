@@ -39,9 +39,8 @@ DISPATCHERS: Final = {"dispatch": OURS, "order": "Incremental"}
 MODELS: Final = {"a100": "NVIDIA-A100", "t4": "Tesla-T4"}
 GPUS: Final = {"worker-1": ("a100", 12), "worker-2": ("t4", 12), "worker-3": ("a100", 8)}
 POLL_S: Final = 0.25
-END_LIMIT_S: Final = 240.0
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(
         not is_real(), reason="preemption needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
     ),
@@ -270,7 +269,7 @@ def test_a_storm_ends_with_every_job_where_it_should_once(
             trouble.next()
         names: dict[str, Key] = {}
         for job in jobs:
-            rig.until(lambda j=job: rig.k.has(j, "Finished"), f"{job} is over", END_LIMIT_S)  # type: ignore[misc]
+            rig.until(lambda j=job: rig.k.has(j, "Finished"), f"{job} is over")  # type: ignore[misc]
             names[job] = rig.name(job)
         for job, name in names.items():
             told = functools.partial(rig.bus.kinds, name)

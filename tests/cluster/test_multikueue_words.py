@@ -17,7 +17,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
 ONE, TWO = "worker-1", "worker-2"
-pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

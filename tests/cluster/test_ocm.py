@@ -37,15 +37,14 @@ from tests.cluster.ocming import (
     with_rights,
     written,
 )
-from tests.controlplane import processes
 from tests.controlplane.api import ApiError
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.pipeline.running import environment
+from tests.support.patience import Hung, hang_s, wait_until
 from tests.support.ports import free_block
 
 # An API server's crash and return alone may take half a minute on a busy machine.
-pytestmark = pytest.mark.timeout(480)
 
 GANG = "gpuGang-Tesla-T4"
 
@@ -117,7 +116,7 @@ async def test_each_managed_cluster_gets_its_scores_and_only_changes_are_written
             assert set(values(stale).values()) == {-100}
             await scorer.tell(east, free=4)
             await until(hub, scores_path(east), lambda one: values(one)[GANG] == -60)
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(hang_s()):
                 while await calling(events, hub, east, NAME) != ["Live", "Stale"]:
                     await asyncio.sleep(0.1)
 
@@ -196,7 +195,7 @@ async def test_ocms_vector_of_nodes_6_and_8_from_real_nodes_to_the_score_on_the_
 
 def readiness(port: int) -> dict[str, Any]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=hang_s()) as reply:
             text = reply.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -222,10 +221,10 @@ def test_a_hub_runs_it_beside_the_rest_where_it_is_asked_to_as_a_user_of_its_own
         assert process.poll() is None, f"it ended with {process.returncode}: {log.read_text()}"
         return what()
 
-    def wait(what: Callable[[], bool], told: str, limit_s: float) -> None:
+    def wait(what: Callable[[], bool], told: str) -> None:
         try:
-            processes.until(lambda: there(what), told, limit_s)
-        except processes.NotYet as late:
+            wait_until(lambda: there(what), told)
+        except Hung as late:
             last = log.read_text()[-6000:]
             raise AssertionError(f"{late}; ready: {readiness(port)}; its log:\n{last}") from late
 
@@ -240,10 +239,10 @@ def test_a_hub_runs_it_beside_the_rest_where_it_is_asked_to_as_a_user_of_its_own
     with log.open("wb") as output:
         process = subprocess.Popen(argv, env=environment(tmp_path), stdout=output, stderr=output)
     try:
-        wait(all_ready, "all of it is ready", 180)
+        wait(all_ready, "all of it is ready")
         # Nobody reports here: after half a minute that is said of every managed cluster.
-        wait(told_of_silence, f"scores of {mute}", 120)
+        wait(told_of_silence, f"scores of {mute}")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(hang_s())
     assert "permission violation" not in log.read_text()

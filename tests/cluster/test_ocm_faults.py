@@ -38,8 +38,7 @@ from tests.cluster.ocming import (
 from tests.controlplane.api import ApiError, Object, documents
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import HERE, Planes
-
-pytestmark = pytest.mark.timeout(480)
+from tests.support.patience import hang_s
 
 OCM = "cluster.open-cluster-management.io"
 
@@ -89,7 +88,7 @@ async def test_a_cluster_that_is_not_imported_yet_is_waited_for_without_hammerin
         counts = written(hub.audit.count(since=mark, user=user(namespace)))
         # After 1, 2, 4 s …: a fact ten times a second changes nothing in that.
         assert 1 <= counts["create", f"addonplacementscores.{OCM}"] <= 6, counts
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(hang_s()):
             while "NamespaceMissing" not in await calling(events, hub, "default", east):
                 await asyncio.sleep(0.2)
         await calling(make_namespace, hub, east)
@@ -113,7 +112,7 @@ async def test_an_object_of_somebody_else_is_left_alone_until_a_person_hands_it_
     kubeconfig = await calling(with_rights, hub, namespace, "hub-rbac.yaml", "berthmaster-ocm-hub")
     async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig) as ctx:
         await scorer.tell(east)
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(hang_s()):
             while await calling(events, hub, east, NAME) != ["NotOurs"]:
                 await asyncio.sleep(0.2)
         mark = hub.audit.mark()
@@ -316,7 +315,7 @@ async def test_profiles_that_we_manage_get_properties_and_those_of_others_nothin
             assert made["metadata"]["labels"]["x-k8s.io/cluster-manager"] == us
             # Those that are not ours, and the one that is absurd.
             for name, why in (("mixed", "ManagerMismatch"), ("absurd", "TooManyProperties")):
-                async with asyncio.timeout(90):
+                async with asyncio.timeout(hang_s()):
                     while why not in await calling(events, hub, namespace, name):
                         await asyncio.sleep(0.2)
             theirs = await calling(hub.api.get, profile_path(namespace, "theirs"))
@@ -348,7 +347,7 @@ async def test_profiles_that_we_have_made_go_where_ocm_makes_its_own(
     }
 
     async def gone(name: str) -> None:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(hang_s()):
             while await calling(hub.api.find, profile_path(namespace, name)):
                 await asyncio.sleep(0.1)
 

@@ -18,7 +18,6 @@ from tests.cluster.real_ocm import WHY_NOT, is_named, placement_controller
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(480),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 SEED: Final = 20261126
@@ -220,7 +219,7 @@ def same(hub: Rig, after: str) -> None:
         return not differ
 
     try:
-        hub.until(settled, "OCM's scheduler and ours decide alike", 30.0)
+        hub.until(settled, "OCM's scheduler and ours decide alike")
     except AssertionError as error:
         raise AssertionError(f"after {after}: (ours, theirs) of {differ}") from error
 

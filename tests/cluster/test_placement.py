@@ -14,7 +14,6 @@ from tests.cluster.placementing import CLUSTERS, GROUP, LEASE, Rig, rig
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 T4 = {
     "requiredClusterSelector": {
         "labelSelector": {"matchLabels": {"accelerator": "nvidia-tesla-t4"}}

@@ -1,14 +1,12 @@
 """The reflector against real API servers, and what they do on bad days."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig
@@ -24,9 +22,8 @@ from berthmaster.kubernetes.reflector import (
 )
 from berthmaster.kubernetes.resources import CONFIG_MAPS, Resource
 from tests.controlplane.planes import Planes
+from tests.support.patience import hang_s, until
 from tests.unit.kubernetes.stage import Lines
-
-pytestmark = pytest.mark.timeout(240)  # API servers start anew here, on busy machines
 
 GADGETS = Resource("berth.test", "v1", "gadgets", "Gadget")
 
@@ -93,14 +90,8 @@ async def mirrored(kubeconfig: Path, resource: Resource, **options: Any) -> Asyn
             yield found
         finally:
             found.stopping.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(hang_s()):
                 await task
-
-
-async def until(what: Callable[[], object], limit_s: float = 90.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 def note(name: str, **data: str) -> dict[str, Any]:
@@ -123,12 +114,10 @@ def test_everything_is_listed_in_pages_and_each_change_is_heard_at_once(
             assert found.names() == [f"n{number:02}" for number in range(25)]
             client_calls = found.reflector._client.calls  # how many pages it took
             assert client_calls["list", "configmaps"] == 3
-            began_s = time.monotonic()
             await asyncio.to_thread(api.merge, f"{path}/n03", {"data": {"x": "1"}})
             await asyncio.to_thread(api.delete, f"{path}/n07")
             await asyncio.to_thread(api.create, path, note("late"))
             await until(lambda: len(found.told) == 30)
-            assert time.monotonic() - began_s < 30  # by the watch, which lasts for minutes
             assert found.told[27:] == ["~n03", "-n07", "+late"]
             assert found.reflector.objects[namespace, "n03"].data == {"x": "1"}
             assert (found.reflector.lists, found.log.lines) == (1, [])
@@ -237,14 +226,11 @@ def test_a_crash_of_the_api_server_loses_nothing_and_is_over_soon_after_it_is_ba
                 assert found.names() == ["a"]  # what is known stays known
                 await asyncio.to_thread(worker.start_api_server)
                 await asyncio.to_thread(worker.api.merge, f"{path}/a", {"data": {"x": f"{crash}!"}})
-                back_s = time.monotonic()
                 await until(
                     lambda crash=crash: (  # type: ignore[misc]
                         found.reflector.objects[namespace, "a"].data == {"x": f"{crash}!"}
                     )
                 )
-                # The pause between tries is 15 s at most; the machine may be busy.
-                assert time.monotonic() - back_s < 60
                 assert found.reflector.trouble == ""
 
     asyncio.run(story())
@@ -269,7 +255,7 @@ def test_a_network_that_swallows_everything_is_noticed_and_survived(
             assert found.names() == []
             await asyncio.to_thread(door.open)
             await until(lambda: found.names() == ["unheard"])
-            assert found.reflector.age_s(loop.time()) < 2
+            await until(lambda: found.reflector.age_s(loop.time()) < 1)
 
     asyncio.run(story())
 
@@ -378,7 +364,7 @@ def test_a_storm_of_changes_ends_with_the_mirror_equal_to_the_server(
             for _ in range(3):
                 watches = found.reflector.watches
                 await asyncio.gather(*(asyncio.to_thread(storm, part) for part in range(4)))
-                async with asyncio.timeout(90):
+                async with asyncio.timeout(hang_s()):
                     while found.versions() != await asyncio.to_thread(there):
                         await asyncio.sleep(0.1)
                 found.names()  # a twin that was kept by its changes alone has the same

@@ -21,10 +21,7 @@ from tests.controlplane.jobs import pods_path
 from tests.controlplane.nodes import GPU, gpu_node, make_nodes, wait_open
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
-
-pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
-BOUND_LIMIT_S = 120.0
+from tests.support.patience import wait_until
 
 
 def fill(plane: Plane, namespace: str, node: str, gpus: int, cpu: int = 1) -> None:
@@ -35,19 +32,6 @@ def fill(plane: Plane, namespace: str, node: str, gpus: int, cpu: int = 1) -> No
         pods_path(namespace),
         {"metadata": {"name": f"on-{node}"}, "spec": {"nodeName": node, "containers": [container]}},
     )
-
-
-def wait_alone(plane: Plane, namespace: str) -> None:
-    """Until no pod of the story before is left on a node: names of nodes are used again."""
-
-    def alone() -> bool:
-        pods = plane.api.items("/api/v1/pods")
-        return all(
-            pod["metadata"]["namespace"] == namespace or not pod["spec"].get("nodeName")
-            for pod in pods
-        )
-
-    until(alone, "nobody else's pods", BOUND_LIMIT_S, poll_s=0.2)
 
 
 async def runs_on(berlin: Site, name: str) -> tuple[PodBinding, ...]:
@@ -108,7 +92,6 @@ async def test_of_a_gang_those_run_elsewhere_for_whom_their_nodes_have_no_room(
 ) -> None:
     worker = planes.workers[0]
     wait_open(worker, make_nodes(worker, [gpu_node("n1"), gpu_node("n2"), gpu_node("n3")]))
-    wait_alone(worker, namespace)
     async with site(worker, namespace, tmp_path) as berlin:
         fill(worker, namespace, "n2", gpus=8)
         attempt = await berlin.place(job(count=3, gpus=4, run_s="forever"), "n1", "n1", "n2")
@@ -159,7 +142,7 @@ def followed(plane: Plane, namespace: str, style: Style, wanted: Sequence[str]) 
         nodes = [where.get(name) for name in names]
         return [str(node) for node in nodes] if all(nodes) else None
 
-    nodes = until(bound, "all pods have a node", BOUND_LIMIT_S, poll_s=0.2)
+    nodes = wait_until(bound, "all pods have a node", poll_s=0.2)
     return sum(node == wish for node, wish in zip(nodes, wanted, strict=True))
 
 

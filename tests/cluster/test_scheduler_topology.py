@@ -3,8 +3,6 @@ whatever nodes were preferred and however it likes to spread pods."""
 
 from pathlib import Path
 
-import pytest
-
 from berthmaster.messages.workload import Running, Topology
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
@@ -12,7 +10,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
-pytestmark = pytest.mark.timeout(600)  # real clusters on a busy machine
 RACK = "example.org/rack"
 
 

@@ -17,7 +17,6 @@ from tests.controlplane.planes import Planes
 
 __all__ = ["inside"]
 pytestmark = [
-    pytest.mark.timeout(580),
     pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
 ]
 GPUS: Final = 6  # what the worker's queue grants; its node has more

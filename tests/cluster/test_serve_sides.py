@@ -25,18 +25,16 @@ from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import until
 from tests.pipeline.running import environment, run_berth
+from tests.support.patience import hang_s, wait_until
 from tests.support.ports import free_block
 
 ONE: Final = "worker-1"
-LIMIT_S: Final = 150.0  # a dozen processes on a busy machine
 ENTER: Final = (
     "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io/serviceaccount && "
     'mount --bind "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
 )
 WAYS: Final = (("--user", "--map-root-user", "--mount"), ("--mount",))
-pytestmark = pytest.mark.timeout(580)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,9 @@ class Side:
     def parts(self) -> dict[str, bool]:
         """Which of its parts are in order, as its readiness probe is told."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}/readyz", timeout=hang_s()
+            ) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -80,7 +80,7 @@ class Side:
             return bool(ask())
 
         try:
-            until(settled, what, LIMIT_S, poll_s=0.2)
+            wait_until(settled, what, poll_s=0.2)
         except Exception as error:
             words = self.log.read_text()[-5000:]
             raise AssertionError(f"{error}\n{self.parts()}\n{words}") from error
@@ -88,7 +88,7 @@ class Side:
     def end(self) -> int:
         """SIGTERM, as a kubelet does it; its exit code."""
         self.process.terminate()
-        return self.process.wait(15)
+        return self.process.wait(hang_s())
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def pod(
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(10)
+        process.wait(hang_s())
 
 
 @contextmanager

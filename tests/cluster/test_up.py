@@ -23,7 +23,7 @@ from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import NotYet, until
+from tests.support.patience import Hung, hang_s, wait_until
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -32,11 +32,7 @@ LINES = [
     for block in re.findall(r"^```shell\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     for line in re.sub(r"\\\n *", "", block).strip().splitlines()
 ]
-UP_LIMIT_S = 150.0
-END_LIMIT_S = 40.0
-SAY_LIMIT_S = 300.0  # a tour waits for pods
 MODELS = {"worker-1": ("Tesla-T4", 2), "worker-2": ("Tesla-T4", 8), "worker-3": ("Tesla-T4", 4)}
-pytestmark = pytest.mark.timeout(580)
 
 
 def kubeconfig_of(planes: Planes, path: Path) -> Path:
@@ -77,7 +73,7 @@ class Terminal:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=SAY_LIMIT_S,
+            timeout=hang_s(),
             check=False,
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -91,7 +87,7 @@ class Terminal:
         """What the page that `berth up` has printed answers."""
         said = (self.folder / "up.log").read_text()
         [found] = re.findall(r"^The page: (\S+)", said, re.MULTILINE)
-        with urllib.request.urlopen(f"{found}{path}", timeout=SAY_LIMIT_S) as answer:
+        with urllib.request.urlopen(f"{found}{path}", timeout=hang_s()) as answer:
             return json.load(answer)
 
     @contextmanager
@@ -108,12 +104,12 @@ class Terminal:
                 assert up.poll() is None, log.read_text()
                 return "Up after" in log.read_text()
 
-            until(is_up, f"{line}: {log.read_text()}", UP_LIMIT_S)
+            wait_until(is_up, f"{line}: {log.read_text()}")
             yield up
         finally:
             if up.poll() is None:
                 up.send_signal(signal.SIGINT)
-            assert up.wait(10) == 0, log.read_text()
+            assert up.wait(hang_s()) == 0, log.read_text()
 
 
 @pytest.fixture
@@ -133,10 +129,9 @@ def team(planes: Planes) -> Iterator[str]:
         plane.api.delete("/api/v1/namespaces/team/pods", gracePeriodSeconds=0)
         plane.api.delete("/api/v1/namespaces/team")
     for plane in planes:
-        until(
+        wait_until(
             lambda p=plane: p.api.find("/api/v1/namespaces/team") is None,  # type: ignore[misc]
             f"team is gone in {plane.name}",
-            60,
         )
 
 
@@ -165,16 +160,14 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
                     planes.hub.api.create(f"/apis/batch/v1/namespaces/{team}/jobs", job)
                     continue
                 said[line] = terminal.say(line)
-            until(lambda: kueue.cluster_of("from-kubectl") == "worker-2", "nominated", END_LIMIT_S)
-            until(
-                lambda: kueue.has("from-kubectl", "Finished"), "its end is on the hub", END_LIMIT_S
-            )
+            wait_until(lambda: kueue.cluster_of("from-kubectl") == "worker-2", "nominated")
+            wait_until(lambda: kueue.has("from-kubectl", "Finished"), "its end is on the hub")
 
             def ended(name: str) -> bool:
                 view = terminal.json(f"berth job {name}")["workload"]
                 return bool(view["state"] == "succeeded")
 
-            until(lambda: ended("from-nats"), "from-nats succeeded", END_LIMIT_S, 0.5)
+            wait_until(lambda: ended("from-nats"), "from-nats succeeded", poll_s=0.5)
             [why] = [text for line, text in said.items() if line.startswith("berth why")]
             assert terminal.json("berth job from-nats")["workload"]["cluster"] in why
             # The Job of kubectl is a workload of the bus as well, its namespace its tenant.
@@ -182,14 +175,13 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
             [mine] = [
                 one for one in jobs if "from-kubectl" in one["id"]
             ]  # as its Workload is named
-            until(
+            wait_until(
                 lambda: (
                     terminal.json(f"berth job {mine['id']} --tenant {team}")["workload"]["state"]
                     == "succeeded"
                 ),
                 "the hub's job succeeded on the bus",
-                END_LIMIT_S,
-                0.5,
+                poll_s=0.5,
             )
             # The page tells of it like of any other, and where it came from.
             [row] = terminal.page("api/jobs?q=from-kubectl")["rows"]
@@ -215,8 +207,8 @@ def people_and_shares_move_what_runs(terminal: Terminal, planes: Planes, team: s
 
     def until_stands(name: str, *wanted: str) -> None:
         try:
-            until(lambda: stands(name) == wanted, f"{name} is {wanted}", END_LIMIT_S, 0.5)
-        except NotYet as late:
+            wait_until(lambda: stands(name) == wanted, f"{name} is {wanted}", poll_s=0.5)
+        except Hung as late:
             told = [terminal.say(f"berth why {name}"), terminal.say("berth jobs")]
             told += [terminal.say(f"berth job {one}") for one in ("lent", name)]
             for pod in planes["worker-2"].api.items(f"/api/v1/namespaces/{team}/pods"):
@@ -238,19 +230,19 @@ def people_and_shares_move_what_runs(terminal: Terminal, planes: Planes, team: s
     # Of what it is lent it gives back half before anybody is ended, then all.
     terminal.say(f"berth submit --id half --queue mine --cluster worker-2 --gpus 4 {forever}")
     until_stands("half", "running", "worker-2")
-    until(lambda: running("worker-2") == ["half", "lent", "lent"], "it has shrunk", END_LIMIT_S)
+    wait_until(lambda: running("worker-2") == ["half", "lent", "lent"], "it has shrunk")
     terminal.say(f"berth submit --id whole --queue mine --gpus 4 --cluster worker-2 {forever}")
     until_stands("whole", "running", "worker-2")
-    until(lambda: running("worker-2") == ["half", "whole"], "it has gone", END_LIMIT_S)
+    wait_until(lambda: running("worker-2") == ["half", "whole"], "it has gone")
     assert stands("lent")[0] == "queued"
     assert "what its queue borrowed is another queue's guarantee" in terminal.say("berth job lent")
     for name in ("lent", "half", "whole"):
         terminal.say(f"berth cancel {name}")
-    until(lambda: running("worker-2") == [], "all have gone", END_LIMIT_S)
+    wait_until(lambda: running("worker-2") == [], "all have gone")
     # A person moves one, and a drain sends it back.
     places = "--cluster worker-2 --cluster worker-3"
     terminal.say(f"berth submit --id whole-2 --queue mine --gpus 4 {places} {forever}")
-    until(lambda: stands("whole-2")[0] == "running", "it runs", END_LIMIT_S, 0.5)
+    wait_until(lambda: stands("whole-2")[0] == "running", "it runs", poll_s=0.5)
     [there] = {"worker-2", "worker-3"} - {stands("whole-2")[1]}
     terminal.say(f"berth move whole-2 --to {there}")
     until_stands("whole-2", "running", there)
@@ -261,7 +253,7 @@ def people_and_shares_move_what_runs(terminal: Terminal, planes: Planes, team: s
     assert (cordon["cluster"], cordon.get("jobs", 0)) == (there, 0)
     terminal.say(f"berth undrain {there}")
     terminal.say("berth cancel whole-2")
-    until(lambda: stands("whole-2")[0] == "cancelled", "it has ended", END_LIMIT_S, 0.5)
+    wait_until(lambda: stands("whole-2")[0] == "cancelled", "it has ended", poll_s=0.5)
 
 
 def test_the_readme_shows_each_of_them() -> None:
@@ -289,7 +281,7 @@ def test_two_workers_that_are_one_cluster_are_refused_and_a_deaf_one_is_left_out
         env=terminal.env,
         capture_output=True,
         text=True,
-        timeout=UP_LIMIT_S,
+        timeout=hang_s(),
         check=False,
     )
     assert refused.returncode != 0
@@ -302,4 +294,4 @@ def test_two_workers_that_are_one_cluster_are_refused_and_a_deaf_one_is_left_out
             rows = terminal.json("berth clusters")
             return [row["cluster"] for row in rows] == ["worker-1"]
 
-        until(is_told, "the cluster that answers is in the fleet", END_LIMIT_S, 0.5)
+        wait_until(is_told, "the cluster that answers is in the fleet", poll_s=0.5)

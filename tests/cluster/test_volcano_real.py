@@ -13,14 +13,13 @@ from msgspec.structs import replace
 from berthmaster.kubernetes.resources import JOBS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
 from berthmaster.messages.workload import Evicted, Failed, PodSet, Running
 from tests.bus.tools import eventually, story
-from tests.cluster.executing import LIMIT_S, Site, job, site
+from tests.cluster.executing import Site, job, site
 from tests.cluster.real_volcano import WHY_NOT, Volcano, is_named, volcano
 from tests.cluster.test_executor_rights import with_its_role
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
 
 pytestmark = [
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not is_named(), reason=WHY_NOT),
 ]
 MADE = ("--jobs", "volcano")
@@ -61,7 +60,7 @@ async def group_of(berlin: Site, name: str) -> dict[str, Any]:
         ]
         return bool(found and found[0].get("status", {}).get("phase"))
 
-    await eventually(there, LIMIT_S)
+    await eventually(there)
     return found[0]
 
 
@@ -93,7 +92,7 @@ async def none_left(berlin: Site, *kinds: Resource) -> None:
         async def gone(kind: Resource = kind) -> bool:
             return not await asyncio.to_thread(berlin.objects, kind)
 
-        await eventually(gone, LIMIT_S)
+        await eventually(gone)
     await berlin.clean()
 
 
@@ -254,14 +253,14 @@ async def test_jobs_of_kubernetes_start_in_a_pod_group_of_as_many_as_they_need(
         await berlin.place(job("two", count=2, run_s="forever"), "n1")
         group = await group_of(berlin, "two")
         assert group["spec"]["minMember"] == 2
-        await eventually(lambda: _has(berlin, "two", ["", ""]), LIMIT_S)
+        await eventually(lambda: _has(berlin, "two", ["", ""]))
 
         # One whose number varies starts with what it needs at least.
         await berlin.cancel("two")
         await berlin.until("two", "Cancelled")
         await berlin.place(job("elastic", count=3, min_count=1, run_s="forever"), "n1")
         assert (await group_of(berlin, "elastic"))["spec"]["minMember"] == 1
-        await eventually(lambda: _has(berlin, "elastic", ["", "", "n1"]), LIMIT_S)
+        await eventually(lambda: _has(berlin, "elastic", ["", "", "n1"]))
 
 
 @story
@@ -291,7 +290,7 @@ async def test_what_a_dead_part_of_volcanos_leaves_undone_is_given_back_in_time_
         await berlin.place(job("late", count=2, run_s="3", exit_code=4), "n1")
         await berlin.until("late", "Running")
         controllers.kill()
-        await eventually(lambda: _all_failed(berlin, "late"), LIMIT_S)
+        await eventually(lambda: _all_failed(berlin, "late"))
         assert await berlin.kinds("late") == ["Claimed", "Admitted", "Running"]
         controllers.launch()
         failed = await berlin.until("late", "Failed")

@@ -22,6 +22,8 @@ from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from tests.support.patience import Hung, Patience
+
 # The reaper is an image from a registry, which need not be reachable; `Stack.__exit__` removes
 # everything, and an engine that was started for the run ends with it.
 testcontainers_config.ryuk_disabled = True
@@ -48,7 +50,6 @@ KNOWN: Final = frozenset(
         "volumes",
     }
 )
-START_LIMIT_S: Final = 60.0
 LOG_TAIL_LINES: Final = 30
 
 
@@ -226,21 +227,21 @@ class Stack:
         found: dict[str, Any] = wrapped.attrs["State"]
         return found
 
-    def wait(
-        self, name: str, true: Callable[[dict[str, Any]], bool], limit_s: float = START_LIMIT_S
-    ) -> None:
+    def wait(self, name: str, true: Callable[[dict[str, Any]], bool]) -> None:
         """Until a container's state is as wanted. Raises NotUp."""
-        end_s = time.monotonic() + limit_s
+        patience = Patience(name)
         while not true(state := self.state(name)):
-            if time.monotonic() > end_s:
-                raise NotUp(f"{name} after {limit_s:g} s: {state}\n{self.tail(name)}")
+            try:
+                patience.look(state)
+            except Hung as hung:
+                raise NotUp(f"{hung}\n{self.tail(name)}") from None
             time.sleep(0.1)
 
     def ready(self, name: str) -> str:
         """What /readyz says inside a container: "" when it is ready."""
         code = (
             "import urllib.request as r, urllib.error as e\n"
-            "try: print(r.urlopen('http://127.0.0.1:8080/readyz', timeout=3).read().decode())\n"
+            "try: print(r.urlopen('http://127.0.0.1:8080/readyz', timeout=30).read().decode())\n"
             "except e.HTTPError as error: print(error.read().decode())"
         )
         try:
@@ -253,13 +254,15 @@ class Stack:
             return answer.output.decode()[-500:] or "no answer"
         return "" if told["ready"] else str(told)
 
-    def wait_ready(self, *names: str, limit_s: float = START_LIMIT_S) -> None:
+    def wait_ready(self, *names: str) -> None:
         """Until all these services say that they are ready. Raises NotUp."""
-        end_s = time.monotonic() + limit_s
         for name in names:
+            patience = Patience(f"{name} is ready")
             while why := self.ready(name):
-                if time.monotonic() > end_s:
-                    raise NotUp(f"{name} after {limit_s:g} s: {why}\n{self.tail(name)}")
+                try:
+                    patience.look(why)
+                except Hung as hung:
+                    raise NotUp(f"{hung}\n{self.tail(name)}") from None
                 time.sleep(0.2)
 
     def logs(self, name: str) -> list[str]:
@@ -277,7 +280,7 @@ class Stack:
     def kill(self, name: str) -> None:
         """kill -9, by the engine."""
         self.containers[name].get_wrapped_container().kill("SIGKILL")
-        self.wait(name, lambda state: state["Status"] == "exited", 15)
+        self.wait(name, lambda state: state["Status"] == "exited")
 
     def url(self) -> str:
         """Where the bus is, from outside."""

@@ -7,6 +7,7 @@ import pytest
 
 from berthmaster.engine.scoring.compiled import COMPILED
 from scripts.images import compiled
+from tests.support.patience import hang_s
 
 SERVICES = (
     "gateway",
@@ -32,7 +33,7 @@ SERVICES = (
     "hub",
     "agent",
 )
-pytestmark = pytest.mark.timeout(900)  # the first test builds all images
+pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
 
 
 def inside(image: str, code: str) -> object:
@@ -131,7 +132,7 @@ def test_a_service_with_wrong_settings_says_so_and_ends_with_code_2(images: str)
         f"berthmaster/gateway:{images}", ["--nats-url", "carrier-pigeon"], detach=True
     )
     try:
-        assert container.wait(timeout=30)["StatusCode"] == 2
+        assert container.wait(timeout=hang_s())["StatusCode"] == 2
         assert "--nats-url: 'carrier-pigeon' is not right" in container.logs().decode()
     finally:
         container.remove(force=True)

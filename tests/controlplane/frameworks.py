@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.controlplane.api import Object, documents
 from tests.controlplane.build import Unavailable
-
-LIMIT_S: Final = 180.0
+from tests.support.patience import hang_s
 
 
 class Source(NamedTuple):
@@ -86,7 +85,7 @@ def _module(module: str) -> Path:
         done = subprocess.run(
             [go, "mod", "download", "-json", module],
             capture_output=True,
-            timeout=LIMIT_S,
+            timeout=hang_s(),
             cwd="/",
             check=False,
         )

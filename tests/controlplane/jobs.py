@@ -6,12 +6,11 @@ from typing import Any, Final
 from tests.controlplane.api import Object
 from tests.controlplane.nodes import GPU
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
 RUN: Final = "berth.test/run-s"  # stages/pods.yaml
 EXIT_CODE: Final = "berth.test/exit-code"
 START: Final = "berth.test/start-s"
-END_LIMIT_S: Final = 60.0
 
 
 def gpu_job(
@@ -56,10 +55,8 @@ def pods_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
 
 
-def wait_condition(
-    plane: Plane, path: str, condition: str, limit_s: float = END_LIMIT_S
-) -> Mapping[str, Any]:
-    """Until an object has this condition with status True; the condition. Raises NotYet."""
+def wait_condition(plane: Plane, path: str, condition: str) -> Mapping[str, Any]:
+    """Until an object has this condition with status True; the condition. Raises Hung."""
 
     def found() -> Mapping[str, Any] | None:
         conditions = plane.api.get(path).get("status", {}).get("conditions", [])
@@ -68,4 +65,4 @@ def wait_condition(
                 return dict(each)
         return None
 
-    return until(found, f"{plane.name}: {path} with {condition}", limit_s)
+    return wait_until(found, f"{plane.name}: {path} with {condition}")

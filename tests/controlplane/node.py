@@ -15,8 +15,7 @@ import socket
 import subprocess
 import tarfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +27,7 @@ from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from berthmaster.runtime.children import dying_with_this_process
 from tests.controlplane.build import Unavailable, cannot_run_a_kubelet, find_kubelet
+from tests.support.patience import hang_s, wait_until
 from tests.unit.telemetry.test_kubelet import field
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
@@ -94,7 +94,7 @@ class Node:
             ["ctr", "--address", str(self._socket), "-n", "k8s.io", *arguments],
             input=data,
             capture_output=True,
-            timeout=LIMIT_S,
+            timeout=hang_s(),
             check=True,
         )
         return done.stdout.decode()
@@ -141,15 +141,6 @@ class Node:
         return [int(row[1]) for row in rows if row[2] == "RUNNING"]
 
 
-def until(what: Callable[[], object], why: str) -> None:
-    """Wait for it."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not what():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {LIMIT_S:.0f} s: {why}")
-        time.sleep(0.1)
-
-
 @contextmanager
 def running(folder: Path, name: str) -> Iterator[Node]:
     """The node, up."""
@@ -161,12 +152,12 @@ def running(folder: Path, name: str) -> Iterator[Node]:
             _unmount, folder
         )  # last of all: a mount that stays keeps its folder for ever
         _containerd(owned, folder)
-        until((folder / "containerd.sock").exists, "containerd listens")
-        until(lambda: _answers(node), "containerd answers")
+        wait_until((folder / "containerd.sock").exists, "containerd listens")
+        wait_until(lambda: _answers(node), "containerd answers")
         node.ctr("images", "import", "-", data=_image(folder))
         owned.callback(_end_all, node)
         _kubelet(owned, folder, name, node.port)
-        until(node.pod_resources.exists, "the kubelet listens")
+        wait_until(node.pod_resources.exists, "the kubelet listens")
         yield node
 
 
@@ -174,7 +165,7 @@ def _unmount(folder: Path) -> None:
     """What kubelet and containerd have mounted, the innermost first."""
     places = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for place in sorted((p for p in places if p.startswith(f"{folder}/")), reverse=True):
-        subprocess.run(["umount", "-l", place], check=False, timeout=10)
+        subprocess.run(["umount", "-l", place], check=False, timeout=hang_s())
 
 
 def _answers(node: Node) -> bool:
@@ -187,8 +178,8 @@ def _answers(node: Node) -> bool:
 
 def _end_all(node: Node) -> None:
     for line in node.ctr("tasks", "ls").splitlines()[1:]:
-        subprocess.run(["kill", "-9", line.split()[1]], check=False, timeout=5)
-    until(lambda: not node.pids(), "nothing runs any more")
+        subprocess.run(["kill", "-9", line.split()[1]], check=False, timeout=hang_s())
+    wait_until(lambda: not node.pids(), "nothing runs any more")
 
 
 @contextmanager
@@ -205,10 +196,10 @@ def _process(folder: Path, name: str, argv: Sequence[str]) -> Iterator[None]:
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(hang_s())
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(hang_s())
 
 
 def _containerd(owned: ExitStack, folder: Path) -> None:
@@ -272,7 +263,7 @@ def _image(folder: Path) -> bytes:
     source, program = folder / "pause.c", folder / "pause"
     source.write_text(_SOURCE)
     subprocess.run(
-        ["gcc", "-static", "-Os", "-o", str(program), str(source)], check=True, timeout=LIMIT_S
+        ["gcc", "-static", "-Os", "-o", str(program), str(source)], check=True, timeout=hang_s()
     )
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
@@ -310,7 +301,7 @@ def device_plugin(resource: str, devices: Sequence[str]) -> Iterator[None]:
     """Offers these devices under this resource, to the kubelet that runs here."""
     path = PLUGINS / f"{resource.replace('/', '-')}.sock"
     # It empties the folder at its start: a plugin that comes before is never found again.
-    until(lambda: _listens(PLUGINS / "kubelet.sock"), "the kubelet takes device plugins")
+    wait_until(lambda: _listens(PLUGINS / "kubelet.sock"), "the kubelet takes device plugins")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -324,7 +315,7 @@ def device_plugin(resource: str, devices: Sequence[str]) -> Iterator[None]:
         finally:
             listening.shutdown(socket.SHUT_RDWR)
             path.unlink(missing_ok=True)
-            thread.join(5)
+            thread.join(hang_s())
 
 
 def _register(body: bytes) -> None:

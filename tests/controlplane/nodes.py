@@ -4,21 +4,19 @@ A node is made complete, its status and readiness with it, in one call, as a kub
 registers: a thousand take some seconds. Labels are those of GPU feature discovery.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from tests.controlplane.plane import Plane
-from tests.controlplane.processes import until
+from tests.support.patience import wait_until
 
 DOWN: Final = "berth.test/down"  # stages/nodes.yaml
 GPU: Final = "nvidia.com/gpu"
 _AT_ONCE: Final = 8
-_READY_LIMIT_S: Final = 60.0
 _NOT_READY: Final = "node.kubernetes.io/not-ready"
-_OPEN_LIMIT_S: Final = 300.0  # a thousand of them on a machine that others use too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,12 +162,31 @@ def _discovered(model: str, count: int, memory_mib: int) -> dict[str, str]:
 
 
 def make_nodes(plane: Plane, nodes: Iterable[Node]) -> list[str]:
-    """Register them all; their names. They are ready when this returns."""
+    """Register them all; their names. They are ready when this returns.
+
+    Names are used again from test to test. So what an earlier test has left on nodes of these names
+    goes first: it would take their room, and a busy machine takes a while to remove it."""
     now = datetime.now(UTC)
     bodies = [node.document(now) for node in nodes]
+    names = {str(body["metadata"]["name"]) for body in bodies}
+    wait_until(lambda: not _left_on(plane, names), "pods of earlier tests are gone", poll_s=0.1)
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         list(threads.map(lambda body: plane.api.create("/api/v1/nodes", body), bodies))
     return [str(body["metadata"]["name"]) for body in bodies]
+
+
+def _left_on(plane: Plane, nodes: Collection[str]) -> int:
+    """Delete the pods on these nodes whose namespaces are going; how many there are."""
+    spaces = [each["metadata"] for each in plane.api.items("/api/v1/namespaces")]
+    found = 0
+    for space in spaces:
+        if "deletionTimestamp" not in space:
+            continue
+        path = f"/api/v1/namespaces/{space['name']}/pods"
+        if here := [pod for pod in plane.api.items(path) if pod["spec"].get("nodeName") in nodes]:
+            found += len(here)
+            plane.api.delete(path, gracePeriodSeconds=0)
+    return found
 
 
 def wait_open(plane: Plane, names: Iterable[str]) -> None:
@@ -186,7 +203,7 @@ def wait_open(plane: Plane, names: Iterable[str]) -> None:
         }
         return wanted <= {node["metadata"]["name"] for node in nodes} - tainted
 
-    until(are_open, f"{len(wanted)} nodes without {_NOT_READY}", _OPEN_LIMIT_S, poll_s=0.5)
+    wait_until(are_open, f"{len(wanted)} nodes without {_NOT_READY}", poll_s=0.5)
 
 
 def remove_nodes(plane: Plane, names: Iterable[str]) -> None:
@@ -212,4 +229,4 @@ def _wait_readiness(plane: Plane, name: str, wanted: str) -> None:
         conditions = plane.api.get(f"/api/v1/nodes/{name}")["status"]["conditions"]
         return {"Ready": wanted} in [{each["type"]: each["status"]} for each in conditions]
 
-    until(has_it, f"node {name} with Ready={wanted}", _READY_LIMIT_S)
+    wait_until(has_it, f"node {name} with Ready={wanted}")

@@ -28,17 +28,14 @@ from tests.controlplane.api import (
 from tests.controlplane.audit import AuditLog
 from tests.controlplane.build import Programs
 from tests.controlplane.certificates import Authority, Pair, service_account_key
-from tests.controlplane.processes import Failed, Process, until
+from tests.controlplane.processes import Failed, Process
 from tests.controlplane.proxy import Proxy
+from tests.support.patience import hang_s, wait_until
 
 ADMIN: Final = "admin"
 ADMINS: Final = ("system:masters",)
 NODE_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-READY_LIMIT_S: Final = 60.0
-SERVED_LIMIT_S: Final = 60.0
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-ETCD_LIMIT_S: Final = 20.0
-_ETCD_CALL_LIMIT_S: Final = 10.0
 _READY_CALL_LIMIT_S: Final = 5.0
 
 Role = Literal["hub", "worker"]
@@ -58,10 +55,10 @@ class Etcd:
         """Where API servers find it."""
         return f"http://{components.LOOPBACK}:{self.port}"
 
-    def start(self, limit_s: float = ETCD_LIMIT_S) -> None:
+    def start(self) -> None:
         """Start it and wait until it is healthy. Raises Failed."""
         self.process.launch()
-        self.process.wait_ready(self._healthy, limit_s)
+        self.process.wait_ready(self._healthy)
 
     def compact(self) -> int:
         """Forget every revision before the newest; return that."""
@@ -79,7 +76,7 @@ class Etcd:
 
     def _call(self, method: str, body: Mapping[str, object]) -> Object:
         request = urllib.request.Request(f"{self.url}/v3/{method}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=_ETCD_CALL_LIMIT_S) as reply:
+        with urllib.request.urlopen(request, timeout=hang_s()) as reply:
             answer = json.load(reply)
         assert isinstance(answer, dict)
         return answer
@@ -244,7 +241,7 @@ class Plane:
         """A new one, ready for pods: its default service account is there."""
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        until(lambda: self.api.find(account), f"{self.name}: {account}", READY_LIMIT_S)
+        wait_until(lambda: self.api.find(account), f"{self.name}: {account}")
         return name
 
     def apply(self, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -252,7 +249,7 @@ class Plane:
         crds = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
         for each in crds:
             self.api.apply(each)
-        wait_served(self.api, crds, SERVED_LIMIT_S)
+        wait_served(self.api, crds)
         self._crds |= {each["metadata"]["name"]: each for each in crds}
         for each in documents:
             if each["kind"] != "CustomResourceDefinition":
@@ -270,19 +267,19 @@ class Plane:
         """Start the API server without waiting for it."""
         self.parts.api_server.launch()
 
-    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
+    def wait_ready(self) -> None:
         """Until the API server says that it is ready and serves what was applied. Raises Failed.
 
         It is ready some time before it has read custom resources: 429 is what it says until then.
         """
-        self.parts.api_server.wait_ready(self.ready, limit_s)
+        self.parts.api_server.wait_ready(self.ready)
         found = [one["metadata"] for one in self.api.items(DEFINITIONS)]
         there = {one["name"] for one in found if "deletionTimestamp" not in one}
         # What a test has deleted since it was applied will not be served again.
         self._crds = {name: each for name, each in self._crds.items() if name in there}
-        wait_served(self.api, list(self._crds.values()), SERVED_LIMIT_S)
+        wait_served(self.api, list(self._crds.values()))
 
-    def start_api_server(self, limit_s: float = READY_LIMIT_S) -> None:
+    def start_api_server(self) -> None:
         """Start the API server and wait until it is ready.
 
         Whoever needs it starts anew as well. In a real cluster they lose their lease meanwhile and
@@ -293,7 +290,7 @@ class Plane:
         for part in waiting:
             part.kill()
         self.launch_api_server()
-        self.wait_ready(limit_s)
+        self.wait_ready()
         if self.parts.kwok in waiting:  # a kwok leaves nodes alone that another one's lease is for
             self.api.delete(NODE_LEASES)
         for part in waiting:
@@ -326,7 +323,7 @@ class Plane:
         self.parts = replace(self.parts, scheduler=scheduler)
         scheduler.launch()
 
-    def forget_history(self, limit_s: float = READY_LIMIT_S) -> None:
+    def forget_history(self) -> None:
         """Make every older resourceVersion expire: who lists or watches from one is told 410.
 
         Compaction alone is not enough: an API server answers watches from its own memory, so it
@@ -335,7 +332,7 @@ class Plane:
         """
         self.crash_api_server()
         self._etcd.compact()
-        self.start_api_server(limit_s)
+        self.start_api_server()
 
     def ready(self) -> bool:
         """Whether the API server says that it is ready, all its start-up done."""
@@ -372,7 +369,7 @@ class Plane:
                     raise Failed(f"{part.name} ended by itself: {part.last_words()}")
             return self.api.find(path) is not None
 
-        until(served, f"{self.name}: {path}", READY_LIMIT_S)
+        wait_until(served, f"{self.name}: {path}")
 
     def stop(self) -> None:
         """End all of it."""

@@ -10,19 +10,14 @@ import queue
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from berthmaster.runtime.children import dying_with_this_process
 from tests.support import warm
+from tests.support.patience import Hung, hang_s, wait_until
 
-KILL_LIMIT_S: Final = 10.0
-STOP_LIMIT_S: Final = 10.0
-START_LIMIT_S: Final = 60.0
-POLL_S: Final = 0.02
-SLOWEST_POLL_S: Final = 0.05  # what is long in coming is asked for less often: asking costs too
 _LAST_LINES: Final = 6
 _LAST_BYTES: Final = 32 * 1024
 
@@ -31,25 +26,6 @@ Answer = TypeVar("Answer")
 
 class Failed(Exception):
     """A program could not be started, ended by itself, or was not ready in time; the text tells."""
-
-
-class NotYet(Exception):
-    """What was waited for had not come within its time."""
-
-
-def until(
-    ask: Callable[[], Answer | None], what: str, limit_s: float, poll_s: float = POLL_S
-) -> Answer:
-    """Ask until there is an answer, and return it. Raises NotYet."""
-    began_s = time.monotonic()
-    while True:
-        answer = ask()
-        if answer:
-            return answer
-        waited_s = time.monotonic() - began_s
-        if waited_s > limit_s:
-            raise NotYet(f"{what}: not within {limit_s:g} s")
-        time.sleep(max(poll_s, min(waited_s / 20, SLOWEST_POLL_S)))
 
 
 def all_stopped(pid: int) -> bool:
@@ -79,8 +55,8 @@ class _Call(Generic[Answer]):
         self._done.set()
 
     def wait(self) -> Answer:
-        if not self._done.wait(START_LIMIT_S):
-            raise Failed(f"the thread that starts programs did not answer within {START_LIMIT_S} s")
+        if not self._done.wait(hang_s()):
+            raise Failed("the thread that starts programs does not answer")
         if self._error is not None:
             raise self._error
         assert self._answer is not None
@@ -175,7 +151,7 @@ class Process:
         except OSError as error:
             raise Failed(f"{self.name}: {error}") from error
 
-    def wait_ready(self, ready: Callable[[], bool], limit_s: float = START_LIMIT_S) -> None:
+    def wait_ready(self, ready: Callable[[], bool]) -> None:
         """Until `ready` says so. Raises Failed; what the program said last is in the text."""
 
         def settled() -> bool:
@@ -184,8 +160,8 @@ class Process:
             return ready()
 
         try:
-            until(settled, f"{self.name} ready", limit_s)
-        except NotYet as late:
+            wait_until(settled, f"{self.name} ready")
+        except Hung as late:
             raise Failed(f"{late}: {self.last_words()}") from None
 
     def kill(self) -> None:
@@ -193,13 +169,13 @@ class Process:
         if self._process is None:
             return
         self.signal(signal.SIGKILL)
-        self._process.wait(KILL_LIMIT_S)
+        self._process.wait(hang_s())
 
     def pause(self) -> None:
         """SIGSTOP: its connections stay open and it answers nothing, from when this returns on."""
         if self.running:
             self.signal(signal.SIGSTOP)
-            until(lambda: all_stopped(self.pid), f"{self.name} stands still", STOP_LIMIT_S)
+            wait_until(lambda: all_stopped(self.pid), f"{self.name} stands still")
 
     def resume(self) -> None:
         """SIGCONT."""

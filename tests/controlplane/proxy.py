@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from berthmaster.runtime.ports import PortClaims
+from tests.support.patience import hang_s
 
 ANSWER_LIMIT_S: Final = 10.0
 _APPLICATION_DATA: Final = (
@@ -55,7 +56,7 @@ class Proxy:
         """Close it for good."""
         self.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(ANSWER_LIMIT_S)
+        self._thread.join(hang_s())
         self._loop.close()
 
     def cut(self) -> None:

@@ -11,11 +11,11 @@ from berthmaster.messages.fleet import Share
 from berthmaster.messages.telemetry import GpuPodUse, GpuReading
 from berthmaster.messages.workload import PodSet
 from berthmaster.telemetry.nvml_counting import COUNTERS_S
-from berthmaster.telemetry.nvml_processes import SHARES_S
 from berthmaster.telemetry.nvml_reader import NvmlReader
 from tests.gpu.conftest import Start
 from tests.gpu.cuda import Process
-from tests.pipeline.telemetry.tools import Agent, Listener, eventually
+from tests.pipeline.telemetry.tools import Agent, Listener
+from tests.support.patience import wait_until
 from tests.unit.executor.test_devices import pod_template, with_share
 
 IntoPod = Callable[[Process], str]
@@ -69,11 +69,11 @@ def test_two_pods_on_one_gpu_have_each_what_is_theirs(
                     return uses
             return None
 
-        uses = eventually(told, "what both do", limit_s=4 * SHARES_S)
+        uses = wait_until(told, "what both do")
         assert 512 <= (uses[worker].memory_mib or 0) < 2048 <= (uses[sleeper].memory_mib or 0)
         told_of = listener.messages()[-1].lacks  # here may be no kubelet
         assert all(lack.startswith(HOLDERS_LACK) for lack in told_of)
-        assert agent.stop()[0] == 0
+        assert agent.stop() == 0
 
 
 def test_a_gpu_that_is_busy_all_the_time_may_use_few_of_its_sms(
@@ -143,6 +143,6 @@ def test_a_program_that_writes_where_nothing_is_leaves_an_xid_and_a_sound_gpu(
     read(reader, 0.0)
     assert start().do("fault") == "CUDA_ERROR_ILLEGAL_ADDRESS"
     now_s = iter(range(1, 1000))
-    gpu = eventually(lambda: (found := read(reader, next(now_s))).xid and found, "its XID")
+    gpu = wait_until(lambda: (found := read(reader, next(now_s))).xid and found, "its XID")
     assert isinstance(gpu, GpuReading)
     assert (gpu.xid, gpu.health) == (31, "ok")

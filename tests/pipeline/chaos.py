@@ -33,12 +33,9 @@ from berthmaster.lifecycle.states import ENDED, State
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.resolver.replay import read_inputs, replay
 from berthmaster.runtime.children import dying_with_this_process
-from tests.bus.tools import until
 from tests.pipeline.running import alive, environment, run_berth
+from tests.support.patience import Hung, Patience, hang_s, until
 
-START_LIMIT_S = 60.0
-BACK_LIMIT_S = 80.0
-SETTLE_LIMIT_S = 160.0  # on a machine that does much else
 REQUEST_LIMIT_S = 120.0  # a submit is repeated for so long: longer than any absence here
 MOST_OPEN = 150  # jobs of a stream; while there are more, one comes where SLOWED came
 SLOWED = 10
@@ -73,7 +70,6 @@ class Rig:
     said_path: Path
     view: dict[str, Any]
     prefixes: Iterator[str] = field(default_factory=lambda: (f"s{n}" for n in itertools.count(1)))
-    settle_limit_s: float = SETTLE_LIMIT_S
     submitted: int = 0
     lasting: tuple[str, ...] = ()
     sound: bool = True  # not from a stream's start on until all was found well after it
@@ -114,7 +110,7 @@ class Rig:
 
     async def back(self, dead: Mapping[str, int]) -> None:
         """Until these processes have new lives that are ready."""
-        async with asyncio.timeout(BACK_LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while True:
                 now = self.processes()
                 if all(
@@ -171,7 +167,7 @@ class Rig:
                 await berth.submit(
                     JobRequest(id=name, pod_sets=pods, expected_duration_s=LASTING_S)
                 )
-            async with asyncio.timeout(SETTLE_LIMIT_S):
+            async with asyncio.timeout(hang_s()):
                 while (await berth.list(states=["running"])).counts != {"running": count}:
                     await asyncio.sleep(0.05)
         self.lasting = tuple(names)
@@ -205,10 +201,10 @@ def rig(folder: Path, *flags: str, env: Mapping[str, str] = IMPATIENT) -> Iterat
             if process.poll() is None:
                 process.send_signal(number)
         try:
-            code = process.wait(10)
+            code = process.wait(hang_s())
         except subprocess.TimeoutExpired:
             process.kill()  # its children die with it
-            code = process.wait(5)
+            code = process.wait(hang_s())
     assert code == 0, (folder / "errors.log").read_text()
     assert [pid for pid in pids if alive(pid)] == []
 
@@ -247,10 +243,10 @@ class Kept:
 
 def _first_line(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
     """What `berth up` says once all is up."""
-    deadline = time.monotonic() + START_LIMIT_S
+    patience = Patience("berth up is up")
     while not (said := (folder / "said.jsonl").read_bytes()).endswith(b"\n"):
         errors = (folder / "errors.log").read_text()
-        assert time.monotonic() < deadline, f"not up within {START_LIMIT_S:g} s: {errors}"
+        patience.look(errors)
         assert process.poll() is None, errors
         time.sleep(0.02)
     first: dict[str, Any] = json.loads(said.splitlines()[0])
@@ -339,15 +335,16 @@ class Stream:
             await self.goes_on(10)
             yield self
             self._over = True
-            async with asyncio.timeout(self.rig.settle_limit_s):
-                await tasks[2]
-                while self.stats.known < self.offered or self.stats.open:
-                    for task in tasks:
-                        if task.done():
-                            task.result()
-                    await asyncio.sleep(0.05)
-        except TimeoutError as error:
-            raise AssertionError(f"not in time: {self.stats.summary()}") from error
+            patience = Patience(
+                "every job has ended",
+                moves=lambda: (self.stats.known, self.stats.states[State.SUCCEEDED]),
+            )
+            while not tasks[2].done() or self.stats.known < self.offered or self.stats.open:
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                patience.look(self.stats.summary())
+                await asyncio.sleep(0.05)
         finally:
             for task in tasks:
                 task.cancel()
@@ -359,21 +356,18 @@ class Stream:
     async def taken_over_s(self, decider: str) -> float:
         """How long nobody decided between this decider's last decision and the next one."""
         # Jobs that were placed before it may have been all that ended since.
-        await until(lambda: self.decisions[-1].decision.decider != decider, limit_s=BACK_LIMIT_S)
+        await until(lambda: self.decisions[-1].decision.decider != decider)
         seen = self.decisions
         last = max(n for n, each in enumerate(seen) if each.decision.decider == decider)
         return seen[last + 1].stored_at_s - seen[last].stored_at_s
 
-    async def goes_on(self, endings: int, limit_s: float = BACK_LIMIT_S) -> None:
+    async def goes_on(self, endings: int) -> None:
         """Until so many jobs that were submitted from now on, or any others, have succeeded."""
         wanted = self.stats.states[State.SUCCEEDED] + endings
         try:
-            async with asyncio.timeout(limit_s):
-                while self.stats.states[State.SUCCEEDED] < wanted:
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            why = f"no {endings} jobs ended within {limit_s:g} s: {self.stats.summary()}"
-            raise AssertionError(why) from None
+            await until(lambda: self.stats.states[State.SUCCEEDED] >= wanted, f"{endings} endings")
+        except Hung as hung:
+            raise AssertionError(f"{hung}: {self.stats.summary()}") from None
 
 
 @asynccontextmanager
@@ -398,7 +392,7 @@ async def stream(
 
 async def _audited(rig: Rig, berth: Client) -> tuple[AuditReport, list[Unreadable]]:
     """What the auditor says; under such a load a server that has just come back may be late."""
-    async with asyncio.timeout(rig.settle_limit_s):
+    async with asyncio.timeout(hang_s()):
         while True:
             unreadable: list[Unreadable] = []
             try:
@@ -429,12 +423,12 @@ async def all_is_well(rig: Rig, berth: Client) -> None:
     await repeats(berth)
 
 
-async def repeats(berth: Client, limit_s: float = 20.0) -> None:
+async def repeats(berth: Client) -> None:
     """All decisions come out equal, once the log of facts has what they were made on."""
-    deadline = time.monotonic() + limit_s
+    patience = Patience("all decisions are equal")
     while True:
         report = replay(await read_inputs(berth.connection), "all")
         if report.equal == report.decisions:
             return
-        assert time.monotonic() < deadline, report
+        patience.look(report)
         await asyncio.sleep(0.5)

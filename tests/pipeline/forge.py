@@ -23,6 +23,7 @@ from berthmaster.messages.fleet import (
     PodUse,
 )
 from berthmaster.messages.workload import Claimed, Placed, Running, WorkloadEvent
+from tests.support.patience import hang_s
 
 MODEL = "H200"
 ALIVE_S = 0.3
@@ -78,7 +79,7 @@ class Forged:
         await self.append(running)
         return placed
 
-    async def placement(self, workload: str, limit_s: float = 10.0) -> tuple[Placed, int]:
+    async def placement(self, workload: str) -> tuple[Placed, int]:
         """The placement of a job here, once it is there, and its sequence."""
         found: asyncio.Future[tuple[Placed, int]] = asyncio.get_running_loop().create_future()
 
@@ -89,7 +90,7 @@ class Forged:
 
         following = asyncio.create_task(self.door.follow(heard))
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(hang_s()):
                 return await found
         finally:
             following.cancel()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import warm
+from tests.support.patience import PATIENT, Patience, hang_s, wait_until
 
-START_LIMIT_S = 40.0
 SMALL = ("--clusters", "8", "--nodes", "16", "--speed", "50", "--sync", "default")
 
 
@@ -22,7 +22,7 @@ def environment(home: Path) -> dict[str, str]:
     """Ours without anything that would lead to another `berth up`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
     homes = dict.fromkeys(("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(home))
-    return env | homes | {"COLUMNS": "80"}
+    return env | homes | PATIENT | {"COLUMNS": "80"}
 
 
 @dataclass
@@ -37,17 +37,15 @@ class Up:
         """Process ids as they were when it was up."""
         return {each["name"]: each["pid"] for each in self.view["processes"]}
 
-    def change(self, name: str, condition: str, limit_s: float = 20.0) -> dict[str, Any]:
+    def change(self, name: str, condition: str) -> dict[str, Any]:
         """Read its lines until this process is in this condition."""
         assert self.process.stdout is not None
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
+        while True:
             line = self.process.stdout.readline()
             assert line, "berth up ended"
             changed: dict[str, Any] = json.loads(line)["changed"]
             if (changed["name"], changed["condition"]) == (name, condition):
                 return changed
-        raise AssertionError(f"{name} was not {condition} within {limit_s} s")
 
     def berth(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command against it."""
@@ -59,20 +57,20 @@ class Up:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def until(self, *argv: str, state: str, limit_s: float = 15.0) -> dict[str, Any]:
+    def until(self, *argv: str, state: str) -> dict[str, Any]:
         """Ask for a workload until it is in this state."""
-        deadline = time.monotonic() + limit_s
+        patience = Patience(f"{argv} is {state}")
         while True:
             view: dict[str, Any] = self.json("job", *argv)["workload"]
             if view["state"] == state:
                 return view
-            assert time.monotonic() < deadline, view
+            patience.look(view)
             time.sleep(0.05)
 
 
 def run_berth(*argv: str, home: Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
     """One `berth` command."""
-    return warm.run_berth(*argv, env=environment(home), cwd=home, limit_s=60, input=input)
+    return warm.run_berth(*argv, env=environment(home), cwd=home, limit_s=hang_s(), input=input)
 
 
 @contextmanager
@@ -99,7 +97,7 @@ def berth_up(folder: Path, *flags: str) -> Iterator[Up]:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(10)
+                process.wait(hang_s())
             except subprocess.TimeoutExpired:
                 process.kill()
         process.communicate()
@@ -113,14 +111,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone_within(pids: list[int], limit_s: float) -> bool:
-    """Whether all of them end in time."""
-    deadline = time.monotonic() + limit_s
-    while any(alive(pid) for pid in pids):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until all of them have ended."""
+    wait_until(lambda: not any(alive(pid) for pid in pids), f"{pids} have ended")
 
 
 def children_of(pid: int) -> list[int]:

@@ -26,8 +26,8 @@ from berthmaster.usage.webhooks import NO_FILE
 from tests.bus.tools import story
 from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 from tests.pipeline.forge import MODEL, forged
+from tests.support.patience import ANSWER_S, hang_s
 
-LIMIT_S = 15.0
 WITHDRAW_AFTER_S = 6.0
 SETTINGS = IMPATIENT | {
     "BERTH_SCORER_WITHDRAW_AFTER_S": f"{WITHDRAW_AFTER_S:g}",
@@ -67,18 +67,18 @@ async def clean_apart_from_the_forged(bad: Rig) -> None:
 async def users(bad: Rig, *names: str) -> AsyncIterator[list[Client]]:
     """Connections as several users of the bus, with time limits that suit refusals."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(bad.client(n, timeout_s=LIMIT_S)) for n in names]
+        yield [await stack.enter_async_context(bad.client(n, timeout_s=ANSWER_S)) for n in names]
 
 
 async def ask(berth: Client, verb: str, body: bytes) -> Any:
     """One request as raw bytes, one reply."""
-    reply = await berth.connection.request(subjects.api("default", verb), body, timeout_s=LIMIT_S)
+    reply = await berth.connection.request(subjects.api("default", verb), body, timeout_s=ANSWER_S)
     return API_REPLIES.decode(reply.data)
 
 
-async def until(what: Any, limit_s: float = LIMIT_S) -> Any:
+async def until(what: Any) -> Any:
     """Wait for something that services do in their own time; what it says when it is true."""
-    async with asyncio.timeout(limit_s):
+    async with asyncio.timeout(hang_s()):
         while not (found := await what()):
             await asyncio.sleep(0.1)
         return found
@@ -187,7 +187,7 @@ async def test_a_webhook_that_is_wrong_is_told_where_and_what_would_be_right(bad
         assert (await ask(berth, "webhooks", b"")).webhooks == ()
         # Operators look at all of them; theirs are in the file.
         reply = await berth.connection.request(
-            subjects.operator("webhooks"), b'{"remove": "chat"}', timeout_s=LIMIT_S
+            subjects.operator("webhooks"), b'{"remove": "chat"}', timeout_s=ANSWER_S
         )
         assert API_REPLIES.decode(reply.data).field == "set"
 
@@ -271,7 +271,7 @@ async def test_two_megabytes_are_refused_by_the_client_and_by_the_server(bad: Ri
         raw._max_payload = len(body)  # this client would not send it either
         with pytest.raises((nats.errors.Error, OSError)):
             await raw.request(subjects.api("default", "submit"), body, timeout=5)
-        await asyncio.wait_for(closed.wait(), 5)
+        await asyncio.wait_for(closed.wait(), hang_s())
         await still_works(berth, "after-large")
 
 
@@ -379,7 +379,6 @@ async def test_a_node_with_fewer_gpus_than_run_there_keeps_its_job_and_gets_no_o
         assert (score.free_gpus, score.largest_gang) == (0.0, {MODEL: 0})
 
 
-@pytest.mark.timeout(90)
 @story
 async def test_a_silent_cluster_gets_nothing_new_and_keeps_what_it_has(bad: Rig) -> None:
     async with (
@@ -399,7 +398,7 @@ async def test_a_silent_cluster_gets_nothing_new_and_keeps_what_it_has(bad: Rig)
             return seen[-1] == "withdrawn"
 
         cluster.fall_silent()
-        await until(withdrawn, WITHDRAW_AFTER_S + LIMIT_S)
+        await until(withdrawn)
         assert seen == ["fresh", "stale", "withdrawn"]
         await berth.submit(msgspec.structs.replace(job, id="not-there"))
         await still_works(berth, "elsewhere")
@@ -423,13 +422,13 @@ async def test_a_score_that_is_no_number_is_a_dead_letter(bad: Rig) -> None:
         for number in ("NaN", '"NaN"', "1e999", "-1e999", "Infinity"):
             body = json.dumps(good | {"free_gpus": "HERE"}).replace('"HERE"', number).encode()
             assert (
-                json.loads((await scorer.connection.request(subject, body, timeout_s=5)).data)[
-                    "stream"
-                ]
+                json.loads(
+                    (await scorer.connection.request(subject, body, timeout_s=ANSWER_S)).data
+                )["stream"]
                 == FLEET
             )
         nothing = json.dumps(good | {"free_gpus": None}).encode()
-        await scorer.connection.request(subject, nothing, timeout_s=5)
+        await scorer.connection.request(subject, nothing, timeout_s=ANSWER_S)
 
         async def buried() -> bool:
             letters = (await berth.dead())[before:]
@@ -460,7 +459,9 @@ async def test_an_event_of_a_newer_version_freezes_its_workload_and_no_other(bad
             "berth": "7b",
         }
         body["after"] = first.sequence
-        reply = await resolver.connection.request(subject, json.dumps(body).encode(), timeout_s=5)
+        reply = await resolver.connection.request(
+            subject, json.dumps(body).encode(), timeout_s=ANSWER_S
+        )
         sequence = json.loads(reply.data)["seq"]
 
         async def buried() -> bool:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.patience import hang_s
+
 LIST = (
     "{gateway,resolver,scorer,archivist,usage,door,accounts,login,telemetry,emulator,inventory,"
     "executor,figures,multikueue,karmada,credentials,ocm,admission,placement,dashboard,hub,agent}"
@@ -17,7 +19,7 @@ def berth(*argv: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=hang_s(),
     )
 
 
@@ -44,7 +46,7 @@ def test_serving_loads_nothing_of_the_terminal() -> None:
         "print(sorted({'click', 'rich', 'nats', 'numpy'} & set(sys.modules)))\n"
     )
     told = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=hang_s()
     )
     assert told.stdout.splitlines()[-1] == "[]"
 

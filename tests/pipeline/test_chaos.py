@@ -50,7 +50,7 @@ def three(kept: Kept) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -60,7 +60,7 @@ async def test_services_that_are_killed_lose_nothing(one: Rig) -> None:
             await so_far_so_good(one, jobs.berth)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
     loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ async def test_services_that_wake_late_do_no_harm(one: Rig) -> None:
         await jobs.goes_on(30)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_a_killed_server_loses_nothing(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -83,7 +83,7 @@ async def test_a_killed_server_loses_nothing(one: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
     async with stream(one) as jobs:
@@ -92,7 +92,7 @@ async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_another_resolver_decides_for_one_that_is_dead_or_stands_still(two: Rig) -> None:
     """How soon it does is measured: `scripts/bench chaos:takeover`."""
@@ -110,7 +110,7 @@ async def test_another_resolver_decides_for_one_that_is_dead_or_stands_still(two
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_two_resolvers_and_two_scorers_do_as_well_as_one(two: Rig) -> None:
     async with stream(two) as jobs:
@@ -126,7 +126,7 @@ async def test_two_resolvers_and_two_scorers_do_as_well_as_one(two: Rig) -> None
         await jobs.goes_on(50)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @story
 async def test_one_of_three_servers_may_be_lost(three: Rig) -> None:
     async with stream(three) as jobs:

@@ -17,8 +17,9 @@ from berthmaster.bus.claims import parse_creds
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.permissions import inbox_prefix
-from tests.bus.tools import Lines, Settings, story, until
+from tests.bus.tools import Lines, Settings, story
 from tests.pipeline.running import Up, alive, berth_up, run_berth
+from tests.support.patience import ANSWER_S, until
 
 EXTERNAL = ("--services", "gateway", "--external", "localhost", "--external", "hub.test")
 
@@ -78,7 +79,7 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
         settings = agent(secret, tmp_path)
         known = {"cluster": "berlin", "key": added["key"], "ends": added["ends"]}
         assert await listed(up) == [known | {"connected": False}]
-        async with await Connection.open(settings, "agent", Lines(), timeout_s=10) as conn:
+        async with await Connection.open(settings, "agent", Lines(), timeout_s=ANSWER_S) as conn:
             assert await listed(up) == [known | {"connected": True}]
             gone = await asyncio.to_thread(up.json, "cluster", "remove", "berlin")
             assert gone == {"cluster": "berlin", "server_told": True}

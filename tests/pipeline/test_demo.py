@@ -5,14 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.pipeline.running import alive, children_of, environment, run_berth
+from tests.support.patience import hang_s
 
 FLAGS = ("--duration", "8", "--jobs", "150", "--nodes", "40")
 
 
-@pytest.mark.timeout(120)
 def test_the_demo_places_and_runs_its_jobs_and_sums_up(tmp_path: Path) -> None:
     done = run_berth("demo", *FLAGS, "--json", home=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -35,7 +33,6 @@ def test_the_demo_places_and_runs_its_jobs_and_sums_up(tmp_path: Path) -> None:
     assert no_model, "the one that wants what is not there waits, and the summary says why"
 
 
-@pytest.mark.timeout(120)
 def test_ctrl_c_ends_the_demo_with_its_summary_and_without_its_processes(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "berthmaster.cli.main", "demo", "--duration", "300"]
     with subprocess.Popen(
@@ -55,6 +52,6 @@ def test_ctrl_c_ends_the_demo_with_its_summary_and_without_its_processes(tmp_pat
         assert len(children) == 10
         process.terminate()
         out = process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(hang_s()) == 0
     assert out.startswith("Summary\n")
     assert not any(alive(pid) for pid in children)

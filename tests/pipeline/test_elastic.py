@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,10 +24,10 @@ from berthmaster.lifecycle.sizes import index_of
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Resized, RunSpec
 from tests.support.one_cluster import Play, job
+from tests.support.patience import Patience
 from tests.support.ports import free_block
 
 MEMBER = Path(__file__).with_name("member.py")
-LIMIT_S = 20.0
 
 
 class Processes:
@@ -77,10 +76,10 @@ class Processes:
 
     def until_members(self, number: int) -> None:
         """Until a step was made by so many, of every one a number."""
-        leader, end_s = self.pods["main-0"], time.monotonic() + LIMIT_S
+        leader, patience = self.pods["main-0"], Patience(f"a step by {number}")
         assert leader.stdout is not None
         while not self.steps or self.steps[-1][1] != number:
-            assert time.monotonic() < end_s, self.steps[-5:]
+            patience.look(self.steps[-5:])
             step, members, total = map(int, leader.stdout.readline().split())
             self.steps.append((step, members, total))
 

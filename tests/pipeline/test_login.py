@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from berthmaster.bus.claims import parse_creds
@@ -17,7 +16,6 @@ from tests.pipeline.running import berth_up, run_berth
 from tests.pipeline.test_pods import Pod, pod
 
 EMPTY = {"type": "api.workloads.v1"}
-pytestmark = pytest.mark.timeout(300)
 
 
 def mapping(provider: OidcProvider, api: ReviewingApi, kubeconfig: Path) -> dict[str, Any]:

@@ -16,13 +16,10 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.messages.workload import Divide, EvictionRequested, JobRequest, PodSet
 from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
+from tests.support.patience import hang_s
 
-LIMIT_S = 40.0
 BALANCES = {"BERTH_RESOLVER_REBALANCE_AFTER_S": "0.5"}  # and no queue says so at first
 GUARANTEE = QueueSetting(queue="prod", guarantee_gpu_milli=2000)
-
-
-pytestmark = pytest.mark.timeout(180)  # long stories, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +32,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 async def until(berth: Client, state: str, *names: str) -> None:
     """All of these are in this state."""
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while any([(await berth.get(name)).workload.state != state for name in names]):
                 await asyncio.sleep(0.05)
     except TimeoutError:
@@ -45,7 +42,7 @@ async def until(berth: Client, state: str, *names: str) -> None:
 
 async def runs(berth: Client, name: str, attempt: int) -> tuple[str, str]:
     """Where it runs once it has begun for so many times, and on which node."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(hang_s()):
         while True:
             view = (await berth.get(name)).workload
             if (view.state, view.attempt) == ("running", attempt):
@@ -58,7 +55,7 @@ async def runs(berth: Client, name: str, attempt: int) -> tuple[str, str]:
 async def ordered(berth: Client, since: int, number: int) -> list[str]:
     """Who is told to make room, the first of them."""
     found: list[str] = []
-    async with asyncio.timeout(LIMIT_S), aclosing(berth.watch(since=since)) as events:
+    async with asyncio.timeout(hang_s()), aclosing(berth.watch(since=since)) as events:
         async for seen in events:
             if isinstance(seen.event, EvictionRequested):
                 found.append(seen.event.id)
@@ -115,7 +112,7 @@ async def division_story(up: Rig) -> None:
         nodes = await nodes_of(berth)
         gpus = sum(len(node.gpus) for node in nodes)
         wide = msgspec.structs.replace(asked("wide", 1, count=gpus), divide=Divide())
-        async with asyncio.timeout(LIMIT_S):  # its nodes are told one by one
+        async with asyncio.timeout(hang_s()):  # its nodes are told one by one
             while "divided over 2 clusters" not in (await berth.dry_run(wide)).summary:
                 await asyncio.sleep(0.05)
         await berth.submit(wide)
@@ -278,7 +275,7 @@ async def rebalance_story(up: Rig) -> None:
         for node in (first, second):
             await berth.cancel(next(name for name, at in on.items() if at == node))
         await berth.submit(msgspec.structs.replace(asked("pair", 2), clusters=(here,)))
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(hang_s()):
             while "ended" not in (supposed := told(up, "whatif", "rebalance", "--moves", "1")):
                 await asyncio.sleep(0.2)
         [moves], [waits] = supposed["ended"], supposed["rebalances"]

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from berthmaster.runtime.ports import free_ports
-from tests.pipeline.running import alive, children_of, environment, gone_within, run_berth
+from tests.pipeline.running import alive, children_of, environment, run_berth, wait_until_gone
+from tests.support.patience import Patience, hang_s
 from tests.support.ports import free_block
 
 LIMIT_S = 120.0  # a dozen processes on a machine that has other things to do
-END_LIMIT_S = 7.5  # five, and what a busy machine adds
 KUBECONFIG = {
     "apiVersion": "v1",
     "kind": "Config",
@@ -47,7 +46,6 @@ HUB_PARTS = {
     ),
     "start",
 }
-pytestmark = pytest.mark.timeout(400)
 
 
 @dataclass
@@ -61,7 +59,9 @@ class Pod:
     def page(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and body of one of its pages."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port}{path}", timeout=hang_s()
+            ) as reply:
                 return reply.status, json.loads(reply.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -84,10 +84,10 @@ class Pod:
 
     def until(self, true: Callable[[], object], what: str) -> None:
         """Wait, as long as it runs."""
-        deadline = time.monotonic() + LIMIT_S
+        patience = Patience(what)
         while not true():
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"{what}: {self.log.read_text()}"
+            patience.look(self.log.read_text())
             time.sleep(0.05)
 
 
@@ -112,7 +112,7 @@ def pod(folder: Path, side: str, **settings: str) -> Iterator[Pod]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(5)
+        process.wait(hang_s())
 
 
 def serve_hub(folder: Path) -> Any:
@@ -139,7 +139,7 @@ PIPELINE_IS_UP = (
 )
 
 
-def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_time(
+def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_by_itself(
     tmp_path: Path,
 ) -> None:
     with serve_hub(tmp_path / "hub") as hub:
@@ -198,22 +198,20 @@ def test_a_hub_shows_each_child_restarts_the_dead_lets_an_agent_in_and_ends_in_t
                 "figures-berlin",
                 "start",
             }
-            assert ends_in_time(agent)
-        assert ends_in_time(hub)
+            assert ends_by_itself(agent)
+        assert ends_by_itself(hub)
         assert secret["agent.creds"].strip() not in hub.log.read_text() + agent.log.read_text()
 
 
-def ends_in_time(running: Pod) -> bool:
-    """SIGTERM: it and its children are gone in time, and it says that all is well."""
+def ends_by_itself(running: Pod) -> bool:
+    """Whether a pod and its children end after SIGTERM, none of them by force (exit code 4)."""
     children = children_of(running.process.pid)
     assert children
-    began_s = time.monotonic()
     running.process.send_signal(signal.SIGTERM)
-    code = running.process.wait(10)
-    took_s = time.monotonic() - began_s
-    said = running.log.read_text()[-3000:]
-    assert (code, took_s < END_LIMIT_S) == (0, True), (code, took_s, said)
-    return gone_within(children, 0.5)
+    code = running.process.wait(hang_s())
+    assert code == 0, (code, running.log.read_text()[-3000:])
+    wait_until_gone(children)
+    return True
 
 
 def test_children_die_with_a_pod_that_is_killed(tmp_path: Path) -> None:
@@ -221,7 +219,7 @@ def test_children_die_with_a_pod_that_is_killed(tmp_path: Path) -> None:
         hub.until(lambda: len(children_of(hub.process.pid)) == 9, "all are started")
         children = children_of(hub.process.pid)
         hub.process.kill()
-        assert gone_within(children, 5)
+        wait_until_gone(children)
         assert not any(alive(pid) for pid in children)
 
 
@@ -233,7 +231,7 @@ def test_an_agent_without_its_key_ends_with_the_reason(tmp_path: Path) -> None:
         BERTH_AGENT_NAMESPACES="ml",
         BERTH_NATS_CREDS_FILE=str(tmp_path / "none.creds"),
     ) as agent:
-        assert agent.process.wait(LIMIT_S) == 3
+        assert agent.process.wait(hang_s()) == 3
         [why] = [each["why"] for each in agent.events("cannot_start") if each["service"] == "agent"]
         assert "cannot start (exit code 3)" in why
         assert "none.creds" in agent.log.read_text()
@@ -246,6 +244,6 @@ def test_a_hub_on_the_folder_of_another_ends_with_the_reason(tmp_path: Path) -> 
         with pod(
             tmp_path / "two", "hub", BERTH_HUB_DATA_DIR=str(data), BERTH_HUB_NATS_PORT="1"
         ) as second:
-            assert second.process.wait(LIMIT_S) == 3
+            assert second.process.wait(hang_s()) == 3
             [why] = [each["why"] for each in second.events("cannot_start")]
             assert f"a `berth up` is running on {data} already" in why

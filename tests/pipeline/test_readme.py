@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import hang_s
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "client.md").read_text()
 BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 BY_HAND = {"scripts/demo", "scripts/test", ". .venv/bin/activate"}  # see the tests that name them
 UP = "berth up --port 4222"
-LIMIT_S = 120  # of a command, on a machine that does much else
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +36,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         try:
             subprocess.run(
                 ["sh", "-c", f"until grep -q 'Up after' {log}; do sleep 0.1; done"],
-                timeout=LIMIT_S,
+                timeout=hang_s(),
                 check=True,
             )
             yield env | {"README_FOLDER": str(folder)}
         finally:
             up.send_signal(signal.SIGINT)
-            code = up.wait(timeout=10)
+            code = up.wait(timeout=hang_s())
     assert code == 0, log.read_text()
 
 
@@ -63,7 +64,7 @@ def test_every_file_that_the_readme_links_to_exists() -> None:
         assert (ROOT / target).exists(), target
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
 def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
     said: dict[str, str] = {}
@@ -79,7 +80,7 @@ def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
                 env=place,
                 capture_output=True,
                 text=True,
-                timeout=LIMIT_S,
+                timeout=hang_s(),
                 check=False,
             )
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -111,7 +112,7 @@ def test_the_client_guide_works_as_it_stands(place: dict[str, str]) -> None:
             env=place,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=hang_s(),
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import hang_s, wait_until
+
 TINY = Path(__file__).with_name("tiny_service.py")
 SEED = "SUAM" + "A" * 54
 
@@ -43,9 +45,9 @@ class Tiny:
                 return self.events[-1]
         raise AssertionError(f"ended without {event!r}: {self.events}")
 
-    def end(self, limit_s: float = 10) -> int:
+    def end(self) -> int:
         """Read the rest and return the exit code."""
-        _, rest = self.process.communicate(timeout=limit_s)
+        _, rest = self.process.communicate(timeout=hang_s())
         self.events += [json.loads(line) for line in rest.splitlines()]
         return self.process.returncode
 
@@ -65,7 +67,7 @@ def tiny(*flags: str, env: dict[str, str] | None = None) -> Iterator[Tiny]:
         yield service
     finally:
         service.process.kill()
-        service.process.wait(10)
+        service.process.wait(hang_s())
         for pipe in (service.process.stdout, service.process.stderr):
             if pipe:
                 pipe.close()
@@ -73,7 +75,7 @@ def tiny(*flags: str, env: dict[str, str] | None = None) -> Iterator[Tiny]:
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=hang_s()) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -84,10 +86,8 @@ def get(port: int, path: str) -> tuple[int, str]:
 def test_a_signal_drains_the_service_and_the_exit_code_is_0(number: signal.Signals) -> None:
     with tiny() as service:
         service.until("up")
-        started_s = time.monotonic()
         service.process.send_signal(number)
         assert service.end() == 0
-        assert time.monotonic() - started_s < 3.5  # before its limit: it had nothing to wait for
         assert service.names() == ["starting", "up", "stopping", "drained", "stopped"]
         assert service.event("stopping")["why"] == number.name
 
@@ -132,9 +132,7 @@ def test_health_turns_503_when_the_event_loop_is_blocked() -> None:
     with tiny("--behaviour", "blocks", "--stall-limit-s", "0.5") as service:
         port = service.until("starting")["http_port"]
         service.until("up")
-        deadline_s = time.monotonic() + 10
-        while get(port, "/healthz")[0] == 200 and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        wait_until(lambda: get(port, "/healthz")[0] != 200, "it is found stuck", poll_s=0.05)
         status, body = get(port, "/healthz")
         assert (status, json.loads(body)["alive"]) == (503, False)
         status, body = get(port, "/readyz")
@@ -147,7 +145,7 @@ def test_a_main_that_ignores_stopping_is_ended_at_the_limit() -> None:
         started_s = time.monotonic()
         service.process.terminate()
         assert service.end() == 4
-        assert 3.5 < time.monotonic() - started_s < 20
+        assert time.monotonic() - started_s > 3.5
         late = service.event("drain_limit")
         assert (late["level"], late["still_running"]) == ("error", ["main", "pump"])
 
@@ -155,20 +153,16 @@ def test_a_main_that_ignores_stopping_is_ended_at_the_limit() -> None:
 def test_a_main_that_ignores_even_its_cancellation_is_left_behind() -> None:
     with tiny("--behaviour", "very-deaf") as service:
         service.until("up")
-        started_s = time.monotonic()
         service.process.terminate()
         assert service.end() == 4
-        assert time.monotonic() - started_s < 20
         assert "main" in service.event("drain_limit")["still_running"]
 
 
 def test_a_blocked_event_loop_cannot_keep_the_process_from_ending() -> None:
     with tiny("--behaviour", "blocks") as service:
         service.until("up")
-        started_s = time.monotonic()
         service.process.terminate()
         assert service.end() == 4
-        assert time.monotonic() - started_s < 20
         assert service.event("drain_limit")["why"] == "the event loop is stuck"
 
 
@@ -224,7 +218,7 @@ def test_bad_settings_are_all_named_and_the_exit_code_is_2() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=hang_s(),
     )
     assert service.returncode == 2
     levels = "one of debug, info, warning, error"

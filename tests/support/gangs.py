@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tests.support.patience import hang_s
+
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 FIELD: Final = f"metadata.annotations['{INDEX}']"
 _WORKER: Final = """
@@ -67,6 +69,6 @@ def meet(envs: Sequence[Mapping[str, str]], names: Mapping[str, str]) -> list[st
         )
         for env in envs
     ]
-    outs = [process.communicate(timeout=60)[0].strip() for process in processes]
+    outs = [process.communicate(timeout=hang_s())[0].strip() for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes)
     return outs

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from berthmaster.runtime.children import dying_with_this_process
+from tests.support.patience import PATIENT, hang_s
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SERVICES: Final = ROOT / "services"
@@ -118,7 +119,7 @@ class _Parent:
         """It kills what still runs, and is gone."""
         self._ours.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(10)
+            self._process.wait(hang_s())
         self._process.kill()
 
 
@@ -160,8 +161,8 @@ def start(
 
 
 def berth(*arguments: str, output: IO[bytes], env: Mapping[str, str], cwd: Path = ROOT) -> Child:
-    """The command `berth`."""
-    return start(BERTH, arguments, output=output, env=env, cwd=cwd)
+    """The command `berth`, with limits for a slow machine where `env` sets none."""
+    return start(BERTH, arguments, output=output, env={**PATIENT, **env}, cwd=cwd)
 
 
 def run_berth(
@@ -175,7 +176,15 @@ def run_berth(
     ):
         given.write((input or "").encode())
         given.seek(0)
-        child = start(BERTH, arguments, output=output, errors=errors, input=given, env=env, cwd=cwd)
+        child = start(
+            BERTH,
+            arguments,
+            output=output,
+            errors=errors,
+            input=given,
+            env={**PATIENT, **env},
+            cwd=cwd,
+        )
         try:
             code = child.wait(limit_s)
         finally:

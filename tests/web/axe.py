@@ -12,12 +12,13 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Page
 
+from tests.support.patience import hang_s
+
 VERSION: Final = "4.14.1"
 SHA512: Final = (
     "FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
 )
 URL: Final = f"https://registry.npmjs.org/axe-core/-/axe-core-{VERSION}.tgz"
-LIMIT_S: Final = 60
 
 
 def source() -> str:
@@ -27,7 +28,7 @@ def source() -> str:
     packed = kept.read_bytes() if kept.is_file() else b""
     if not _is_right(packed):
         try:
-            with urllib.request.urlopen(URL, timeout=LIMIT_S) as answer:
+            with urllib.request.urlopen(URL, timeout=hang_s()) as answer:
                 packed = answer.read()
         except OSError as error:
             pytest.skip(f"axe-core cannot be had from {URL}: {error}")

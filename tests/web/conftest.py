@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from tests.pipeline.running import Up, berth_up
+from tests.support.patience import HANG_S
 
-expect.set_options(timeout=15_000)  # a busy machine
+expect.set_options(timeout=1000 * HANG_S)
 
 FLAGS = ("--nodes", "64", "--speed", "10")
 
@@ -53,7 +54,7 @@ def page(browser: Browser, up: Up) -> Iterator[Page]:
     page = context.new_page()
     page.on("console", heard)
     page.on("pageerror", failed)
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(1000 * HANG_S)
     page.goto(up.view["page"])
     page.wait_for_selector("#live[data-state=live]")
     yield page

@@ -8,8 +8,6 @@ from playwright.sync_api import Browser, Page
 from tests.pipeline.running import Up
 from tests.web import axe
 
-pytestmark = pytest.mark.timeout(180)
-
 # A view, and something that stands there once it is drawn.
 VIEWS = {
     "fleet": "canvas.grid",

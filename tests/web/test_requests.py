@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from berthmaster.bus.keys import creds_file, make_keys
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.runtime.ports import free_ports
 from tests.pipeline.running import Up
-
-pytestmark = pytest.mark.timeout(180)
+from tests.support.patience import hang_s, wait_until
 
 ADA, BOB, EVE = "token-of-ada", "token-of-bob", "token-of-eve"
 
@@ -52,7 +51,7 @@ class Site(NamedTuple):
     def ask(
         self, path: str, *, token: str = "", body: Any = None, headers: Mapping[str, str] = {}
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=hang_s())
         sent = {"Authorization": f"Bearer {token}"} if token else {}
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -73,7 +72,7 @@ class Site(NamedTuple):
 
     def first_event(self, token: str) -> dict[str, Any]:
         """All that a stream of changes begins with."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=hang_s())
         connection.request("GET", "/api/stream", headers={"Authorization": f"Bearer {token}"})
         reply = connection.getresponse()
         while not (line := reply.readline()).startswith(b"data: "):
@@ -93,19 +92,19 @@ def dashboard(up: Up, folder: Path, *flags: str) -> Iterator[Site]:
     log = (folder / "log").open("wb")
     process = subprocess.Popen([*argv, *flags], stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
+
+        def listens() -> bool:
+            assert process.poll() is None, (folder / "log").read_text()
+            with suppress(OSError):
                 socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+                return True
+            return False
+
+        wait_until(listens, "the dashboard listens")
         yield Site(port)
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(hang_s()) == 0
         log.close()
 
 
@@ -119,13 +118,14 @@ def site(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     flags += ["--hands-dir", str(keys), "--most-connections", "400"]
     with dashboard(up, folder, *flags) as site:
         up.berth("submit", "--id", "mine", "--gpus", "1", "--model", "H100")
-        deadline = time.monotonic() + 30
-        while site.ask("/api/jobs?q=mine", token=BOB).body["total"] != 1 or not {
-            "fleet",
-            "cluster/t4",
-        } <= set(site.first_event(EVE)["documents"]):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(
+            lambda: (
+                site.ask("/api/jobs?q=mine", token=BOB).body["total"] == 1
+                and {"fleet", "cluster/t4"} <= set(site.first_event(EVE)["documents"])
+            ),
+            "the page shows the job and the fleet",
+            poll_s=0.1,
+        )
         yield site
 
 
@@ -185,10 +185,7 @@ def test_people_hold_evict_and_drain_on_the_page(site: Site, up: Up) -> None:
         return {row["id"]: row["held"] for row in rows}
 
     def until(told: Callable[[], Any], wanted: Any) -> None:
-        deadline = time.monotonic() + 20
-        while (now := told()) != wanted:
-            assert time.monotonic() < deadline, now
-            time.sleep(0.05)
+        wait_until(lambda: told() == wanted, f"it is {wanted}", poll_s=0.05)
 
     mine = {"tenant": "default", "id": "mine"}
     assert act(EVE, verb="hold", **mine).status == 403
@@ -289,14 +286,13 @@ def test_many_connections_and_one_that_never_reads_keep_nobody_else_waiting(site
     finally:
         for one in crowd:
             one.close()
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            assert site.ask("/api/me", token=ADA).status == 200
-            break
-        except (OSError, http.client.HTTPException):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+
+    def answers() -> bool:
+        with suppress(OSError, http.client.HTTPException):
+            return site.ask("/api/me", token=ADA).status == 200
+        return False
+
+    wait_until(answers, "the page answers again", poll_s=0.1)
     deaf.close()
 
 
@@ -315,7 +311,7 @@ def test_it_does_not_listen_to_everybody_unless_it_is_told_who_may_look(
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=hang_s(),
         check=False,
     )
     assert done.returncode not in (0, 1)

@@ -34,7 +34,8 @@ SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
     type=click.Choice(["observe", "order", "dispatch"]),
     default="observe",
     show_default=True,
-    help="What shall work on the hub.",
+    help="Mode whose needs on the hub are checked; dispatch needs Kubernetes 1.36 where a "
+    "ClusterQueue preempts.",
 )
 @click.option(
     "--namespace", default="berth-system", show_default=True, metavar="NS", help="Of our pods."

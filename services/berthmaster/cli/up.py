@@ -42,7 +42,8 @@ _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
     click.option(
         "--mode", type=click.Choice(["observe", "order", "dispatch"]), default="observe",
         show_default=True,
-        help="On the hub: write nothing; order the MultiKueueConfig; nominate each Workload.",
+        help="On the hub: observe writes nothing; order sorts the MultiKueueConfig; dispatch "
+        "nominates each Workload, and needs Kubernetes 1.36 where a ClusterQueue preempts.",
     ),
     click.option(
         "--namespaces", metavar="A,B,…", help="Namespaces of the workers that jobs may be made in."

@@ -70,7 +70,8 @@ class MultiKueueSettings(TenantSettings):
     mode: Mode = setting(
         "observe",
         help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
-        "dispatch: nominate clusters for each Workload",
+        "dispatch: nominate clusters for each Workload; needs Kubernetes 1.36 on the hub where a "
+        "ClusterQueue preempts",
     )
     namespace: str = setting(
         "", help="where ConfigMaps of our own checks are; empty = the pod's, or the context's"

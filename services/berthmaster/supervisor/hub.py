@@ -63,7 +63,8 @@ class HubSettings(PodSettings):
     mode: Mode = setting(
         "observe",
         help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
-        "dispatch: nominate clusters for each Workload",
+        "dispatch: nominate clusters for each Workload; needs Kubernetes 1.36 on the hub where a "
+        "ClusterQueue preempts",
     )
     tenants: tuple[str, ...] = setting(("default",), help="make keys for these tenants")
     login_mapping: Path | None = setting(

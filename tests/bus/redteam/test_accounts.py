@@ -42,7 +42,8 @@ from berthmaster.bus.subjects import LANES
 from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
 from berthmaster.messages.families import encode
-from tests.bus.tools import Lines, Settings, eventually, story, submitted, until
+from tests.bus.tools import Lines, Settings, eventually, story, submitted
+from tests.support.patience import ANSWER_S, until
 
 USERS = (
     "setup",
@@ -112,7 +113,7 @@ class Bus(NamedTuple):
     async def user(self, name: str, url: str = "") -> AsyncIterator[Connection]:
         settings = Settings(url or self.url, creds_file(self.keys, name), inbox_prefix(name))
         async with await Connection.open(
-            settings, name, Lines(), timeout_s=10, clock_subject=""
+            settings, name, Lines(), timeout_s=ANSWER_S, clock_subject=""
         ) as conn:
             yield conn
 
@@ -262,7 +263,7 @@ async def test_an_operator_with_such_a_reply_subject_is_not_worked_for(bus: Bus)
     ):
         for reply in (*LOG, "berth.operator.cordon"):
             await operator.publish("berth.operator.cordon", b"{}", reply=reply)
-        await operator.request("berth.operator.list", b"{}", timeout_s=5)
+        await operator.request("berth.operator.list", b"{}", timeout_s=ANSWER_S)
         await gateway.flush()
         assert heard == ["berth.operator.list"]
 
@@ -319,7 +320,7 @@ async def test_who_listens_to_everything_hears_its_own_and_only_what_is_stored(b
         for everything in (">", "_INBOX.>", "_R_.>", "$SYS.>", "berth.event.acme.>"):
             await evil.subscribe(everything, cb=hear)
         await evil.flush()
-        await acme.request("berth.api.acme.get", b"{}", timeout_s=5)
+        await acme.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
         mine, others = submitted("spy", tenant="evil"), submitted("spy", tenant="acme")
         for event in (mine, others):
             await gateway.store(event_subject(event), encode(event))
@@ -410,24 +411,24 @@ async def test_a_tenant_that_is_added_is_heard_at_once_and_one_that_is_removed_c
         bus.user("tenant.acme") as acme,
         bus.user("operator") as operator,
     ):
-        began_s = time.monotonic()
         old = sign_user(bus.keys, "tenant.late", days=1)
         await push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
-            assert (await late.request("berth.api.late.get", b"{}")).data == b"refused"
-            assert time.monotonic() - began_s < 1
+            assert (
+                await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"refused"
 
-            began_s = time.monotonic()
             assert remove_user(bus.keys, "tenant.late")
             await push.delete(pusher, bus.keys, "T_late")
             await until(lambda: not late.connected, "it is cut off")
-            assert time.monotonic() - began_s < 1
         await refused(bus, old)
         # It comes back with new credentials, and the old ones stay worthless.
         sign_user(bus.keys, "tenant.late", days=1)
         await push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
-            assert (await late.request("berth.api.late.get", b"{}")).data == b"refused"
+            assert (
+                await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"refused"
         await refused(bus, old)
         assert [each.reconnects for each in (acme, operator, pusher)] == [0, 0, 0]
 
@@ -446,7 +447,7 @@ async def test_one_user_of_several_is_cut_off_alone(bus: Bus) -> None:
             async with bus.user(user) as goes:
                 assert remove_user(bus.keys, user)
                 await push.push(pusher, account_jwts(bus.keys)[account])
-                await until(lambda goes=goes: not goes.connected, "it is cut off", 1)  # type: ignore[misc]
+                await until(lambda goes=goes: not goes.connected, "it is cut off")  # type: ignore[misc]
         for one in (operator, stays):
             await one.flush()
             assert (one.connected, one.reconnects) == (True, 0)
@@ -459,7 +460,7 @@ async def test_a_jwt_that_ends_cuts_off_and_a_renewed_file_is_taken_by_itself(bu
         await push.push(pusher, account_jwts(bus.keys)["T_brief"])
         file, log = creds_file(bus.keys, "tenant.brief"), Lines()
         settings = Settings(bus.url, file, inbox_prefix("tenant.brief"))
-        opening = Connection.open(settings, "brief", log, timeout_s=5, clock_subject="")
+        opening = Connection.open(settings, "brief", log, timeout_s=ANSWER_S, clock_subject="")
         async with await opening as conn:
             await until(lambda: log.count("NATS refuses this user") and not conn.connected)
             [why] = {str(fields["why"]) for fields in log.fields("NATS refuses this user")}
@@ -468,7 +469,9 @@ async def test_a_jwt_that_ends_cuts_off_and_a_renewed_file_is_taken_by_itself(bu
                 await Connection.open(settings, "again", Lines(), timeout_s=5, clock_subject="")
             sign_user(bus.keys, "tenant.brief", days=1)
             await until(lambda: conn.connected, "the renewed file is taken")
-            assert (await conn.request("berth.api.brief.get", b"{}")).data == b"refused"
+            assert (
+                await conn.request("berth.api.brief.get", b"{}", timeout_s=ANSWER_S)
+            ).data == b"refused"
 
 
 @story
@@ -505,7 +508,9 @@ async def test_a_tenant_that_is_added_is_heard_by_each_of_three_servers(tmp_path
             await push.push(pusher, account_jwts(keys)["T_late"])
             for server in three.servers:
                 async with bus.user("tenant.late", server.url) as late:
-                    assert (await late.request("berth.api.late.get", b"{}")).data == b"refused"
+                    assert (
+                        await late.request("berth.api.late.get", b"{}", timeout_s=ANSWER_S)
+                    ).data == b"refused"
             async with unchanged(bus), bus.may_all("T_evil") as evil:
                 for reply in REPLIES:
                     await evil.publish("berth.api.evil.submit", b"{}", reply=reply)

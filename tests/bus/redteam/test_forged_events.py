@@ -40,6 +40,7 @@ from tests.bus.doors import door
 from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import Fleet, fleet, resolver
 from tests.support.builders import job
+from tests.support.patience import ANSWER_S, hang_s
 
 TENANT, VICTIM, HOME, EVIL = "team", "victim", "c1", "c2"
 ENDED: dict[str, Any] = {"attempt": 1, "digest": "d", "submitted_at_s": 1.0}
@@ -57,7 +58,7 @@ class Bus(Fleet):
 
     async def put(self, subject: str, data: bytes) -> int:
         """Without a guard; its sequence."""
-        return await self.conn.store(subject, data, timeout_s=5)
+        return await self.conn.store(subject, data, timeout_s=ANSWER_S)
 
     async def run(self, name: str) -> Placed:
         """Submitted, placed, claimed by its cluster's executor, and running."""
@@ -122,7 +123,6 @@ def lies(after: int) -> list[WorkloadEvent]:
     ]
 
 
-@pytest.mark.timeout(120)
 def test_no_lie_ends_moves_or_freezes_a_job_that_runs_elsewhere(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:
@@ -151,7 +151,7 @@ def test_no_lie_ends_moves_or_freezes_a_job_that_runs_elsewhere(tmp_path: Path) 
                 # Its executor was refused once, and ends it all the same.
                 digest = request_digest(job(VICTIM, gpus=1))
                 await bus.tell(Succeeded, VICTIM, tail, digest=digest, submitted_at_s=1.0)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(hang_s()):
                     while await bus.state() != "succeeded":
                         await asyncio.sleep(0.02)
                 await bus.goes_on()
@@ -163,7 +163,6 @@ def test_no_lie_ends_moves_or_freezes_a_job_that_runs_elsewhere(tmp_path: Path) 
     asyncio.run(story())
 
 
-@pytest.mark.timeout(120)
 def test_a_lie_on_an_unused_id_does_not_keep_its_job_from_running(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:
@@ -185,7 +184,6 @@ def test_a_lie_on_an_unused_id_does_not_keep_its_job_from_running(tmp_path: Path
     asyncio.run(story())
 
 
-@pytest.mark.timeout(120)
 def test_bytes_that_nobody_can_read_freeze_one_job_and_hold_up_no_other(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:

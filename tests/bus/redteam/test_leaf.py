@@ -53,17 +53,9 @@ from tests.bus.redteam.test_accounts import (
 )
 from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import resolver
-from tests.bus.tools import (
-    Lines,
-    Settings,
-    eventually,
-    patiently,
-    story,
-    submitted,
-    task,
-    until,
-)
+from tests.bus.tools import Lines, Settings, eventually, patiently, story, submitted, task
 from tests.support.builders import alive, job, node, profile
+from tests.support.patience import ANSWER_S, hang_s, until
 
 RED = "berth.agent.red"
 OTHERS = (
@@ -158,7 +150,7 @@ async def agent(server: Server) -> AsyncIterator[Connection]:
     """The cluster's honest agent, behind the same leaf."""
     settings = Settings(server.url, None, inbox_prefix("agent.red"))
     async with await Connection.open(
-        settings, "agent.red", Lines(), timeout_s=10, clock_subject=""
+        settings, "agent.red", Lines(), timeout_s=ANSWER_S, clock_subject=""
     ) as conn:
         yield conn
 
@@ -195,7 +187,7 @@ async def test_what_comes_by_way_of_a_leaf_is_its_own_clusters_and_no_more(
                 await evil.publish(subject, b"{}", reply="berth.decision.all", headers=headers)
         await evil.flush()
         # Behind all of that on the same links: it is answered when the rest has come.
-        behind = await honest.request(f"{RED}.story", b"{}", timeout_s=5)
+        behind = await honest.request(f"{RED}.story", b"{}", timeout_s=ANSWER_S)
         assert behind.data == b"refused"
         # That answer may overtake what the service has still to work on.
         await until(lambda: heard.count(f"{RED}.tell") > len(LOG))
@@ -231,7 +223,7 @@ async def test_jetstream_and_the_system_do_not_answer_across_a_leaf(
             for reply in (inbox, *LOG):
                 await evil.publish(subject, b"{}", reply=reply)
         await evil.flush()
-        await honest.request(f"{RED}.story", b"{}", timeout_s=5)
+        await honest.request(f"{RED}.story", b"{}", timeout_s=ANSWER_S)
         await evil.flush()
         told = b"".join(said).decode()
         assert not any(stream in told.replace("$JS.API", "") for stream in STREAMS), told
@@ -272,15 +264,15 @@ async def test_who_listens_behind_a_leaf_hears_its_own_clusters_assignments_only
         await evil.flush()
         await linked(honest)
         heard.clear()
-        await blue.request("berth.agent.blue.take", b"{}", timeout_s=5)
-        await acme.request("berth.api.acme.get", b"{}", timeout_s=5)
+        await blue.request("berth.agent.blue.take", b"{}", timeout_s=ANSWER_S)
+        await acme.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
         event = submitted(f"behind-{which.replace('_', '-')}")
         await gateway.store(event_subject(event), encode(event))
         for subject in ("berth.assign.blue.now", *own):
             await assigning.publish(subject, b"{}")
         await assigning.flush()
-        await asyncio.wait_for(mine.wait(), 5)
-        await honest.request(f"{RED}.story", b"{}", timeout_s=5)
+        await asyncio.wait_for(mine.wait(), hang_s())
+        await honest.request(f"{RED}.story", b"{}", timeout_s=ANSWER_S)
         await evil.flush()
         # What the agent says and hears on its own leaf is that leaf's to keep.
         foreign = {one for one in heard if not one.startswith((RED, "_INBOX.agent.red."))}
@@ -308,7 +300,7 @@ async def forged_leaf(hub: Hub, user: str, *lines: bytes) -> AsyncIterator[async
 
 async def read_to(reader: asyncio.StreamReader, *ends: bytes) -> bytes:
     """Up to the line that begins with one of these."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(hang_s()):
         while line := await reader.readline():
             if line.startswith(ends):
                 return line
@@ -404,7 +396,6 @@ async def attacks(evil: NatsClient, rounds: list[float]) -> None:
         rounds.append(loop.time())
 
 
-@pytest.mark.timeout(120)
 @story
 async def test_honest_work_behind_a_leaf_goes_on_while_it_is_attacked(
     hub: Hub, as_agent: Server
@@ -459,13 +450,12 @@ def linked_to(three: ServerCluster) -> Server | None:
     """Which of them a leaf has come to."""
     for server in three.servers:
         if server.running:
-            with urllib.request.urlopen(f"{server.monitor_url}/leafz", timeout=5) as reply:
+            with urllib.request.urlopen(f"{server.monitor_url}/leafz", timeout=hang_s()) as reply:
                 if msgspec.json.decode(reply.read())["leafnodes"]:
                     return server
     return None
 
 
-@pytest.mark.timeout(120)
 @story
 async def test_on_three_servers_too_also_when_the_leafs_own_goes(tmp_path: Path) -> None:
     keys = tmp_path / "keys"

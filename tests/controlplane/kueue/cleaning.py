@@ -7,9 +7,7 @@ import http
 from collections.abc import Callable
 
 from tests.controlplane.api import Api, ApiError
-from tests.controlplane.processes import until
-
-ANSWER_LIMIT_S = 60.0
+from tests.support.patience import wait_until
 
 
 def patiently(work: Callable[[], None]) -> None:
@@ -27,7 +25,7 @@ def patiently(work: Callable[[], None]) -> None:
             return False
         return True
 
-    until(done, "an API server that answers", ANSWER_LIMIT_S, poll_s=0.2)
+    wait_until(done, "an API server that answers", poll_s=0.2)
 
 
 def remove_all(api: Api, path: str, prefix: str) -> None:

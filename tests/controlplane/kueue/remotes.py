@@ -27,6 +27,7 @@ from tests.controlplane.kueue.clusters import Cluster, Quiet
 from tests.controlplane.kueue.objects import ORIGIN_LABEL, Key, Obj, prebuilt_of, set_condition
 from tests.controlplane.kueue.workqueue import log
 from tests.controlplane.kueue.writing import now_text
+from tests.support.patience import hang_s
 
 CONNECT_LIMIT_S = 10.0
 PROOF_EVERY_S, PROOF_LIMIT_S = 30.0, 15.0
@@ -191,7 +192,7 @@ class Remotes:
         waiting = asyncio.create_task(up.wait())
         try:
             await asyncio.wait(
-                {task, waiting}, timeout=CONNECT_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+                {task, waiting}, timeout=hang_s(), return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             waiting.cancel()

@@ -30,8 +30,9 @@ from tests.controlplane.kueue.managers import Options, is_real, manager
 from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.controlplane.processes import NotYet, Process, until
+from tests.controlplane.processes import Process
 from tests.support.kustomize import render
+from tests.support.patience import Hung, wait_until
 
 __all__ = ["Kueue", "Options", "is_real", "kueue"]
 
@@ -41,8 +42,6 @@ POLICY = HERE.parents[2] / "deploy" / "kubernetes" / "nominations"
 API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
 QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
-ACTIVE_LIMIT_S = 60.0
-UNTIL_LIMIT_S = 60.0
 START_TRIES = 3  # a free port may be somebody else's before its program has it
 PORT_TAKEN = "address already in use"
 USER = "multikueue"  # as whom the hub comes to the workers: rights.yaml
@@ -217,7 +216,7 @@ class Kueue:
         """The end of a manager's log."""
         return self._managers[name].said()
 
-    def wait_active(self, limit_s: float = ACTIVE_LIMIT_S) -> None:
+    def wait_active(self) -> None:
         """Until clusters, checks and queues are active: /readyz of a manager says too little."""
 
         tries_left = START_TRIES
@@ -234,8 +233,8 @@ class Kueue:
             return not self.inactive()
 
         try:
-            until(active, "everything is active", limit_s, poll_s=0.1)
-        except NotYet as late:
+            wait_until(active, "everything is active", poll_s=0.1)
+        except Hung as late:
             raise AssertionError(f"{late}; still not: {self.inactive()}") from late
 
     def inactive(self) -> list[str]:
@@ -364,9 +363,9 @@ class Kueue:
             query={"fieldManager": f"check-{check}", "force": "true"},
         )
 
-    def until(self, ask: Callable[[], object], what: str, limit_s: float = UNTIL_LIMIT_S) -> None:
-        """Wait until it is so. Raises NotYet."""
-        until(lambda: bool(ask()), what, limit_s, poll_s=0.05)
+    def until(self, ask: Callable[[], object], what: str) -> None:
+        """Wait until it is so. Raises Hung."""
+        wait_until(lambda: bool(ask()), what, poll_s=0.05)
 
     # ------------------------------------------------------------ changing what is there
 

@@ -17,7 +17,7 @@ from berthmaster.telemetry.service import service
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.telemetry.source import NodeReading, Source
 
-LONGEST_S = 60.0
+LONGEST_S = 3600.0
 
 
 class Hanging:

@@ -1,6 +1,5 @@
 """The agent scraping a dcgm-exporter over HTTP, when all is well and when it is not."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from berthmaster.telemetry.dcgm import DcgmSource, MetricsPage
 from berthmaster.telemetry.source import SourceFailed
 from tests.pipeline.telemetry.tools import Agent, Exporter, Listener, exporter
 from tests.support.exposition import A100, labels, page, uuid
+from tests.support.patience import wait_until
 
 EIGHT = page(*((labels(gpu), A100) for gpu in range(8)))
 
@@ -34,7 +34,7 @@ def test_an_exporter_is_scraped_and_published_for_the_node_that_was_named(
     flags = ("--nats-url", server.url, "--dcgm-url", one.url, "--interval-s", "0.1")
     with Listener(server.url) as listener, Agent("--source", "dcgm", *flags) as agent:
         heard = listener.wait(5)
-        assert agent.stop()[0] == 0
+        assert agent.stop() == 0
     assert [message.counter for message in heard] == [1, 2, 3, 4, 5]
     assert heard[0].source == "dcgm"
     assert [(gpu.index, gpu.uuid) for gpu in heard[0].gpus] == [(n, uuid(n)) for n in range(8)]
@@ -49,7 +49,7 @@ def test_each_host_of_an_exporter_is_a_node_where_none_was_named(
     flags = ("--nats-url", server.url, "--dcgm-url", one.url, "--interval-s", "0.1")
     with Listener(server.url) as listener, Agent("--source", "dcgm", "--node", "", *flags) as agent:
         first, second = listener.wait(1, "gpu-a")[0], listener.wait(1, "gpu-b")[0]
-        assert agent.stop()[0] == 0
+        assert agent.stop() == 0
     assert (first.gpus, first.counter) == (second.gpus, second.counter)
 
 
@@ -65,8 +65,7 @@ def test_an_exporter_that_is_away_is_told_once_silences_the_node_and_is_found_ag
         assert agent.source_is(False, one.url)
         before = len(listener.messages())
         failed = agent.figure("reads_failed_total")
-        time.sleep(0.5)
-        assert agent.figure("reads_failed_total") > failed  # it goes on trying
+        wait_until(lambda: agent.figure("reads_failed_total") > failed + 3, "it goes on trying")
         assert len(listener.messages()) == before
 
         one.status = 200
@@ -74,7 +73,7 @@ def test_an_exporter_that_is_away_is_told_once_silences_the_node_and_is_found_ag
         agent.until("source_readable")
         listener.wait(before + 2)
         assert len(agent.events("source_unreadable")) == 1
-        assert agent.stop()[0] == 0
+        assert agent.stop() == 0
 
 
 def test_auto_takes_the_exporter_where_there_is_no_driver(one: Exporter, server: Server) -> None:
@@ -84,7 +83,7 @@ def test_auto_takes_the_exporter_where_there_is_no_driver(one: Exporter, server:
         if chosen == "nvml":
             pytest.skip("this machine has an NVIDIA driver")
         assert listener.wait(1)[0].source == "dcgm"
-        assert agent.stop()[0] == 0
+        assert agent.stop() == 0
 
 
 # The page itself
@@ -122,10 +121,8 @@ def test_a_page_that_is_too_large_is_given_up(one: Exporter) -> None:
 
 def test_a_page_that_drips_is_given_up_within_the_time_for_all_of_it(one: Exporter) -> None:
     one.drip_s = 0.05
-    started_s = time.monotonic()
     with pytest.raises(SourceFailed, match=r"no page within 0.3 s"):
-        read(one, timeout_s=0.3)
-    assert time.monotonic() - started_s < 1.0
+        read(one, timeout_s=0.3)  # its bytes alone take minutes
 
 
 def test_a_page_that_breaks_off_is_no_page(one: Exporter) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, TypeVar
@@ -20,21 +20,11 @@ from nats.aio.msg import Msg
 from berthmaster.bus.subjects import agent_of_all_clusters
 from berthmaster.messages.families import TELEMETRY
 from berthmaster.messages.telemetry import NodeTelemetry
+from tests.support.patience import hang_s, wait_until
 
 T = TypeVar("T")
 
-LIMIT_S = 20.0
 SERVE = (sys.executable, "-m", "berthmaster.cli.main", "serve", "telemetry")
-
-
-def eventually(look: Callable[[], T | None], what: str, limit_s: float = LIMIT_S) -> T:
-    """Look until there is something to see."""
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if seen := look():
-            return seen
-        time.sleep(0.01)
-    raise AssertionError(f"not within {limit_s} s: {what}")
 
 
 class Agent:
@@ -70,25 +60,26 @@ class Agent:
 
     def until(self, name: str) -> dict[str, Any]:
         """Wait for the first such line."""
-        return eventually(lambda: self.events(name), f"{name!r} in {self.lines}")[0]
+        return wait_until(lambda: self.events(name), f"{name!r} in {self.lines}")[0]
 
-    def end(self, limit_s: float = LIMIT_S) -> int:
+    def end(self) -> int:
         """Wait for its end; the exit code."""
-        code = self.process.wait(limit_s)
-        self._reader.join(limit_s)
+        code = self.process.wait(hang_s())
+        self._reader.join(hang_s())
         return code
 
-    def stop(self) -> tuple[int, float]:
-        """SIGTERM; the exit code, and the seconds that it took."""
-        asked_s = time.monotonic()
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
         self.process.terminate()
-        return self.end(), time.monotonic() - asked_s
+        return self.end()
 
     def get(self, path: str) -> tuple[int, str]:
         """Ask its status pages."""
         port = self.until("starting")["http_port"]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}{path}", timeout=hang_s()
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -114,8 +105,8 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(LIMIT_S)
-        self._reader.join(LIMIT_S)
+        self.process.wait(hang_s())
+        self._reader.join(hang_s())
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -162,16 +153,16 @@ class Listener:
             heard = self.messages(node)
             return heard[:count] if len(heard) >= count else None
 
-        return eventually(enough, f"{count} messages of {node}")
+        return wait_until(enough, f"{count} messages of {node}")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(LIMIT_S)
+        assert self._ready.wait(hang_s())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(LIMIT_S)
+        self._thread.join(hang_s())
 
 
 class Exporter:
@@ -247,7 +238,7 @@ class Exporter:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-            self._thread.join(LIMIT_S)
+            self._thread.join(hang_s())
             self._server = None
 
 

@@ -17,7 +17,8 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, load
-from tests.unit.kubernetes.stage import Stage, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import Stage
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from berthmaster.bus import one_at_a_time as module
 from berthmaster.bus.one_at_a_time import OneAtATime, Stretches
+from tests.support.patience import hang_s
 
 
 def test_one_who_has_much_of_it_costs_another_the_piece_that_is_under_way() -> None:
@@ -36,11 +37,11 @@ def test_who_gives_up_keeps_nobody_waiting_also_where_his_turn_comes_at_that_mom
         early.cancel()
         turns.hand_over()
         late.cancel()  # it has the turn, and does not know it yet
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             await last
         assert (early.cancelled(), late.cancelled()) == (True, True)
         turns.hand_over()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             await turns.take("next")  # nobody has it
 
     asyncio.run(run())
@@ -52,7 +53,7 @@ def test_an_error_within_a_turn_ends_it() -> None:
         with pytest.raises(ValueError, match="broken"):
             async with turns.turn("a"):
                 raise ValueError("broken")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             await turns.take("b")
 
     asyncio.run(run())

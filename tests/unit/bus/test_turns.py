@@ -8,6 +8,7 @@ import pytest
 
 from berthmaster.bus import turns as module
 from berthmaster.bus.turns import AT_WORK, FEW, MUCH_MORE, PORTION, Beyond, Share, Turns
+from tests.support.patience import hang_s
 
 SHARE = Share(in_hand=4, bytes_in_hand=100, per_s=1000.0)
 
@@ -80,7 +81,7 @@ def test_one_request_may_be_larger_than_all_that_may_be_in_hand() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(hang_s()):
         while not condition():
             await asyncio.sleep(0.001)
     for _ in range(10):  # and what would come besides

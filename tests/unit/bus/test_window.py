@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from berthmaster.bus.window import LEAST, LONGEST_HOLD_S, MOST, Key, Window
+from tests.support.patience import hang_s
 
 
 def key(number: int) -> Key:
@@ -15,7 +16,7 @@ def key(number: int) -> Key:
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def within() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             await test()
 
     asyncio.run(within())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.cli.serve import EXTRAS, PODS, SERVICES
+from tests.support.patience import hang_s
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
 # Modules of the distributions that only some services have.
@@ -56,7 +57,7 @@ def test_a_service_starts_with_its_own_extra(service: str) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=hang_s(),
     )
     assert told.returncode == 0, told.stderr
 
@@ -106,4 +107,6 @@ def test_the_wheel_alone_in_a_clean_environment_brings_the_client(tmp_path: Path
 
 def _said(argv: list[str], **own: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        argv, env=env, capture_output=True, text=True, timeout=hang_s(), check=False
+    )

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import berthmaster.client
+from tests.support.patience import hang_s
 
 PROGRAM = """
 import json, sys
@@ -28,7 +29,7 @@ def imported_by(*argv: str) -> set[str]:
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=hang_s(),
     )
     return set(json.loads(told.stdout.splitlines()[-1]))
 
@@ -57,7 +58,7 @@ def test_only_who_talks_to_an_api_server_pays_for_the_client_of_kubernetes() -> 
     services = ("archivist", "emulator", "gateway", "resolver", "scorer", "telemetry")
     program = "".join(f"import berthmaster.{service}.service\n" for service in services)
     program += f"import sys; assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=hang_s())
 
 
 def test_a_command_that_asks_the_bus_takes_nats_without_websockets() -> None:
@@ -76,7 +77,7 @@ websockets.allow()
 import aiohttp
 assert transport.aiohttp is aiohttp and transport.multidict is not None
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=hang_s())
 
 
 def test_every_name_of_the_client_is_found_when_it_is_asked_for() -> None:

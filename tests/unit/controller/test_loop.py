@@ -24,7 +24,8 @@ from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, load
 from tests.bus.tools import story
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, until
+from tests.support.patience import hang_s, until
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget
 
 Key = tuple[str, str]
 WISH = 7
@@ -335,7 +336,7 @@ async def test_a_write_that_hangs_is_cut_off_in_time(monkeypatch: Any) -> None:
             room.widgets.verbs.gate.clear()
             await until(lambda: room.keeper.busy)
             room.widgets.ctx.stopping.set()
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(hang_s()):
                 await room.widgets.finish()
             assert size(stage, "a") == 0
             assert room.memory.record is not None

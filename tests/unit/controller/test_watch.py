@@ -15,7 +15,8 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, load
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget
 
 NEEDED = Watched(WIDGETS, Widget)
 OPTIONAL = NEEDED._replace(optional=True)

@@ -1,7 +1,6 @@
 """Whatever happens in whatever order: never a gap, never an orphan that stays, never a listed
 cluster cut off."""
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,7 +15,6 @@ from berthmaster.credentials.errors import StillListed
 from berthmaster.credentials.instructions import Forget, Mint, Revoke, Sweep
 from tests.unit.credentials.world import GRACE_S, HERE, LIFE_S, THERE, World, bootstrap, failed
 
-pytestmark = pytest.mark.timeout(300)  # on a loaded machine
 SOURCES = (bootstrap(), bootstrap(version="2"), bootstrap(THERE, "3"))
 
 

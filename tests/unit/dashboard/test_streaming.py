@@ -4,6 +4,7 @@ from aiohttp import web
 
 from berthmaster.dashboard.board import Board, Scope
 from berthmaster.dashboard.streaming import Streams
+from tests.support.patience import hang_s
 
 HEAD = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -29,7 +30,7 @@ async def _deaf_and_awake() -> None:
     awake, awakes = await asyncio.open_connection("127.0.0.1", port, limit=2**23)
     for writer in (deafs, awakes):
         writer.write(HEAD)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         while streams.viewers < 2:
             await asyncio.sleep(0)
         third, thirds = await asyncio.open_connection("127.0.0.1", port)

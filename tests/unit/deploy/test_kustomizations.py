@@ -20,6 +20,7 @@ from berthmaster.supervisor.hub import HubSettings
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.usage.settings import UsageSettings
 from tests.support.kustomize import Manifest, render
+from tests.support.patience import hang_s
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
@@ -60,7 +61,7 @@ def kustomized(folder: Path) -> list[Manifest]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=hang_s(),
     )
     return list(yaml.safe_load_all(done.stdout))
 

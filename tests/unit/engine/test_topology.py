@@ -284,9 +284,9 @@ def test_what_can_never_be_is_told_soon(topology: Topology) -> None:
         *(node(name=f"n{at:04}", gpus=8, labels={RACK: f"r{at % 300}"}) for at in range(1213))
     )
     assert len(fleet.names) == 1213
-    began_s = time.monotonic()
+    began_s = time.process_time()
     assert seated(fleet, pod_set(count=4096, gpus=8, topology=topology)) is None
-    assert time.monotonic() - began_s < 60  # a bound on runaway, not on speed
+    assert time.process_time() - began_s < 60  # a bound on runaway, not on speed
 
 
 def test_a_spread_of_many_pods_over_few_nodes_is_refused() -> None:

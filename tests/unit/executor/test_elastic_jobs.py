@@ -21,9 +21,10 @@ from berthmaster.kubernetes.errors import Forbidden
 from berthmaster.kueue.slices import Slices
 from berthmaster.messages.workload import PodSet
 from tests.bus.tools import story
+from tests.support.patience import until
 from tests.unit.executor.little_api import Json, LittleApi
 from tests.unit.executor.test_runtime import QUEUED, TRAIN, Play, playing, train
-from tests.unit.kubernetes.stage import Lines, until
+from tests.unit.kubernetes.stage import Lines
 
 ELASTIC = "kueue.x-k8s.io/elastic-job"
 PARTIAL = "kueue.x-k8s.io/job-min-parallelism"

@@ -19,9 +19,9 @@ from berthmaster.kubernetes import labels
 from berthmaster.kubernetes.resources import JOB_SETS
 from berthmaster.messages.workload import PodSet
 from tests.bus.tools import story
+from tests.support.patience import until
 from tests.unit.executor.little_api import FOREGROUND, Json, LittleApi
 from tests.unit.executor.test_runtime import TRAIN, Play, playing, train
-from tests.unit.kubernetes.stage import until
 
 ENDED = "2026-11-21T11:59:00Z"  # a minute before the little API server marks what is deleted
 LATER = "2026-11-21T12:01:00Z"

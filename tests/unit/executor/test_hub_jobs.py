@@ -25,6 +25,7 @@ from berthmaster.messages.door import (
 )
 from berthmaster.messages.families import encode
 from berthmaster.messages.workload import Checkpoint, Checkpointed, Progress, Progressed
+from tests.support.patience import hang_s
 from tests.unit.executor.little_api import LittleApi
 from tests.unit.executor.test_progress import Quiet
 from tests.unit.kubernetes.stage import Lines
@@ -125,7 +126,7 @@ def pod(
 
 
 async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(hang_s()):
         while not what():
             await asyncio.sleep(0.01)
 

@@ -37,6 +37,7 @@ from berthmaster.messages.workload import (
     Progress,
     Progressed,
 )
+from tests.support.patience import hang_s
 from tests.unit.executor.test_core import NAME, PODS, TRAIN, running_executor, work
 
 SAVED = Checkpoint(step=400, uri="s3://runs/train/400")
@@ -226,7 +227,7 @@ async def _looked_at() -> None:
         b'2026-11-24T10:00:09Z BERTH {"checkpoint": {"step": 400, "uri": "s3://runs/train/400"}}\n'
     ]
     quiet.more.set()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(hang_s()):
         while len(told) < 2:
             await asyncio.sleep(0)
     assert told == [PodsSaid(TRAIN, None, SAVED), PodsGone(TRAIN, "room")]

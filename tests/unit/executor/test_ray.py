@@ -31,9 +31,9 @@ from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.ray_jobs import made_as
 from berthmaster.requests.runtimes import filled_in
 from tests.bus.tools import story
+from tests.support.patience import hang_s, until
 from tests.unit.executor.little_api import LittleApi
 from tests.unit.executor.test_runtime import HERE, NAME, TRAIN, Play, playing
-from tests.unit.kubernetes.stage import until
 
 KUBERAY = Style(kuberay=True)
 
@@ -121,7 +121,7 @@ def test_what_the_command_writes_goes_to_the_log_of_the_heads_container() -> Non
         ["/bin/sh", "-c", away, "ray", sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=30,
+        timeout=hang_s(),
         check=False,
     )
     assert (done.returncode, sorted(done.stdout.split())) == (3, [b"a", b"b"])

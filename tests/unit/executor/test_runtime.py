@@ -38,10 +38,11 @@ from berthmaster.kubernetes.resources import JOB_SETS, JOBS, Resource
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
 from tests.bus.tools import story
+from tests.support.patience import hang_s, until
 from tests.unit.executor.little_api import Json, LittleApi
 from tests.unit.executor.test_devices import claimed
 from tests.unit.executor.test_manifest import offers_of
-from tests.unit.kubernetes.stage import Lines, until
+from tests.unit.kubernetes.stage import Lines
 
 NAME = "executor/berlin"
 TRAIN = Attempt("acme", "train", 1)
@@ -140,12 +141,12 @@ async def playing(
     stopping = asyncio.Event()
     running = asyncio.create_task(runtime.run(stopping))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             play.told += await runtime.found(NAME)
         yield play
     finally:
         stopping.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, hang_s())
         await client.close()
 
 
@@ -534,7 +535,7 @@ async def test_a_cluster_that_does_not_end_a_job_in_time_is_helped() -> None:
         await play.hears(PodsRunning)
         play.ahead_s += 60.0
         await play.pod("Running", containerStatuses=[])  # anything that makes it look
-        await until(lambda: api.all("jobs")[0]["spec"].get("suspend"), 15.0)
+        await until(lambda: api.all("jobs")[0]["spec"].get("suspend"))
         await api.remove("pods", "p0")
         await play.says("Suspended")
         assert await play.hears(PodsExpired) == PodsExpired(TRAIN)
@@ -641,7 +642,7 @@ async def test_a_server_that_is_away_is_noticed_by_its_silence_and_by_its_return
         await api.stop()
         await until(play.runtime.away)
         await api.start()
-        await until(lambda: not play.runtime.away(), 20.0)
+        await until(lambda: not play.runtime.away())
 
 
 @story

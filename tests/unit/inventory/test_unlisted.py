@@ -30,8 +30,9 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import load
+from tests.support.patience import until
 from tests.unit.inventory.objects import NOW_S, STAMP, cluster_queue, discovered, node
-from tests.unit.kubernetes.stage import WIDGETS, Refusal, Stage, Widget, until
+from tests.unit.kubernetes.stage import WIDGETS, Refusal, Stage, Widget
 
 PROFILE = subjects.profile("east")
 N1 = subjects.node("east", "n1")

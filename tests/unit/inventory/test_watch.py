@@ -13,7 +13,8 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import load
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget
 
 
 def test_an_object_that_makes_the_core_raise_ends_nothing() -> None:

@@ -17,6 +17,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access
 from berthmaster.kubernetes.objects import Object, Struct
 from berthmaster.kubernetes.resources import Resource
+from tests.support.patience import until
 from tests.support.site import Site
 
 WIDGETS = Resource("toys.example", "v1", "widgets", "Widget")
@@ -84,13 +85,6 @@ def refuse(
         return web.json_response(status(code, reason, message), status=code, headers=headers)
 
     return answer
-
-
-async def until(what: Callable[[], object], limit_s: float = 10.0) -> None:
-    """Wait until it is so."""
-    async with asyncio.timeout(limit_s):
-        while not what():
-            await asyncio.sleep(0.002)
 
 
 class Refusal(Exception):
@@ -241,9 +235,7 @@ class Stage(Site):
 
     async def until_watched(self, watches: int = 1) -> None:
         """Wait until so many watches are open."""
-        async with asyncio.timeout(10):
-            while self.watching < watches:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.watching >= watches, f"{watches} watches")
 
     # ------------------------------------------------------------ requests
 

@@ -20,6 +20,7 @@ from berthmaster.kubernetes.errors import (
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.resources import NODES
 from berthmaster.kubernetes.wire import LineSplitter
+from tests.support.patience import hang_s
 from tests.unit.kubernetes.stage import WIDGETS, Spec, Stage, Widget, refuse
 
 A = WIDGETS.path(namespace="toys", name="a")
@@ -251,7 +252,7 @@ def test_a_watch_given_up_by_its_reader_closes_its_connection() -> None:
                 async for event in events:
                     assert event.type == "ADDED"
                     break
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(hang_s()):
                 while stage.watching:  # found out by writing
                     await stage.bookmark()
                     await asyncio.sleep(0.01)

@@ -12,7 +12,8 @@ from berthmaster.kubernetes import events
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.events import Entry, EventQueue, Recorder, Subject, cut
 from berthmaster.kubernetes.objects import Metadata
-from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, refuse, until
+from tests.support.patience import hang_s, until
+from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, refuse
 
 A = Subject(WIDGETS, Metadata(name="a", namespace="toys", uid="u-a", resource_version="7"))
 B = Subject(WIDGETS, Metadata(name="b", namespace="toys", uid="u-b"))
@@ -149,7 +150,7 @@ async def recording(
         yield recorder, log, stopping, clock
     finally:
         stopping.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             await task
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import from_kubeconfig, from_kubeconfig_bytes, in_cluster
 from berthmaster.kubernetes.errors import BadConfig, TimedOut, Unauthorized, Unreachable
+from tests.support.patience import until
 from tests.unit.kubernetes.papers import (
     V1,
     Authority,
@@ -24,7 +25,7 @@ from tests.unit.kubernetes.papers import (
     serving,
     text,
 )
-from tests.unit.kubernetes.stage import Lines, Stage, refuse, until
+from tests.unit.kubernetes.stage import Lines, Stage, refuse
 
 AUTHORITY = Authority()
 TRUSTED = {"certificate-authority-data": encoded(AUTHORITY.pem)}

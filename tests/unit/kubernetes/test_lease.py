@@ -9,7 +9,8 @@ import msgspec
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from berthmaster.kubernetes.lease import Lease, LeaseObject
-from tests.unit.kubernetes.stage import Lines, until
+from tests.support.patience import until
+from tests.unit.kubernetes.stage import Lines
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/ours/leases/one"
 

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.support.patience import hang_s
+
 STORY = """
 import sys
 from berthmaster.kubernetes import client, loader, plugin, issuer, config
@@ -33,5 +35,5 @@ else:
 def test_classes_of_kinds_are_there_for_who_asks_and_cost_nobody_else() -> None:
     """In a process of its own, since this one may have had them long ago."""
     command = [sys.executable, "-W", "error", "-c", STORY]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=hang_s())
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from berthmaster.kubernetes.errors import BadConfig
 from berthmaster.kubernetes.kubeconfig import Exec, User
 from berthmaster.kubernetes.loader import Loader
 from berthmaster.kubernetes.objects import timestamp
+from tests.support.patience import until
 from tests.unit.kubernetes.papers import V1, Authority, credential, kubeconfig, pem_of, text
-from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse, until
+from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse
 
 
 class Clock:
@@ -161,11 +161,9 @@ def test_a_program_that_fails_is_told_with_its_last_words(
 
 
 def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    body = f"sleep 60 & echo $! >{tmp_path}/child; echo $$ >{tmp_path}/pid; sleep 60"
-    before_s = time.monotonic()
+    body = f"sleep 3600 & echo $! >{tmp_path}/child; echo $$ >{tmp_path}/pid; sleep 3600"
     told = problem_of(script(tmp_path, body), limit_s=0.5)
     assert "no answer within 0.5 s" in told
-    assert time.monotonic() - before_s < 30  # and not the minute that it would take
     assert not is_alive(tmp_path / "pid")
     asyncio.run(until(lambda: not is_alive(tmp_path / "child")))  # killed as well: soon over
 

@@ -19,7 +19,8 @@ from berthmaster.kubernetes.reflector import (
     Unreadable,
     Updated,
 )
-from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse, until
+from tests.support.patience import hang_s, until
+from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, Widget, refuse
 
 
 class Watcher:
@@ -53,7 +54,7 @@ class Watcher:
     async def stop(self) -> None:
         """As a service would."""
         self.stopping.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(hang_s()):
             await self.task
 
 
@@ -563,7 +564,7 @@ def test_what_a_listener_raises_ends_the_reflector_and_is_not_hidden() -> None:
 
             mirror = Reflector(client, WIDGETS, Widget, on_change=fail, log=Lines())
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(hang_s()):
                     await mirror.run(asyncio.Event())
             except ArithmeticError:
                 return

@@ -17,6 +17,7 @@ from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 from tests.bus.tools import story
+from tests.support.patience import hang_s
 from tests.unit.kubernetes.stage import Lines
 
 
@@ -80,7 +81,7 @@ class Log:
 
 
 async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(hang_s()):
         while not what():
             await asyncio.sleep(0.001)
 
@@ -178,7 +179,7 @@ async def test_a_look_through_a_connection_that_is_lost_meanwhile_frees_nobody(
     await asyncio.sleep(0)
     assert mine.sound
     line.again()
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(hang_s()):
         while looks < 3:
             await asyncio.sleep(0.001)
         assert told[-1] == guard.NOT_LOOKED
@@ -187,4 +188,4 @@ async def test_a_look_through_a_connection_that_is_lost_meanwhile_frees_nobody(
             await asyncio.sleep(0.001)
     assert mine.sound
     ctx.stopping.set()
-    await asyncio.wait_for(running, 2.0)
+    await asyncio.wait_for(running, hang_s())

@@ -10,7 +10,8 @@ from berthmaster.messages.workload import Submitted
 from berthmaster.multikueue.known.hub import Hub
 from berthmaster.runtime.health import Health
 from tests.bus.tools import story
-from tests.unit.kubernetes.stage import Stage, refuse, until
+from tests.support.patience import hang_s, until
+from tests.unit.kubernetes.stage import Stage, refuse
 from tests.unit.multikueue.test_modes import HUB_QUEUE, kueue_makes_its_workload, requested
 from tests.unit.multikueue.world import World
 
@@ -128,7 +129,7 @@ async def test_a_hub_is_asked_who_it_is_until_it_answers() -> None:
             await until(lambda: health.readiness()[1]["parts"])
             _, shown = health.readiness()
             assert "not allowed to get namespace kube-system" in str(shown["parts"])
-            await asyncio.wait_for(asking, 10)
+            await asyncio.wait_for(asking, hang_s())
         assert hub.id == "8f2c"
         assert {path for _, path, _ in stage.requests} == {"/api/v1/namespaces/kube-system"}
         assert health.readiness()[1]["parts"] == {PART: {"ok": True, "why": ""}}

@@ -15,8 +15,9 @@ from berthmaster.multikueue.core import LASTING_TROUBLE_S
 from berthmaster.multikueue.instructions import MakeJob
 from berthmaster.multikueue.known.hub import Hub
 from tests.bus.tools import story
+from tests.support.patience import until
 from tests.unit.executor.little_api import LittleApi
-from tests.unit.kubernetes.stage import Lines, until
+from tests.unit.kubernetes.stage import Lines
 from tests.unit.multikueue.hub_objects import own_check
 from tests.unit.multikueue.world import World
 

@@ -51,7 +51,6 @@ TESTS = """
 """
 
 
-@pytest.mark.timeout(180)  # three processes start, and one mutant runs into its limit
 def test_every_mutant_meets_the_tests_that_execute_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

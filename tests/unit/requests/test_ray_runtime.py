@@ -13,6 +13,7 @@ from berthmaster.messages.runtimes import Runtime
 from berthmaster.messages.workload import JobRequest, RunSpec
 from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.runtimes import filled_in
+from tests.support.patience import hang_s
 
 LIMIT_S = 60.0
 RAY = """#!/bin/sh
@@ -65,7 +66,7 @@ def test_the_head_runs_the_command_and_how_that_ends_is_how_the_job_ends(
     env: dict[str, str],
 ) -> None:
     head = pod(env, 0, 6400, "/bin/sh", "-c", "echo $RAY_ADDRESS; exit 7")
-    said, _ = head.communicate(timeout=LIMIT_S)
+    said, _ = head.communicate(timeout=hang_s())
     assert head.returncode == 7, said
     assert said.strip().endswith(":6400")
     started, stopped = calls(env)
@@ -93,6 +94,6 @@ def test_the_others_join_the_head_that_answers_and_end_well_when_it_has_gone(
             server.settimeout(LIMIT_S)
             server.accept()[0].close()
         assert calls(env) == [f"1: ray start --address=127.0.0.1:{port} --disable-usage-stats"]
-    said, _ = other.communicate(timeout=LIMIT_S)
+    said, _ = other.communicate(timeout=hang_s())
     assert other.returncode == 0, said
     assert calls(env)[1:] == ["1: ray stop"]

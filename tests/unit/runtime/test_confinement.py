@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.runtime.confinement import Confinement, version
+from tests.support.patience import hang_s
 
 pytestmark = pytest.mark.skipif(not version(), reason="this kernel has no Landlock")
 
@@ -32,7 +33,7 @@ def run(confinement: Confinement, code: str, *argv: object) -> str:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=hang_s(),
         )
     return done.stdout.strip()
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.support.patience import hang_s
+
 SCRIPT = """
 import resource
 from berthmaster.runtime.open_files import raise_open_files
@@ -17,6 +19,6 @@ print(raise_open_files(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 def test_the_soft_limit_is_raised_to_the_hard_one(hard: int) -> None:
     script = SCRIPT.format(hard=hard)
     told = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=hang_s(), check=True
     )
     assert told.stdout.split() == [str(hard)] * 3

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from berthmaster.runtime.periodic import beats, set_within, stopped_within
+from tests.support.patience import hang_s
 from tests.support.virtual import in_virtual_time
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ def test_a_cancellation_in_the_turn_in_which_the_event_is_set_is_never_swallowed
         event.set()
         await asyncio.sleep(0)  # the inner wait has its result, which nobody has fetched
         task.cancel()
-        await asyncio.wait({task}, timeout=5)
+        await asyncio.wait({task}, timeout=hang_s())
         again = asyncio.get_running_loop().time() > 0
         task.cancel()
         await asyncio.wait({task})
@@ -86,4 +87,6 @@ def test_a_cancellation_in_the_turn_in_which_the_event_is_set_is_never_swallowed
 
     assert in_virtual_time(cancelled(lambda event: set_within(1000, event)))
     if sys.version_info < (3, 12):  # what the test is about: this one waits on
-        assert not in_virtual_time(cancelled(lambda event: asyncio.wait_for(event.wait(), 1000)))
+        assert not in_virtual_time(
+            cancelled(lambda event: asyncio.wait_for(event.wait(), hang_s()))
+        )

@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from scripts.suite.report import Row, read_report
 from scripts.suite.steps import Step, call
 from scripts.suite.summary import summarize
+from tests.support.patience import wait_until
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.bus.test_a" name="test_good" time="0.5"/>
@@ -92,9 +92,7 @@ def test_a_step_tells_its_cpu_time_and_that_of_its_children() -> None:
 def test_a_step_is_ended_at_its_limit_with_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     step = Step(["sh", "-c", f"sleep 600 & echo $! >{mark}; wait"])
-    deadline_s = time.monotonic() + 50
-    while not (mark.exists() and mark.read_text().strip()) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    wait_until(lambda: mark.exists() and mark.read_text().strip(), "its child runs")
     assert step.wait(0).code == -1
     child = ["ps", "-o", "stat=", "-p", mark.read_text().strip()]
     assert subprocess.run(child, capture_output=True, check=False).stdout.strip()[:1] in (b"", b"Z")

@@ -23,6 +23,7 @@ from berthmaster.supervisor.processes import (
     Supervisor,
 )
 from berthmaster.supervisor.stack import until_answered
+from tests.support.patience import hang_s
 
 SOON = Backoff(first_s=0.05, most_s=0.1, jitter=0.0)
 
@@ -120,7 +121,7 @@ def test_exit_codes_of_somebody_elses_program_mean_nothing_and_it_is_started_aga
         supervisor = Supervisor(backoff=Backoff(first_s=0.01, most_s=0.02))
         await supervisor.start([server], timeout_s=5)
         server.code = code  # a Go panic ends it with 2
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             while server.starts < 2:
                 await asyncio.sleep(0.01)
             server.code = None
@@ -196,7 +197,7 @@ def test_what_only_a_new_start_cures_is_ended_for_it_and_started_until_it_can_be
         told.clear()
         server.why = "write error"
         server.let.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(hang_s()):
             while ("ready", "") not in told:
                 await asyncio.sleep(0.01)
         assert server.signals == [signal.SIGTERM]

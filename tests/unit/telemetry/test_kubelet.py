@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -247,10 +246,8 @@ def test_a_kubelet_that_does_not_answer_right_costs_its_limit_and_says_why(
     tmp_path: Path, answer: Answering, why: str
 ) -> None:
     socket_path = tmp_path / "kubelet.sock"
-    started_s = time.monotonic()
     with kubelet(socket_path, answer), pytest.raises(KubeletFault, match=why):
         call(socket_path, LIST, limit_s=0.2)
-    assert time.monotonic() - started_s < 5
 
 
 def test_a_kubelet_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
