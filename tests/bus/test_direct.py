@@ -99,7 +99,7 @@ async def test_mirror_lists_last_values_and_notices_what_is_gone(
             assert [one.sequence for one in seen] == [6, 7, 8, 9, 10, 11]
             await door.store("berth.fleet.a.alive", alive("a", 3))
             await until(lambda: len(seen) == 7)
-            await until(lambda: gone, limit_s=10)
+            await until(lambda: gone)
             assert gone == ["berth.fleet.f.alive"]
 
 

@@ -1,4 +1,5 @@
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec

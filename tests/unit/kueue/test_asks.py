@@ -11,7 +11,6 @@ MIG = Share(resource="nvidia.com/mig-3g.40gb", milli=428, memory_mib=40_960, cou
 REPLICA = Share(resource="nvidia.com/gpu.shared", milli=250, count=4)
 HAMI = Share(resource="nvidia.com/gpu", milli=10, kind="hami")
 KAI = Share(resource="", milli=1, kind="kai")
-AMD = {"amd.com/gpu.product-name": "MI300X"}
 
 
 def request(*pod_sets: PodSet) -> JobRequest:
@@ -35,7 +34,7 @@ def test_whole_gpus_go_by_the_names_of_the_makers_that_are_there_the_commonest_f
     assert devices(pods) == ({"nvidia.com/gpu": 2}, {"amd.com/gpu": 2})
     assert devices(PodSet()) == ({},)
     assert devices_of([])(pods) == ({"nvidia.com/gpu": 2},)
-    assert devices_of([node("c", "a", gpus=0, labels=AMD)])(pods) == ({"nvidia.com/gpu": 2},)
+    assert devices_of([node("c", "a", gpus=0)])(pods) == ({"nvidia.com/gpu": 2},)
 
 
 def test_parts_of_gpus_go_by_what_nodes_offer() -> None:

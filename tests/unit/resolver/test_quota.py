@@ -161,11 +161,10 @@ def test_claimed_devices_are_granted_by_the_resource_that_the_clusters_kueue_cou
 def test_quota_is_asked_for_by_the_names_that_the_clusters_nodes_give_their_gpus() -> None:
     world = World()
     mig = Share(resource="nvidia.com/mig-3g.40gb", milli=428, count=16, kind="mig")
-    amd = {"amd.com/gpu.product-name": "MI300X"}
     sliced = msgspec.structs.replace(node("mig"), shares=(mig,), fractions=True)
     for name, there in (
         ("nvidia", node("nvidia")),
-        ("amd", node("amd", labels=amd)),
+        ("amd", node("amd", resource="amd.com/gpu")),
         ("mig", sliced),
     ):
         world.fact(profile(name), alive(name), there)
