@@ -10,7 +10,7 @@ import heapq
 import math
 from typing import Final
 
-from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.fleet.needs import Shape, shape_of
 from berthmaster.engine.queueing.order import Rank
 from berthmaster.engine.queueing.queues import Ask, ask_of
 from berthmaster.lifecycle.sizes import least_request
@@ -41,11 +41,11 @@ class Line:
         "shape",
     )
 
-    def __init__(self, line_id: "LineId", request: JobRequest) -> None:
+    def __init__(self, line_id: "LineId", request: JobRequest, shape: Shape) -> None:
         self.id = line_id
         self.queue = line_id[0]
         self.request = request  # of any member: for its shape, all are alike
-        self.shape = shape_of(request)
+        self.shape = shape
         self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
         # Layout of the fleet, and what one of it is charged there: of jobs with parts of GPUs.
         self.charged: tuple[int, Ask] | None = None
@@ -149,12 +149,13 @@ class Lines:
         if line_id is not None and line_id[2] != duration:
             self.remove(key)
             line_id = None
-        adds = int(request.part is None)
-        line_id = line_id or (request.queue, shape_of(request).key, duration, adds)
-        line = self._lines.get(line_id)
-        if line is None:
-            line = self._lines[line_id] = Line(line_id, request)
-            self._by_queue.setdefault(line.queue, {})[line_id] = line
+        if line_id is None:
+            shape, adds = shape_of(request), int(request.part is None)
+            line_id = request.queue, shape.key, duration, adds
+            if line_id not in self._lines:
+                line = self._lines[line_id] = Line(line_id, request, shape)
+                self._by_queue.setdefault(line.queue, {})[line_id] = line
+        line = self._lines[line_id]
         order = (-queue_priority, -workload.priority, place, workload.submitted_sequence)
         if key not in line.members:
             self.jobs += line.ask.jobs
