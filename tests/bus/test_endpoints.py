@@ -153,7 +153,7 @@ async def test_what_stands_in_another_lane_is_not_waited_for(server: Server) -> 
         running = await served(general, answer, lanes=[first, second])
         slow.hold()
         for _ in range(1000):
-            await asker.publish("berth.lane.0.api.evil.echo", b"flood")
+            await asker.publish("berth.lane.0.api.evil.echo", b"flood", reply="_INBOX.nobody")
         reply = await asker.request("berth.lane.1.api.acme.echo", b"in time", timeout_s=ANSWER_S)
         assert reply.data == b"in time"
         assert done == [b"in time"]
