@@ -105,6 +105,7 @@ class Shell:
             filter_,
             handle,
             concurrency=self._ctx.settings.concurrency,
+            most_put_off=0,  # none behind one that is not due is due
         )
 
     async def _tell_health(self) -> None:

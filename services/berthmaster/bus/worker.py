@@ -104,8 +104,11 @@ class Worker:
         ack_wait_s: float = ACK_WAIT_S,
         handler_limit_s: float = HANDLER_LIMIT_S,
         from_now: bool = False,
+        most_put_off: int = 1000,
     ) -> None:
-        """``from_now``: of a consumer that is new, nothing that the stream has already."""
+        """``from_now``: of a consumer that is new, nothing that the stream has already.
+        ``most_put_off``: messages that are delivered and not finished, those that wait for their
+        time included; the server delivers no others meanwhile."""
         self._conn = conn
         self._service = service
         self._stream = stream
@@ -117,6 +120,7 @@ class Worker:
         self._ack_wait_s = ack_wait_s
         self._handler_limit_s = handler_limit_s
         self._from_now = from_now
+        self._most_put_off = most_put_off
         self._asked = 0  # messages asked for and not yet received
         self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
         self._failures = _Counts()
@@ -174,7 +178,7 @@ class Worker:
             "ack_policy": "explicit",
             "ack_wait": int(self._ack_wait_s * _NS),
             "deliver_policy": "new" if self._from_now else "all",
-            "max_ack_pending": max(1000, 4 * self._concurrency),
+            "max_ack_pending": max(self._most_put_off, 4 * self._concurrency),
             "max_waiting": 512,
             "filter_subject": self._filter,
         }
