@@ -194,8 +194,10 @@ async def test_the_fleets_log_goes_on_over_a_kill_of_the_server(server: Server) 
     async with connected(server.url, replicas=1) as conn:
         for number in range(1, 51):
             await patiently(
-                lambda n=number: conn.request(alive_subject("c0"), b"%d" % n, timeout_s=ANSWER_S)
-            )  # type: ignore[misc]
+                lambda n=number: conn.request(  # type: ignore[misc]
+                    alive_subject("c0"), b"%d" % n, timeout_s=ANSWER_S
+                )
+            )
             if number % 20 == 0:
                 server.kill()
                 server.start()

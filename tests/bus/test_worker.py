@@ -34,10 +34,10 @@ def work(conn: Connection, handle: Callable[[Recorded], Awaitable[None]], **more
 async def put(conn: Connection, *names: str) -> None:
     for name in names:
         await patiently(
-            lambda name=name: conn.request(
+            lambda name=name: conn.request(  # type: ignore[misc]
                 subjects.queue_setting(name), name.encode(), timeout_s=ANSWER_S
             )
-        )  # type: ignore[misc]
+        )
 
 
 async def pending(conn: Connection) -> tuple[int, int]:
