@@ -20,6 +20,7 @@ from berthmaster.bus.requests import GRACE_S
 from berthmaster.bus.streams import LEASES, ensure_streams
 from berthmaster.client.client import TRY_TIMEOUT_S
 from berthmaster.gateway.effects import UNKNOWN_PAUSE_S
+from berthmaster.gateway.settings import GatewaySettings
 from berthmaster.messages.api import Refusal, SubmitReply
 from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.health import Health
@@ -74,7 +75,8 @@ async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
     supervisor = Supervisor(change)
     await supervisor.start([ServerChild(server=server)], timeout_s=ANSWER_S)
     try:
-        async with client(server.url) as conn, gateway(server.url) as ctx:
+        own = {"settle_limit_s": GatewaySettings().settle_limit_s}
+        async with client(server.url) as conn, gateway(server.url, **own) as ctx:
             reply = await submit(conn, "before")
             assert isinstance(reply, SubmitReply)
 
