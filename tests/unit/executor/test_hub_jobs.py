@@ -9,6 +9,7 @@ import pytest
 
 from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.errors import NoAnswer
+from berthmaster.executor import logs
 from berthmaster.executor.cluster_protocol import Attempt, PodEvent, PodsRunning
 from berthmaster.executor.hub_jobs import HubJobs
 from berthmaster.executor.hub_words import HubWords
@@ -25,7 +26,7 @@ from berthmaster.messages.door import (
 )
 from berthmaster.messages.families import encode
 from berthmaster.messages.workload import Checkpoint, Checkpointed, Progress, Progressed
-from tests.support.patience import hang_s
+from tests.support.patience import NEVER_S, hang_s
 from tests.unit.executor.little_api import LittleApi
 from tests.unit.executor.test_progress import Quiet
 from tests.unit.kubernetes.stage import Lines
@@ -151,6 +152,11 @@ class Bench:
     async def look(self) -> None:
         """At what it has written, now."""
         await self.progress._look(self.progress._watched[TRAIN])
+
+
+@pytest.fixture(autouse=True)
+def ends_are_read_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "END_LIMIT_S", NEVER_S)
 
 
 def bench(story: Callable[[Bench], Awaitable[None]], **works: HubWork) -> None:

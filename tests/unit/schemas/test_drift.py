@@ -255,6 +255,8 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "parse_log_chunks",
         "kinds_in_lanes",
         "without_lanes",
+        "covers",
+        "jetstream",
     }
     readers |= {"is_decision", "is_archived_story", "cell_of"}
     buckets = {"archive", "archived_decision"}  # which of them is archived_stories' and …decisions'
