@@ -76,6 +76,9 @@ class Shape:
         self.asks: Final = asks
         self.key: Final = _SHAPE_ENCODER.encode(asks)
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "Shape":
+        return self  # never changed
+
 
 def shape_of(request: JobRequest) -> Shape:
     """Return the shape of a request."""
