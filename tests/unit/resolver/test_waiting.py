@@ -1,5 +1,6 @@
 """The lines of those who wait: what leaves them leaves nothing behind."""
 
+from berthmaster.engine.fleet.needs import shape_of
 from berthmaster.engine.queueing.lines import MAX_STALE, Line
 from berthmaster.engine.queueing.order import Rank
 from berthmaster.lifecycle.workload import key
@@ -9,7 +10,8 @@ PLACE = Rank(due_at_s=0.0)
 
 
 def test_a_line_behind_a_first_that_never_goes_does_not_grow_with_those_who_give_up() -> None:
-    line = Line(("default", b"", None, 1), job("stuck"))
+    stuck = job("stuck")
+    line = Line(("default", b"", None, 1), stuck, shape_of(stuck))
     line.add(key("team", "stuck"), (0, 0, PLACE, 1))
     for number in range(2, 5000):
         name = key("team", f"j{number}")
