@@ -73,11 +73,9 @@ class Shape:
     __slots__ = ("asks", "key")
 
     def __init__(self, asks: Asks) -> None:
-        self.asks: Final = asks
-        self.key: Final = _SHAPE_ENCODER.encode(asks)
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Shape":
-        return self  # never changed
+        # Not Final, though nobody sets them again: the fork of a resolver fills in a compiled copy.
+        self.asks = asks
+        self.key = _SHAPE_ENCODER.encode(asks)
 
 
 def shape_of(request: JobRequest) -> Shape:
