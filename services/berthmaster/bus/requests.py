@@ -299,8 +299,11 @@ class PatientClient(NatsClient):
         """Everything that waits, unless the system takes no more at present: then the library's own
         flusher waits until it does."""
         self._is_write_due = False
-        if not (self._pending and self.is_connected):
+        if not self.is_connected:
             return  # whoever connects sends what waits
+        if not self._pending:  # a ping, which the library counts here and writes by itself
+            self._pending_data_size = 0
+            return
         writer = getattr(self._transport, "_io_writer", None)
         if writer is None or writer.transport.get_write_buffer_size() > WRITE_AHEAD_BYTES:
             if self._flush_queue is not None and self._flush_queue.empty():
