@@ -126,7 +126,7 @@ class Requests:
         try:
             msg = await self._sent(question, limit_s)
         except (asyncio.CancelledError, TimeoutError):
-            if question.answer.cancelled():
+            if _was_unanswered(question.answer):
                 self._window.late(question.token, key, limit_s)
             else:
                 self._window.failed()  # it was not sent yet, or the answer came at that moment
@@ -181,6 +181,13 @@ class Requests:
             asked.answer.set_result(
                 Msg(self._nc, subject.decode("utf-8", "replace"), reply.decode(), body, told)
             )
+
+
+def _was_unanswered(answer: "asyncio.Future[Msg]") -> bool:
+    """Whether the question was sent, and nobody waits for its answer any more."""
+    if not answer.done():
+        return False  # it was not sent yet
+    return answer.cancelled() or isinstance(answer.exception(), TimeoutError)
 
 
 def _end_unanswered(answer: "asyncio.Future[Msg]") -> None:
