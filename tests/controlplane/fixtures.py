@@ -54,6 +54,7 @@ def namespace(planes: Planes) -> Iterator[str]:
     yield name
     planes.mend()
     for plane in planes:
-        if plane.audit.touched(name, since=marks[plane.name]):
+        is_touched = plane.audit.touched(name, since=marks[plane.name])
+        if is_touched and plane.api.find(f"/api/v1/namespaces/{name}") is not None:
             plane.api.delete(f"/api/v1/namespaces/{name}")
             plane.api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds=0)
