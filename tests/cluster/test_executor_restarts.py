@@ -274,7 +274,8 @@ async def test_job_that_ended_and_was_cleaned_up_while_nobody_looked_is_not_run_
             return not await asyncio.to_thread(berlin.pods)
 
         await eventually(without_pods)
-        assert worker.api.get(path)["metadata"]["finalizers"] == [labels.FINALIZER]
+        # The garbage collector's own may still be there, too.
+        assert labels.FINALIZER in worker.api.get(path)["metadata"]["finalizers"]
         berlin.start()
         await berlin.until("train", ending)
         await berlin.clean()
