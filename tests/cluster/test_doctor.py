@@ -241,7 +241,8 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
                 if each.where == worker.name and "may not:" in each.what
             ]
             lacks = [right.split()[1] for right in found.what.partition(": ")[2].split(", ")[:6]]
-            assert lacks == [*["jobs.batch"] * 3, "services", "services", "pods/log"]
+            own = f"namespaces/{namespace}"
+            assert lacks == [*["jobs.batch"] * 3, "services", "services", own]
             assert "apply -k" not in found.change
             asyncio.run(carry_out(Report(mode="observe", ready=False, findings=[found]), "may"))
             report = asyncio.run(look(planes, as_self=False))
@@ -365,7 +366,8 @@ def test_accounts_that_are_not_there_yet_lack_every_right_and_a_stranger_sees_li
         )
         assert seen.hub is not None
         assert (seen.hub.unreachable, seen.hub.version[:3]) == ("", "v1.")
-        assert "clusterqueues (these credentials may not)" in seen.hub.unread
+        unread = "clusterqueues.kueue.x-k8s.io (these credentials may not)"
+        assert unread in seen.hub.unread
 
     asyncio.run(whole())
 
