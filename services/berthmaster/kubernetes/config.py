@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ EXEC_VERSIONS: Final = (
     "client.authentication.k8s.io/v1beta1",
 )
 
+_READING = threading.Lock()
+
 
 @dataclass(frozen=True, repr=False)
 class Access:
@@ -65,7 +68,14 @@ class Access:
 async def from_kubeconfig(path: Path | None = None, context: str = "") -> Access:
     """Access by a kubeconfig file; without a path, by those that $KUBECONFIG names, or else
     ~/.kube/config; without a context, by the current one. Raises BadConfig."""
-    return await asyncio.to_thread(_from_files, path, context)
+    return await asyncio.to_thread(_one_at_a_time, path, context)
+
+
+def _one_at_a_time(path: Path | None, context: str) -> Access:
+    """Several contexts are read at once by `berth up`. Two threads that were the first to import
+    the library and to decode a type ended the process by a segmentation fault in the decoder."""
+    with _READING:
+        return _from_files(path, context)
 
 
 def from_kubeconfig_bytes(
