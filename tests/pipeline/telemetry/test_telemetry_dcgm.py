@@ -147,7 +147,9 @@ def test_an_unchanged_page_gives_the_same_readings_and_a_changed_one_new_ones(
 ) -> None:
     source = DcgmSource(url=one.url, node="n1", timeout_s=5.0)
     first = source.read(0.0)
-    assert source.read(1.0) is first
+    again = source.read(1.0)
+    assert again == first
+    assert source.read(1.5) is again
     one.body = page((labels(), A100 | {"DCGM_FI_DEV_GPU_TEMP": 77}))
     ((_, gpus, *_),) = source.read(2.0)
     assert gpus[0].temperature_c == 77
