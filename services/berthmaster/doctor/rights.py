@@ -37,6 +37,11 @@ def _read(group: str, *resources: str, namespace: str = "", why: str = "") -> li
     ]
 
 
+def _identity(why: str) -> Right:
+    """To read the UID by which an API server is known."""
+    return Right(verb="get", group="", resource="namespaces", name="kube-system", why=why)
+
+
 def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
     """Of the hub's service account; what dispatching writes only in the namespaces named."""
     seen = "to see what Kueue does"
@@ -47,15 +52,7 @@ def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
         why=seen,
     )
     rights += _read("batch", "jobs", why="to see what a Workload is for")
-    rights.append(
-        Right(
-            verb="get",
-            group="",
-            resource="namespaces",
-            name="kube-system",
-            why="to tell this hub from others",
-        )
-    )
+    rights.append(_identity("to tell this hub from others"))
     writes = {"observe": (), "order": _ORDER, "dispatch": _DISPATCH}[mode]
     places = namespaces if mode == "dispatch" else ("",)
     rights += [
@@ -78,15 +75,7 @@ def agent_rights(
     are served."""
     seen = "to report what is free"
     rights = _read("", "nodes", "pods", why=seen)
-    rights.append(
-        Right(
-            verb="get",
-            group="",
-            resource="namespaces",
-            name="kube-system",
-            why="to tell this cluster from others",
-        )
-    )
+    rights.append(_identity("to tell this cluster from others"))
     queues = ("clusterqueues", "cohorts", "localqueues", "resourceflavors", "workloads")
     rights += _read(_KUEUE, *queues, why="to report quota")
     rights += _read("batch", "jobs", why="to tell what the GPUs of each job do")
