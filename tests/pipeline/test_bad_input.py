@@ -432,7 +432,8 @@ async def test_a_score_that_is_no_number_is_a_dead_letter(bad: Rig) -> None:
 
         async def buried() -> bool:
             letters = (await berth.dead())[before:]
-            return {letter.letter.service for letter in letters} == {"dashboard", "resolver"}
+            found = {letter.letter.service for letter in letters}
+            return found == {"dashboard", "resolver", "scorer"}
 
         await until(buried)
         letters = (await berth.dead())[before:]
