@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.log import parse_time_s
+from berthmaster.bus.log import message_of
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.recorded import Recorded
@@ -176,10 +176,6 @@ class DirectSession:
 
 
 def _recorded(headers: dict[str, str], data: bytes) -> Recorded:
-    return Recorded(
-        headers["Nats-Subject"],
-        int(headers["Nats-Sequence"]),
-        parse_time_s(headers["Nats-Time-Stamp"]),
-        data,
-        int(headers.get("Nats-Num-Pending", 0)),
-    )
+    found = message_of(headers, data)
+    pending = int(headers.get("Nats-Num-Pending", 0))
+    return Recorded(found.subject, found.sequence, found.stored_at_s, found.data, pending)

@@ -8,7 +8,7 @@ sequence (then it was not, and is tried again), or somebody else's (then it neve
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -92,6 +92,16 @@ class Message(msgspec.Struct, frozen=True):
     sequence: int
     stored_at_s: float
     data: bytes
+
+
+def message_of(headers: Mapping[str, str], data: bytes) -> Message:
+    """Return a message as a batch of DIRECT.GET brings it: what else is known is in its headers."""
+    return Message(
+        headers["Nats-Subject"],
+        int(headers["Nats-Sequence"]),
+        parse_time_s(headers["Nats-Time-Stamp"]),
+        data,
+    )
 
 
 async def last_message(

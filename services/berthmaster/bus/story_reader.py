@@ -15,7 +15,7 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NoAnswer
-from berthmaster.bus.log import GET_TIMEOUT_S, EventLog, Message, parse_time_s
+from berthmaster.bus.log import GET_TIMEOUT_S, EventLog, Message, message_of
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.streams import WORKLOADS
@@ -86,7 +86,7 @@ class StoryReader:
         async def each(msg: Msg) -> None:
             headers = msg.headers or {}
             if "Nats-Subject" in headers:
-                message = _message(headers, msg.data)
+                message = message_of(headers, msg.data)
                 try:
                     place = subjects.parse_workload_event(message.subject)
                 except subjects.SubjectError:
@@ -130,12 +130,3 @@ class StoryReader:
                 await subscription.unsubscribe()
             except (nats_errors.Error, OSError):
                 pass  # the connection is gone, and the subscription with it
-
-
-def _message(headers: dict[str, str], data: bytes) -> Message:
-    return Message(
-        headers["Nats-Subject"],
-        int(headers["Nats-Sequence"]),
-        parse_time_s(headers["Nats-Time-Stamp"]),
-        data,
-    )
