@@ -120,7 +120,7 @@ def test_the_secret_goes_to_standard_output_only_when_asked(tmp_path: Path) -> N
     [
         (("add", "x", "--url", "nats://h:1"), "right is tls://HOST:PORT; never in plain text"),
         (("add", "x", "--url", "tls://h:1"), "certificate is for localhost, 127.0.0.1, hub.test"),
-        (("add", "x", "--namespaces", " ,"), "right is at least one, such as ml"),
+        (("add", "x", "--namespaces", " ,"), "member [0] is empty; right is A,B"),
         (("add", ""), "an empty name cannot stand in a subject"),
         (("remove", "x"), "no cluster 'x' has a key here; those that have: berlin"),
     ],
