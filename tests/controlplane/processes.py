@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from berthmaster.runtime.children import dying_with_this_process
 from tests.support import warm
-from tests.support.patience import Hung, hang_s, wait_until
+from tests.support.patience import HANG_S, Hung, hang_s, wait_until
 
 _LAST_LINES: Final = 6
 _LAST_BYTES: Final = 32 * 1024
@@ -151,7 +151,7 @@ class Process:
         except OSError as error:
             raise Failed(f"{self.name}: {error}") from error
 
-    def wait_ready(self, ready: Callable[[], bool]) -> None:
+    def wait_ready(self, ready: Callable[[], bool], *, hang_s: float = HANG_S) -> None:
         """Until `ready` says so. Raises Failed; what the program said last is in the text."""
 
         def settled() -> bool:
@@ -160,7 +160,7 @@ class Process:
             return ready()
 
         try:
-            wait_until(settled, f"{self.name} ready")
+            wait_until(settled, f"{self.name} ready", hang_s=hang_s)
         except Hung as late:
             raise Failed(f"{late}: {self.last_words()}") from None
 

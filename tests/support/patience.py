@@ -113,11 +113,12 @@ def wait_until(
     *,
     moves: Callable[[], object] | None = None,
     poll_s: float = 0.0,
+    hang_s: float = HANG_S,
 ) -> T:
     """Ask until the answer is true, and return the answer. Raises Hung.
 
     ``poll_s`` is the least pause between two looks, for looks that are expensive."""
-    patience = Patience(what or ask, moves=moves)
+    patience = Patience(what or ask, moves=moves, hang_s=hang_s)
     while not (answer := ask()):
         patience.look()
         time.sleep(max(poll_s, patience.pause_s))

@@ -125,6 +125,10 @@ class Watch:
         surely = reflector.absent_for_s(self.now()) >= self._sure_s
         return surely and self.watched[name].optional
 
+    def excused(self, name: str) -> bool:
+        """Whether the service is ready without a mirror of this kind."""
+        return self.lacks(name)
+
     @property
     def lacking(self) -> list[str]:
         """All that the server lacks."""
@@ -145,10 +149,10 @@ class Watch:
         """Health and metrics as of now."""
         now_s = self.now()
         for name, reflector in self.reflectors.items():
-            lacks = self.lacks(name)
-            good = lacks or (reflector.caught_up and not reflector.trouble)
+            excused = self.excused(name)
+            good = excused or (reflector.caught_up and not reflector.trouble)
             why = reflector.trouble or "not listed yet"
-            self._ctx.health.ready(f"mirror of {name}", good, why, note=why if lacks else "")
+            self._ctx.health.ready(f"mirror of {name}", good, why, note=why if excused else "")
             self._objects.labels(name).set(len(reflector.objects))
             self._bad.labels(name).set(len(reflector.unreadable))
             self._lists.labels(name).set(reflector.lists)

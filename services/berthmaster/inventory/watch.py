@@ -50,6 +50,14 @@ class FactWatch(Watch):
         denied = one.deniable and reflector.denied_for_s(self.now()) > 0
         return one.optional and (reflector.absent or denied)
 
+    def excused(self, name: str) -> bool:
+        """Whether the service is ready without a mirror of this kind: the cluster's profile names
+        each optional kind that cannot be listed."""
+        return self.lacks(name) or (self.watched[name].optional and self._is_unlisted(name))
+
+    def _is_unlisted(self, name: str) -> bool:
+        return any(one.name == shown(self.watched[name]) for one in self.unlisted())
+
     def unreadable_keys(self) -> dict[str, list[Key]]:
         """Of each kind, what cannot be read at present."""
         found: dict[str, list[Key]] = {}
@@ -70,10 +78,9 @@ class FactWatch(Watch):
     @property
     def ready(self) -> bool:
         """Whether it is known of every kind what there is, or why that cannot be known."""
-        unlisted = {one.name for one in self.unlisted()}
         return all(
-            self.has(name) or self.lacks(name) or self._is_denied(name) or shown(one) in unlisted
-            for name, one in self.watched.items()
+            self.has(name) or self.lacks(name) or self._is_denied(name) or self._is_unlisted(name)
+            for name in self.watched
         )
 
     def _is_denied(self, name: str) -> bool:

@@ -219,6 +219,10 @@ def test_kind_that_answers_an_error_is_unlisted_and_keeps_nobody_waiting(
             assert f"the conversion webhook is away ({code} {reason}" in one.why
             assert watch.ready
             assert bool(watch.live()) is not optional  # no sign of life without what is needed
+            watch.show()
+            parts: Any = watch._ctx.health.readiness()[1]["parts"]
+            found = parts["mirror of gadgets"]
+            assert (found["ok"], one.why in str(found)) == (optional, True)
             stage.gadgets = lambda: None
             await until(lambda: not watch.unlisted(), 30)
             assert watch.ready
