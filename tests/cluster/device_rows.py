@@ -51,21 +51,27 @@ def _register() -> str:
     return json.dumps(T4)
 
 
-WHOLE: Final = {"gpus": (0, 1), "gpu_milli": 1000}
+def _both(first: int) -> dict[str, Any]:
+    """What a pod with both GPUs of a node uses. Each maker has indices of its own."""
+    return {"gpus": (first, first + 1), "gpu_milli": 1000}
+
+
+# Of a GPU that is had in pieces only, 1 milli is withheld: nothing takes it as a whole one.
+QUARTER: Final = {"gpus": (0,), "gpu_milli": 249}
 ROWS: Final = (
     Row(
         How.WHOLE,
         _labelled(gpu_node("nvidia", gpus=2)),
         {"gpus": 2},
         {"nvidia.com/gpu": "2"},
-        WHOLE,
+        _both(0),
     ),
     Row(
         How.WHOLE,
         _node("amd", {"amd.com/gpu": "2"}, labels={"amd.com/gpu.product-name": "MI210"}),
         {"gpus": 2, "gpu_resource": "amd.com/gpu"},
         {"amd.com/gpu": "2"},
-        WHOLE,
+        _both(64),
     ),
     *(
         Row(
@@ -73,9 +79,9 @@ ROWS: Final = (
             _node(name, {f"gpu.intel.com/{name}": "2"}),
             {"gpus": 2, "gpu_resource": f"gpu.intel.com/{name}"},
             {f"gpu.intel.com/{name}": "2"},
-            WHOLE,
+            _both(first),
         )
-        for name in ("i915", "xe")
+        for name, first in (("i915", 128), ("xe", 192))
     ),
     Row(
         How.TPU,
@@ -101,7 +107,7 @@ ROWS: Final = (
         _labelled(shared_node("turns", gpus=1, replicas=4)),
         {"gpus": 1, "gpu_milli": 250},
         {"nvidia.com/gpu.shared": "1"},
-        {"gpus": (0,), "gpu_milli": 250},
+        QUARTER,
     ),
     Row(
         How.SHARED,
@@ -112,7 +118,7 @@ ROWS: Final = (
         ),
         {"gpus": 1, "gpu_milli": 250},
         {"nvidia.com/turns": "1"},
-        {"gpus": (0,), "gpu_milli": 250},
+        QUARTER,
     ),
     Row(
         How.LIMIT,
