@@ -62,7 +62,7 @@ async def until(client: Client, name: str, *states: str) -> WorkloadView:
         view = (await client.get(name)).workload
         if view.state in states:
             return view
-        patience.look(await client.why(name))
+        patience.look(view)
         await asyncio.sleep(0.1)
 
 
