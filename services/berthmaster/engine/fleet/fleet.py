@@ -328,8 +328,7 @@ class Fleet:
             for resource, number in pieces:
                 if resource in there:
                     self.arrays.pieces[resource][slot] -= sign * number
-        plain_part = not gpu_memory_mib and self.report_at(slot).fractions
-        if gpu_milli == WHOLE or plain_part:
+        if gpu_milli == WHOLE or (not gpu_memory_mib and self.report_at(slot).fractions):
             self._shift(slot, sign * cpu_milli, sign * memory_mib, gpus, sign * gpu_milli)
             return
         self._shift(slot, sign * cpu_milli, sign * memory_mib, (), 0)

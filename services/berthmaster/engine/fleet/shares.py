@@ -160,6 +160,8 @@ def charged_milli(
     """
     if part.milli >= _GPU_MILLI or not fractions:
         return _GPU_MILLI
+    if not shares and not part.memory_mib:
+        return part.milli  # of most requests: no need to look further
     if index is not None and any(share.gpus for share in shares):
         shares = [share for share in shares if not share.gpus or index in share.gpus]
     share = enough(shares, part)

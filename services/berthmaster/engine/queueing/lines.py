@@ -10,7 +10,7 @@ import heapq
 import math
 from typing import Final
 
-from berthmaster.engine.fleet.needs import Shape, shape_of
+from berthmaster.engine.fleet.needs import Shape, shape_of, wants_fraction
 from berthmaster.engine.queueing.order import Rank
 from berthmaster.engine.queueing.queues import Ask, ask_of
 from berthmaster.lifecycle.sizes import least_request
@@ -31,6 +31,7 @@ class Line:
         "ask",
         "blocked_at",
         "charged",
+        "has_fractions",
         "id",
         "left_alone",
         "looked",
@@ -47,6 +48,7 @@ class Line:
         self.request = request  # of any member: for its shape, all are alike
         self.shape = shape
         self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
+        self.has_fractions = any(map(wants_fraction, request.pod_sets))
         # Layout of the fleet, and what one of it is charged there: of jobs with parts of GPUs.
         self.charged: tuple[int, Ask] | None = None
         self.members: dict[Key, Order] = {}

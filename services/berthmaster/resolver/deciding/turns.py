@@ -242,7 +242,9 @@ class Turns:
                 places.append((place, queue.share.queue))
         order, _, key, line = queue.heads[0]
         held_milli = self._held_milli(line, key)
-        ask = self._know.derived.ask_in(line)._replace(held_milli=held_milli)
+        ask = self._know.derived.ask_in(line)
+        if held_milli:
+            ask = ask._replace(held_milli=held_milli)
         return Turn(
             line,
             key,

@@ -9,7 +9,7 @@ open again, or put jobs into another order; it says nothing new about the world.
 from collections.abc import Mapping
 
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import shape_of, wants_fraction
+from berthmaster.engine.fleet.needs import Shape, shape_of, wants_fraction
 from berthmaster.engine.fleet.shares import Charges
 from berthmaster.engine.queueing.affordable import affordable
 from berthmaster.engine.queueing.due_order import DueOrder, Saw
@@ -95,26 +95,29 @@ class Derived(FleetDerived):
         """What a request is charged with at least, on the nodes that there are."""
         if not any(map(wants_fraction, request.pod_sets)):
             return ask_of(request)
-        return ask_of(request, self._charges(request).__getitem__)
+        return ask_of(request, self._charges(request, shape_of(request)).__getitem__)
 
     def ask_in(self, line: Line) -> Ask:
         """What the least of each job of a line is charged with, on the nodes that there are."""
-        if not any(map(wants_fraction, line.request.pod_sets)):
+        if not line.has_fractions:
             return line.ask
-        self._fleet.arrange()
-        if line.charged is None or line.charged[0] != self._fleet.layout:
-            line.charged = self._fleet.layout, self.ask(least_request(line.request))
+        fleet = self._fleet
+        fleet.arrange()
+        if line.charged is None or line.charged[0] != fleet.layout:
+            least = least_request(line.request)
+            shape = line.shape if least is line.request else shape_of(least)
+            line.charged = fleet.layout, ask_of(least, self._charges(least, shape).__getitem__)
         return line.charged[1]
 
     def within(self, request: JobRequest, left: Mapping[str, int]) -> JobRequest | None:
         """The request without places that charge more than is left; None if there are no others."""
-        charges = self._charges(request)
+        charges = self._charges(request, shape_of(request))
         ask = ask_of(request, charges.__getitem__)
         return affordable(request, ask, charges, left, self.ledger.models())
 
-    def _charges(self, request: JobRequest) -> list[Charges]:
+    def _charges(self, request: JobRequest, shape: Shape) -> list[Charges]:
         """What nodes charge for parts of GPUs, by pod set."""
-        fleet, shape = self._fleet, shape_of(request)
+        fleet = self._fleet
         fleet.arrange()
         return [
             self.suitables.of(fleet, shape, number).charges
