@@ -14,7 +14,7 @@ import hashlib
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -33,9 +33,7 @@ KEPT: Final = {  # stream -> subjects
     DEAD: [subjects.ALL_DEAD],
     ARCHIVE: [subjects.ALL_ARCHIVE],
 }
-REPUBLISHED: Final = {
-    WORKLOADS: {"src": subjects.ALL_WORKLOADS, "dest": subjects.ALL_EVENTS}
-}
+REPUBLISHED: Final = {WORKLOADS: {"src": subjects.ALL_WORKLOADS, "dest": subjects.ALL_EVENTS}}
 ROUTES: Final = ("subjects", "republish", "mirror", "sources", "subject_transform")
 SEGMENT_BYTES: Final = 16 * 1024 * 1024  # from which a writer begins the next segment
 MAX_SEGMENT_BYTES: Final = SEGMENT_BYTES + 65 * 1024 * 1024  # with a largest message behind them
