@@ -95,7 +95,7 @@ def _cell(value: object) -> str:
 
 
 def cell_text(text: str) -> str:
-    """A text for a cell of CSV. What a spreadsheet would take for a formula becomes a text, and what
-    could steer a terminal its escape: names come from anybody."""
+    """A text for a cell of CSV. What a spreadsheet would take for a formula becomes a text. What
+    could steer a terminal becomes its escape: names come from anybody."""
     shown = visible(text)
     return f"'{shown}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else shown
