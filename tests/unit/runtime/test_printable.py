@@ -64,7 +64,7 @@ def test_output_of_a_command_is_printable(monkeypatch: pytest.MonkeyPatch) -> No
     Output(as_json=False).say(SEEN)
     complain(SEEN)
     out.flush()
-    for text in (out.buffer.getvalue().decode(), err.getvalue()):  # type: ignore[attr-defined]
+    for text in (out.buffer.getvalue().decode(), err.getvalue()):
         assert text
         assert steers(text) == ""
 
