@@ -14,6 +14,7 @@ from berthmaster.bus import claims
 from berthmaster.bus.keys import (
     DEFAULT_USERS,
     KeysError,
+    WasRemoved,
     account_jwts,
     account_key,
     creds_file,
@@ -22,6 +23,7 @@ from berthmaster.bus.keys import (
     make_keys,
     remove_user,
     removed_accounts,
+    removed_tenants,
     server_config,
     sign_user,
 )
@@ -128,11 +130,23 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     until = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
     assert until >= claims.decoded(old.jwt)["iat"]
 
-    again = sign_user(tmp_path, "tenant.acme", days=1)
+    # Its jobs go by the name, so no command makes a key for the name by accident.
+    assert removed_tenants(tmp_path) == {"acme"}
+    for come_back in (
+        lambda: sign_user(tmp_path, "tenant.acme", days=1),
+        lambda: sign_user(tmp_path, "viewer.acme", days=1),
+        lambda: make_keys(tmp_path, ["tenant.acme"]),
+    ):
+        with pytest.raises(WasRemoved, match="reads the jobs, history and Secrets of that one"):
+            come_back()
+    make_keys(tmp_path, ["gateway"])
+    assert set(account_jwts(tmp_path)) == {"STREAMS", "CORE", "SYS"}
+
+    again = sign_user(tmp_path, "tenant.acme", days=1, again=True)
     said = claims.decoded(account_jwts(tmp_path)["T_acme"])
     assert (said["sub"], said["nats"]["revocations"]) == (key, {"*": until})
     assert claims.decoded(again.jwt)["iat"] > until
-    assert removed_accounts(tmp_path) == {}
+    assert (removed_accounts(tmp_path), removed_tenants(tmp_path)) == ({}, set())
 
     # And what it came back with is revoked when it goes again, be it in the same second.
     remove_user(tmp_path, "tenant.acme")

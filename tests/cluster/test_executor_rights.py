@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
@@ -15,11 +15,12 @@ from tests.controlplane.api import Api, ApiError, documents
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.support.patience import hang_s, until
+from tests.support.patience import hang_s, until, wait_until
 
 ROLE: Final = (
     Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
 )
+POLICY: Final = ROLE.with_name("executor-policy.yaml")
 ACCOUNT: Final = "berth-agent"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -77,7 +78,7 @@ def with_its_role(plane: Plane, namespace: str) -> str:
     """A token of an account that has the Role there, and nothing else."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     plane.api.create(path, {"metadata": {"name": ACCOUNT}})
-    plane.apply(documents(ROLE))
+    plane.apply(documents(ROLE, POLICY))
     plane.api.create(
         f"{RBAC}/namespaces/{namespace}/rolebindings",
         {
@@ -134,6 +135,61 @@ def test_its_role_allows_nothing_else(planes: Planes, namespace: str) -> None:
     assert answer(api, "GET", f"/apis/batch/v1/namespaces/{namespace}/jobs") == 200
     assert answer(api, "GET", f"/api/v1/namespaces/{namespace}/pods") == 200
     assert answer(api, "GET", f"/api/v1/namespaces/{namespace}") == 200
+
+
+def headless(name: str, **spec: object) -> dict[str, Any]:
+    """A Service as the executor makes it, with other members of its spec."""
+    selector = {"berthmaster.io/tenant": "acme", "berthmaster.io/workload": "train"}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {"clusterIP": "None", "selector": selector} | spec,
+    }
+
+
+def test_its_services_take_no_traffic_of_the_cluster(planes: Planes, namespace: str) -> None:
+    worker = planes.workers[0]
+    api = worker.api_for(token=with_its_role(worker, namespace))
+    path = f"/api/v1/namespaces/{namespace}/services"
+
+    def refused(service: dict[str, Any]) -> str:
+        try:
+            api.create(path, service, dryRun="All")
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    ports = [{"port": 443}]
+    ownerless = headless("g-train")
+    ownerless["metadata"]["ownerReferences"] = []
+    # A policy counts some moments after it was made.
+    wait_until(
+        lambda: "no address" in refused(headless("g-x", externalIPs=["1.1.1.1"])), "it counts"
+    )
+    assert refused(headless("g-train")) == ""
+    for service, words in (
+        (headless("g-train", clusterIP="", ports=ports), "no address of any kind"),
+        (headless("g-train", ports=ports), "no address of any kind"),
+        (headless("g-train", clusterIP="", type="NodePort", ports=ports), "no address of any kind"),
+        (
+            headless("g-train", clusterIP="", type="LoadBalancer", ports=ports),
+            "no address of any kind",
+        ),
+        (
+            headless("g-train", clusterIP="", type="ExternalName", externalName="evil.example"),
+            "no address of any kind",
+        ),
+        (headless("kubernetes"), "is called g-JOB"),
+        (ownerless, "is called g-JOB"),
+        (headless("g-train", selector={"app": "database"}), "selects the pods of one workload"),
+        (headless("g-train", selector=None), "selects the pods of one workload"),
+    ):
+        assert words in refused(service), service
+    # Others make Services as before.
+    other = headless("db", clusterIP="", ports=ports, selector={"app": "db"})
+    worker.api.create(path, other, dryRun="All")
 
 
 @story

@@ -21,7 +21,7 @@ from berthmaster.messages.placement import Target
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
 from tests.controlplane import frameworks
-from tests.controlplane.api import documents
+from tests.controlplane.api import ApiError, documents
 from tests.controlplane.build import Unavailable
 from tests.controlplane.planes import Planes
 from tests.support import warm
@@ -338,3 +338,87 @@ def test_the_role_beside_karmada_allows_nothing_but_holding_and_letting_go(plane
     assert not may("list", "", "secrets")
     assert not may("get", "", "secrets")
     assert not may("delete", policy, "overridepolicies")
+
+
+def override(namespace: str, **changes: Any) -> dict[str, Any]:
+    """An OverridePolicy as the service makes it, with other members."""
+    path = "/spec/template/metadata/labels/berthmaster.io~1tenant"
+    label = {"path": path, "operator": "add", "value": "acme"}
+    owner = {"apiVersion": "work.karmada.io/v1alpha2", "kind": "ResourceBinding"}
+    return {
+        "apiVersion": "policy.karmada.io/v1alpha1",
+        "kind": "OverridePolicy",
+        "metadata": {
+            "name": "train",
+            "namespace": namespace,
+            "ownerReferences": [owner | {"name": "train-job", "uid": "u"}],
+        },
+        "spec": {
+            "resourceSelectors": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train"}],
+            "overrideRules": [{"overriders": {"plaintext": [label]}}],
+        }
+        | changes,
+    }
+
+
+def plaintext(path: str, operator: str = "add", value: Any = "x") -> dict[str, Any]:
+    """A spec's rules that change one place."""
+    one = {"path": path, "operator": operator, "value": value}
+    return {"overrideRules": [{"overriders": {"plaintext": [one]}}]}
+
+
+def test_its_override_policies_add_labels_of_ours_and_nothing_else(
+    planes: Planes, namespace: str
+) -> None:
+    """The right to make them reaches all namespaces, so a policy says which ones."""
+    define(planes)
+    api = planes.hub.api_for(USER)
+    path = f"/apis/policy.karmada.io/v1alpha1/namespaces/{namespace}/overridepolicies"
+    labels = "/spec/template/metadata/labels/"
+    job = {"apiVersion": "batch/v1", "kind": "Job"}
+    image = {"imageOverrider": [{"component": "Registry", "operator": "replace", "value": "evil"}]}
+    command = {"commandOverrider": [{"containerName": "main", "operator": "add", "value": ["x"]}]}
+
+    def refused(policy: dict[str, Any]) -> str:
+        try:
+            api.create(path, policy, dryRun="All")
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    foreign = override(namespace)
+    foreign["metadata"]["ownerReferences"][0]["kind"] = "ConfigMap"
+    ownerless = override(namespace)
+    ownerless["metadata"]["ownerReferences"] = []
+    adds, selects, owned = "adds labels berthmaster.io/", "selects one object", "has one owner"
+    spec = "/spec/template/spec/containers/0/image"
+    # A policy counts some moments after it was made.
+    wait_until(lambda: adds in refused(override(namespace, **plaintext(spec))), "it counts")
+    assert refused(override(namespace)) == ""
+    for policy, words in (
+        (override(namespace, **plaintext(spec, "replace")), adds),
+        (override(namespace, **plaintext(labels + "app")), adds),
+        (override(namespace, **plaintext(labels + "berthmaster.io~1tenant", "remove")), adds),
+        (override(namespace, **plaintext(labels + "berthmaster.io~1x/../../../spec")), adds),
+        (override(namespace, overrideRules=[{"overriders": image}]), adds),
+        (override(namespace, overrideRules=[{"overriders": command}]), adds),
+        (override(namespace, overriders=image), adds),
+        (override(namespace, resourceSelectors=[]), selects),
+        (override(namespace, resourceSelectors=[job]), selects),
+        (
+            override(namespace, resourceSelectors=[job | {"name": "a"}, job | {"name": "b"}]),
+            selects,
+        ),
+        (override(namespace, resourceSelectors=[job | {"name": "a", "namespace": "x"}]), selects),
+        (foreign, owned),
+        (ownerless, owned),
+    ):
+        assert words in refused(policy), policy
+
+    # One that somebody else has made stays as it is.
+    theirs = planes.hub.api.create(path, override(namespace, **plaintext(spec)) | {})
+    theirs = planes.hub.api.merge(
+        f"{path}/train", {"metadata": {"ownerReferences": None}, "spec": theirs["spec"]}
+    )
+    with pytest.raises(ApiError, match="has one owner"):
+        api.merge(f"{path}/train", override(namespace))

@@ -88,6 +88,8 @@ async def test_a_tenant_is_let_in_renewed_and_shut_out_and_nobody_else_notices(
         (("add", "late"), 0, "No server runs on this folder now: it learns of it when it starts."),
         (("add", "late"), 1, "tenant 'late' has a key already; `berth tenant renew` prolongs it"),
         (("renew", "acme"), 1, "no tenant 'acme' has a key here; those that have: default, late"),
+        (("add", "acme"), 1, "tenant 'acme' was removed before, and a new key reads the jobs"),
+        (("add", "acme", "--again"), 0, "acme may connect until"),
         (("add", ""), 1, "an empty name cannot stand in a subject"),
         (("add", "x", "--days", "0"), 2, "0 is not in the range 0<x<=3650"),
     ):

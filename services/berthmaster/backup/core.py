@@ -60,6 +60,8 @@ def records(raw: bytes) -> Iterator[Record]:
             while True:
                 if at >= len(raw):
                     raise BrokenBackup("a record is cut off")
+                if shift > 63:
+                    raise BrokenBackup("a number of a record has more than 64 bits")
                 byte = raw[at]
                 at += 1
                 value |= (byte & 0x7F) << shift

@@ -15,8 +15,8 @@ import msgspec
 
 from berthmaster.backup import folder as files
 from berthmaster.backup.core import BrokenBackup, Record, stream_bytes, written
-from berthmaster.backup.folder import KeptStream, Manifest
-from berthmaster.backup.take import KEPT, READ_LIMIT_S
+from berthmaster.backup.folder import KEPT, KeptStream, Manifest
+from berthmaster.backup.take import READ_LIMIT_S
 from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
@@ -153,12 +153,8 @@ def _wanted(folder: Path, manifest: Manifest, name: str) -> Iterator[Record]:
     """The messages that the stream shall have."""
     kept = manifest.streams[name]
     left = _left_on_purpose(folder, manifest) if name == WORKLOADS else None
-    before = 0
     for segment in kept.segments:
-        for record in files.read_segment(folder, segment):
-            if record.sequence <= before:
-                raise BrokenBackup(f"{segment.file}: {record.sequence} comes behind {before}")
-            before = record.sequence
+        for record in files.read_segment(folder, name, segment):
             if name == ARCHIVE and record.sequence < kept.first:
                 continue  # too old for it by then
             if left is None or not left(record.sequence):
@@ -169,24 +165,30 @@ def _left_on_purpose(folder: Path, manifest: Manifest) -> Callable[[int], bool]:
     """Tells of a number of the log whether it was taken out and is in the backup's archive, or was
     lost and that was accepted."""
     kept = manifest.streams[WORKLOADS]
-    removed = Numbers(files.read_bits(folder, kept.removed))
+
+    def in_log(number: int) -> bool:
+        # A number takes memory up to its size, and one that the log never gave explains nothing.
+        return 0 <= number <= kept.last
+
+    removed = Numbers(files.read_bits(folder, WORKLOADS, kept.last))
     archived = Archived()
     if ARCHIVE in manifest.streams:
         for segment in manifest.streams[ARCHIVE].segments:
-            for record in files.read_segment(folder, segment):
+            for record in files.read_segment(folder, ARCHIVE, segment):
                 try:
                     if subjects.is_archived_story(record.subject):
                         story = ARCHIVED_STORIES.decode(record.data)
-                        archived.story(event.sequence for event in story.events)
-                    else:
-                        archived.decision(LINK.decode(record.data))
+                        archived.story(filter(in_log, (one.sequence for one in story.events)))
+                    elif in_log((link := LINK.decode(record.data)).number) and in_log(link.after):
+                        archived.decision(link)
                 except UNREADABLE:
                     continue  # it explains nothing, so what it was about comes back
     for segment in kept.segments:
-        for record in files.read_segment(folder, segment):
+        for record in files.read_segment(folder, WORKLOADS, segment):
             if subjects.is_decision(record.subject):
                 try:
-                    archived.links.append(LINK.decode(record.data))
+                    link = LINK.decode(record.data)
+                    archived.links += [link] if in_log(link.after) else []
                 except UNREADABLE:
                     continue
     archived.settle()
@@ -204,7 +206,7 @@ def _accepted(folder: Path, manifest: Manifest) -> tuple[Gap, ...]:
     gaps: tuple[Gap, ...] = ()
     control = manifest.streams.get(CONTROL)
     for segment in control.segments if control is not None else ():
-        for record in files.read_segment(folder, segment):
+        for record in files.read_segment(folder, CONTROL, segment):
             if record.subject == subjects.log_accepted(WORKLOADS):
                 try:
                     fact = read_control(record.subject, record.data)

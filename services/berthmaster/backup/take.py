@@ -12,22 +12,14 @@ import msgspec
 
 from berthmaster.backup import folder as files
 from berthmaster.backup.core import Record, nanoseconds, written
-from berthmaster.backup.folder import KeptStream, Manifest
-from berthmaster.bus import subjects
+from berthmaster.backup.folder import KEPT, SEGMENT_BYTES, KeptStream, Manifest
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, WORKLOADS, making_of
+from berthmaster.bus.streams import making_of
 from berthmaster.logcheck.core import Numbers
 from berthmaster.logcheck.examine import look
 
-KEPT: Final = {
-    WORKLOADS: [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
-    CONTROL: [subjects.ALL_CONTROL],
-    DEAD: [subjects.ALL_DEAD],
-    ARCHIVE: [subjects.ALL_ARCHIVE],
-}
-SEGMENT_BYTES: Final = 16 * 1024 * 1024
 COMPARED: Final = 1024
 READ_LIMIT_S: Final = 6 * 3600.0
 
@@ -75,15 +67,16 @@ async def take(conn: Connection, folder: Path) -> list[Added]:
         if kept and looked.seen and looked.seen.making != kept.created:
             raise NotTheSame(f"{stream} was made anew since; take its backup in another folder")
     manifest.taken_at_s = conn.now()
-    stale: list[str] = []
+    stale: dict[str, int] = {}
     done = [await _take_stream(conn, folder, manifest, stream, stale) for stream in KEPT]
     files.save(folder, manifest)
-    files.drop(folder, stale)
+    for stream, last in stale.items():
+        files.drop_bits(folder, stream, last)
     return done
 
 
 async def _take_stream(
-    conn: Connection, folder: Path, manifest: Manifest, stream: str, stale: list[str]
+    conn: Connection, folder: Path, manifest: Manifest, stream: str, stale: dict[str, int]
 ) -> Added:
     raw = await conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True}, timeout_s=60.0)
     info = _INFO.decode(raw)
@@ -97,11 +90,11 @@ async def _take_stream(
     removed = Numbers()
     for number in info.state.deleted or ():
         removed.add(number)
-    before = kept.removed
+    before = kept.last
     kept.config, kept.first, kept.last = info.config, info.state.first_seq, info.state.last_seq
-    kept.removed = files.write_bits(folder, stream, bytes(removed), kept.last)
-    if before and before != kept.removed:
-        stale.append(before)
+    files.write_bits(folder, stream, bytes(removed), kept.last)
+    if before != kept.last:
+        stale[stream] = before
     messages = sum(segment.messages for segment in kept.segments)
     return Added(stream=stream, added=writer.added, messages=messages, last=kept.last)
 
@@ -116,7 +109,7 @@ class _Writer:
         self._kept = kept
         self._before = kept.last
         self._last = last
-        self._known = _newest(folder, kept)
+        self._known = _newest(folder, stream, kept)
         self._waiting: list[bytes] = []
         self._bytes = 0
         self._first = 0
@@ -157,13 +150,13 @@ class _Writer:
         self._waiting, self._bytes, self._first = [], 0, 0
 
 
-def _newest(folder: Path, kept: KeptStream) -> dict[int, Record]:
+def _newest(folder: Path, stream: str, kept: KeptStream) -> dict[int, Record]:
     """What the folder has of the newest numbers."""
     found: dict[int, Record] = {}
     for segment in reversed(kept.segments):
         if segment.last <= kept.last - COMPARED:
             break
-        for record in files.read_segment(folder, segment):
+        for record in files.read_segment(folder, stream, segment):
             if record.sequence > kept.last - COMPARED:
                 found[record.sequence] = record
     return found

@@ -38,6 +38,7 @@ from berthmaster.bus.permissions import (
     grants,
     inbox_prefix,
 )
+from berthmaster.bus.subjects import text
 
 DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
 SERVER_CONF: Final = "accounts.conf"
@@ -61,6 +62,18 @@ class KeysError(Exception):
     """A folder or a file in it is not what it should be; the text names it."""
 
 
+class WasRemoved(KeysError):
+    """A tenant of this name was removed. Its jobs, their history and its Secrets still go by the
+    name, so a key for the name reads and uses them."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(
+            f"tenant {tenant!r} was removed before, and a new key reads the jobs, history and "
+            f"Secrets of that one: `berth tenant add {tenant} --again` if it is the same tenant, "
+            "else another name"
+        )
+
+
 def creds_file(folder: Path, user: str) -> Path:
     """What a user connects with."""
     return folder / f"{user}{CREDS_SUFFIX}"
@@ -72,8 +85,9 @@ def make_keys(
     """Make what is missing and bring up to date what is there; every user of the folder with its
     public key.
 
-    ``owner_uid``: who shall be able to read all of it, if that is not whoever calls this (a
-    container's user, say); only root can give files away. Raises UnknownUser and KeysError.
+    A tenant that was removed stays so, see ``removed_tenants``. ``owner_uid``: who shall be able to
+    read all of it, if that is not whoever calls this (a container's user, say); only root can give
+    files away. Raises UnknownUser, KeysError, and its kind WasRemoved.
     """
     wanted = sorted(set(users))
     for user in wanted:
@@ -98,13 +112,14 @@ def make_keys(
         raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
 
 
-def sign_user(folder: Path, user: str, *, days: float) -> Creds:
-    """A JWT for a user, new or not, that ends after so many days. Raises UnknownUser, KeysError."""
+def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> Creds:
+    """A JWT for a user, new or not, that ends after so many days. ``again``: a tenant that was
+    removed comes back as the same one. Raises UnknownUser, KeysError, and its kind WasRemoved."""
     grants(user)
     try:
         refuse_old_form(folder)
         keys = _Keys(folder)
-        keys.account(account_of(user))
+        keys.account(account_of(user), again=again)
         made = keys.user(user, ends_s=time.time() + days * DAY_S)
         keys.write_server_conf()
     except OSError as error:
@@ -150,6 +165,12 @@ def account_jwts(folder: Path) -> dict[str, str]:
 def removed_accounts(folder: Path) -> dict[str, str]:
     """Every account that was removed, with a JWT that takes nobody in. Raises OSError."""
     return _jwts(folder, ".removed")
+
+
+def removed_tenants(folder: Path) -> set[str]:
+    """The tenants that were removed and not brought back, as subjects spell them."""
+    removed = (folder / _ACCOUNTS).glob(f"{claims.TENANT}*.removed")
+    return {path.stem.removeprefix(claims.TENANT) for path in removed}
 
 
 def _jwts(folder: Path, suffix: str) -> dict[str, str]:
@@ -259,8 +280,12 @@ class _Keys:
                 return dict(_decoded(each, each.read_text().strip())["nats"].get("revocations", {}))
         return {}
 
-    def account(self, name: str, *, revoke: str = "") -> None:
-        """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all."""
+    def account(self, name: str, *, revoke: str = "", again: bool = False) -> None:
+        """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all.
+        Raises WasRemoved unless ``again`` says that a removed tenant comes back."""
+        tenant = name.removeprefix(claims.TENANT)
+        if not again and tenant != name and tenant in removed_tenants(self.folder):
+            raise WasRemoved(text(tenant))
         revocations = self.revocations(name)
         if revoke:
             # Beyond the last one: what came back in that very second was signed a second later.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.session import EXIT_UNREACHABLE, kubernetes_work, usage
 from berthmaster.runtime.parse import EmptyMember, members
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
@@ -62,7 +63,7 @@ def _identity(hub: str | None) -> str:
         try:
             return asyncio.run(_read(target))
         except KubernetesError as error:
-            sys.stderr.write(f"berth: {error}\n")
+            complain(f"{error}")
             sys.exit(EXIT_UNREACHABLE)
 
 

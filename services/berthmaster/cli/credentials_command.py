@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, EXIT_UNREACHABLE, Output, kubernetes_work, usage
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
@@ -62,7 +63,7 @@ def credentials(hub: str | None, namespace: str, form: Form | None, as_json: boo
         try:
             lines, more = asyncio.run(read(target, namespace))
         except KubernetesError as error:
-            sys.stderr.write(f"berth: {error}\n")
+            complain(f"{error}")
             sys.exit(EXIT_UNREACHABLE)
     rows = [ClusterAccess.of(name, one) for name, one in sorted(lines.items())]
     output = Output(as_json=as_json)

@@ -8,6 +8,7 @@ from typing import IO, Any, Final, get_args
 import click
 import msgspec
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import CLUSTER, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
@@ -124,9 +125,9 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
     if name not in known:
         where = "clusters" if node is None else f"top {cluster}"
         right = did_you_mean(name, known) or ": is the name right?"
-        sys.stderr.write(
-            f"berth: nothing was heard of {place_of(cluster, node)} so far{right} "
-            f"`berth {where}` shows what there is\n"
+        complain(
+            f"nothing was heard of {place_of(cluster, node)} so far{right} "
+            f"`berth {where}` shows what there is"
         )
 
 
@@ -252,7 +253,7 @@ async def _warn_if_overcommitted(berth: Client) -> None:
     except BerthError:
         return  # the order was carried out; that we may not look does not change that
     for told in overcommitted_in(known, nodes):
-        click.echo(f"warning: {told}", err=True)
+        complain(f"warning: {told}")
 
 
 @queue.command("set")

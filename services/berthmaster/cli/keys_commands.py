@@ -17,6 +17,7 @@ from berthmaster.bus.keys import (
 )
 from berthmaster.bus.permissions import UnknownUser
 from berthmaster.bus.subjects import token
+from berthmaster.cli.complain import complain
 from berthmaster.cli.keys_folder import (
     Folder,
     FolderFailed,
@@ -56,10 +57,10 @@ def migrate(data: Path) -> None:
         with FolderLock(data):
             said = carry_over(data)
     except (KeysError, UnknownUser, AlreadyRunning, FolderUnusable) as error:
-        sys.stderr.write(f"berth: {error}\n")
+        complain(f"{error}")
         sys.exit(EXIT_FAILED)
     except OSError as error:
-        sys.stderr.write(f"berth: {error.filename or data}: {error.strerror}\n")
+        complain(f"{error.filename or data}: {error.strerror}")
         sys.exit(EXIT_FAILED)
     sys.stdout.write(f"{said}\n")
 

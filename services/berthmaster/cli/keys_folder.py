@@ -31,6 +31,7 @@ from berthmaster.bus.keys import (
 from berthmaster.bus.permissions import PUSHER, UnknownUser, account_of, inbox_prefix
 from berthmaster.bus.reload import client_url, running_pid
 from berthmaster.bus.subjects import SubjectError, text
+from berthmaster.cli.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.cli.target import find_connection
 from berthmaster.runtime.log import Log
@@ -167,7 +168,7 @@ def folder_command(function: Callable[..., int]) -> Callable[..., None]:
             text = fault_text(error)
             if as_json:
                 output.line({"error": {"code": "failed", "message": text}})
-            sys.stderr.write(f"berth: {text}\n")
+            complain(f"{text}")
             code = EXIT_FAILED
         sys.exit(code)
 

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from berthmaster.cli.session import Output
+from berthmaster.runtime.printable import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,7 +53,7 @@ def write_list(
             out.write(as_csv(items).encode().rstrip(b"\n"))
         case "name":
             for item in items:
-                out.write(_one_line(name(item)).encode())
+                out.write(visible(name(item), keep="").encode())
         case "wide" if not out.as_json:
             # As wide as it is: lines that the terminal breaks can be read, folded cells cannot.
             from rich.console import Console
@@ -66,8 +67,9 @@ def as_yaml(document: object) -> str:
     """The same as JSON, as YAML."""
     import yaml
 
-    plain = msgspec.json.decode(msgspec.json.encode(document))
-    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    body = msgspec.json.encode(document)
+    raw = visible_json(body) == body  # else PyYAML writes escapes for all that is not ASCII
+    text: str = yaml.safe_dump(msgspec.json.decode(body), sort_keys=False, allow_unicode=raw)
     return text
 
 
@@ -88,14 +90,12 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
-        return _no_formula(value) if isinstance(value, str) else str(value)
-    return msgspec.json.encode(value).decode()
+        return cell_text(value) if isinstance(value, str) else str(value)
+    return visible_json(msgspec.json.encode(value)).decode()
 
 
-def _no_formula(text: str) -> str:
-    """What a spreadsheet would take for a formula is made a text: names come from anybody."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
-
-
-def _one_line(name: str) -> str:
-    return name if name.isprintable() else ascii(name)[1:-1]
+def cell_text(text: str) -> str:
+    """A text for a cell of CSV. What a spreadsheet would take for a formula becomes a text. What
+    could steer a terminal becomes its escape: names come from anybody."""
+    shown = visible(text)
+    return f"'{shown}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else shown

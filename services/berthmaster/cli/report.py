@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE
-from berthmaster.cli.listing import Form, form_option, write_list
+from berthmaster.cli.listing import Form, cell_text, form_option, write_list
 from berthmaster.cli.session import Session, bus_command, usage
 from berthmaster.messages.usage import (
     MOST_ROWS,
@@ -218,7 +218,6 @@ def _moment(flag: str, text: str, now_s: float) -> float:
 
 
 # Whatever begins so is a formula to a spreadsheet, and names come from anybody.
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def in_csv(reply: "UsageReport") -> str:
@@ -254,6 +253,4 @@ def _cell(value: object) -> object:
         return ""
     if isinstance(value, tuple):
         value = " ".join(str(each) for each in value)
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    return cell_text(value) if isinstance(value, str) else value

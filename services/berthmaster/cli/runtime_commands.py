@@ -6,6 +6,7 @@ from typing import IO
 import click
 from msgspec.structs import replace
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import RUNTIME
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.requests import WrongInput, read_named
@@ -55,13 +56,15 @@ async def runtime_show(session: Session, name: str) -> None:
 
     async with session.client() as berth:
         found = await _of(berth, name)
+        from berthmaster.cli.render.terminal import safe
+
         text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
-        session.out.document(found, lambda: text)
+        session.out.document(found, lambda: safe(text))
         if found.template.kuberay and not session.out.as_json:
             profiles = [seen.fact for seen in await berth.fleet()]
             for one in profiles:
                 if isinstance(one, ClusterProfile) and one.job_kinds is not None:
-                    click.echo(f"{one.cluster}: {ray_words(one.job_kinds)}", err=True)
+                    complain(f"{one.cluster}: {ray_words(one.job_kinds)}")
 
 
 @runtime.command("apply")

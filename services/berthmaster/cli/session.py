@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.contexts import ContextsWrong
 from berthmaster.cli.target import BusTarget, find_target, tenants_beside
 from berthmaster.runtime.plain_json import dumps, pretty
+from berthmaster.runtime.printable import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -106,7 +108,7 @@ class Output:
     def say(self, text: str) -> None:
         """A line for people that is no part of the answer: on standard error, not in --json."""
         if not self.as_json:
-            sys.stderr.write(f"{text}\n")
+            sys.stderr.write(f"{visible(text)}\n")
             sys.stderr.flush()
 
 
@@ -305,13 +307,12 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = "") -> int:
-    from berthmaster.cli.render.terminal import visible
     from berthmaster.runtime.redact import redact
 
     text = redact(str(error))  # a URL may hold a password
     if output.as_json and kind:
         output.line({"error": {"code": kind, "message": text}})
-    sys.stderr.write(f"berth: {visible(text)}{redact(hint)}\n")
+    complain(f"{text}{redact(hint)}")
     return code
 
 
@@ -321,9 +322,7 @@ def kubernetes_work() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        sys.stderr.write(
-            f"berth: {error.name} is not installed; pip install 'berthmaster[kubernetes]'\n"
-        )
+        complain(f"{error.name} is not installed; pip install 'berthmaster[kubernetes]'")
         sys.exit(EXIT_ABSENT)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

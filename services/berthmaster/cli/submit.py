@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE, RUNTIME
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.cli.waiting import Waiting, position
@@ -293,7 +294,7 @@ async def _send(
 ) -> int:
     async with session.client() as berth:
         for warning in await _unknown_models(berth, models):
-            sys.stderr.write(f"berth: {warning}\n")
+            complain(f"{warning}")
         if dry_run:
             return await _dry_run(session, berth, bodies)
         return await _submit(session, berth, bodies, wait=wait)
@@ -356,7 +357,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
                 refusal = error.refusal if isinstance(error, RefusedError) else None
                 code = {"code": "too_large", "message": text}
                 session.out.line({"id": name, "error": refusal or code})
-            sys.stderr.write(f"berth: {f'{name}: ' if name else ''}{text}\n")
+            complain(f"{f'{name}: ' if name else ''}{text}")
             continue
         accepted.append(reply.id)
         if reply.existing:

@@ -75,9 +75,9 @@ def _there(folder: Folder, name: str) -> None:
         raise FolderFailed(f"no tenant {name!r} has a key here{hint}; those that have: {known}")
 
 
-def _sign(folder: Folder, output: Output, name: str, days: float) -> int:
+def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool = False) -> int:
     user = _user(name)
-    made = sign_user(folder.keys, user, days=days)
+    made = sign_user(folder.keys, user, days=days, again=again)
     told = folder.tell(user)
     file = str(creds_file(folder.keys, user))
     signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=told)
@@ -88,13 +88,22 @@ def _sign(folder: Folder, output: Output, name: str, days: float) -> int:
 @tenant.command()
 @click.argument("name")
 @days_option
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Bring back a tenant that was removed. It reads the jobs and history under its name.",
+)
 @folder_command
-def add(folder: Folder, output: Output, *, name: str, days: float) -> int:
-    """Make an account and a file of credentials for a tenant."""
+def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) -> int:
+    """Make an account and a file of credentials for a tenant.
+
+    The name of a tenant that was removed is refused without --again: its jobs, their history and
+    its Secrets still go by that name, and another team would read them.
+    """
     user = _user(name)
     if creds_file(folder.keys, user).exists():
         raise FolderFailed(f"tenant {name!r} has a key already; `berth tenant renew` prolongs it")
-    return _sign(folder, output, name, days)
+    return _sign(folder, output, name, days, again=again)
 
 
 @tenant.command()
@@ -158,7 +167,8 @@ def removed_screen(removed: Removed) -> "RenderableType":
 
     return safe(
         f"{removed.tenant} comes in no more.{unheard(removed.server_told)} Its jobs keep running: "
-        f"`berth cancel --tenant {removed.tenant}` ends them."
+        f"`berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
+        "give that to no other team."
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import CLUSTER
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
 from berthmaster.cli.top_screen import (
@@ -97,7 +98,7 @@ async def top(
                 task.cancel()
     if cluster is None or watching.rows(View("nodes", (cluster,))):
         return 0
-    sys.stderr.write(f"berth: no node of {cluster} has reported; see `berth clusters`\n")
+    complain(f"no node of {cluster} has reported; see `berth clusters`")
     return EXIT_FAILED
 
 

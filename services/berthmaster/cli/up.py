@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, run, usage
 from berthmaster.runtime.parse import EmptyMember, members
 from berthmaster.runtime.ports import PAGE_PORT
@@ -300,8 +301,7 @@ async def _away(options: UpOptions) -> Mapping[str, str]:
 
 def say_slow(slow: SlowStart | LeftOut) -> None:
     """A start takes long: said on standard error in any case, so that nobody waits in the dark."""
-    sys.stderr.write(f"berth: {slow}; still trying, Ctrl-C ends it\n")
-    sys.stderr.flush()
+    complain(f"{slow}; still trying, Ctrl-C ends it")
 
 
 def cannot_start(output: Output, error: BaseException) -> int:
@@ -309,7 +309,7 @@ def cannot_start(output: Output, error: BaseException) -> int:
     text = fault_text(error)
     if output.as_json:
         output.line({"error": {"code": "failed", "message": text}})
-    sys.stderr.write(f"berth: {text}\n")
+    complain(f"{text}")
     return EXIT_FAILED
 
 

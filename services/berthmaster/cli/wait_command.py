@@ -2,13 +2,13 @@
 who are told by a command or a request."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import ANY
 from berthmaster.cli.selection import Selection, selection_of, selection_options
 from berthmaster.cli.session import EXIT_FAILED, EXIT_TOO_LATE, Session, bus_command, usage
@@ -68,13 +68,13 @@ async def wait(
     async with session.client() as berth:
         names = await _names(berth, workloads, selected)
         if not names:
-            sys.stderr.write(f"berth: there is no workload of {selected}\n")
+            complain(f"there is no workload of {selected}")
             return EXIT_FAILED
         waiting = Waiting(session, berth, set(names), until)
         code = await _waited(session, berth, waiting, names, limit_s)
         if code == EXIT_TOO_LATE:
             missing = ", ".join(sorted(waiting.open))
-            sys.stderr.write(f"berth: not {until} within {at_most}: {missing}\n")
+            complain(f"not {until} within {at_most}: {missing}")
         if telling and not await telling.told(berth, waiting, names, code):
             code = code or EXIT_FAILED
     return code
@@ -157,11 +157,11 @@ class _Telling:
             try:
                 await asyncio.to_thread(notifying.post, self._url, notice, self._key)
             except notifying.NotTold as error:
-                sys.stderr.write(f"berth: --notify: nobody was told: {error}\n")
+                complain(f"--notify: nobody was told: {error}")
                 told = False
         if self._then:
             ended = await asyncio.to_thread(notifying.run_command, self._then, notice)
             if ended:
-                sys.stderr.write(f"berth: --then ended with exit code {ended}\n")
+                complain(f"--then ended with exit code {ended}")
                 told = False
         return told

@@ -2,13 +2,13 @@
 
 import asyncio
 import functools
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import ANY, OPEN, QUEUE
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.selection import (
@@ -319,7 +319,7 @@ async def change_all(
             failed += 1
             if session.out.as_json:
                 session.out.line({"id": workload, "error": error.refusal})
-            sys.stderr.write(f"berth: {workload}: {error}\n")
+            complain(f"{workload}: {error}")
             continue
         text = said(reply)
         session.out.item(reply, lambda text=text: safe(text))  # type: ignore[misc]

@@ -9,15 +9,12 @@ use are skipped, errors name the field and never show its value.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import yaml
 
 from berthmaster.kubernetes.errors import BadConfig
-
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_DEPTH: Final = 32
+from berthmaster.runtime.plain_yaml import NotYaml, Refused, document
 
 
 class Cluster(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
@@ -138,16 +135,13 @@ class _File(msgspec.Struct, rename="kebab"):
 def parse(data: bytes, source: str, *, base: Path | None) -> Kubeconfig:
     """One file; ``base`` is the folder that its paths are relative to. Raises BadConfig."""
     try:
-        if problem := _dangerous(data):
-            raise BadConfig(source, "", "", problem)
-        loaded = yaml.load(data, Loader=_LOADER)
-    except yaml.YAMLError as error:
-        # Its text would show the lines around, which may hold a key.
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark is not None else ""
-        raise BadConfig(source, "", "", f"is no YAML{where}") from None
-    except (ValueError, RecursionError):
-        raise BadConfig(source, "", "", "is no YAML of a kubeconfig") from None
+        loaded = document(data)
+    except Refused as error:
+        raise BadConfig(source, "", "", str(error)) from None
+    except NotYaml as error:
+        # The parser's words may hold text of the file, which may be a key.
+        at = f" (line {error.line})" if error.line else ""
+        raise BadConfig(source, "", "", f"is no YAML{at}") from None
     if not isinstance(loaded, dict):
         raise BadConfig(source, "", "", "is no kubeconfig: not a mapping")
     try:
@@ -169,19 +163,6 @@ def parse(data: bytes, source: str, *, base: Path | None) -> Kubeconfig:
     for named_context in file.contexts or ():
         found.setdefault(named_context.name, named_context.context or Context())
     return Kubeconfig(file.current_context or "", found, clusters, users)
-
-
-def _dangerous(data: bytes) -> str:
-    """Why this YAML is not even loaded: a few lines of aliases can become gigabytes."""
-    depth = 0
-    for event in yaml.parse(data, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            return f"YAML aliases are not accepted (line {event.start_mark.line + 1})"
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            return f"nested deeper than {MAX_DEPTH} (line {event.start_mark.line + 1})"
-    return ""
 
 
 def merged(configs: Sequence[Kubeconfig]) -> Kubeconfig:

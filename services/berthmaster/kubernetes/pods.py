@@ -16,16 +16,32 @@ from berthmaster.engine.fleet.pieces import tolerations_of
 from berthmaster.messages.workload import PodSet, RunSpec, Toleration
 
 CONTAINER: Final = "main"
-# Container runtimes hand in the GPUs that these name, whatever the device plugin gave (NVIDIA's,
-# AMD's, Habana's and Ascend's container toolkits); HAMi-core and MPS go by the others for what a
-# pod may take of a GPU. They are for device plugins to set, and for nobody else.
+# Container runtimes hand in the devices that some variables name, whatever the device plugin gave.
+# Others say to a driver or to a sharing layer which of a pod's devices, or how much of one, a
+# process may take: HAMi-core's limit 0 is that of the first device that CUDA_VISIBLE_DEVICES names.
+# Device plugins, operators and the executor set them. The rule goes by the words in a name, so that
+# it holds for makers whose devices nobody here has seen.
 OPENS_GPUS: Final = "NVIDIA_VISIBLE_DEVICES"
 FOR_DEVICE_PLUGINS: Final = re.compile(
-    r"(?:NVIDIA|AMD|HABANA|ASCEND)_VISIBLE_DEVICES\Z|ASCEND_RT_VISIBLE_DEVICES\Z"
-    r"|NVIDIA_(?:MIG_(?:CONFIG|MONITOR)_DEVICES|IMEX_CHANNELS)\Z"
+    # Any maker's: CUDA_, ROCR_, HIP_, HABANA_, ASCEND_RT_, MLU_, NEURON_RT_VISIBLE_CORES, …
+    r"(?:\w+_)?VISIBLE_(?:\w+_)?(?:DEVICE|CORE|CHIP|MODULE|GPU|NPU|XPU|TPU|CARD|DIE|ACCELERATOR)S?\Z"
+    r"|(?:\w+_)?(?:DEVICE_ORDINAL|AFFINITY_MASK|DEVICE_SELECTOR|DEVICE_FILTER|DEVICE_ALLOWLIST)\Z"
+    r"|\w+_(?:VNPU_SPECS|DEVICE_IDS?|DEVICE_LIST|MODULE_IDS?|PHYSICAL_DEVICES?)\Z"
+    # NVIDIA's container toolkit: more devices, and the driver's own files.
+    r"|NVIDIA_(?:MIG_(?:CONFIG|MONITOR)_DEVICES|IMEX_CHANNELS|FABRIC_DEVICES|GDS|MOFED|NVSWITCH"
+    r"|GDRCOPY)\Z"
+    # HAMi-core and MPS.
     r"|CUDA_(?:DISABLE_CONTROL|OVERSUBSCRIBE|DEVICE_(?:MEMORY|SM)_LIMIT(?:_\d+)?)\Z"
     r"|CUDA_(?:DEVICE_MEMORY_SHARED_CACHE|TASK_PRIORITY)\Z|GPU_CORE_UTILIZATION_POLICY\Z"
-    r"|CUDA_MPS_\w+\Z"
+    r"|CUDA_MPS_\w+\Z|(?:VGPU|HAMI|LIBCUDA_LOG)_\w+\Z"
+    # AMD's share of compute units, and Intel's view of tiles and of SR-IOV functions.
+    r"|(?:HSA|ROC)_(?:CU_MASK\w*|GLOBAL_CU_MASK)\Z|ZE_\w*DEVICE_HIERARCHY\Z|ZEX_NUMBER_OF_CCS\Z"
+    # TPUs: which chips, and where they are in the slice.
+    r"|(?:CLOUD_)?TPU_(?:VISIBLE_\w+|CHIPS?_\w+|PROCESS_\w+|HOST_BOUNDS|ACCELERATOR_TYPE|TOPOLOGY\w*"
+    r"|WORKER_\w+|TASK_ID|SKIP_MDS_QUERY)\Z"
+    # Huawei's, Habana's and AWS's.
+    r"|ASCEND_(?:RUNTIME_OPTIONS|ALLOW_LINK)\Z|HABANA_RUNTIME_\w+\Z|NEURON_RT_(?:NUM|VIRTUAL)_\w+\Z"
+    r"|(?:RBLN|FURIOSA|QAIC|TT)_DEVICES?\Z"
 )
 Document = dict[str, Any]
 HARDENED: Final[Document] = {  # every container that we make
@@ -91,7 +107,7 @@ def use_claims(spec: Document, named: Sequence[Document]) -> None:
 
 
 def is_for_device_plugins(name: str) -> bool:
-    """Whether a variable says which GPUs a container sees, or how much of them."""
+    """Whether a variable says which accelerators a container sees, or how much of them."""
     return FOR_DEVICE_PLUGINS.match(name) is not None
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from berthmaster.kubernetes.objects import Object
+from berthmaster.runtime.plain_yaml import NotYaml, document
 
 NAMESPACE: Final = "kueue-system"
 CONFIG_MAP: Final = "kueue-manager-config"
@@ -18,7 +18,6 @@ CONFIG_FILE: Final = "controller_manager_config.yaml"
 MAX_CHARS: Final = 256 * 1024
 MAX_CLASSES: Final = 256  # the rest is left out and told: a fact must fit into a message
 MAX_NAME_CHARS: Final = 253
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class ConfigMap(Object, frozen=True):
@@ -37,10 +36,9 @@ def configuration_in(data: Mapping[str, str]) -> dict[str, Any]:
     if len(text) > MAX_CHARS:
         raise Unreadable(f"{CONFIG_FILE} has more than {MAX_CHARS} characters")
     try:
-        told = yaml.load(text, Loader=_LOADER)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        said = str(error).splitlines()
-        raise Unreadable(f"{CONFIG_FILE} is no YAML: {said[0] if said else ''}") from error
+        told = document(text)
+    except NotYaml as error:
+        raise Unreadable(f"{CONFIG_FILE} is no YAML: {error}") from error
     if not isinstance(told, dict):
         raise Unreadable(f"there is no {CONFIG_FILE} in it")
     return told

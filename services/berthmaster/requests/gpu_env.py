@@ -1,7 +1,8 @@
-"""Variables that say which GPUs a container sees are for device plugins, never for a request. Pure.
+"""Variables that say which devices a container sees: device plugins set them, requests may not.
 
-A pod that asked for none would see all GPUs of its node, and one that asked for a part would take
-the whole. What is left of CUDA_VISIBLE_DEVICES only hides GPUs that the pod has, and is allowed.
+Pure. A pod that asked for none would see all GPUs of its node, and one that asked for a part would
+take the whole. Variables of all makers count, and those that only hide devices as well: a sharing
+layer counts its limits by the devices that are left.
 """
 
 from itertools import chain

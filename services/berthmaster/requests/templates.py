@@ -32,7 +32,6 @@ from berthmaster.messages.runtimes import (
     RuntimeVolume,
 )
 from berthmaster.messages.terms import Name
-from berthmaster.messages.workload import RunSpec
 from berthmaster.requests.names import OBJECT, OBJECT_WORDS, VARIABLE, VARIABLE_WORDS
 from berthmaster.requests.pod_fields import template_faults
 from berthmaster.requests.runtimes import PLACEHOLDER, TENANT, value_fault
@@ -110,6 +109,9 @@ def _faults(setting: RuntimeSetting) -> Iterator[Refusal]:
         yield invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
     for name, parameter in setting.parameters.items():
         yield from _parameter_faults(name, parameter)
+    if (secret := secret_fault(setting)) is not None:
+        right = "no secret: name a Secret of the pods' namespace in secret_env"
+        yield replace(secret, expected=right)
     size = len(msgspec.json.encode(setting.template))
     if size > MAX_TEMPLATE_BYTES:
         right = f"at most {MAX_TEMPLATE_BYTES} bytes: every job of it carries it"
@@ -223,12 +225,6 @@ def _env_faults(
     for field, keys in (("secret_env", of.secret_env), ("config_env", config)):
         for name, key in keys.items():
             yield from _key_faults([*path, field, name], setting, key)
-    plain = RunSpec(env=of.env, command=of.command, args=getattr(of, "args", ()))
-    if (secret := secret_fault(plain)) is not None:
-        field = secret.field.removeprefix("run.")
-        where = invalid(path, None, "").field
-        right = "no secret: name a Secret of the pods' namespace in secret_env"
-        yield replace(secret, field=f"{where}.{field}", expected=right)
 
 
 def _key_faults(path: list[Step], setting: RuntimeSetting, key: ObjectKey) -> Iterator[Refusal]:

@@ -5,7 +5,6 @@ Nothing here knows what exists: whether a queue is there is for those who keep t
 """
 
 import itertools
-import re
 from typing import Final, TypeVar
 
 import msgspec
@@ -70,6 +69,7 @@ from berthmaster.messages.families import (
     RELEASE_REQUESTS,
     REPRIORITIZE_REQUESTS,
     VOID_REQUESTS,
+    Reader,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
 from berthmaster.requests.dividing import divide_fault, id_fault
@@ -78,11 +78,11 @@ from berthmaster.requests.pod_fields import run_fault
 from berthmaster.requests.pod_sets import pod_set_fault
 from berthmaster.requests.secrecy import secret_fault
 from berthmaster.requests.webhooks import webhook_refusal
+from berthmaster.runtime.redact import secret_in
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 MOST_DRAIN_S: Final = 31_536_000.0  # to the deadline of a drain
-_PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]*@")
 MAX_TENANTS_OF_A_QUEUE: Final = 1000
 MAX_SET_BY_CHARS: Final = 256
 MAX_PLACES_OF_A_QUEUE: Final = 1000
@@ -99,6 +99,12 @@ JobVerbRequest = (
     | CheckpointedRequest
     | ProgressedRequest
 )
+
+
+def _read(kind: type[T], reader: Reader[T], data: bytes) -> T | Refusal:
+    """A request out of what somebody sent, if it holds no secret."""
+    request = decoded(kind, reader, data)
+    return request if isinstance(request, Refusal) else secret_fault(request) or request
 
 
 def is_name(text: str) -> bool:
@@ -162,7 +168,7 @@ def request_fault(request: JobRequest) -> Refusal | None:
     if fault is not None:
         return fault
     run = request.run
-    return secret_fault(run) or gpu_env_fault(run) or run_fault(run) or ranking_fault(request)
+    return secret_fault(request) or gpu_env_fault(run) or run_fault(run) or ranking_fault(request)
 
 
 def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
@@ -173,40 +179,40 @@ def ranking_fault(request: JobRequest | QueueSetting) -> Refusal | None:
 
 def hello_request(data: bytes) -> HelloRequest | Refusal:
     """The verb hello."""
-    return decoded(HelloRequest, HELLO_REQUESTS, data)
+    return _read(HelloRequest, HELLO_REQUESTS, data)
 
 
 def cancel_request(data: bytes) -> CancelRequest | Refusal:
     """The body of ``cancel``."""
-    return decoded(CancelRequest, CANCEL_REQUESTS, data)
+    return _read(CancelRequest, CANCEL_REQUESTS, data)
 
 
 def reprioritize_request(data: bytes) -> ReprioritizeRequest | Refusal:
     """The body of ``reprioritize``."""
-    return decoded(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
+    return _read(ReprioritizeRequest, REPRIORITIZE_REQUESTS, data)
 
 
 def job_verb_request(verb: str, data: bytes) -> JobVerbRequest | Refusal:
     """The body of ``hold``, ``release``, ``evict``, ``move``, ``checkpointed``, ``progressed``."""
     match verb:
         case "hold":
-            return decoded(HoldRequest, HOLD_REQUESTS, data)
+            return _read(HoldRequest, HOLD_REQUESTS, data)
         case "release":
-            return decoded(ReleaseRequest, RELEASE_REQUESTS, data)
+            return _read(ReleaseRequest, RELEASE_REQUESTS, data)
         case "evict":
-            return decoded(EvictRequest, EVICT_REQUESTS, data)
+            return _read(EvictRequest, EVICT_REQUESTS, data)
         case "move":
-            return decoded(MoveRequest, MOVE_REQUESTS, data)
+            return _read(MoveRequest, MOVE_REQUESTS, data)
         case "progressed":
-            return decoded(ProgressedRequest, PROGRESSED_REQUESTS, data)
+            return _read(ProgressedRequest, PROGRESSED_REQUESTS, data)
         case _:
-            told = decoded(CheckpointedRequest, CHECKPOINTED_REQUESTS, data)
+            told = _read(CheckpointedRequest, CHECKPOINTED_REQUESTS, data)
             return told if isinstance(told, Refusal) else uri_fault(told.uri) or told
 
 
 def uri_fault(uri: str) -> Refusal | None:
     """Everybody who sees the workload sees where its checkpoint is: without a password in it."""
-    if _PASSWORD.search(uri) or not uri.isprintable():
+    if secret_in(uri) or not uri.isprintable():
         right = "one line without user and password: s3://bucket/run/100, a path, a name"
         return invalid(["uri"], "***", right)
     return None
@@ -214,7 +220,7 @@ def uri_fault(uri: str) -> Refusal | None:
 
 def job_order_request(data: bytes) -> JobOrderRequest | Refusal:
     """The body of operators' verbs about one job."""
-    request = decoded(JobOrderRequest, JOB_ORDERS, data)
+    request = _read(JobOrderRequest, JOB_ORDERS, data)
     if isinstance(request, Refusal):
         return request
     if not is_name(request.tenant):
@@ -224,7 +230,7 @@ def job_order_request(data: bytes) -> JobOrderRequest | Refusal:
 
 def drain_request(data: bytes, now_s: float) -> DrainRequest | Refusal:
     """The body of ``drain``."""
-    request = decoded(DrainRequest, DRAIN_REQUESTS, data)
+    request = _read(DrainRequest, DRAIN_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     wrong = _no_token("cluster", request.cluster)
@@ -239,27 +245,27 @@ def drain_request(data: bytes, now_s: float) -> DrainRequest | Refusal:
 
 def get_request(data: bytes) -> GetRequest | Refusal:
     """The body of ``get``."""
-    return decoded(GetRequest, GET_REQUESTS, data)
+    return _read(GetRequest, GET_REQUESTS, data)
 
 
 def events_request(data: bytes) -> EventsRequest | Refusal:
     """The body of ``events``."""
-    return decoded(EventsRequest, EVENTS_REQUESTS, data or b"{}")
+    return _read(EventsRequest, EVENTS_REQUESTS, data or b"{}")
 
 
 def list_request(data: bytes) -> ListRequest | Refusal:
     """The body of ``list``; nothing at all asks for everything."""
-    return decoded(ListRequest, LIST_REQUESTS, data or b"{}")
+    return _read(ListRequest, LIST_REQUESTS, data or b"{}")
 
 
 def logs_request(data: bytes) -> LogsRequest | Refusal:
     """The body of ``logs``."""
-    return decoded(LogsRequest, LOGS_REQUESTS, data)
+    return _read(LogsRequest, LOGS_REQUESTS, data)
 
 
 def cordon_request(data: bytes) -> CordonRequest | Refusal:
     """The body of ``cordon`` and ``uncordon``."""
-    request = decoded(CordonRequest, CORDON_REQUESTS, data)
+    request = _read(CordonRequest, CORDON_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     wrong = _no_token("cluster", request.cluster)
@@ -270,7 +276,7 @@ def cordon_request(data: bytes) -> CordonRequest | Refusal:
 
 def lost_request(data: bytes) -> LostRequest | Refusal:
     """The body of ``lost`` and ``found``."""
-    request = decoded(LostRequest, LOST_REQUESTS, data)
+    request = _read(LostRequest, LOST_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     return _no_token("cluster", request.cluster) or request
@@ -278,7 +284,7 @@ def lost_request(data: bytes) -> LostRequest | Refusal:
 
 def accept_log_request(data: bytes) -> AcceptLogRequest | Refusal:
     """The body of ``accept_log``."""
-    request = decoded(AcceptLogRequest, ACCEPT_LOG_REQUESTS, data)
+    request = _read(AcceptLogRequest, ACCEPT_LOG_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     before = 0
@@ -291,7 +297,7 @@ def accept_log_request(data: bytes) -> AcceptLogRequest | Refusal:
 
 def void_request(data: bytes) -> VoidRequest | Refusal:
     """The body of ``void``."""
-    request = decoded(VoidRequest, VOID_REQUESTS, data)
+    request = _read(VoidRequest, VOID_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     for number, (before, one) in enumerate(itertools.pairwise(request.sequences), 1):
@@ -302,7 +308,7 @@ def void_request(data: bytes) -> VoidRequest | Refusal:
 
 def give_up_request(data: bytes) -> GiveUpRequest | Refusal:
     """The body of ``give_up``."""
-    request = decoded(GiveUpRequest, GIVE_UP_REQUESTS, data)
+    request = _read(GiveUpRequest, GIVE_UP_REQUESTS, data)
     if isinstance(request, Refusal):
         return request
     return _no_token("tenant", request.tenant) or _no_token("id", request.id) or request
@@ -310,7 +316,7 @@ def give_up_request(data: bytes) -> GiveUpRequest | Refusal:
 
 def queue_setting(data: bytes) -> QueueSetting | Refusal:
     """The body of ``queue``. As a message it tolerates unknown fields, as a request it does not."""
-    setting = decoded(QueueSetting, QUEUE_REQUESTS, data)
+    setting = _read(QueueSetting, QUEUE_REQUESTS, data)
     if isinstance(setting, Refusal):
         return setting
     return first_unknown_field(QueueSetting, data) or _queue_fault(setting) or setting

@@ -16,6 +16,7 @@ from typing import BinaryIO, Literal, Protocol
 import msgspec
 
 from berthmaster.runtime.plain_json import dumps
+from berthmaster.runtime.printable import visible
 from berthmaster.runtime.redact import HIDDEN, excerpt, names_secret, redact
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -117,8 +118,9 @@ class Log:
         if self._format == "text":
             trace = shown.pop("traceback", None)
             pairs = " ".join(f"{key}={_plain(value)}" for key, value in shown.items())
-            head = f"{stamp[11:23]} {level:7} {self._service}: {_one_line(event)} {pairs}".rstrip()
-            return f"{head}\n{trace}" if isinstance(trace, str) else f"{head}\n"
+            said = f"{visible(event, keep='')} {pairs}".rstrip()
+            head = f"{stamp[11:23]} {level:7} {self._service}: {said}"
+            return f"{head}\n{visible(trace)}" if isinstance(trace, str) else f"{head}\n"
         whole = {"time": stamp, "level": level, "service": self._service, "event": event, **shown}
         return _json(whole) + "\n"
 
@@ -145,13 +147,8 @@ def _shown(value: object) -> object:
 
 def _plain(value: object) -> str:
     if isinstance(value, str):
-        return _one_line(value) if value and " " not in value else _json(value)
+        return visible(value, keep="") if value and " " not in value else _json(value)
     return _json(value)
-
-
-def _one_line(text: str) -> str:
-    """Control characters escaped: text from outside cannot pretend to be a line of its own."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class Bridge(logging.Handler):

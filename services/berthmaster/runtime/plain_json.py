@@ -2,7 +2,7 @@
 
 orjson writes dicts, lists and numpy's arrays and numbers; messages that stand among them are
 written as msgspec writes them on the bus. What travels on the bus is encoded by its struct, never
-here.
+here. What could steer a terminal is written as an escape (printable.py).
 """
 
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 import orjson
+
+from berthmaster.runtime.printable import visible_json
 
 _OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
@@ -21,12 +23,13 @@ def _builtins(value: object) -> object:
 
 def dumps(value: object, unknown: Callable[[object], object] = _builtins) -> bytes:
     """On one line. ``unknown`` turns what JSON lacks into something else. Raises TypeError."""
-    return orjson.dumps(value, default=unknown, option=_OPTIONS)
+    return visible_json(orjson.dumps(value, default=unknown, option=_OPTIONS))
 
 
 def pretty(value: object) -> bytes:
     """For people: indented by two, and the same for equal values. Raises TypeError."""
-    return orjson.dumps(_builtins_of_all(value), option=_OPTIONS | orjson.OPT_INDENT_2)
+    options = _OPTIONS | orjson.OPT_INDENT_2
+    return visible_json(orjson.dumps(_builtins_of_all(value), option=options))
 
 
 def _builtins_of_all(value: object) -> object:

@@ -22,7 +22,7 @@ import msgspec
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import EVERYWHERE, Server, ServerCluster, ServerConfig, ServerFailed
 from berthmaster.bus.errors import NoAnswer, NotConnected
-from berthmaster.bus.keys import KeysError, creds_file, make_keys, server_config
+from berthmaster.bus.keys import KeysError, creds_file, make_keys, removed_tenants, server_config
 from berthmaster.bus.permissions import PUSHER, SENTINEL, inbox_prefix
 from berthmaster.bus.streams import ensure_streams
 from berthmaster.bus.subjects import token
@@ -199,7 +199,9 @@ class Stack:
 
     async def _start(self) -> None:
         users = {entry.user for entry in self._entries} | {OPERATOR, RESTORER, SETUP, PUSHER}
-        users |= {f"tenant.{token(tenant)}" for tenant in self.options.tenants}
+        tenants = {token(tenant) for tenant in self.options.tenants}
+        # `berth tenant remove` holds: a start brings no tenant back.
+        users |= {f"tenant.{tenant}" for tenant in tenants - removed_tenants(self.keys)}
         if self.options.login_mapping is not None:
             users.add(SENTINEL)
         make_keys(self.keys, users)

@@ -1,15 +1,89 @@
-"""Which addresses may be spoken to for a webhook. Pure.
+"""Which addresses a webhook may be sent to. Pure.
 
-A name is resolved once, what comes of it is judged here, and the connection goes to just that
-address: so no later answer of a name server leads elsewhere.
+The poster resolves a name once, judges each address here, and connects to just that address, so no
+later answer of a name server leads elsewhere. `kind` is the one place that knows special ranges.
+Example: 168.63.129.16 (Azure's host agent) and ::ffff:169.254.169.254 are `NEVER`, 10.0.0.1 and
+fec0::1 are `PRIVATE`, 8.8.8.8 is `PUBLIC`.
 """
 
 from collections.abc import Sequence
+from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
-# IPv6 addresses that carry an IPv4 one, which a gateway on the way may take out of them.
-_CARRIERS: Final = tuple(map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "::/96")))
+Address = IPv4Address | IPv6Address
+
+
+class Kind(IntEnum):
+    """What an address is. Of an address and those within it the highest counts."""
+
+    PUBLIC = 0
+    PRIVATE = 1  # operators may allow it for a host
+    NEVER = 2  # no server of anybody's, or one that hands out a cloud's credentials
+
+
+# No server has them (RFC 6890 and IANA's registries), or they lead to any IPv4 address by a
+# relay or translator of a private network: compatible, SIIT, local NAT64, Teredo, 6to4.
+_NO_SERVER: Final = tuple(
+    map(
+        ip_network,
+        (
+            *("0.0.0.0/8", "169.254.0.0/16", "192.0.0.0/24", "224.0.0.0/4"),
+            *("255.255.255.255/32", "fe80::/10", "ff00::/8"),
+            *("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "2001::/32", "2002::/16"),
+        ),
+    )
+)
+# Where clouds answer to their own machines: metadata, credentials, host agents.
+_CLOUDS: Final = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # Azure
+            "192.0.0.192/32",  # Oracle
+            "100.100.100.200/32",  # Alibaba
+            "fd00:ec2::/32",  # Amazon
+            "fd20:ce::254/128",  # Google
+            "fd00:c1::a9fe:a9fe/128",  # Oracle
+            "fd00:42::42/128",  # Scaleway
+        ),
+    )
+)
+# Of IPv4, and of IPv6 within 2000::/3, beyond which nothing is public (fec0::/10, fc00::/7, …).
+_NOT_PUBLIC: Final = tuple(
+    map(
+        ip_network,
+        (
+            *("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.0.2.0/24"),
+            *("192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16"),
+            *("192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+            *("240.0.0.0/4", "2001::/23", "2001:db8::/32", "2620:4f:8000::/48"),
+            "3fff::/20",
+        ),
+    )
+)
+_GLOBAL_UNICAST: Final = ip_network("2000::/3")
+_NAT64: Final = ip_network("64:ff9b::/96")  # the IPv4 address is in its last 32 bits
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)  # before the IPv4 address, in any network
+_LAST_32: Final = 0xFFFFFFFF
+
+
+def kind(address: Address) -> Kind:
+    """What an address is, with the IPv4 address that it may carry."""
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address == IPv6Address("::1"):
+        return Kind.PRIVATE
+    if any(address in one for one in (*_NO_SERVER, *_CLOUDS)):
+        return Kind.NEVER
+    if isinstance(address, IPv4Address):
+        return Kind.PRIVATE if any(address in one for one in _NOT_PUBLIC) else Kind.PUBLIC
+    outside = address in _GLOBAL_UNICAST and all(address not in one for one in _NOT_PUBLIC)
+    found = Kind.PUBLIC if outside else Kind.PRIVATE
+    number = int(address)
+    if address in _NAT64 or number >> 32 & _LAST_32 in _ISATAP:
+        return max(found, kind(IPv4Address(number & _LAST_32)))
+    return found
 
 
 def fault(addresses: Sequence[str], *, may_be_private: bool, in_plain_text: bool) -> str:
@@ -18,18 +92,12 @@ def fault(addresses: Sequence[str], *, may_be_private: bool, in_plain_text: bool
         return "its name has no address"
     for text in addresses:
         address = ip_address(text.partition("%")[0])
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        if in_plain_text and not address.is_loopback:
+        plain = getattr(address, "ipv4_mapped", None) or address
+        if in_plain_text and not plain.is_loopback:
             return "http is for this machine alone; https is right elsewhere"
-        if address.is_multicast or address.is_unspecified or address.is_link_local:
-            return "its address is none of a server"
-        if not may_be_private and not _is_public(address):
+        found = kind(address)
+        if found is Kind.NEVER:
+            return "its address is none of a server, or a cloud's own"
+        if found is Kind.PRIVATE and not may_be_private:
             return "its address is a private one, and the file does not allow that for this host"
     return ""
-
-
-def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    if isinstance(address, IPv6Address) and any(address in one for one in _CARRIERS):
-        return False
-    return address.is_global

@@ -423,7 +423,7 @@ async def test_a_tenant_that_is_added_is_heard_at_once_and_one_that_is_removed_c
             await until(lambda: not late.connected, "it is cut off")
         await refused(bus, old)
         # It comes back with new credentials, and the old ones stay worthless.
-        sign_user(bus.keys, "tenant.late", days=1)
+        sign_user(bus.keys, "tenant.late", days=1, again=True)
         await push.push(pusher, account_jwts(bus.keys)["T_late"])
         async with bus.user("tenant.late") as late:
             assert (

@@ -64,7 +64,7 @@ def test_csv_has_a_column_a_figure_and_no_formula() -> None:
     names, *rows = list(csv.reader(io.StringIO(in_csv(REPORT))))
     assert names[:3] == ["owner", "period", "jobs"]
     table = [dict(zip(names, row, strict=True)) for row in rows]
-    assert [row["owner"] for row in table] == ["'=1+1", 'a,"b"\x1b[2J']
+    assert [row["owner"] for row in table] == ["'=1+1", 'a,"b"\\x1b[2J']
     assert (table[0]["held_gpu_h"], table[0]["used_gpu_h"], table[1]["cost"]) == ("2.5", "", "")
 
     job = JobUsage(

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 
 from berthmaster.cli.load import Account
 from berthmaster.cli.render import amounts, fleet, progress, whatif, why, workloads
-from berthmaster.cli.render.terminal import visible
 from berthmaster.cli.workload_stats import Latency, WorkloadSummary
 from berthmaster.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.messages.api import (
@@ -39,6 +38,7 @@ from berthmaster.messages.workload import (
     Submitted,
     WorkloadEvent,
 )
+from berthmaster.runtime.printable import visible
 from tests.unit.cli.screens import screen
 
 NOW_S = 1_700_000_000.0

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -359,3 +360,44 @@ def test_beside_karmada_the_hubs_pod_has_its_kubeconfig_where_the_setting_says()
     policy = yaml.safe_load((folder / "network-policy.yaml").read_text())
     selected = policy["spec"]["podSelector"]["matchLabels"]
     assert selected.items() <= pod_of([hub])["metadata"]["labels"].items()
+
+
+def _rules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every rule of a Role in deploy/kubernetes, with its file."""
+    for path in sorted(DEPLOY.rglob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if document and document.get("kind") in ("Role", "ClusterRole"):
+                for rule in document["rules"]:
+                    yield str(path.relative_to(DEPLOY)), rule
+
+
+def test_rule_about_secrets_names_each_of_them_but_for_credentials() -> None:
+    open_ = {
+        path
+        for path, rule in _rules()
+        if {"secrets", "*"} & set(rule["resources"]) and not rule.get("resourceNames")
+    }
+    assert open_ == {"credentials/rbac.yaml"}  # whose task they are, in namespaces of its own
+
+
+def test_rule_that_a_policy_narrows_ships_with_the_policy() -> None:
+    makes = {
+        (path, resource)
+        for path, rule in _rules()
+        for resource in {"services", "overridepolicies"} & set(rule["resources"])
+        if {"create", "patch", "update", "*"} & set(rule["verbs"])
+    }
+    assert makes == {
+        ("agent/executor-rbac.yaml", "services"),
+        ("karmada/rbac.yaml", "overridepolicies"),
+    }
+    for file in ("agent/executor-policy.yaml", "karmada/rbac.yaml"):
+        documents = [each for each in yaml.safe_load_all((DEPLOY / file).read_text()) if each]
+        kinds = {each["kind"]: each for each in documents}
+        policy = kinds["ValidatingAdmissionPolicy"]
+        binding = kinds["ValidatingAdmissionPolicyBinding"]
+        assert policy["spec"]["failurePolicy"] == "Fail"
+        assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+        assert binding["spec"]["validationActions"] == ["Deny"]
+    agent = render(DEPLOY / "agent")
+    assert "ValidatingAdmissionPolicyBinding" in {each["kind"] for each in agent}

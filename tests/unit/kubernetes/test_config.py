@@ -365,14 +365,14 @@ def test_where_a_kubeconfig_came_from_is_what_its_errors_say() -> None:
         (b"just words", "is no kubeconfig: not a mapping"),
         (b"users: [{name: u, user: {token: s3cret}", "is no YAML (line 2)"),
         (b"a: b\ntoken: 's3cret", "is no YAML (line 2)"),
-        (b"!!python/object/apply:os.system ['true']", "is no YAML (line 1)"),
+        (b"!!python/object/apply:os.system ['true']", "YAML tags are not accepted (line 1)"),
         (b"\xff\xfe\x00", "is no YAML"),
         (b"a: &a [s3cret]\nb: [*a, *a]", "YAML aliases are not accepted (line 2)"),
         (b"a: " + b"[" * 100_000, "nested deeper than 32 (line 1)"),
         (b"? " * 5000, "nested deeper than 32"),
         (b"contexts: [{}]", "contexts[0]: Object missing required field `name`"),
         (b"{}", "current-context: not set; there are no contexts at all"),
-        (b"{1: 2}", "key in $: Expected `str`"),
+        (b"{1: 2}", "a key is no text; put it in quotes (line 1)"),
     ],
 )
 def test_what_is_no_kubeconfig_is_told_without_showing_it(data: bytes, problem: str) -> None:

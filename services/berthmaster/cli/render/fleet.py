@@ -12,7 +12,6 @@ from berthmaster.cli.render.terminal import (
     part_table,
     plain_table,
     safe,
-    visible,
 )
 from berthmaster.cli.render.why import ranks_by
 from berthmaster.client.following import SeenDead
@@ -21,6 +20,7 @@ from berthmaster.engine.queueing.tree import QueueTree
 from berthmaster.fleetview.rows import ClusterRow, NodeRow
 from berthmaster.messages.api import QueueStanding
 from berthmaster.messages.control import QueueSetting
+from berthmaster.runtime.printable import visible
 
 FRESHNESS_STYLES = {"fresh": "", "stale": "yellow", "withdrawn": "red", "unscored": "yellow"}
 _LEVELS = " ▁▂▃▄▅▆▇█"

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from berthmaster.cli.render import amounts
-from berthmaster.cli.render.terminal import safe, visible
+from berthmaster.cli.render.terminal import safe
 from berthmaster.fleetview.problems import Problem
+from berthmaster.runtime.printable import visible
 
 
 def table(found: Sequence[Problem], unknown: Sequence[str], now_s: float) -> RenderableType:

@@ -10,10 +10,11 @@ from rich.text import Text
 from berthmaster.cli.load import Account, LoadResult
 from berthmaster.cli.render import amounts
 from berthmaster.cli.render.fleet import fleet_line
-from berthmaster.cli.render.terminal import plain_table, safe, visible
+from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.cli.workload_stats import Latency, WorkloadSummary
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.api import WhyReply
+from berthmaster.runtime.printable import visible
 
 STEPS: Final = {
     "submit_to_placed": "submit -> placed",

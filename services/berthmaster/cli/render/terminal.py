@@ -7,6 +7,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from berthmaster.runtime.printable import visible
+
 _NAME_CHARS = 20  # of a name, which stay on one line however narrow the screen is
 _ENDLESS = 10_000  # columns
 
@@ -15,15 +17,6 @@ def safe(text: str = "", style: str = "") -> Text:
     """Text for the screen. Names and reasons come from anybody, so control characters in them
     must not reach the terminal: an escape sequence could forge or hide what an operator reads."""
     return Text(visible(text), style=style)
-
-
-def visible(text: str) -> str:
-    """The text with everything unprintable shown as its escape; spaces and line ends stay."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
-    )
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 
 from berthmaster.cli.render import amounts, figures
-from berthmaster.cli.render.terminal import plain_table, safe, visible
+from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.cli.render.workloads import places
 from berthmaster.engine.scoring.profiles import BALANCED
 from berthmaster.messages.api import DryRunReply, QueueStanding, WhyReply
 from berthmaster.messages.placement import Choice, RankedCluster
+from berthmaster.runtime.printable import visible
 
 SHOWN_CLUSTERS = 10
 SHOWN_PARTS = 3

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from berthmaster.cli.render import amounts, figures
-from berthmaster.cli.render.terminal import plain_table, safe, visible
+from berthmaster.cli.render.terminal import plain_table, safe
 from berthmaster.lifecycle.sizes import is_set_elastic, least, most
 from berthmaster.messages.api import GetReply, ListReply, RecordedEvent, WorkloadView
 from berthmaster.messages.families import event_kind
@@ -44,6 +44,7 @@ from berthmaster.messages.workload import (
     Withdrawn,
     WorkloadEvent,
 )
+from berthmaster.runtime.printable import visible
 
 STATE_STYLES = {
     "queued": "yellow",
