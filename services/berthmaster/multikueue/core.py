@@ -665,7 +665,7 @@ class Reconciler:
             return []
         if now_s < max(memo.contest.until_s, memo.trouble_until_s):
             return []
-        self._work.add_on_fleet(view.name, min(step.until_s, now_s + AGAIN_S))
+        self._work.add_in_turn(view.name, min(step.until_s, now_s + AGAIN_S))
         reason = moving_on.in_vain(view, memo, self.know, self.policy, now_s)
         return self._move_on(view, memo, reason, now_s) if reason else []
 
@@ -674,7 +674,7 @@ class Reconciler:
     ) -> list[Instruction]:
         """Take the nomination back if there is another place to try; then the attempt ends."""
         memo.why = reason
-        self._work.add_on_fleet(view.name, now_s + AGAIN_S)
+        self._work.add_in_turn(view.name, now_s + AGAIN_S)
         if self.know.going_for(view.name):
             return []  # others make room for it there
         if not moving_on.another(view, memo, self.know, self.policy, now_s):

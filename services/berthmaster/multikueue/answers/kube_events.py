@@ -59,8 +59,9 @@ def of(
     if memo.trouble and not memo.trouble_passes:
         yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
     if bus.state is State.CLAIMED and bus.cluster in view.nominated:
-        shortlist = shortlist_for(know, view, policy, now_s)
+        # A shortlist costs a millisecond and more: make one only for a nomination that is news.
         if memo.told.get(NOMINATED, "").partition(":")[0] != f"attempt {bus.attempt}":
+            shortlist = shortlist_for(know, view, policy, now_s)
             best = next((c for c in shortlist.candidates if c.ref.name == bus.cluster), None)
             why = f" ({best.words})" if best is not None else ""
             note = f"attempt {bus.attempt}: {bus.cluster}{why}{left_out(shortlist.filtered)}"

@@ -163,24 +163,47 @@ class HubGate(Gate):
             standing = self._standings[cluster] = self._look(cluster)
         return standing
 
+    def why_never(self, cluster: str) -> str:
+        """What ``why_not`` says. It needs no other Workload's placement, and costs less."""
+        report = self._open_queue(cluster)
+        if isinstance(report, str):
+            return report
+        seen = self._know.view.clusters.peek(cluster)
+        quotas = Quotas(seen.queues.values(), _counted_as(seen))
+        return self._unable(seen, report, quotas.never(report.queue, self._asks))
+
     def _look(self, name: str) -> Standing:
-        if shut := self.shut(name):
-            return Standing(shut)
-        cluster, asked = self._know.view.clusters.peek(name), self._asked
-        if not cluster.queues:
-            return Standing(NO_REPORT)
-        kinds = cluster.profile.job_kinds if cluster.profile is not None else None
-        if kinds is not None and asked.kind in TOLD_KINDS and asked.kind not in kinds:
-            return Standing(f"has no {asked.kind}s")
-        found = self._know.local_queue(name, asked.namespace, asked.local_queue)
-        if found is None:
-            return Standing(f"has no LocalQueue {asked.namespace}/{asked.local_queue}")
-        if why := closed(*found):
-            return Standing(why)
-        standing = self._judge(cluster, found[0])
+        report = self._open_queue(name)
+        if isinstance(report, str):
+            return Standing(report)
+        standing = self._judge(self._know.view.clusters.peek(name), report)
         if not standing.out and (last := self._demoted.get(name)):
             return standing._replace(tier=NO_QUOTA, headroom=0.0, note="", last=last)
         return standing
+
+    def _open_queue(self, name: str) -> QueueReport | str:
+        """Return the ClusterQueue that the Workload would wait in there, or why it has none."""
+        if shut := self.shut(name):
+            return shut
+        cluster, asked = self._know.view.clusters.peek(name), self._asked
+        if not cluster.queues:
+            return NO_REPORT
+        kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+        if kinds is not None and asked.kind in TOLD_KINDS and asked.kind not in kinds:
+            return f"has no {asked.kind}s"
+        found = self._know.local_queue(name, asked.namespace, asked.local_queue)
+        if found is None:
+            return f"has no LocalQueue {asked.namespace}/{asked.local_queue}"
+        return closed(*found) or found[0]
+
+    def _unable(self, cluster: Cluster, report: QueueReport, never: str) -> str:
+        """Return why its quota (``never``) or its nodes can never hold the Workload, or ""."""
+        if never:
+            return never
+        unsuited = self._none_suits.get(cluster.name, "")
+        if unsuited and not self._may_come(cluster, report, unsuited):
+            return unsuited
+        return self._missing(cluster, report)[0]
 
     def _judge(self, cluster: Cluster, report: QueueReport) -> Standing:
         """With a queue that is open."""
@@ -189,14 +212,10 @@ class HubGate(Gate):
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
         quotas = self._quotas(cluster, cluster.queues.values(), way.unreserved)
         quota = quotas.answer(report.queue, self._asks)
-        if quota.never:
-            return Standing(quota.never)
+        if unable := self._unable(cluster, report, quota.never):
+            return Standing(unable)
         unsuited = self._none_suits.get(name, "")
-        if unsuited and not self._may_come(cluster, report, unsuited):
-            return Standing(unsuited)
-        missing, lacking = self._missing(cluster, report)
-        if missing:
-            return Standing(missing)
+        lacking = self._missing(cluster, report)[1]
         labels = [_labels_of(report, flavors) for flavors in quota.flavors]
         self._labels[name] = labels
         room = self._room(name, labels)
