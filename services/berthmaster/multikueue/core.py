@@ -319,6 +319,8 @@ class Reconciler:
         if isinstance(outcome, Stored):
             self._refusals.stored()
             self._wait_for = max(self._wait_for, outcome.sequence)
+            for name, note in (plan.notes if plan is not None else {}).items():
+                self._memo(name).placed_for = note
             return
         if isinstance(outcome, Refused) and plan is not None:
             self._refusals.refused(plan.decision.after, plan.events)

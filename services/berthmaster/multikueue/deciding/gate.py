@@ -49,7 +49,7 @@ from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.deciding.job_manifest import place_of
-from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.bus_state import BusState, Charged
 from berthmaster.multikueue.known.hub import ClusterRef, Rules
 from berthmaster.multikueue.known.labelled_nodes import Labels
 from berthmaster.multikueue.known.requests import Required
@@ -210,7 +210,7 @@ class HubGate(Gate):
         name, request = cluster.name, self._asked.request
         policy, now_s = self._policy, self._snapshot.now_s
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
-        quotas = self._quotas(cluster, cluster.queues.values(), way.unreserved)
+        quotas = self._charged(cluster, way.unreserved)
         quota = quotas.answer(report.queue, self._asks)
         if unable := self._unable(cluster, report, quota.never):
             return Standing(unable)
@@ -309,11 +309,32 @@ class HubGate(Gate):
         quotas = self._quotas(seen, reports.values(), way.unreserved)
         return quotas.answer(found[0].queue, self._asks).now
 
+    def _charged(self, cluster: Cluster, unreserved: Sequence[Workload]) -> Quotas:
+        """Return what its queues have, as ``_quotas`` does. A decision for a burst asks hundreds of
+        times, with one more placement each time: then only that one is charged."""
+        known = self._know.charged.get(cluster.name)
+        if known is not None and known.snapshot is self._snapshot:
+            if _begins_with(unreserved, known.workloads):
+                self._charge(
+                    known.quotas, cluster.queues.values(), unreserved[len(known.workloads) :]
+                )
+                self._know.charged[cluster.name] = known._replace(workloads=unreserved)
+                return known.quotas
+        quotas = self._quotas(cluster, cluster.queues.values(), unreserved)
+        self._know.charged[cluster.name] = Charged(self._snapshot, unreserved, quotas)
+        return quotas
+
     def _quotas(
         self, cluster: Cluster, reports: Collection[QueueReport], unreserved: Iterable[Workload]
     ) -> Quotas:
         """What its queues have, less what was sent there and has no quota reserved yet."""
         quotas = Quotas(reports, _counted_as(cluster))
+        self._charge(quotas, reports, unreserved)
+        return quotas
+
+    def _charge(
+        self, quotas: Quotas, reports: Collection[QueueReport], unreserved: Iterable[Workload]
+    ) -> None:
         for workload in unreserved:
             request = workload.request
             if request is None:
@@ -325,7 +346,6 @@ class HubGate(Gate):
                 leads_to = queue_of(reports, place.namespace, place.local_queue)
             if leads_to is not None:
                 quotas.charge(leads_to[0].queue, asks_of(request))
-        return quotas
 
     def _missing(self, cluster: Cluster, report: QueueReport) -> tuple[str, str]:
         """(what neither its nodes nor its queue has, what its nodes alone do not have)."""
@@ -418,6 +438,13 @@ class _Room(NamedTuple):
     fits: bool = False
     holds: bool = False  # would fit if nothing ran there
     lacks: str = ""  # what labels no node has
+
+
+def _begins_with(workloads: Sequence[Workload], first: Sequence[Workload]) -> bool:
+    """Whether these are the same objects, and perhaps more behind them."""
+    if len(workloads) < len(first):
+        return False
+    return all(one is other for one, other in zip(workloads, first, strict=False))
 
 
 def _counted_as(cluster: Cluster) -> Mapping[str, str]:

@@ -72,6 +72,7 @@ class Memo:
         "lingering_since_s",
         "nominated",
         "patience_since_s",
+        "placed_for",
         "ran_in",
         "ready_at_s",
         "told",
@@ -92,6 +93,7 @@ class Memo:
         self.ran_in = ""  # cluster that had its last admitted copy
         self.why = ""  # what it waited for at the last look
         self.patience_since_s = float("-inf")  # the hub has had its time for it (hub_pace.py)
+        self.placed_for = ""  # words for people: why the last placement of this life chose as it did
         self.told: dict[str, str] = {}  # reason of an event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
         self.trouble_passes = False  # it is none that a person can mend, and over in seconds
