@@ -1,7 +1,7 @@
 """What is looked at when: at once, in its time, when the fleet moves, or in turn."""
 
 from berthmaster.controller.work_queue import IN_TURN, WorkQueue
-from berthmaster.lifecycle.workload import key
+from berthmaster.lifecycle.workload import Key, key
 
 NAMES = [key("acme", f"job-{number}") for number in range(2 * IN_TURN)]
 
@@ -11,7 +11,7 @@ def test_sweep_takes_waiting_workloads_in_turn() -> None:
     for name in NAMES:
         work.add_in_turn(name, 100.0)
     work.add_on_fleet(key("acme", "urgent"), 100.0)
-    looked: list[list[str]] = []
+    looked: list[list[Key]] = []
     for second in range(2):
         work.fleet_moved = True
         assert work.sweep(float(second))

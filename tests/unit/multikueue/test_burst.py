@@ -6,7 +6,7 @@ from berthmaster.kueue.quota import Quotas
 from berthmaster.messages.control import Cordon
 from berthmaster.multikueue.deciding.shortlist import shortlist_for, why_out
 from berthmaster.multikueue.known.workload_view import view_of
-from tests.unit.multikueue.hub_objects import cluster, pods, queue_report
+from tests.unit.multikueue.hub_objects import cluster, copy_report, pods, queue_report
 from tests.unit.multikueue.world import World
 
 MANY = [f"job-{number}" for number in range(60)]
@@ -63,7 +63,12 @@ def test_stopped_queue_of_waiting_burst_moves_all(charges: list[str]) -> None:
     left = [name for name in MANY if world.nominated(name) == ("w1",)]
     assert len(left) >= 20
     world.fact("w1/queue", queue_report("w1", stopped=True))
-    world.wait(4.0)
+    for _ in range(5):
+        for name in MANY:  # the hub makes copies, and they are reported
+            for there in world.nominated(name):
+                if there != "w1":
+                    world.fact(f"copy/{name}", copy_report(there, name))
+        world.wait(1.0)
     assert {world.nominated(name) for name in left} <= {("w2",), ("w3",)}
 
 

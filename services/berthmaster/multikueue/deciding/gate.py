@@ -313,13 +313,12 @@ class HubGate(Gate):
         """Return what its queues have, as ``_quotas`` does. A decision for a burst asks hundreds of
         times, with one more placement each time: then only that one is charged."""
         known = self._know.charged.get(cluster.name)
-        if known is not None and known.snapshot is self._snapshot:
-            if _begins_with(unreserved, known.workloads):
-                self._charge(
-                    known.quotas, cluster.queues.values(), unreserved[len(known.workloads) :]
-                )
-                self._know.charged[cluster.name] = known._replace(workloads=unreserved)
-                return known.quotas
+        same = known is not None and known.snapshot is self._snapshot
+        if known is not None and same and _begins_with(unreserved, known.workloads):
+            more = unreserved[len(known.workloads) :]
+            self._charge(known.quotas, cluster.queues.values(), more)
+            self._know.charged[cluster.name] = known._replace(workloads=unreserved)
+            return known.quotas
         quotas = self._quotas(cluster, cluster.queues.values(), unreserved)
         self._know.charged[cluster.name] = Charged(self._snapshot, unreserved, quotas)
         return quotas

@@ -88,9 +88,7 @@ class _Asking(NamedTuple):
     gate: HubGate
 
 
-def _asking(
-    know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float
-) -> _Asking | None:
+def _asking(know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float) -> _Asking | None:
     """Return None where no rules hold, or log or hub do not have the Workload."""
     rules, bus, hub = view.rules, view.bus, view.hub
     if rules is None or bus is None or hub is None:
