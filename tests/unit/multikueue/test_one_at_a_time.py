@@ -136,7 +136,8 @@ def test_cleared_nomination_waits_while_the_hubs_kueue_is_silent() -> None:
     world = ranked(patience_s=4.0, hub_mute_s=6.5)
     world.submit()
     world.reserve()
-    world.submit("other")  # which waits for Kueue
+    world.submit("other")
+    world.status("other", conditions=())  # it waits for Kueue, which has not looked at it
     world.wait(5.5)
     assert world.nominated() == ()
     world.wait(4.0)  # two seconds of an idle hub and more
