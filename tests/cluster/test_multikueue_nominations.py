@@ -190,6 +190,7 @@ def test_workload_nominated_before_the_managers_start_is_written_and_runs(rig: R
         names = {job: rig.submit(job, run_s="3") for job in jobs}
         for job in jobs:
             rig.until(lambda j=job: rig.k.has(j, "QuotaReserved"), f"{job} has quota")  # type: ignore[misc]
+            rig.until(lambda j=job: _check_waits(rig.k, j), f"{job} has its check")  # type: ignore[misc]
         rig.k.kill_manager("hub")
         mark = rig.k.planes.hub.audit.mark()
         rig.start()
@@ -202,6 +203,10 @@ def test_workload_nominated_before_the_managers_start_is_written_and_runs(rig: R
     written = [c.name for c in calls if c.resource == "workloads.kueue.x-k8s.io"]
     assert len(written) == len(jobs), written
     assert all(rig.bus.folds[name].evictions == 0 for name in names.values())
+
+
+def _check_waits(k: Kueue, job: str) -> bool:
+    return k.state_of(job, k.check) == "Pending"
 
 
 def _annotations(k: Kueue, job: str) -> dict[str, str]:
