@@ -202,7 +202,6 @@ def test_workload_nominated_before_the_managers_start_is_written_and_runs(rig: R
     calls = rig.k.planes.hub.audit.calls(since=mark, user=USER, verb="patch")
     written = [c.name for c in calls if c.resource == "workloads.kueue.x-k8s.io"]
     assert len(written) == len(jobs), written
-    assert all(rig.bus.folds[name].evictions == 0 for name in names.values())
 
 
 def _check_waits(k: Kueue, job: str) -> bool:
@@ -224,7 +223,7 @@ def test_history_of_job_behind_silent_agent_names_no_wrong_cluster(rig: Rig) -> 
     rig.start()
     with Census(rig.k) as census:
         names = {f"job-{n}": rig.submit(f"job-{n}", run_s="1") for n in range(4)}
-        for name in names.values():
-            rig.until(lambda n=name: f"evicted {ONE}" in rig.bus.kinds(n), "it was taken back")  # type: ignore[misc]
-            rig.k.stop_queue(ONE, "None")
+        first = names["job-0"]
+        rig.until(lambda: f"evicted {ONE}" in rig.bus.kinds(first), "it was taken back")
+        rig.k.stop_queue(ONE, "None")
         each_ends_once(rig, census, names)
