@@ -17,6 +17,7 @@ from tests.controlplane.planes import Planes
 
 ONE, TWO, THREE = WORKERS = ("worker-1", "worker-2", "worker-3")
 OURS = "berthmaster.io/dispatcher"
+NUDGED = "berthmaster.io/nudged-at"
 RIVAL = "rival"
 FIGHT_S = 15.0
 
@@ -177,3 +178,52 @@ def test_while_nats_is_silent_a_selector_is_kept_and_a_short_life_is_told_afterw
         only("b")
         each_ends_once(rig, census, names)
         assert rig.bus.kinds(names["waits"])[-1] == f"succeeded {TWO}"
+
+
+def test_workload_nominated_before_the_managers_start_is_written_and_runs(rig: Rig) -> None:
+    """Kueue's manager puts what is there at its start behind all news, for minutes under load."""
+    rig.flags = ("--patience-s", "120", "--silent-s", "3", "--hub-mute-s", "60")
+    for name in WORKERS:
+        rig.bus.worker(name, free={ONE: 8}.get(name, 2))
+    jobs = [f"job-{n}" for n in range(3)]
+    with Census(rig.k) as census:
+        names = {job: rig.submit(job, run_s="3") for job in jobs}
+        for job in jobs:
+            rig.until(lambda j=job: rig.k.has(j, "QuotaReserved"), f"{job} has quota")  # type: ignore[misc]
+            rig.until(lambda j=job: _check_waits(rig.k, j), f"{job} has its check")  # type: ignore[misc]
+        rig.k.kill_manager("hub")
+        mark = rig.k.planes.hub.audit.mark()
+        rig.start()
+        for job in jobs:
+            rig.until(lambda j=job: rig.k.nominated(j), f"{job} is nominated")  # type: ignore[misc]
+            rig.until(lambda j=job: NUDGED in _annotations(rig.k, j), f"{job} is written")  # type: ignore[misc]
+        rig.k.start_manager("hub", Options(dispatcher=OURS))
+        each_ends_once(rig, census, names)
+    calls = rig.k.planes.hub.audit.calls(since=mark, user=USER, verb="patch")
+    written = [c.name for c in calls if c.resource == "workloads.kueue.x-k8s.io"]
+    assert len(written) == len(jobs), written
+
+
+def _check_waits(k: Kueue, job: str) -> bool:
+    return k.state_of(job, k.check) == "Pending"
+
+
+def _annotations(k: Kueue, job: str) -> dict[str, str]:
+    workload = k.workload(job)
+    return workload["metadata"].get("annotations", {}) if workload is not None else {}
+
+
+def test_history_of_job_behind_silent_agent_names_no_wrong_cluster(rig: Rig) -> None:
+    """The first worker's agent is up and reports no copy: Kueue may run a job there although the
+    nomination was taken back."""
+    rig.flags = ("--patience-s", "3", "--silent-s", "3", "--trap-s", "60")
+    for name in WORKERS:
+        rig.bus.worker(name, free={ONE: 8, TWO: 4}.get(name, 2))
+    rig.k.stop_queue(ONE, "Hold")
+    rig.start()
+    with Census(rig.k) as census:
+        names = {f"job-{n}": rig.submit(f"job-{n}", run_s="1") for n in range(4)}
+        first = names["job-0"]
+        rig.until(lambda: f"evicted {ONE}" in rig.bus.kinds(first), "it was taken back")
+        rig.k.stop_queue(ONE, "None")
+        each_ends_once(rig, census, names)

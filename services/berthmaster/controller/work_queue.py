@@ -5,11 +5,13 @@ come by the thousand, and each look ranks clusters.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from berthmaster.lifecycle.workload import Key
 
 SWEEP_S: Final = 0.1  # what depends on the fleet is looked at again at most so often
+IN_TURN: Final = 16  # workloads that a sweep takes of those that wait in turn
 
 
 class WorkQueue:
@@ -20,6 +22,7 @@ class WorkQueue:
         self._ready: dict[Key, None] = {}
         self._due_s: dict[Key, float] = {}  # when time alone may change something
         self._on_fleet: dict[Key, None] = {}  # what changes in the fleet matter to
+        self._in_turn: dict[Key, None] = {}  # the same, a few at each sweep
         self._swept_at_s = float("-inf")
 
     def __len__(self) -> int:
@@ -42,14 +45,22 @@ class WorkQueue:
         self._on_fleet[name] = None
         self._due_s[name] = at_s
 
+    def add_in_turn(self, name: Key, at_s: float) -> None:
+        """Look at it then at the latest, and earlier when the fleet has moved and its turn has
+        come. For what may wait by the hundred: one sweep over all of it would take a second."""
+        self._in_turn[name] = None
+        self._due_s[name] = at_s
+
     def settled(self, name: Key) -> None:
         """It is being looked at: the fleet does not matter to it until it is said again."""
         self._on_fleet.pop(name, None)
+        self._in_turn.pop(name, None)
 
     def forget(self, name: Key) -> None:
         """It is no more."""
         self._due_s.pop(name, None)
         self._on_fleet.pop(name, None)
+        self._in_turn.pop(name, None)
 
     def sweep(self, now_s: float) -> bool:
         """Whether the fleet has moved, and what depends on it is ready therefore."""
@@ -58,6 +69,7 @@ class WorkQueue:
         self.fleet_moved = False
         self._swept_at_s = now_s
         self._ready.update(self._on_fleet)
+        self._ready.update(dict.fromkeys(islice(self._in_turn, IN_TURN)))
         return True
 
     def take(self, now_s: float) -> list[Key]:

@@ -24,6 +24,7 @@ CHECK_CONTROLLER: Final = "berthmaster.io/placement"  # controller of our own ch
 FLEET_NAME_ANNOTATION: Final = "berthmaster.io/cluster"  # on a MultiKueueCluster
 DRAINING_ANNOTATION: Final = "berthmaster.io/draining"  # on a MultiKueueConfig: a,b leave it
 HELD_ANNOTATION: Final = "berthmaster.io/held-by"  # on a Workload that a hold of ours switched off
+NUDGED_ANNOTATION: Final = "berthmaster.io/nudged-at"  # on a Workload that Kueue held back: when
 SELECTOR_ANNOTATION: Final = "berthmaster.io/cluster-selector"  # on a ClusterQueue or LocalQueue
 
 # Conditions of a Workload.

@@ -211,12 +211,19 @@ class Quotas:
         chosen = _assign(report, node, asks)
         if isinstance(chosen, _Assigned):
             return Answer(flavors=chosen.flavors, borrows=chosen.height > 0, left=left)
+        if never := self._never(report, asks):
+            return Answer(never=never, left=left)
+        return Answer(lacks=chosen.for_now, left=left)
+
+    def never(self, queue: str, asks: Sequence[Ask]) -> str:
+        """Return why a queue could not grant a request even with nothing used of it, or ""."""
+        return self._never(self._by_name[queue], counted(asks, self._counted_as))
+
+    def _never(self, report: QueueReport, asks: Sequence[Ask]) -> str:
         if self._empty is None:
             self._empty = _Trees(self._reports, used=False)
-        at_best = _assign(report, self._empty.queues[queue], asks)
-        if isinstance(at_best, _Lack):
-            return Answer(never=at_best.for_ever(queue), left=left)
-        return Answer(lacks=chosen.for_now, left=left)
+        at_best = _assign(report, self._empty.queues[report.queue], asks)
+        return at_best.for_ever(report.queue) if isinstance(at_best, _Lack) else ""
 
 
 def promises(report: QueueReport, ask: Ask) -> bool:

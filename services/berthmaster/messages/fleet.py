@@ -313,6 +313,11 @@ class CopyReport(
     flavors: tuple[dict[str, str], ...] = ()  # of each pod set: resource -> flavor that it has
 
     @property
+    def ran(self) -> bool:
+        """Its job runs there, or has run there to its end."""
+        return (self.admitted or self.finished) and not self.evicted
+
+    @property
     def running(self) -> bool:
         """It was admitted, and neither taken back nor finished: its job may run there."""
         return self.admitted and not (self.evicted or self.finished)

@@ -49,6 +49,7 @@ from berthmaster.multikueue.deciding.checks import Checks
 from berthmaster.multikueue.deciding.committing import Commit, ToPlace, decide
 from berthmaster.multikueue.deciding.config_order import ConfigOrder
 from berthmaster.multikueue.deciding.make_room import waits_for_room
+from berthmaster.multikueue.deciding.one_at_a_time import cleared_at_s
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import (
     Admit,
@@ -78,6 +79,7 @@ from berthmaster.multikueue.instructions import (
     Instruction,
     MakeJob,
     Nominate,
+    Nudge,
     PassCheck,
     Write,
     Writers,
@@ -190,7 +192,14 @@ class Reconciler:
         self.know.take_fact(fact, sequence, stored_at_s)
         self._work.fleet_moved = True
         if isinstance(fact, CopyReport):
-            self._touch((fact.namespace, fact.workload))
+            self._on_copy(fact)
+
+    def _on_copy(self, copy: CopyReport) -> None:
+        at = (copy.namespace, copy.workload)
+        name = self.hub.name_of(at)
+        if name is not None and copy.ran and not copy.gone:  # it may be gone before the next look
+            self._memo(name).ran_in = copy.cluster
+        self._touch(at)
 
     def on_node_gone(self, cluster: str, node: str) -> None:
         """A relisting did not find a node."""
@@ -279,6 +288,8 @@ class Reconciler:
             if isinstance(answer.found, Writers):
                 memo.contest.by = answer.found.names
             return ()
+        if isinstance(asked, Nudge):
+            return ()  # it changes nothing that is waited for
         memo.trouble, memo.trouble_passes = answer.why, answer.passes
         if isinstance(asked, MakeJob) and answer.is_about_object:
             memo.unmakeable = answer.why
@@ -319,6 +330,8 @@ class Reconciler:
         if isinstance(outcome, Stored):
             self._refusals.stored()
             self._wait_for = max(self._wait_for, outcome.sequence)
+            for name, note in (plan.notes if plan is not None else {}).items():
+                self._memo(name).placed_for = note
             return
         if isinstance(outcome, Refused) and plan is not None:
             self._refusals.refused(plan.decision.after, plan.events)
@@ -511,6 +524,8 @@ class Reconciler:
         if view.elsewhere:
             return []
         memo.patience_since_s = self._pace.since_s(view, now_s)
+        memo.is_refused = self._pace.is_refused(name)
+        memo.clears_until_s = self._pace.clears_until_s(cleared_at_s(view, memo), now_s)
         told = self._tell(view, memo, now_s)
         if (freeing := self._forget_pods(view, memo, now_s)) is not None:
             return [*told, freeing]
@@ -629,8 +644,8 @@ class Reconciler:
             case Clear(reason):
                 memo.why = reason
                 return [in_flight.write(name, writes.clear(view, in_flight.ref()))]
-            case MoveOn(reason):
-                return self._move_on(view, memo, reason, now_s)
+            case MoveOn(reason, blameless):
+                return self._move_on(view, memo, reason, now_s, blameless=blameless)
             case Back(check, reason):
                 if now_s < memo.trouble_until_s:
                     self._work.add_at(name, memo.trouble_until_s)
@@ -665,21 +680,34 @@ class Reconciler:
             return []
         if now_s < max(memo.contest.until_s, memo.trouble_until_s):
             return []
-        self._work.add_on_fleet(view.name, min(step.until_s, now_s + AGAIN_S))
+        self._work.add_in_turn(view.name, min(step.until_s, now_s + AGAIN_S))
+        if (nudging := self._nudge(view, now_s)) is not None:
+            return [nudging]
         reason = moving_on.in_vain(view, memo, self.know, self.policy, now_s)
         return self._move_on(view, memo, reason, now_s) if reason else []
 
+    def _nudge(self, view: WorkloadView, now_s: float) -> Nudge | None:
+        """Write one that the hub's Kueue holds back, where Kueue can do something about it."""
+        bus, rules = view.bus, view.rules
+        if bus is None or rules is None or view.heard_since_s > now_s:
+            return None
+        is_open = any(ref.name == bus.cluster and not ref.closed for ref in rules.clusters)
+        if not is_open or not self._pace.is_held(view.name, now_s):
+            return None
+        self._pace.nudged(view.name, now_s)
+        return self._in_flight.write(view.name, writes.nudge(view, self._in_flight.ref()))
+
     def _move_on(
-        self, view: WorkloadView, memo: Memo, reason: str, now_s: float
+        self, view: WorkloadView, memo: Memo, reason: str, now_s: float, *, blameless: bool = False
     ) -> list[Instruction]:
         """Take the nomination back if there is another place to try; then the attempt ends."""
         memo.why = reason
-        self._work.add_on_fleet(view.name, now_s + AGAIN_S)
-        if self.know.going_for(view.name):
-            return []  # others make room for it there
-        if not moving_on.another(view, memo, self.know, self.policy, now_s):
-            return []
-        memo.leaving = reason
+        self._work.add_in_turn(view.name, now_s + AGAIN_S)
+        waits = self.know.going_for(view.name)  # others make room for it there
+        if waits or not moving_on.another(view, memo, self.know, self.policy, now_s):
+            nudging = self._nudge(view, now_s)
+            return [nudging] if nudging is not None else []
+        memo.leaving, memo.leaves_blameless = reason, blameless
         return [self._in_flight.write(view.name, writes.clear(view, self._in_flight.ref()))]
 
     def _make_or_stop(

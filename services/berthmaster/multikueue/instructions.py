@@ -43,6 +43,16 @@ class FindWriter(NamedTuple):
     at: ObjectKey
 
 
+class Nudge(NamedTuple):
+    """Write an annotation of ours on a Workload: Kueue's manager takes up again what it held back
+    since its start (known/hub_pace.py)."""
+
+    ref: str
+    workload: Key
+    at: ObjectKey
+    uid: str
+
+
 class PassCheck(NamedTuple):
     """Set one check of ours Ready: only our own item of the list."""
 
@@ -144,6 +154,7 @@ Write = (
     Nominate
     | ClearNomination
     | FindWriter
+    | Nudge
     | PassCheck
     | SendBack
     | SwitchOff

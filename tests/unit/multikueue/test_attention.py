@@ -102,12 +102,18 @@ def test_what_the_log_says_of_it_is_known_after_a_restart() -> None:
 
 
 def test_one_patience_that_runs_out_is_enough() -> None:
-    world = World(workers=("w1", "w2"), patience_s=10.0)
+    world = World(workers=("w1", "w2"), patience_s=15.0)
     world.worker("w1", gpus=8)
     world.worker("w2", gpus=4)
     world.begin()
     submitted(world, "a")  # its copy never comes: the worker's webhooks are dead as well
-    world.wait(9.0)
+    assert last_place(world, "a") == "w1"
+    world.wait(11.0)  # the hub's manager was not holding it back: a write has not helped
+    world.worker("w2", gpus=16)
+    submitted(world, "other")
+    assert last_place(world, "other") == "w2"
+    world.fact("copy/other", copy_report("w2", "other"))
+    world.worker("w2", gpus=4)
     submitted(world, "b")
     assert last_place(world, "b") == "w1"
     world.wait(8.0)

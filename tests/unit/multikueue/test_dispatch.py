@@ -61,6 +61,7 @@ def test_in_steady_state_nothing_is_written_again() -> None:
     world.reserve()
     world.settle()
     assert len(world.writes) == 1
+    world.fact("w1/copy", copy_report("w1"))
     world.wait(29.0)  # within its patience
     world.put(world.kueue())  # told again, unchanged
     world.settle()

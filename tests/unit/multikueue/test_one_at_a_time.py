@@ -93,6 +93,116 @@ def test_killed_after_clearing_a_copy_that_nobody_has_reported_yet_may_come_for_
     assert world.broken == []
 
 
+def test_cleared_nomination_without_reported_copy_waits_for_the_hubs_pace() -> None:
+    """The hub's manager takes 8 s for a Workload just now: it may make the copy after the clearing,
+    and remove it 8 s later."""
+    world = ranked(patience_s=20.0, hub_mute_s=600.0)
+    for name in ("train", "slow"):
+        world.submit(name)
+        world.reserve(name)
+        world.settle()
+        assert world.nominated(name) == ("w1",)
+    world.wait(8.0)
+    world.fact("slow/copy", copy_report("w1", "slow"))
+    world.wait(13.5)
+    assert world.nominated() == ()
+    world.wait(7.0)
+    assert world.nominated() == ()
+    assert "Kueue is to remove its copies" in world.why(world.name())
+    world.wait(2.0)
+    assert world.nominated() == ("w2",)
+
+
+def test_cleared_nomination_goes_on_when_the_hub_serves_later_news() -> None:
+    world = ranked(patience_s=20.0, hub_mute_s=600.0)
+    for name in ("train", "slow"):
+        world.submit(name)
+        world.reserve(name)
+        world.settle()
+    world.wait(8.0)
+    world.fact("slow/copy", copy_report("w1", "slow"))
+    world.wait(13.5)
+    assert world.nominated() == ()
+    world.wait(1.0)
+    world.submit("later")
+    world.reserve("later")
+    world.settle()
+    world.fact("later/copy", copy_report(world.nominated("later")[0], "later"))
+    world.wait(0.5)
+    assert world.nominated() == ("w2",)
+
+
+def test_cleared_nomination_waits_while_the_hubs_kueue_is_silent() -> None:
+    world = ranked(patience_s=4.0, hub_mute_s=6.5)
+    world.submit()
+    world.reserve()
+    world.submit("other")
+    world.status("other", conditions=())  # it waits for Kueue, which has not looked at it
+    world.wait(5.5)
+    assert world.nominated() == ()
+    world.wait(4.0)  # two seconds of an idle hub and more
+    assert world.core.kueue.silent
+    assert world.nominated() == ()
+    world.reserve("other")
+    world.wait(1.0)
+    assert world.nominated() == ()
+    world.wait(2.0)
+    assert world.nominated() == ("w2",)
+
+
+@pytest.mark.parametrize("reported", ["", "w1", "w2"])
+@pytest.mark.parametrize(("reason", "kind"), [("Succeeded", "succeeded"), ("Failed", "failed")])
+def test_history_names_a_cluster_only_if_something_proves_it(
+    reported: str, reason: str, kind: str
+) -> None:
+    """The agent of w1 is up and silent: Kueue may have run the job there although w2 is nominated
+    by now."""
+    world = ranked(patience_s=10.0)
+    world.submit()
+    world.reserve()
+    world.wait(15.0)
+    assert world.nominated() == ("w2",)
+    name = world.name()
+    if reported:
+        copy = copy_report(reported, admitted=True)
+        world.fact(f"{reported}/copy", copy)
+        world.fact(f"{reported}/copy", msgspec.structs.replace(copy, gone=True))  # before a look
+    world.finish("train", reason)
+    world.settle()
+    assert world.kinds(name)[-1] == f"{kind} {reported or 'unknown'}"
+    assert world.log.folds[name].cluster == (reported or "unknown")
+    if not reported:
+        assert "the hub does not say in which cluster it ran" in world.log.folds[name].reason
+
+
+def test_history_of_moved_job_is_unproven_after_restart() -> None:
+    world = ranked(patience_s=10.0)
+    world.submit()
+    world.reserve()
+    world.wait(15.0)
+    assert world.nominated() == ("w2",)
+    name = world.name()
+    world.restart()
+    world.finish("train")
+    world.settle()
+    assert world.kinds(name)[-1] == "succeeded unknown"
+
+
+def test_history_of_job_that_kueue_took_back_is_proven_by_its_only_nomination() -> None:
+    world = ranked(patience_s=10.0)
+    world.submit()
+    world.reserve()
+    world.wait(15.0)
+    world.evict("train")
+    world.settle()
+    world.reserve()
+    world.settle()
+    (only,) = world.nominated()
+    world.finish("train")
+    world.settle()
+    assert world.kinds(world.name())[-1] == f"succeeded {only}"
+
+
 def test_a_copy_that_stays_although_its_worker_speaks_is_waited_for_a_minute() -> None:
     world = sent()
     world.wait(31.0)

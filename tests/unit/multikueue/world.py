@@ -22,7 +22,7 @@ from berthmaster.kueue.contract import (
     reordered,
 )
 from berthmaster.kueue.jobs import HubJob, JobStatus
-from berthmaster.kueue.names import HELD_ANNOTATION
+from berthmaster.kueue.names import HELD_ANNOTATION, NUDGED_ANNOTATION
 from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Verdict, offer
@@ -41,6 +41,7 @@ from berthmaster.multikueue.instructions import (
     Instruction,
     MakeJob,
     Nominate,
+    Nudge,
     PassCheck,
     Reorder,
     SendBack,
@@ -434,6 +435,8 @@ class World:
                 return self._clear(write)
             case FindWriter():
                 return Answer(found=Writers(self.others))
+            case Nudge():
+                return self._annotate(write.at)
             case PassCheck() | SendBack():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
@@ -489,6 +492,17 @@ class World:
                 return Answer()
             case _:
                 raise AssertionError(write)
+
+    def _annotate(self, at: At) -> Answer:
+        before = self.hub["KueueWorkload", *at]
+        assert isinstance(before, KueueWorkload)
+        annotations = {**before.metadata.annotations, NUDGED_ANNOTATION: f"{self.now_s}"}
+        self.version += 1
+        meta = msgspec.structs.replace(
+            before.metadata, annotations=annotations, resource_version=str(self.version)
+        )
+        self.put(msgspec.structs.replace(before, metadata=meta))
+        return Answer()
 
     def _make(self, write: MakeJob) -> Answer:
         meta = write.manifest["metadata"]

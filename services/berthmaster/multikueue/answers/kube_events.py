@@ -9,6 +9,7 @@ from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kueue.contract import forbidden
 from berthmaster.lifecycle.states import State
+from berthmaster.multikueue.deciding.committing import left_out
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.traps import Trap
 from berthmaster.multikueue.known.bus_state import BusState
@@ -59,11 +60,8 @@ def of(
     if memo.trouble and not memo.trouble_passes:
         yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
     if bus.state is State.CLAIMED and bus.cluster in view.nominated:
-        shortlist = shortlist_for(know, view, policy, now_s)
         if memo.told.get(NOMINATED, "").partition(":")[0] != f"attempt {bus.attempt}":
-            best = next((c for c in shortlist.candidates if c.ref.name == bus.cluster), None)
-            why = f" ({best.words})" if best is not None else ""
-            note = f"attempt {bus.attempt}: {bus.cluster}{why}{left_out(shortlist.filtered)}"
+            note = f"attempt {bus.attempt}: {bus.cluster}{memo.placed_for}"
             yield from tell(NOMINATED, note, warning=False)
     elif bus.state is State.QUEUED and _waits_long(memo, policy, now_s):
         shortlist = shortlist_for(know, view, policy, now_s)
@@ -74,9 +72,3 @@ def of(
 
 def _waits_long(memo: Memo, policy: HubPolicy, now_s: float) -> bool:
     return memo.ready_at_s is not None and now_s >= memo.ready_at_s + policy.tell_after_s
-
-
-def left_out(filtered: dict[str, str]) -> str:
-    """The clusters that are out, and why."""
-    parts = "; ".join(f"{name}: {why}" for name, why in sorted(filtered.items()))
-    return f"; left out: {parts}"[:700] if parts else ""

@@ -31,7 +31,7 @@ from berthmaster.kueue.contract import (
 )
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
-from berthmaster.kueue.names import HELD_ANNOTATION, READY, RETRY
+from berthmaster.kueue.names import HELD_ANNOTATION, NUDGED_ANNOTATION, READY, RETRY
 from berthmaster.kueue.nominators import OUR_MANAGER, ManagedWorkload, others_writing
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.multikueue.instructions import (
@@ -41,6 +41,7 @@ from berthmaster.multikueue.instructions import (
     ForgetPods,
     MakeJob,
     Nominate,
+    Nudge,
     PassCheck,
     Reorder,
     SendBack,
@@ -83,6 +84,8 @@ class HubWriter(Writer[Write]):
                 path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
                 workload = await self.client.get(path, ManagedWorkload)
                 return Answer(found=Writers(others_writing(workload)))
+            case Nudge():
+                return await self._nudge(write)
             case PassCheck():
                 return await self._set_check(write, READY)
             case SendBack():
@@ -136,6 +139,16 @@ class HubWriter(Writer[Write]):
             return () if may else None, why
 
         return await self._set_nomination(write.at, change)
+
+    async def _nudge(self, write: Nudge) -> Answer:
+        path = WORKLOADS.path(namespace=write.at[0], name=write.at[1])
+
+        def change(workload: KueueWorkload) -> bool | None:
+            is_waiting = bool(workload.nominated) and not workload.cluster_name
+            return True if workload.metadata.uid == write.uid and is_waiting else None
+
+        body = {"metadata": {"annotations": {NUDGED_ANNOTATION: timestamp(time.time())}}}
+        return await self._patch(path, write.at, change, body)
 
     async def _set_nomination(
         self,

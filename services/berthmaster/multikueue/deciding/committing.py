@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.engine.scoring.parts.tier import FITS
-from berthmaster.lifecycle.workload import Workload, key
+from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import (
     HUB_CELL,
     Choice,
@@ -52,6 +52,7 @@ class Commit(NamedTuple):
 
     decision: Decision
     events: tuple[Placed | EvictionRequested, ...]
+    notes: Mapping[Key, str] = MappingProxyType({})  # of each that it places: why there, for people
 
 
 class ToPlace(NamedTuple):
@@ -154,6 +155,7 @@ def decide(
             made.add(told, event_of(goes, WORDS[told.right], number, now_s, decider))
 
     unplaced: list[ToPlace] = []
+    notes: dict[Key, str] = {}
     snapshot = know.snapshot(policy, now_s)
     counts_steadiness = False
     with know.on_the_way.draft() as draft:
@@ -168,6 +170,7 @@ def decide(
             counts_steadiness |= weighting is not None and weighting.uses_steadiness
             choice = _choice(want, chosen, know, policy, now_s)
             made.add(choice, _placed(want, chosen.cluster, number, now_s, decider))
+            notes[want.view.name] = f" ({chosen.note}){left_out(chosen.shortlist.filtered)}"
             assert want.view.bus is not None
             draft.place(want.view.bus, chosen.cluster, now_s)
             if chosen.room is not None:
@@ -211,7 +214,13 @@ def decide(
         moves=tuple(made.moves),
         steadiness=dict(snapshot.steadiness) if counts_steadiness else {},
     )
-    return Commit(decision, tuple(made.events)), unplaced
+    return Commit(decision, tuple(made.events), notes), unplaced
+
+
+def left_out(filtered: Mapping[str, str]) -> str:
+    """The clusters that are out, and why."""
+    parts = "; ".join(f"{name}: {why}" for name, why in sorted(filtered.items()))
+    return f"; left out: {parts}"[:700] if parts else ""
 
 
 def _choice(

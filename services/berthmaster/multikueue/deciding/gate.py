@@ -49,7 +49,7 @@ from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.fleet import QueueReport
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.multikueue.deciding.job_manifest import place_of
-from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.bus_state import BusState, Charged
 from berthmaster.multikueue.known.hub import ClusterRef, Rules
 from berthmaster.multikueue.known.labelled_nodes import Labels
 from berthmaster.multikueue.known.requests import Required
@@ -163,40 +163,59 @@ class HubGate(Gate):
             standing = self._standings[cluster] = self._look(cluster)
         return standing
 
+    def why_never(self, cluster: str) -> str:
+        """What ``why_not`` says. It needs no other Workload's placement, and costs less."""
+        report = self._open_queue(cluster)
+        if isinstance(report, str):
+            return report
+        seen = self._know.view.clusters.peek(cluster)
+        quotas = Quotas(seen.queues.values(), _counted_as(seen))
+        return self._unable(seen, report, quotas.never(report.queue, self._asks))
+
     def _look(self, name: str) -> Standing:
-        if shut := self.shut(name):
-            return Standing(shut)
-        cluster, asked = self._know.view.clusters.peek(name), self._asked
-        if not cluster.queues:
-            return Standing(NO_REPORT)
-        kinds = cluster.profile.job_kinds if cluster.profile is not None else None
-        if kinds is not None and asked.kind in TOLD_KINDS and asked.kind not in kinds:
-            return Standing(f"has no {asked.kind}s")
-        found = self._know.local_queue(name, asked.namespace, asked.local_queue)
-        if found is None:
-            return Standing(f"has no LocalQueue {asked.namespace}/{asked.local_queue}")
-        if why := closed(*found):
-            return Standing(why)
-        standing = self._judge(cluster, found[0])
+        report = self._open_queue(name)
+        if isinstance(report, str):
+            return Standing(report)
+        standing = self._judge(self._know.view.clusters.peek(name), report)
         if not standing.out and (last := self._demoted.get(name)):
             return standing._replace(tier=NO_QUOTA, headroom=0.0, note="", last=last)
         return standing
+
+    def _open_queue(self, name: str) -> QueueReport | str:
+        """Return the ClusterQueue that the Workload would wait in there, or why it has none."""
+        if shut := self.shut(name):
+            return shut
+        cluster, asked = self._know.view.clusters.peek(name), self._asked
+        if not cluster.queues:
+            return NO_REPORT
+        kinds = cluster.profile.job_kinds if cluster.profile is not None else None
+        if kinds is not None and asked.kind in TOLD_KINDS and asked.kind not in kinds:
+            return f"has no {asked.kind}s"
+        found = self._know.local_queue(name, asked.namespace, asked.local_queue)
+        if found is None:
+            return f"has no LocalQueue {asked.namespace}/{asked.local_queue}"
+        return closed(*found) or found[0]
+
+    def _unable(self, cluster: Cluster, report: QueueReport, never: str) -> str:
+        """Return why its quota (``never``) or its nodes can never hold the Workload, or ""."""
+        if never:
+            return never
+        unsuited = self._none_suits.get(cluster.name, "")
+        if unsuited and not self._may_come(cluster, report, unsuited):
+            return unsuited
+        return self._missing(cluster, report)[0]
 
     def _judge(self, cluster: Cluster, report: QueueReport) -> Standing:
         """With a queue that is open."""
         name, request = cluster.name, self._asked.request
         policy, now_s = self._policy, self._snapshot.now_s
         way = self._know.on_the_way.to(name, now_s, policy.settle_s, but=self._asked.name)
-        quotas = self._quotas(cluster, cluster.queues.values(), way.unreserved)
+        quotas = self._charged(cluster, way.unreserved)
         quota = quotas.answer(report.queue, self._asks)
-        if quota.never:
-            return Standing(quota.never)
+        if unable := self._unable(cluster, report, quota.never):
+            return Standing(unable)
         unsuited = self._none_suits.get(name, "")
-        if unsuited and not self._may_come(cluster, report, unsuited):
-            return Standing(unsuited)
-        missing, lacking = self._missing(cluster, report)
-        if missing:
-            return Standing(missing)
+        lacking = self._missing(cluster, report)[1]
         labels = [_labels_of(report, flavors) for flavors in quota.flavors]
         self._labels[name] = labels
         room = self._room(name, labels)
@@ -290,11 +309,31 @@ class HubGate(Gate):
         quotas = self._quotas(seen, reports.values(), way.unreserved)
         return quotas.answer(found[0].queue, self._asks).now
 
+    def _charged(self, cluster: Cluster, unreserved: Sequence[Workload]) -> Quotas:
+        """Return what its queues have, as ``_quotas`` does. A decision for a burst asks hundreds of
+        times, with one more placement each time: then only that one is charged."""
+        known = self._know.charged.get(cluster.name)
+        same = known is not None and known.snapshot is self._snapshot
+        if known is not None and same and _begins_with(unreserved, known.workloads):
+            more = unreserved[len(known.workloads) :]
+            self._charge(known.quotas, cluster.queues.values(), more)
+            self._know.charged[cluster.name] = known._replace(workloads=unreserved)
+            return known.quotas
+        quotas = self._quotas(cluster, cluster.queues.values(), unreserved)
+        self._know.charged[cluster.name] = Charged(self._snapshot, unreserved, quotas)
+        return quotas
+
     def _quotas(
         self, cluster: Cluster, reports: Collection[QueueReport], unreserved: Iterable[Workload]
     ) -> Quotas:
         """What its queues have, less what was sent there and has no quota reserved yet."""
         quotas = Quotas(reports, _counted_as(cluster))
+        self._charge(quotas, reports, unreserved)
+        return quotas
+
+    def _charge(
+        self, quotas: Quotas, reports: Collection[QueueReport], unreserved: Iterable[Workload]
+    ) -> None:
         for workload in unreserved:
             request = workload.request
             if request is None:
@@ -306,7 +345,6 @@ class HubGate(Gate):
                 leads_to = queue_of(reports, place.namespace, place.local_queue)
             if leads_to is not None:
                 quotas.charge(leads_to[0].queue, asks_of(request))
-        return quotas
 
     def _missing(self, cluster: Cluster, report: QueueReport) -> tuple[str, str]:
         """(what neither its nodes nor its queue has, what its nodes alone do not have)."""
@@ -399,6 +437,13 @@ class _Room(NamedTuple):
     fits: bool = False
     holds: bool = False  # would fit if nothing ran there
     lacks: str = ""  # what labels no node has
+
+
+def _begins_with(workloads: Sequence[Workload], first: Sequence[Workload]) -> bool:
+    """Whether these are the same objects, and perhaps more behind them."""
+    if len(workloads) < len(first):
+        return False
+    return all(one is other for one, other in zip(workloads, first, strict=False))
 
 
 def _counted_as(cluster: Cluster) -> Mapping[str, str]:

@@ -3,10 +3,10 @@
 from berthmaster.engine.scoring.parts.tier import FITS
 from berthmaster.kueue.contract import forbidden
 from berthmaster.multikueue.deciding.shortlist import (
-    HubShortlist,
     better_again,
     next_best,
     shortlist_for,
+    why_out,
 )
 from berthmaster.multikueue.deciding.traps import busy, hopeless
 from berthmaster.multikueue.known.attention import NEGLECTED
@@ -24,16 +24,15 @@ def in_vain(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, n
         return ""  # nobody would follow: neither the old copy goes nor a new one comes
     if forbidden(hub, rules.check) or bus.cluster not in view.nominated:
         return ""
-    shortlist = shortlist_for(know, view, policy, now_s)
-    why = shortlist.filtered.get(bus.cluster, "")
-    if why and bus.cluster not in {ref.name for ref in shortlist.unknown}:
+    if why := why_out(know, view, policy, now_s, bus.cluster):
         return f"{bus.cluster} {why}"
-    if neglect := _neglected(view, shortlist, know, policy, now_s):
+    if neglect := _neglected(view, know, policy, now_s):
         return neglect
     message = view.copy.message if view.copy is not None else ""
     if hopeless(view.copy):
         return message
     if busy(view.copy):
+        shortlist = shortlist_for(know, view, policy, now_s)
         best = next_best(shortlist, {*memo.tried, bus.cluster}, policy, 0.0)
         fits = {c.ref.name for c in shortlist.candidates if c.tier == FITS}
         return message if best is not None and best[0] in fits else ""
@@ -55,19 +54,18 @@ def another(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, n
     return found[0] if found is not None else ""
 
 
-def _neglected(
-    view: WorkloadView, shortlist: HubShortlist, know: BusState, policy: HubPolicy, now_s: float
-) -> str:
+def _neglected(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: float) -> str:
     """Why Kueue seems to be dead there, if it does and another cluster does not; or ""."""
     bus, copy = view.bus, view.copy
     assert bus is not None
-    if not any(not one.last and one.ref.name != bus.cluster for one in shortlist.candidates):
+    neglected = copy is not None and know.attention.neglected_s(copy, now_s, policy.neglect_s)
+    unsent = copy is None and now_s >= bus.claimed_at_s + policy.mute_s
+    if not neglected and not (unsent and bus.cluster in know.demoted(policy, now_s)):
         return ""
-    if copy is not None:
-        neglected = know.attention.neglected_s(copy, now_s, policy.neglect_s)
-        words = f"{NEGLECTED} for {policy.neglect_s:g} s, while others are looked at"
-        return words if neglected else ""
-    last = next((one.last for one in shortlist.candidates if one.ref.name == bus.cluster), "")
-    if not last or now_s < bus.claimed_at_s + policy.mute_s:
+    candidates = shortlist_for(know, view, policy, now_s).candidates
+    if not any(not one.last and one.ref.name != bus.cluster for one in candidates):
         return ""
-    return f"no copy of it is there, and of {bus.cluster} was heard: {last}"
+    if neglected:
+        return f"{NEGLECTED} for {policy.neglect_s:g} s, while others are looked at"
+    last = next((one.last for one in candidates if one.ref.name == bus.cluster), "")
+    return f"no copy of it is there, and of {bus.cluster} was heard: {last}" if last else ""

@@ -7,7 +7,9 @@ gone, and to nominate anew. What is waited for, and for how long at most::
 
     a worker still reports a copy       until it reports that it is gone; 60 s
     … and is silent, or out of reach    15 s: Kueue could start no job there either
-    nobody has reported a copy          2 s from the clearing, within which one would be reported
+    no cluster has reported a copy      as long as the hub takes now for a Workload (hub_pace.py):
+                                        2 s from the clearing, 60 s at most, or until the hub has
+                                        served a nomination that came later
 
 A copy that was admitted while its nomination was taken back is given the nomination again: Kueue's
 webhook takes a cluster's name only where that was nominated, and its job may run already.
@@ -21,7 +23,7 @@ from berthmaster.messages.fleet import CopyReport
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
-CLEAR_S: Final = 2.0
+PACE_S: Final = 1.0  # the hub's pace changes: it is asked again after so long
 GONE_S: Final = 60.0
 LOST_S: Final = 15.0
 
@@ -61,19 +63,22 @@ def lingering(
     memo.lingering_since_s = None
     if memo.copy_was_seen:
         return None  # and is gone
-    until_s = _cleared_at_s(view, memo) + CLEAR_S
-    if now_s >= until_s:
+    if now_s >= memo.clears_until_s:
         return None
-    return Lingering("Kueue is to remove its copies of the last nomination first", until_s)
+    words = "Kueue is to remove its copies of the last nomination first"
+    return Lingering(words, min(memo.clears_until_s, now_s + PACE_S))
 
 
-def _cleared_at_s(view: WorkloadView, memo: Memo) -> float:
-    """When the last nomination was taken back, at the latest."""
+def cleared_at_s(view: WorkloadView, memo: Memo) -> float:
+    """When the hub's Kueue could see, at the earliest, that the last nomination was taken back;
+    infinite while it sees nothing, minus infinity if none was."""
     if memo.cleared_at_s is not None:
-        return memo.cleared_at_s
-    bus = view.bus  # it may have been by another life of this process
-    ended = bus is not None and bus.attempt and bus.state is State.QUEUED
-    return bus.changed_at_s if bus is not None and ended else float("-inf")
+        at_s = memo.cleared_at_s
+    else:  # it may have been by another life of this process
+        bus = view.bus
+        ended = bus is not None and bus.attempt and bus.state is State.QUEUED
+        at_s = bus.changed_at_s if bus is not None and ended else float("-inf")
+    return max(at_s, view.heard_since_s) if at_s > float("-inf") else at_s
 
 
 def _limit_s(view: WorkloadView, clusters: Iterable[str], policy: HubPolicy, now_s: float) -> float:

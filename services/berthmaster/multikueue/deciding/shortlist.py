@@ -13,16 +13,17 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.clusters import SILENT, UNSCORED
-from berthmaster.engine.fleet.needs import shape_of
+from berthmaster.engine.fleet.needs import Shape, shape_of
 from berthmaster.engine.scoring.parts.tier import FITS
-from berthmaster.fleetview.filters import why_unasked
+from berthmaster.fleetview.filters import filtered_for, why_unasked
 from berthmaster.fleetview.shortlist import Shortlist, filter_and_rank
+from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.weighting import Weighting
 from berthmaster.messages.placement import RankedCluster
 from berthmaster.messages.workload import JobRequest
 from berthmaster.multikueue.deciding.gate import NO_REPORT, Asked, HubGate
 from berthmaster.multikueue.known.bus_state import BusState
-from berthmaster.multikueue.known.hub import ClusterRef
+from berthmaster.multikueue.known.hub import ClusterRef, Rules
 from berthmaster.multikueue.known.requests import (
     by_resource,
     read_asks,
@@ -34,6 +35,7 @@ from berthmaster.multikueue.known.workload_view import WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
 MOST_AGE_S: Final = 1e9  # that a record tells
+UNKNOWN_FOR: Final = (SILENT, UNSCORED, NO_REPORT)  # of such a cluster nothing is known
 NO_RANKING: Final = "nothing is known of its clusters: next in the configuration's order"
 TIER_WORDS: Final = (
     "fits now",
@@ -76,13 +78,21 @@ class HubShortlist(NamedTuple):
         return self.fleet.weighting if self.fleet is not None else None
 
 
-def shortlist_for(
-    know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float
-) -> HubShortlist:
-    """The clusters as one Workload sees them."""
+class _Asking(NamedTuple):
+    """One Workload's request, and what a hub asks of clusters for it."""
+
+    rules: Rules
+    request: JobRequest
+    shape: Shape
+    snapshot: ClusterSnapshot
+    gate: HubGate
+
+
+def _asking(know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float) -> _Asking | None:
+    """Return None where no rules hold, or log or hub do not have the Workload."""
     rules, bus, hub = view.rules, view.bus, view.hub
     if rules is None or bus is None or hub is None:
-        return HubShortlist((), {}, (), None)
+        return None
     request = by_resource(bus.request or JobRequest(id=bus.id))
     sets = read_sets(hub)
     asks = read_asks(hub, request, sets)
@@ -94,7 +104,17 @@ def shortlist_for(
     asked = Asked(bus.key, namespace, queue, request, asks, required, shares, kind)
     snapshot = know.snapshot(policy, now_s)
     gate = HubGate(know, snapshot, rules, asked, policy)
-    shape = shape_of(request)
+    return _Asking(rules, request, shape_of(request), snapshot, gate)
+
+
+def shortlist_for(
+    know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float
+) -> HubShortlist:
+    """The clusters as one Workload sees them."""
+    asking = _asking(know, view, policy, now_s)
+    if asking is None:
+        return HubShortlist((), {}, (), None)
+    rules, request, shape, snapshot, gate = asking
     found = filter_and_rank(know.view, snapshot, request, shape, gate)
     refs: dict[str, ClusterRef] = {}
     for ref in rules.clusters:
@@ -120,7 +140,7 @@ def shortlist_for(
                 why = why_unasked(know.view.clusters.peek(ref.name), shape.asks, gate.via)
             if not why:
                 why = found.filtered.get(ref.name, "") or _unheard(know, ref.name, policy, now_s)
-                if why in (SILENT, UNSCORED, NO_REPORT):
+                if why in UNKNOWN_FOR:
                     unknown.append(ref)
             filtered[ref.name] = why
     candidates = tuple(
@@ -130,6 +150,26 @@ def shortlist_for(
         for name in best
     )
     return HubShortlist(candidates, filtered, tuple(unknown), found, gate)
+
+
+def why_out(
+    know: BusState, view: WorkloadView, policy: HubPolicy, now_s: float, cluster: str
+) -> str:
+    """Return why one cluster is no candidate, as a shortlist says it; "" if it is one, or unknown.
+    For the thousands of looks at Workloads that only wait: a shortlist weighs every cluster."""
+    asking = _asking(know, view, policy, now_s)
+    if asking is None:
+        return ""
+    gate, clusters = asking.gate, asking.snapshot.clusters
+    why = gate.shut(cluster)
+    why = why or why_unasked(know.view.clusters.peek(cluster), asking.shape.asks, gate.via)
+    if not why and cluster not in clusters:
+        why = _unheard(know, cluster, policy, now_s)
+    elif not why:
+        filtered = filtered_for(know.view, asking.snapshot, asking.shape, by_hub=True)
+        is_open = filtered.open[clusters.index(cluster)]
+        why = gate.why_never(cluster) if is_open else filtered.why[cluster]
+    return "" if why in UNKNOWN_FOR else why
 
 
 def _unheard(know: BusState, cluster: str, policy: HubPolicy, now_s: float) -> str:

@@ -57,6 +57,7 @@ from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
+NOT_SAID = "the hub does not say in which cluster it ran"
 GONE = "it was deleted on the hub"
 LATE = " (it began and ended while the log could not be written)"
 OWNER_GONE = "OwnerNotFound"  # Kueue's reason for the end of a Workload whose Job was deleted
@@ -116,6 +117,7 @@ class MoveOn(NamedTuple):
     """Nominated for long, or in vain: if there is another candidate, it comes next."""
 
     reason: str
+    blameless: bool = False  # it says nothing of the cluster
 
 
 class Stop(NamedTuple):
@@ -313,24 +315,45 @@ def _finished(view: WorkloadView, memo: Memo) -> Step:
         return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else GONE)
     good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
     message = (finished.message or finished.reason)[:400] + (LATE if memo.is_late else "")
-    if not good:
+    where = _ran_in(view, memo)
+    if where == UNKNOWN:
+        among = ", ".join(_ref_of(view, name) for name in hub.nominated)
+        several = len(hub.nominated) > 1
+        words = f"in one of {among}: the hub does not say in which" if several else NOT_SAID
+        message = f"{message} ({words})"[:500]
+    if good or where:
+        if bus.state is State.QUEUED and (good or (bus.attempt and bus.cluster != where)):
+            return Place(at=where or UNKNOWN, why="it has run there")
         if bus.state is State.PLACED:
             return Claim()
-        state = State.CANCELLED if bus.cancel_requested else State.FAILED
-        return End(state, message)
-    told = hub.cluster_name or (hub.nominated[0] if len(hub.nominated) == 1 else "")
-    # It may have ended before Kueue could note where it was admitted.
-    where = _ref_of(view, told) if told else memo.ran_in or bus.cluster or UNKNOWN
-    if not told and not memo.ran_in and len(hub.nominated) > 1:
-        among = ", ".join(_ref_of(view, name) for name in hub.nominated)
-        message = f"{message} (in one of {among}: the hub does not say in which)"[:500]
-    if bus.state is State.QUEUED:
-        return Place(at=where, why="it has run there")
-    if bus.state is State.PLACED:
+        if bus.state in HELD and bus.cluster != (where or UNKNOWN):
+            return Evict(f"{where or UNKNOWN} ran it", blameless=True)
+    elif bus.state is State.PLACED:
         return Claim()
-    if bus.cluster != where:
-        return Evict(f"{where} ran it", blameless=True)
-    return End(State.SUCCEEDED, message)
+    if good:
+        return End(State.SUCCEEDED, message)
+    return End(State.CANCELLED if bus.cancel_requested else State.FAILED, message)
+
+
+def _ran_in(view: WorkloadView, memo: Memo) -> str:
+    """Return where something ran that has ended: UNKNOWN if nothing proves it, "" if it may have
+    run nowhere. For example, w3 was nominated and taken back, and no copy was ever reported: with
+    w1 nominated at the end, w3 may have run it all the same."""
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    if hub.cluster_name:
+        return _ref_of(view, hub.cluster_name)
+    if memo.ran_in:  # it may have ended before Kueue could note where it was admitted
+        return memo.ran_in
+    # What another life of this process took back is not known here.
+    is_unproven = memo.is_unproven or (memo.cleared_at_s is None and bus.attempt > 1)
+    if hub.nominated:
+        only = len(hub.nominated) == 1 and not is_unproven
+        return _ref_of(view, hub.nominated[0]) if only else UNKNOWN
+    if is_unproven and bus.attempt:
+        return UNKNOWN
+    return bus.cluster if bus.state in HELD else ""
 
 
 def _job_failed(job: HubJob | None) -> bool:
@@ -478,7 +501,7 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
         if hub.nominated:
             return Evict(f"{hub.nominated[0]} was nominated meanwhile", blameless=True)
         if memo.leaving:
-            return Evict(memo.leaving)
+            return Evict(memo.leaving, memo.leaves_blameless)
         waits = lingering(view, memo, policy, now_s, bus.cluster)
         return Wait(waits.why, waits.until_s) if waits is not None else Nominated(ref)
     memo.leaving = ""
@@ -495,6 +518,8 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
             return MoveOn(f"no quota within {policy.patience_s:g} s: {words}")
         if view.alive_at_s.get(bus.cluster, float("-inf")) < now_s - policy.patience_s / 2:
             return MoveOn(f"{bus.cluster} is silent: {words}")  # which says nothing of its Kueue
+        if view.copy is None and not memo.is_refused:  # the hub's Kueue holds it back, as it seems
+            return MoveOn(f"no copy heard of for {policy.patience_s:g} s", blameless=True)
         return MoveOn(f"{RAN_OUT} {policy.patience_s:g} s: {words}")
     return Wait(f"nominated to {bus.cluster}: {_remote_words(view.copy)}", late_s)
 

@@ -14,6 +14,7 @@ from berthmaster.multikueue.instructions import (
     ForgetPods,
     MakeJob,
     Nominate,
+    Nudge,
     PassCheck,
     SendBack,
     SwitchOff,
@@ -51,6 +52,13 @@ def find_writer(view: WorkloadView, ref: str) -> FindWriter:
     hub = view.hub
     assert hub is not None
     return FindWriter(ref, view.name, _at(hub))
+
+
+def nudge(view: WorkloadView, ref: str) -> Nudge:
+    """Have Kueue's manager take it up again."""
+    hub = view.hub
+    assert hub is not None
+    return Nudge(ref, view.name, _at(hub), hub.metadata.uid)
 
 
 def pass_check(view: WorkloadView, ref: str, check: str, message: str) -> PassCheck:

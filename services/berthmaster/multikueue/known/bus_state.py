@@ -5,7 +5,8 @@ report pods that are ours, and those are charged as they are reported.
 """
 
 from collections import Counter, OrderedDict
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from berthmaster.engine.fleet.fleet import Holding
 from berthmaster.engine.fleet.pieces import pieces_held
@@ -13,7 +14,7 @@ from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
-from berthmaster.kueue.quota import queue_of
+from berthmaster.kueue.quota import Quotas, queue_of
 from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.endings import Endings
 from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
@@ -52,6 +53,14 @@ class HubChain(Chain):
         self.hub = ""  # id of the hub that it was decided for
 
 
+class Charged(NamedTuple):
+    """A worker's quotas, less what was on its way there at one moment."""
+
+    snapshot: ClusterSnapshot  # of that moment
+    workloads: Sequence[Workload]  # charged, in this order
+    quotas: Quotas
+
+
 class BusState:
     """Everything of the bus that decisions depend on."""
 
@@ -76,6 +85,7 @@ class BusState:
         self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
         self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
         self._pressure, self._pressed_at = NO_PRESSURE, 0
+        self.charged: dict[str, Charged] = {}  # cluster -> worked out last, by the gate
         self._shares, self._shares_at = frozenset[str](), -1  # of which layout of the fleet
 
     # The log

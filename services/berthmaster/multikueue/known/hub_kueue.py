@@ -29,6 +29,7 @@ class HubKueue:
         self._wrote_at_s = float("-inf")
         self._waits_since_s = float("inf")
         self._looked_at_s = float("-inf")
+        self._moved = False  # it has written since that look
 
     @property
     def silent(self) -> bool:
@@ -37,16 +38,20 @@ class HubKueue:
 
     @property
     def due_s(self) -> float:
-        """When to look again: only while something waits."""
-        return self._looked_at_s + EVERY_S if self.waiting else float("inf")
+        """When to look again: only while something waits, or may wait since its last write."""
+        is_due = self.waiting or self._moved
+        return self._looked_at_s + EVERY_S if is_due else float("inf")
 
     def look(self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float) -> bool:
         """Whether what is thought of it has changed."""
         if hub.kueue_writes != self._writes:
             self._writes, self._wrote_at_s = hub.kueue_writes, now_s
             self._waits_since_s = float("inf")
-        elif now_s < self._looked_at_s + EVERY_S:
+            self._moved = True
+        # A manager at work writes hundreds of times a second: what waits is not counted each time.
+        if now_s < self._looked_at_s + EVERY_S and not (self._moved and self.silent):
             return False
+        self._moved = False
         self._looked_at_s = now_s
         self.waiting = 0 if hub.trouble or not hub.complete else _waiting(hub, know, policy, now_s)
         if self.waiting:

@@ -53,8 +53,7 @@ class WorkloadView(NamedTuple):
     @property
     def running_copy(self) -> CopyReport | None:
         """The one that runs in a worker, or has run there."""
-        ran = (copy for _, copy in sorted(self.copies.items()) if copy.admitted or copy.finished)
-        return next((copy for copy in ran if not copy.evicted), None)
+        return next((copy for _, copy in sorted(self.copies.items()) if copy.ran), None)
 
 
 class Memo:
@@ -64,14 +63,19 @@ class Memo:
         "admitted_since_s",
         "blind",
         "cleared_at_s",
+        "clears_until_s",
         "contest",
         "copy_was_seen",
         "evicting_since_s",
         "is_late",
+        "is_refused",
+        "is_unproven",
+        "leaves_blameless",
         "leaving",
         "lingering_since_s",
         "nominated",
         "patience_since_s",
+        "placed_for",
         "ran_in",
         "ready_at_s",
         "told",
@@ -89,9 +93,12 @@ class Memo:
         self.evicting_since_s: float | None = None  # Kueue takes it back and its pods still count
         self.blind = False  # it was nominated while the bus was away
         self.is_late = False  # it was over before the log knew of it
+        self.is_refused = False  # the hub makes copies, and none of it in its cluster (hub_pace.py)
+        self.is_unproven = False  # a nomination was taken back whose copy nobody has reported
         self.ran_in = ""  # cluster that had its last admitted copy
         self.why = ""  # what it waited for at the last look
         self.patience_since_s = float("-inf")  # the hub has had its time for it (hub_pace.py)
+        self.placed_for = ""  # why the last placement of this life chose its cluster, in words
         self.told: dict[str, str] = {}  # reason of an event -> its note
         self.trouble = ""  # why the last write to Kubernetes failed
         self.trouble_passes = False  # it is none that a person can mend, and over in seconds
@@ -101,8 +108,10 @@ class Memo:
         self.nominated: dict[str, float] = {}  # seen nominated in this Kueue attempt -> since when
         self.tried: dict[str, float] = {}  # clusters that were left in it -> when
         self.leaving = ""  # why the open attempt's nomination is taken back
+        self.leaves_blameless = False  # which says nothing of its cluster
         self.copy_was_seen = False  # of the last nomination
         self.cleared_at_s: float | None = None  # when that was taken back; None = not in this life
+        self.clears_until_s = float("-inf")  # the hub may not have seen that yet (hub_pace.py)
         self.lingering_since_s: float | None = None  # copies of it have to go
 
     def kueue_took_it_back(self) -> None:
@@ -114,6 +123,7 @@ class Memo:
         self.nominated.clear()
         self.tried.clear()
         self.leaving = ""
+        self.is_unproven = False
         self.copy_was_seen = False
         self.cleared_at_s = float("-inf")
         self.lingering_since_s = None
@@ -122,6 +132,7 @@ class Memo:
         """The nomination was taken back, to leave a cluster if one is named."""
         self.nominated.clear()
         self.cleared_at_s = now_s
+        self.is_unproven = self.is_unproven or not self.copy_was_seen
         if cluster:
             self.tried[cluster] = now_s
 
