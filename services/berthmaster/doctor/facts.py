@@ -36,6 +36,14 @@ class Right:
         return f"{self.verb} {what}{f'/{self.name}' if self.name else ''}{where}"
 
 
+class GateArgument(NamedTuple):
+    """The argument of Kueue's manager that sets feature gates."""
+
+    path: str  # of the argument in the Deployment, as a JSON pointer
+    text: str  # the whole argument
+    value: str  # what --feature-gates is set to: the end of the text
+
+
 @dataclass(frozen=True, kw_only=True)
 class ManagerConfig:
     """What Kueue's manager was told, as far as it concerns us."""
@@ -43,6 +51,7 @@ class ManagerConfig:
     dispatcher: str = ""  # "" = not set, which is AllAtOnce
     step_size: int | None = None
     gates: dict[str, bool] = field(default_factory=dict)
+    file_gates: dict[str, bool] | None = None  # those of the file; None = it has no such section
     keeps_finished: bool = False  # Workloads that are over stay until somebody deletes them
     waits_for_pods: bool = False  # all pods of a job run, or it is taken back (waitForPodsReady)
     problem: str = ""  # why the file cannot be understood
@@ -89,6 +98,8 @@ class ClusterFacts:
     kueue_versions: frozenset[str] = frozenset()  # served API versions of Kueue
     kueue_image: str = ""
     kueue_life: ManagerLife | None = None  # None = not looked at
+    gate_argument: GateArgument | None = None  # None = its manager's gates stand in its file
+    file_gates: dict[str, bool] | None = None  # of that file; None = it has no such section
     failing: tuple[FailingKind, ...] = ()
     unread: tuple[str, ...] = ()  # what these credentials may not read, with the reason
     missing_rights: tuple[Right, ...] = ()

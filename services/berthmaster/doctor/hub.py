@@ -17,6 +17,7 @@ from berthmaster.doctor.findings import (
     kueue_version,
     shared,
 )
+from berthmaster.doctor.gates import set_gate, specified_twice
 from berthmaster.doctor.nominations import OBEYS_ORDER
 from berthmaster.doctor.rights import DISPATCHING_ROLE, HUB_ACCOUNT
 from berthmaster.doctor.worker import queues_of
@@ -55,6 +56,8 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
         )
         return
     yield from shared(hub, survey, lambda missing: _grants(hub, survey, missing))
+    if (twice := specified_twice(hub)) is not None:
+        yield twice
     if "v1beta2" not in hub.kueue_versions:
         return
     yield from nominations.findings(hub, survey)  # first: the dispatcher's name comes after it
@@ -121,14 +124,15 @@ def _manager(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
         hub, config
     )
     if config.gates.get(MANAGED_BY_GATE) is False:
+        change, undo = set_gate(hub, MANAGED_BY_GATE, on=True)
         yield Finding(
             level="warning",
             where=hub.name,
             what=f"the gate {MANAGED_BY_GATE} is off",
             means="The hub's Job controller then runs Jobs here as well as on the worker, unless "
             "they stay suspended.",
-            change=edit_manager(hub, f"featureGates:\n  {MANAGED_BY_GATE}: true"),
-            undo=edit_manager(hub, f"featureGates:\n  {MANAGED_BY_GATE}: false"),
+            change=change,
+            undo=undo,
         )
 
 

@@ -11,6 +11,7 @@ from berthmaster.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, 
 from berthmaster.accelerators.table import How, how_of, maker_of
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
+from berthmaster.doctor.gates import SECTION, parse_gates
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 from berthmaster.kueue.configuration import Unreadable, configuration_in, section
@@ -85,7 +86,9 @@ class DeviceClass(Object, frozen=True):
 
 
 class PodContainer(Struct, frozen=True):
+    name: str = ""
     image: str = ""
+    command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
 
 
@@ -439,22 +442,21 @@ def poisoned(workloads: Iterable[Workload]) -> tuple[facts.Poisoned, ...]:
     )
 
 
-def manager_config(data: dict[str, str], args: tuple[str, ...]) -> ManagerConfig:
-    """Of the ConfigMap, and of the manager's own arguments, which count over it."""
+def manager_config(data: dict[str, str], argument: facts.GateArgument | None) -> ManagerConfig:
+    """Of the ConfigMap, and of the manager's argument with gates, which count over it."""
     try:
         told = configuration_in(data)
     except Unreadable as error:
         return ManagerConfig(problem=str(error))
     kueue = section(told, "multiKueue")
     step = section(kueue, "incrementalDispatcherConfig").get("stepSize")
-    gates = {
-        str(name): on for name, on in section(told, "featureGates").items() if isinstance(on, bool)
-    }
+    gates = {str(name): on for name, on in section(told, SECTION).items() if isinstance(on, bool)}
     dispatcher = kueue.get("dispatcherName")
     return ManagerConfig(
         dispatcher=dispatcher if isinstance(dispatcher, str) else "",
         step_size=step if isinstance(step, int) else None,
-        gates=gates | _gates(args),
+        gates=gates | (parse_gates(argument.value) if argument is not None else {}),
+        file_gates=gates if isinstance(told.get(SECTION), dict) else None,
         waits_for_pods=_waits(told.get("waitForPodsReady")),
         keeps_finished=not section(section(told, "objectRetentionPolicies"), "workloads").get(
             "afterFinished"
@@ -500,14 +502,3 @@ def _manager_pod(pod: Pod) -> facts.ManagerPod:
     else:
         words = pod.status.reason or pod.status.phase
     return facts.ManagerPod(name=pod.metadata.name, words=words[:300])
-
-
-def _gates(args: tuple[str, ...]) -> dict[str, bool]:
-    found: dict[str, bool] = {}
-    for arg in args:
-        name, _, value = arg.partition("=")
-        if name == "--feature-gates":
-            for pair in value.split(","):
-                gate, _, on = pair.partition("=")
-                found[gate.strip()] = on.strip().lower() == "true"
-    return found

@@ -7,6 +7,7 @@ import pytest
 
 from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import ManagerConfig, State
+from berthmaster.doctor.gates import find_argument
 from berthmaster.doctor.nominations import POLICY, POLICY_FOLDER
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
@@ -26,11 +27,13 @@ featureGates: {WorkloadRequestUseMergePatch: true, Odd: "yes"}
 
 def test_the_managers_configuration_and_arguments_are_read_together() -> None:
     args = ("--config=x", "--feature-gates=WorkloadRequestUseMergePatch=false,Other=true")
-    assert objects.manager_config({"controller_manager_config.yaml": CONFIG}, args) == (
+    argument = find_argument(0, (), args)
+    assert objects.manager_config({"controller_manager_config.yaml": CONFIG}, argument) == (
         ManagerConfig(
             dispatcher="kueue.x-k8s.io/multikueue-dispatcher-incremental",
             step_size=1,
             gates={"WorkloadRequestUseMergePatch": False, "Other": True},
+            file_gates={"WorkloadRequestUseMergePatch": True},
             keeps_finished=True,
         )
     )
@@ -46,7 +49,7 @@ def test_the_managers_configuration_and_arguments_are_read_together() -> None:
     ],
 )
 def test_a_configuration_may_hold_anything(text: str, right: ManagerConfig) -> None:
-    found = objects.manager_config({"controller_manager_config.yaml": text}, ())
+    found = objects.manager_config({"controller_manager_config.yaml": text}, None)
     assert found.problem.startswith(right.problem)
     assert (found.dispatcher, found.step_size, found.gates) == ("", None, {})
 
