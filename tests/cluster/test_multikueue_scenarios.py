@@ -287,3 +287,18 @@ def test_a_worker_whose_quota_is_too_small_is_left_out_by_what_its_inventory_say
             f"ClusterQueue {rig.k.cluster_queue} grants 2 nvidia.com/gpu at most, 4 are asked for"
         )
         assert choice.filtered == {ONE: words}
+
+
+def test_a_reconciler_that_starts_while_nats_is_silent_says_why_nothing_moves(rig: Rig) -> None:
+    rig.bus.pause()
+    rig.start()
+    with Census(rig.k) as census:
+        name = rig.submit("train", run_s="1")
+        rig.until(lambda: rig.events("train", "StandsStill"), "an event")
+        (note,) = rig.events("train", "StandsStill")
+        assert note.startswith("NATS is silent since this reconciler started: nothing is known")
+        assert rig.log.read_text().count("bus silent since start") == 1
+        assert rig.k.nominated("train") == []
+        rig.bus.resume()
+        each_ends_once(rig, census, {"train": name})
+    assert rig.bus.kinds(name)[-1] == f"succeeded {ONE}"

@@ -277,7 +277,7 @@ def _without_object(view: WorkloadView, memo: Memo, policy: HubPolicy) -> Step:
     bus = view.bus
     assert bus is not None
     if bus.origin is not None:
-        return End(State.CANCELLED, GONE)
+        return End(State.CANCELLED, GONE + (LATE if memo.is_late else ""))
     if view.job is not None:
         if bus.cancel_requested and policy.mode == "dispatch":
             return Stop()
@@ -309,8 +309,9 @@ def _finished(view: WorkloadView, memo: Memo) -> Step:
     assert hub is not None
     finished = hub.condition("Finished")
     assert finished is not None
+    gone = GONE + (LATE if memo.is_late else "")
     if finished.reason == OWNER_GONE:
-        return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else GONE)
+        return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else gone)
     good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
     message = (finished.message or finished.reason)[:400] + (LATE if memo.is_late else "")
     if not good:
