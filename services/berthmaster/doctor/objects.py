@@ -1,7 +1,7 @@
 """What the doctor reads of Kubernetes' objects, and the facts that these and Kueue's come to.
 Pure."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,6 +15,8 @@ from berthmaster.doctor.gates import SECTION, parse_gates
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 from berthmaster.kueue.configuration import Unreadable, configuration_in, section
+from berthmaster.kueue.early_deletion import FIELD as TTL_FIELD
+from berthmaster.kueue.early_deletion import deleted_after_s
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
 from berthmaster.kueue.nominators import ManagedWorkload, others_nominating
@@ -363,11 +365,23 @@ def stranded(
 
 def clears_nominations(policy: Policy) -> bool:
     """Whether a MutatingAdmissionPolicy changes nominations when a Workload's status is written."""
+    resources = {"workloads/status", "*/*", "workloads/*"}
+    return _mutates(policy, GROUP, resources, "UPDATE", "nominatedClusterNames")
+
+
+def keeps_ended_jobs(policy: Policy) -> bool:
+    """Whether a MutatingAdmissionPolicy decides when an ended Job is deleted."""
+    return _mutates(policy, "batch", {"jobs", "*", "*/*"}, "CREATE", TTL_FIELD)
+
+
+def _mutates(
+    policy: Policy, group: str, resources: Container[str], operation: str, field: str
+) -> bool:
     constraints = policy.spec.match_constraints
     over = constraints is not None and any(
-        {GROUP, "*"} & set(rule.api_groups)
-        and {"workloads/status", "*/*", "workloads/*"} & set(rule.resources)
-        and {"UPDATE", "*"} & set(rule.operations)
+        {group, "*"} & set(rule.api_groups)
+        and any(each in resources for each in rule.resources)
+        and {operation, "*"} & set(rule.operations)
         for rule in constraints.resource_rules
     )
     changed = [
@@ -376,21 +390,32 @@ def clears_nominations(policy: Policy) -> bool:
         for each in (mutation.json_patch, mutation.apply_configuration)
         if each is not None
     ]
-    return over and any("nominatedClusterNames" in text for text in changed)
+    return over and any(field in text for text in changed)
 
 
-def clearing_policies(
-    policies: Iterable[Policy], bindings: Iterable[PolicyBinding]
-) -> tuple[facts.ClearingPolicy, ...]:
-    """Those that clear nominations, and whether they do so for every Workload."""
+def find_policies(
+    policies: Iterable[Policy],
+    bindings: Iterable[PolicyBinding],
+    does: Callable[[Policy], bool],
+) -> tuple[facts.FoundPolicy, ...]:
+    """Those that do what is looked for, and whether they do so for every object."""
     bound: dict[str, list[PolicyBinding]] = {}
     for binding in bindings:
         bound.setdefault(binding.spec.policy_name, []).append(binding)
     return tuple(
-        facts.ClearingPolicy(name=name, idle=_idle(bound.get(name, [])))
+        facts.FoundPolicy(name=name, idle=_idle(bound.get(name, [])))
         for policy in policies
-        if clears_nominations(policy)
+        if does(policy)
         for name in [policy.metadata.name]
+    )
+
+
+def early_deleted(kind: str, jobs: Iterable[HubJob]) -> tuple[facts.EarlyDeleted, ...]:
+    """Those that have not ended and that a worker may delete too early."""
+    return tuple(
+        facts.EarlyDeleted(kind, job.metadata.namespace, job.metadata.name, after_s)
+        for job in jobs
+        if (after_s := deleted_after_s(job)) is not None and not job.ended
     )
 
 
@@ -399,7 +424,7 @@ def _idle(bindings: list[PolicyBinding]) -> str:
         return "no MutatingAdmissionPolicyBinding names it"
     if all(_narrow(one.spec.match_resources) for one in bindings):
         named = ", ".join(one.metadata.name for one in bindings)
-        return f"its binding {named} leaves Workloads out (spec.matchResources)"
+        return f"its binding {named} leaves objects out (spec.matchResources)"
     return ""
 
 

@@ -152,6 +152,7 @@ async def _hub(
             bindings = await read.all(BINDINGS, objects.PolicyBinding)
             workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
             jobs = await read.all(resources.JOBS, HubJob)
+            sets = await read.all(resources.JOB_SETS, HubJob)
             webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
             served = await read.served(POLICIES.group_version)
             manager, life = await read.manager(), await read.life()
@@ -165,7 +166,7 @@ async def _hub(
                 failing=tuple(read.failing),
                 manager=manager,
                 serves_policies=POLICIES.plural in served,
-                clearing=objects.clearing_policies(policies, bindings),
+                clearing=objects.find_policies(policies, bindings, objects.clears_nominations),
                 poisoned=objects.poisoned(workloads),
                 nominators=objects.nominators(workloads),
                 workload_webhook=objects.workload_webhook(webhooks),
@@ -189,6 +190,10 @@ async def _hub(
                 ),
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
+                early_deleted=(
+                    *objects.early_deleted(resources.JOBS.kind, jobs),
+                    *objects.early_deleted(resources.JOB_SETS.kind, sets),
+                ),
                 stranded=objects.stranded(jobs, locals_, _multikueue_queues(checks, queues)),
             )
     except (KubernetesError, OSError) as error:
@@ -245,6 +250,9 @@ async def _worker(
             if manager is not None and manager.waits_for_pods:
                 together.append("kueue")
             life = await read.life()
+            policies = await read.all(POLICIES, objects.Policy)
+            bindings = await read.all(BINDINGS, objects.PolicyBinding)
+            served = await read.served(POLICIES.group_version)
             agents = await read.one(
                 DAEMON_SETS, objects.DaemonSet, TELEMETRY_NAMESPACE, TELEMETRY_NAMESPACE
             )
@@ -254,6 +262,8 @@ async def _worker(
                 **fields,
                 kueue_image=read.image,
                 kueue_life=life,
+                serves_policies=POLICIES.plural in served,
+                keeping=objects.find_policies(policies, bindings, objects.keeps_ended_jobs),
                 gate_argument=read.gate_argument,
                 file_gates=manager.file_gates if manager is not None else None,
                 namespaces=known,

@@ -690,7 +690,11 @@ class Reconciler:
         if not moving_on.another(view, memo, self.know, self.policy, now_s):
             return []
         memo.leaving = reason
-        return [self._in_flight.write(view.name, writes.clear(view, self._in_flight.ref()))]
+        ref = self._in_flight.ref()
+        if view.copy is not None and view.copy.blocked_by and view.copy.admitted:
+            # Kueue keeps to a copy that is admitted, whatever is nominated.
+            return [self._in_flight.write(view.name, writes.begin_again(view, ref, reason))]
+        return [self._in_flight.write(view.name, writes.clear(view, ref))]
 
     def _make_or_stop(
         self, step: Make | Stop, view: WorkloadView, memo: Memo, now_s: float

@@ -149,12 +149,14 @@ def test_a_policy_works_for_whom_its_bindings_let_it() -> None:
         return decoded(objects.PolicyBinding, metadata={"name": name}, spec=spec)
 
     def why(*bindings: objects.PolicyBinding) -> str:
-        [found] = objects.clearing_policies([policy(), policy(group="batch")], bindings)
+        [found] = objects.find_policies(
+            [policy(), policy(group="batch")], bindings, objects.clears_nominations
+        )
         return found.idle
 
     some = binding("some", namespaceSelector={"matchLabels": {"team": "ml"}})
     assert why() == "no MutatingAdmissionPolicyBinding names it"
-    assert why(some) == "its binding some leaves Workloads out (spec.matchResources)"
+    assert why(some) == "its binding some leaves objects out (spec.matchResources)"
     assert why(some, binding("all")) == ""
     assert why(binding("all", namespaceSelector={}, matchPolicy="Equivalent")) == ""
 
@@ -164,7 +166,9 @@ def test_the_policy_of_ours_is_one_that_clears_nominations() -> None:
     there = [msgspec.json.encode(one) for one in render(folder)]
     policies = [msgspec.json.decode(there[0], type=objects.Policy)]
     bindings = [msgspec.json.decode(there[1], type=objects.PolicyBinding)]
-    assert objects.clearing_policies(policies, bindings) == (facts.ClearingPolicy(name=POLICY),)
+    assert objects.find_policies(policies, bindings, objects.clears_nominations) == (
+        facts.FoundPolicy(name=POLICY),
+    )
 
 
 def test_only_quota_and_an_eviction_without_an_admission_are_poison() -> None:

@@ -455,7 +455,7 @@ class World:
             case SwitchOff():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
-                if write.held_by and not may_be_switched_off(before):
+                if write.held_by and not may_be_switched_off(before, write.nominated):
                     self.broken.append("switched off while Kueue ends its attempt")
                 self._switch(before, {HELD_ANNOTATION: write.held_by} if write.held_by else {})
                 return Answer()

@@ -27,6 +27,7 @@ STUCK_EVICTION: Final = "StuckEviction"
 UNSCHEDULED: Final = "PodsUnscheduled"
 WORKER_SILENT: Final = "WorkerKueueSilent"
 KUEUE_SILENT: Final = "HubKueueSilent"
+JOB_NAME_TAKEN: Final = "JobNameTaken"
 TRAPS: Final = (
     NOT_CLEARED,
     POISONED,
@@ -38,6 +39,7 @@ TRAPS: Final = (
     UNSCHEDULED,
     WORKER_SILENT,
     KUEUE_SILENT,
+    JOB_NAME_TAKEN,
 )
 CURE: Final = (
     "let the API server clear it (kubectl apply -k deploy/kubernetes/nominations; `berth doctor "
@@ -87,6 +89,9 @@ def find(
     if forbidden(hub, rules.check) or not hub.nominated:
         memo.admitted_since_s = None
         return _unscheduled(view, policy, now_s)
+    if (blocked := view.blocked_copy) is not None and blocked.cluster in view.nominated:
+        memo.admitted_since_s = None
+        return Trap(JOB_NAME_TAKEN, _taken(blocked))
     copy = view.admitted_copy
     if copy is not None:
         if memo.admitted_since_s is None:
@@ -103,6 +108,14 @@ def find(
     if bus.state is not State.CLAIMED or now_s < since_s + policy.mute_s:
         return None
     return _black_hole(view, know, policy, now_s)
+
+
+def _taken(copy: CopyReport) -> str:
+    kind, _, name = copy.blocked_by.partition(" ")
+    return (
+        f"{copy.cluster} has another {kind} of this name ({name}), so that Kueue can make no job "
+        f"there: remove that {kind}, or submit this job under another name"
+    )
 
 
 def _poisoned(hub: KueueWorkload) -> Trap:

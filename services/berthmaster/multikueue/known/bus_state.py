@@ -38,6 +38,7 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.multikueue.known.attention import Attention
 from berthmaster.multikueue.known.labelled_nodes import LabelledNodes
+from berthmaster.multikueue.known.names_taken import NamesTaken
 from berthmaster.multikueue.known.on_the_way import OnTheWay
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -71,6 +72,7 @@ class BusState:
         self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
         self.labelled = LabelledNodes()
         self.attention = Attention()
+        self.names_taken = NamesTaken()
         self.verdicts: Counter[Verdict] = Counter()
         self._news = 0  # rises with whatever clusters are seen by
         self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
@@ -113,7 +115,9 @@ class BusState:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
         self.attention.learn(event, stored_at_s)
+        self.names_taken.learn(event, stored_at_s)
         if isinstance(event, Ending):
+            self.names_taken.forget(name)
             self.open.pop(name, None)
             self._goes_for.pop(name, None)
             self._homes.pop(name, None)

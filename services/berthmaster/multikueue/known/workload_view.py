@@ -51,10 +51,16 @@ class WorkloadView(NamedTuple):
         return min(found, key=lambda one: one.cluster not in self.nominated, default=None)
 
     @property
+    def blocked_copy(self) -> CopyReport | None:
+        """One for which Kueue can make no job, since another object has the job's name."""
+        found = (copy for _, copy in sorted(self.copies.items()) if copy.blocked_by)
+        return next(found, None)
+
+    @property
     def running_copy(self) -> CopyReport | None:
         """The one that runs in a worker, or has run there."""
         ran = (copy for _, copy in sorted(self.copies.items()) if copy.admitted or copy.finished)
-        return next((copy for copy in ran if not copy.evicted), None)
+        return next((copy for copy in ran if not (copy.evicted or copy.blocked_by)), None)
 
 
 class Memo:
