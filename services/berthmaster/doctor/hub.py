@@ -4,7 +4,7 @@ The texts follow Kueue 0.16 to 0.19. A trap that Kueue itself is silent about is
 anybody walks into it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from berthmaster.doctor import nominations
@@ -44,8 +44,11 @@ OURS: Final = "berthmaster.io/dispatcher"
 OCM_ADDON: Final = "open-cluster-management.io/placement"
 CHECKS_GATE_FROM: Final = (0, 16, 6)  # from then on nothing is copied before every check is Ready
 MANAGED_BY_GATE: Final = "MultiKueueBatchJobWithManagedBy"
-GATE_FROM: Final = {(0, 18): (0, 18, 7), (0, 19): (0, 19, 3)}
-GATE_FROM_ALL: Final = (0, 20)
+GATE_FROM: Final[Mapping[tuple[int, ...], tuple[int, ...]]] = {
+    (0, 18): (0, 18, 7),
+    (0, 19): (0, 19, 3),
+}
+GATE_FROM_ALL: Final[tuple[int, ...]] = (0, 20)
 _HINTS: Final = {
     "BadKubeConfig": "The Secret that it names, in Kueue's namespace, must hold a kubeconfig under "
     "the key kubeconfig.",

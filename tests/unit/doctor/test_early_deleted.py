@@ -53,7 +53,7 @@ def test_jobs_the_gate_and_the_policy_are_named() -> None:
 def test_a_policy_in_every_worker_or_the_gate_is_enough() -> None:
     assert found(()) == []
     assert found(JOBS, of_worker={"keeping": (KEEPS,)}) == []
-    gate = {"manager": ManagerConfig(gates={GATE: True})}
+    gate: dict[str, Any] = {"manager": ManagerConfig(gates={GATE: True})}
     assert found(JOBS, **gate) == []
     [one] = found((*JOBS, SET), **gate)  # the gate is for Jobs alone
     assert one.what.endswith("may run again: JobSet ml/set")

@@ -29,7 +29,7 @@ def nominated(workers: int = 2, mode: str = "dispatch") -> World:
 
 
 def block(world: World, *, admitted: bool = True, **how: object) -> None:
-    report = copy_report("w1", blocked_by=BLOCKED, admitted=admitted, **how)
+    report = copy_report("w1", "train", blocked_by=BLOCKED, admitted=admitted, **how)
     world.fact("copy", report)
     world.settle()
 

@@ -66,7 +66,8 @@ class BusState:
         self.frozen: dict[Key, str] = {}
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
-        self.gone_copies: OrderedDict[tuple[str, str, str], None] = OrderedDict()  # told to be so
+        # Reported to be gone -> Jobs of theirs that had completed.
+        self.gone_copies: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self.on_the_way = OnTheWay(self.open, self.copies)
         self.moved = Moved()
         self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
@@ -198,7 +199,7 @@ class BusState:
             case CopyReport(gone=True):
                 at = (fact.cluster, fact.namespace, fact.workload)
                 self.copies.pop(at, None)
-                self.gone_copies[at] = None
+                self.gone_copies[at] = fact.succeeded
                 if len(self.gone_copies) > MAX_GONE:
                     self.gone_copies.popitem(last=False)
             case CopyReport():
