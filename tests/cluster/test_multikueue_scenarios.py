@@ -322,9 +322,9 @@ def test_a_reconciler_that_starts_while_nats_is_silent_says_why_nothing_moves(ri
 # Jobs that their worker deletes as soon as they have ended
 
 
-def submit_short(rig: Rig, job: str) -> Key:
+def submit_short(rig: Rig, job: str, run_s: str = "0.3") -> Key:
     """A Job that is deleted as soon as it has ended."""
-    body = builders.job(rig.k.namespace, job, rig.k.queue, requests=GPU, run_s="0.3")
+    body = builders.job(rig.k.namespace, job, rig.k.queue, requests=GPU, run_s=run_s)
     body["spec"]["ttlSecondsAfterFinished"] = 0
     jobs = f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs"
     rig.k.planes.hub.api.create(jobs, body)
@@ -397,8 +397,8 @@ def test_jobs_that_run_again_after_their_end_are_named_before_and_after(
         rig.start()
         rig.ready()
         with inventories(rig), Census(rig.k) as census:
-            names = {job: submit_short(rig, job) for job in jobs}
-            rig.until(lambda: rig.events(jobs[0], "EndMayBeLost"), "an event")
+            submit_short(rig, "long", builders.RUN_FOREVER)
+            rig.until(lambda: rig.events("long", "EndMayBeLost"), "an event")
             places = [
                 ClusterAccess(name=one.name, kubeconfig=one.kubeconfig)
                 for one in (planes.hub, *planes.workers)
@@ -414,9 +414,11 @@ def test_jobs_that_run_again_after_their_end_are_named_before_and_after(
             [found] = [
                 one for one in diagnose(rig.bus.do(looked)).findings if "may run again" in one.what
             ]
-            assert f"Job {namespace}/{jobs[0]}" in found.what
+            assert f"Job {namespace}/long" in found.what
             assert GATE in found.means
             assert found.change.count(f"apply -k {POLICY_FOLDER}") == len(planes.workers)
+
+            names = {job: submit_short(rig, job) for job in jobs}
 
             def stands_still(job: str) -> bool:
                 notes = rig.events(job, "StuckEviction") if rig.k.workload(job) else []
