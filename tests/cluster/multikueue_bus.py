@@ -71,6 +71,12 @@ class Bus:
     def url(self) -> str:
         return self._server.url
 
+    @property
+    def conn(self) -> Connection:
+        """For work that runs in the thread of the bus."""
+        assert self._conn is not None
+        return self._conn
+
     def __enter__(self) -> Self:
         self._server.__enter__()
         self._thread.start()

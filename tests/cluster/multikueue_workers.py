@@ -5,6 +5,7 @@ tell what there is, each as its own process with the rights of its role and no o
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.fleet import ClusterAlive, NodeReport, QueueReport
 from berthmaster.messages.workload import Ending
 from tests.cluster.multikueueing import ROOT, Rig
-from tests.controlplane.api import ApiError, Unreachable, documents
+from tests.controlplane.api import ApiError, Object, Unreachable, documents
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.plane import Plane
 from tests.support import warm
@@ -22,21 +23,28 @@ from tests.support.patience import hang_s
 
 INVENTORY_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "inventory-rbac.yaml"
 INVENTORY: Final = "berthmaster-inventory"
-POLL_S: Final = 0.3  # pods of these stories live for seconds
+WATCH_S: Final = 1.0  # of one watch; the next goes on where it ended
+RETRY_S: Final = 0.3
+APART_S: Final = 0.5  # by which the news of two workers may differ
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"
 ENDS: Final = ("succeeded", "failed", "cancelled")
 UNTOLD: Final = "the hub does not say in which"
 
 
 class Census:
-    """Every pod that was ever seen in a worker, by job, while the block lasts."""
+    """Every pod that a worker ever had, by job, while the block lasts. It watches: Kueue deletes
+    some pods within milliseconds of their making."""
 
     def __init__(self, k: Kueue) -> None:
-        self._k = k
+        self._path = f"/api/v1/namespaces/{k.namespace}/pods"
         self._seen: dict[str, set[tuple[str, str]]] = {}  # job -> (worker, pod's uid)
+        self.succeeded: dict[str, set[tuple[str, str]]] = {}  # the same of those that did
+        self.twice: set[tuple[str, tuple[str, ...]]] = set()  # jobs that ran in two workers at once
+        self._alive: dict[str, dict[tuple[str, str], float]] = {}  # job -> pod -> since when
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._threads = [
-            threading.Thread(target=self._count, args=(plane,), name=f"census of {plane.name}")
+            threading.Thread(target=self._follow, args=(plane,), name=f"census of {plane.name}")
             for plane in k.planes.workers
         ]
 
@@ -54,19 +62,63 @@ class Census:
         self._over.set()
         for thread in self._threads:
             thread.join()
+        for job, alive in self._alive.items():
+            for one in alive:
+                self._compare(job, one)
 
-    def _count(self, plane: Plane) -> None:
-        path = f"/api/v1/namespaces/{self._k.namespace}/pods"
-        while not self._over.wait(POLL_S):
-            # A worker that does not answer makes no pods.
-            with contextlib.suppress(ApiError, Unreachable):
-                for pod in plane.api.items(path):
-                    job = pod["metadata"].get("labels", {}).get(JOB_LABEL, "")
-                    self._seen.setdefault(job, set()).add((plane.name, pod["metadata"]["uid"]))
+    def _follow(self, plane: Plane) -> None:
+        version = ""
+        while not self._over.is_set():
+            try:
+                if not version:
+                    found = plane.api.get(self._path)
+                    version = found["metadata"]["resourceVersion"]
+                    for pod in found["items"]:
+                        self._take(plane.name, pod)
+                for event in plane.api.watch(self._path, WATCH_S, resourceVersion=version):
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    self._take(plane.name, event["object"], gone=event["type"] == "DELETED")
+            except ApiError:
+                version = ""  # it is too old by now, or the server has just started
+                self._lose(plane.name)
+            except Unreachable:
+                self._lose(plane.name)  # and it makes no pods: go on from there when it is back
+
+    def _take(self, worker: str, pod: Object, *, gone: bool = False) -> None:
+        meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
+        job, one = meta.get("labels", {}).get(JOB_LABEL, ""), (worker, meta["uid"])
+        with self._lock:
+            self._seen.setdefault(job, set()).add(one)
+            if phase == "Succeeded":
+                self.succeeded.setdefault(job, set()).add(one)
+            alive = self._alive.setdefault(job, {})
+            if one in alive:
+                self._compare(job, one)
+            if phase == "Running" and not gone and "deletionTimestamp" not in meta:
+                alive.setdefault(one, time.monotonic())
+            else:
+                alive.pop(one, None)
+
+    def _compare(self, job: str, one: tuple[str, str]) -> None:
+        """Note it if a pod that lived until now and one in another worker lived at the same time.
+        One worker's news may come a little later than another's."""
+        alive, now_s = self._alive[job], time.monotonic()
+        for other, since_s in alive.items():
+            if other[0] != one[0] and now_s - max(since_s, alive[one]) > APART_S:
+                self.twice.add((job, tuple(sorted((one[0], other[0])))))
+
+    def _lose(self, worker: str) -> None:
+        """Nothing is known of a worker that does not answer."""
+        with self._lock:
+            for alive in self._alive.values():
+                for one in [one for one in alive if one[0] == worker]:
+                    del alive[one]
+        self._over.wait(RETRY_S)
 
     def where(self, job: str) -> list[str]:
         """A worker for each pod that a job ever had."""
-        return sorted(worker for worker, _ in self._seen.get(job, ()))
+        with self._lock:
+            return sorted(worker for worker, _ in self._seen.get(job, ()))
 
 
 def each_ends_once(rig: Rig, census: Census, names: dict[str, Key]) -> None:

@@ -3,10 +3,8 @@ names is the one that helps."""
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +18,7 @@ from berthmaster.doctor.findings import Report
 from berthmaster.doctor.nominations import MERGE_GATE
 from berthmaster.doctor.reader import ClusterAccess, survey
 from tests.cluster.deploying import apply, remove
+from tests.cluster.doctoring import type_in
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import API, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
@@ -28,7 +27,6 @@ from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s
 
 SYSTEM = "kueue-system"
-ROOT = Path(__file__).parents[2]
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
 
 
@@ -63,45 +61,11 @@ def wrong(report: Report, *levels: str) -> list[tuple[str, str]]:
     ]
 
 
-EDITOR = r"""
-import re, sys, yaml
-path, steps = sys.argv[-1], open(sys.argv[1]).read()
-told = yaml.safe_load("\n".join(line[4:] for line in steps.splitlines() if line[:4] == "#   "))
-file = yaml.safe_load(open(path))
-config = yaml.safe_load(file["data"]["controller_manager_config.yaml"])
-for section, values in told.items():
-    for name, value in values.items():
-        config.setdefault(section, {})[name] = value
-        if value == "(remove this line)":
-            del config[section][name]
-file["data"]["controller_manager_config.yaml"] = yaml.safe_dump(config)
-yaml.safe_dump(file, open(path, "w"))
-"""
-
-
 async def carry_out(report: Report, what: str, *, undo: bool = False) -> None:
     """Type what a finding says, as it stands, into a shell. What is edited, an editor edits that
     writes the lines which the finding shows."""
     [found] = [each for each in report.findings if what in each.what]
     await asyncio.to_thread(type_in, found.undo if undo else found.change)
-
-
-def type_in(steps: str) -> None:
-    """As a person does, from the root of the repository; every command must succeed."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "editor.py").write_text(EDITOR)
-        (Path(folder) / "steps").write_text(steps)
-        editor = f"{sys.executable} {folder}/editor.py {folder}/steps"
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", steps],
-            cwd=ROOT,
-            env={"PATH": os.environ["PATH"], "HOME": folder, "KUBE_EDITOR": editor},
-            capture_output=True,
-            text=True,
-            timeout=hang_s(),
-            check=False,
-        )
-    assert done.returncode == 0, f"{steps}\n{done.stdout}{done.stderr}"
 
 
 def lately(ago_s: float) -> str:

@@ -3,26 +3,41 @@ test_multikueue_outages): workers lost for too long, remotes that are changed or
 configurations and Secrets that are missing, odd conditions, preemptions, unequal quota."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from berthmaster.audit.report import audit
+from berthmaster.doctor.core import diagnose
+from berthmaster.doctor.nominations import MERGE_GATE
+from berthmaster.doctor.reader import ClusterAccess, survey
+from berthmaster.kueue.early_deletion import GATE, POLICY_FOLDER
+from berthmaster.kueue.names import ORIGIN_LABEL
+from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import Evicted
+from tests.cluster.doctoring import ROOT, type_in
 from tests.cluster.multikueue_bus import Bus
-from tests.cluster.multikueue_workers import Census, each_ends_once, inventories
+from tests.cluster.multikueue_workers import ENDS, Census, each_ends_once, inventories
 from tests.cluster.multikueueing import Rig, running_in
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options
+from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options, is_real
 from tests.controlplane.nodes import gpu_node, make_nodes
+from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.controlplane.processes import Process
+from tests.support.kustomize import render
+from tests.support.patience import wait_until
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 WORKERS = (ONE, TWO, THREE)
 OURS = "berthmaster.io/dispatcher"
 QUIET_S = 3.0  # long enough for what must not happen
+GPU = {"cpu": "1", "nvidia.com/gpu": "1"}
 PRIORITY = "kueue.x-k8s.io/priority-class"
 
 
@@ -287,3 +302,251 @@ def test_a_worker_whose_quota_is_too_small_is_left_out_by_what_its_inventory_say
             f"ClusterQueue {rig.k.cluster_queue} grants 2 nvidia.com/gpu at most, 4 are asked for"
         )
         assert choice.filtered == {ONE: words}
+
+
+def test_a_reconciler_that_starts_while_nats_is_silent_says_why_nothing_moves(rig: Rig) -> None:
+    rig.bus.pause()
+    rig.start()
+    with Census(rig.k) as census:
+        name = rig.submit("train", run_s="1")
+        rig.until(lambda: rig.events("train", "StandsStill"), "an event")
+        (note,) = rig.events("train", "StandsStill")
+        assert note.startswith("NATS is silent since this reconciler started: nothing is known")
+        assert rig.log.read_text().count("bus silent since start") == 1
+        assert rig.k.nominated("train") == []
+        rig.bus.resume()
+        each_ends_once(rig, census, {"train": name})
+    assert rig.bus.kinds(name)[-1] == f"succeeded {ONE}"
+
+
+# Jobs that their worker deletes as soon as they have ended
+
+
+def submit_short(rig: Rig, job: str, run_s: str = "0.3") -> Key:
+    """A Job that is deleted as soon as it has ended."""
+    body = builders.job(rig.k.namespace, job, rig.k.queue, requests=GPU, run_s=run_s)
+    body["spec"]["ttlSecondsAfterFinished"] = 0
+    jobs = f"/apis/batch/v1/namespaces/{rig.k.namespace}/jobs"
+    rig.k.planes.hub.api.create(jobs, body)
+    rig.until(lambda: rig.k.workload(job) is not None, f"{job} has a Workload")
+    return rig.name(job)
+
+
+def completed_more_than_once(rig: Rig) -> set[str]:
+    """The workloads of which `berth audit` says so."""
+    conn = rig.bus.conn
+    report = rig.bus.do(audit(conn))
+    return {one.where for one in report.findings if one.rule == "succeeded once"}
+
+
+@contextlib.contextmanager
+def keeping_ended_jobs(planes: Planes) -> Iterator[None]:
+    """The policy of ours in every worker."""
+    documents = render(ROOT / POLICY_FOLDER)
+    for worker in planes.workers:
+        for document in documents:
+            worker.api.apply(document)
+    try:
+        yield
+    finally:
+        for worker in planes.workers:
+            for document in documents:
+                worker.api.delete(worker.api.path_of(document))
+
+
+def keeps_ended(worker: Plane, namespace: str, name: str) -> bool:
+    """Whether this API server takes the field off a Job of MultiKueue's already."""
+    body = builders.job(namespace, name, "none", on_hub=False, labels={ORIGIN_LABEL: "x"})
+    body["spec"]["ttlSecondsAfterFinished"] = 0
+    path = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    made = worker.api.create(path, body, dryRun="All")
+    return "ttlSecondsAfterFinished" not in made["spec"]
+
+
+def test_jobs_that_are_deleted_at_their_end_succeed_once_with_the_workers_policy(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    jobs = [f"short-{number}" for number in range(6)]
+    with rigged(planes, namespace, tmp_path, told=()) as rig, keeping_ended_jobs(planes):
+        for worker in planes.workers:
+            rig.until(
+                lambda w=worker: keeps_ended(w, namespace, "tried"),  # type: ignore[misc]
+                "the policy is in effect",
+            )
+        rig.start()
+        rig.ready()
+        with inventories(rig), Census(rig.k) as census:
+            names = {}
+            for job in jobs:
+                names[job] = submit_short(rig, job)
+            for job, name in names.items():
+                rig.until(lambda n=name: ended(rig, n), f"{job} ends")  # type: ignore[misc]
+        for job, name in names.items():
+            assert rig.bus.kinds(name)[-1].startswith("succeeded"), rig.bus.kinds(name)
+            assert len(census.succeeded[job]) == 1, census.succeeded[job]
+        assert completed_more_than_once(rig) == set()
+        rig.nothing_wrong()
+
+
+def test_jobs_that_run_again_after_their_end_are_named_before_and_after(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    """Which of them run again is chance, and Kueue's. `berth audit` finds those and no others."""
+    jobs = [f"short-{number}" for number in range(3)]
+    with rigged(planes, namespace, tmp_path, told=()) as rig:
+        rig.start()
+        rig.ready()
+        with inventories(rig), Census(rig.k) as census:
+            submit_short(rig, "long", builders.RUN_FOREVER)
+            rig.until(lambda: rig.events("long", "EndMayBeLost"), "an event")
+            places = [
+                ClusterAccess(name=one.name, kubeconfig=one.kubeconfig)
+                for one in (planes.hub, *planes.workers)
+            ]
+            looked = survey(
+                places[0],
+                places[1:],
+                mode="dispatch",
+                namespace="berth-system",
+                now_s=time.time(),
+                as_self=True,
+            )
+            [found] = [
+                one for one in diagnose(rig.bus.do(looked)).findings if "may run again" in one.what
+            ]
+            assert f"Job {namespace}/long" in found.what
+            assert GATE in found.means
+            assert found.change.count(f"apply -k {POLICY_FOLDER}") == len(planes.workers)
+
+            names = {job: submit_short(rig, job) for job in jobs}
+
+            def stands_still(job: str) -> bool:
+                notes = rig.events(job, "StuckEviction") if rig.k.workload(job) else []
+                return any(note.startswith("it has completed in") for note in notes)
+
+            for job, name in names.items():
+                rig.until(
+                    lambda j=job, n=name: ended(rig, n) or stands_still(j),  # type: ignore[misc]
+                    f"{job} ends, or stands still so that it does not run again",
+                )
+                if not ended(rig, name):
+                    planes.hub.api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{job}")
+                    rig.until(lambda n=name: ended(rig, n), f"{job} ends")  # type: ignore[misc]
+
+            def agree() -> bool:
+                twice = {name for job, name in names.items() if len(census.succeeded[job]) > 1}
+                return completed_more_than_once(rig) == twice
+
+            rig.until(agree, f"the audit and the pods agree: {census.succeeded}")
+
+
+def ended(rig: Rig, name: Key) -> bool:
+    return (rig.bus.kinds(name) or [""])[-1].startswith(ENDS)
+
+
+# A name that is taken
+
+
+def test_a_stranger_s_job_of_the_same_name_keeps_its_cluster_out_for_this_job(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    with rigged(planes, namespace, tmp_path, told=()) as rig:
+        make_nodes(planes[ONE], [gpu_node("b", model="NVIDIA-A100", gpus=8)])
+        worker, jobs = planes[ONE].api, f"/apis/batch/v1/namespaces/{namespace}/jobs"
+        pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
+        template = {"spec": pod}
+        stranger = worker.create(
+            jobs,
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": "train", "namespace": namespace},
+                "spec": {"suspend": True, "template": template},
+            },
+        )
+        rig.start()
+        rig.ready()
+        with inventories(rig), Census(rig.k) as census:
+            name = rig.submit("train", run_s="2")
+            rig.until(lambda: rig.k.nominated("train") == [ONE], "the best is nominated")
+            rig.until(lambda: rig.events("train", "JobNameTaken"), "an event")
+            each_ends_once(rig, census, {"train": name})
+        (note, *_) = rig.events("train", "JobNameTaken")
+        assert note.startswith(f"{ONE} has another Job of this name ({namespace}/train)")
+        assert f"evicted {ONE}" in rig.bus.kinds(name)
+        assert rig.bus.kinds(name)[-1].partition(" ")[2] in (TWO, THREE)
+        (why,) = (event.reason for event in rig.bus.events if isinstance(event, Evicted))
+        assert why.startswith(f"name taken: {ONE} has another Job of this name")
+        there = worker.get(f"{jobs}/train")
+        assert there["metadata"]["uid"] == stranger["metadata"]["uid"]
+        assert there["spec"] == stranger["spec"]
+
+
+# Remedies of `berth doctor`
+
+
+@pytest.mark.skipif(not is_real(), reason="only Kueue's own manager has feature gates")
+def test_the_doctor_s_remedy_for_a_gate_starts_kueue_where_gates_stand_in_the_arguments(
+    rig: Rig, tmp_path: Path
+) -> None:
+    hub, gates = rig.k.planes.hub, f"VisibilityOnDemand=false,{MERGE_GATE}=true"
+    folder = hub.folder / "kueue"
+    configuration = (folder / "configuration.yaml").read_text()
+    labels = {"app": "kueue"}
+    container = {"name": "manager", "image": "registry.k8s.io/kueue/kueue:v0.19.2"}
+    container["args"] = ["--zap-log-level=2", f"--feature-gates={gates}"]  # type: ignore[assignment]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "kueue-controller-manager", "namespace": SYSTEM},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    file = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "kueue-manager-config", "namespace": SYSTEM},
+        "data": {"controller_manager_config.yaml": configuration},
+    }
+    for document in (deployment, file):
+        hub.api.apply(document)
+    try:
+        rig.k.remove_policy()
+        place = ClusterAccess(name="hub", kubeconfig=hub.kubeconfig)
+        looked = survey(
+            place, [], mode="dispatch", namespace="berth-system", now_s=time.time(), as_self=True
+        )
+        [found] = [one for one in diagnose(rig.bus.do(looked)).findings if MERGE_GATE in one.what]
+        type_in(found.change)
+        after = hub.api.get(hub.api.path_of(deployment))
+        args = after["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert args[1] == f"--feature-gates=VisibilityOnDemand=false,{MERGE_GATE}=false"
+    finally:
+        for document in (deployment, file):
+            hub.api.delete(hub.api.path_of(document))
+    rig.k.kill_manager("hub")
+    both = yaml.safe_dump({**yaml.safe_load(configuration), "featureGates": {MERGE_GATE: False}})
+    refusal = "cannot both specified"
+    assert refusal in first_words(hub, args, both, tmp_path)
+    said = first_words(hub, args, configuration, tmp_path)
+    assert refusal not in said
+    assert '"Initializing"' in said or "Initializing" in said
+
+
+def first_words(hub: Plane, args: Sequence[str], configuration: str, folder: Path) -> str:
+    """What Kueue's manager writes until it starts or refuses to."""
+    (folder / "configuration.yaml").write_text(configuration)
+    kubeconfig = hub.kubeconfig_for("kueue-manager", ("system:masters",))
+    argv = [os.environ["KUEUE_BIN"], f"--config={folder}/configuration.yaml"]
+    environment = {"HOME": str(folder), "POD_NAMESPACE": SYSTEM}
+    log = folder / "manager.log"
+    log.write_text("")
+    process = Process("kueue", [*argv, f"--kubeconfig={kubeconfig}", *args], log, environment)
+    process.launch()
+    try:
+        wait_until(
+            lambda: not process.running or "Initializing" in log.read_text(), "it starts or ends"
+        )
+    finally:
+        process.kill()
+    return log.read_text()

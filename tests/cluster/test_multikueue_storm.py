@@ -22,7 +22,7 @@ import pytest
 
 from berthmaster.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
-from tests.cluster.multikueue_workers import JOB_LABEL, inventories
+from tests.cluster.multikueue_workers import Census, inventories
 from tests.cluster.multikueueing import Rig
 from tests.controlplane.api import ApiError, Unreachable
 from tests.controlplane.kueue import builders
@@ -100,16 +100,12 @@ PRIORITIES: Final = (0, 50, 100)
 
 
 class Watch:
-    """Polls hub and workers: where pods are alive at once, where they succeeded, and when each job
-    was first seen at each step."""
+    """Polls the hub: when each job was first seen at each step, and which were preempted."""
 
     def __init__(self, k: Kueue) -> None:
         self._k = k
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="storm's watch")
-        self._alive: dict[str, set[str]] = {}  # job -> workers, as last seen
-        self.twice: list[tuple[str, tuple[str, ...]]] = []
-        self.succeeded: dict[str, set[tuple[str, str]]] = {}  # job -> (worker, pod's uid)
         self.steps: dict[str, dict[str, float]] = {}  # job -> step -> when, of its last attempt
         self.preempted: set[str] = set()
 
@@ -128,28 +124,8 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.wait(POLL_S):
-            self._look_at_pods()
             with contextlib.suppress(ApiError, Unreachable):
                 self._look_at_workloads()
-
-    def _look_at_pods(self) -> None:
-        now: dict[str, set[str]] = {}
-        for plane in self._k.planes.workers:
-            with contextlib.suppress(ApiError, Unreachable):
-                for pod in plane.api.items(f"/api/v1/namespaces/{self._k.namespace}/pods"):
-                    job = pod["metadata"].get("labels", {}).get(JOB_LABEL, "")
-                    phase = (pod.get("status") or {}).get("phase")
-                    if phase == "Succeeded":
-                        self.succeeded.setdefault(job, set()).add(
-                            (plane.name, pod["metadata"]["uid"])
-                        )
-                    elif phase == "Running" and not pod["metadata"].get("deletionTimestamp"):
-                        now.setdefault(job, set()).add(plane.name)
-        for job, where in now.items():
-            both = where & self._alive.get(job, set())
-            if len(both) > 1:  # twice seen: planes are looked at one after the other
-                self.twice.append((job, tuple(sorted(both))))
-        self._alive = now
 
     def _look_at_workloads(self) -> None:
         now_s = time.monotonic()
@@ -260,7 +236,7 @@ def test_a_storm_ends_with_every_job_where_it_should_once(
     rig.ready()
     jobs = [f"job-{number}" for number in range(JOBS)]
     every = max(1, JOBS // len(trouble))
-    with inventories(rig), Watch(rig.k) as watch:
+    with inventories(rig), Census(rig.k) as census, Watch(rig.k) as watch:
         for number, job in enumerate(jobs):
             submit(rig, chance, job)
             if number % every == every - 1 and len(trouble):
@@ -276,14 +252,14 @@ def test_a_storm_ends_with_every_job_where_it_should_once(
             rig.until(lambda t=told: "succeeded" in "".join(t()[-1:]), f"{job} is told")  # type: ignore[misc]
     with capsys.disabled():
         print("\n" + "\n".join(watch.table()))
-    assert watch.twice == []
+    assert census.twice == set()
     for job, name in names.items():
         story = rig.bus.kinds(name)
         assert sum(kind.startswith(("succeeded", "failed", "cancelled")) for kind in story) == 1, (
             job,
             story,
         )
-        succeeded = watch.succeeded.get(job, set())
+        succeeded = census.succeeded.get(job, set())
         seen = f"{job}: {story}, pods that succeeded: {succeeded}"
         # Kueue may take back a job in the second in which it ends: then it runs once more.
         taken_back = any(kind.startswith("evicted") for kind in story) or job in watch.preempted

@@ -8,9 +8,13 @@ an ending well where no copy ran while another's ended. For example, the log say
 10 s to 50 s and w2 reports its copy as admitted from 12 s to 49 s: that one runs beside it. The
 copy of a silent cluster counts until that was heard last: whether it runs on, nobody knows.
 
+A job that has completed is not to run again. Each inventory counts the Jobs that have completed for
+copies of one name, and begins anew with its process: 1, 2, then 1 after a restart are three.
+
 Only Workloads that people made on the hub: the log knows no Kueue name of the others.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -58,6 +62,8 @@ class Copies:
         self._copies_in: dict[str, set[CopyKey]] = {}  # running, by cluster
         self._finished_in: dict[Key, set[str]] = {}
         self._heard_at_s: dict[str, float] = {}
+        self._counted: dict[tuple[str, CopyKey], int] = {}  # cluster, copy -> as reported last
+        self._succeeded: dict[Key, Counter[str]] = {}  # how often, by cluster
 
     def on_workload(self, workload: Workload, at_s: float) -> None:
         """A workload after an event that counted."""
@@ -89,6 +95,11 @@ class Copies:
         name = self._names.get(copy)
         if name is None:
             return
+        before = self._counted.get((report.cluster, copy), 0)
+        self._counted[report.cluster, copy] = report.succeeded
+        if report.succeeded != before:
+            grown = report.succeeded - (before if report.succeeded > before else 0)
+            self._succeeded.setdefault(name, Counter())[report.cluster] += grown
         if report.finished:
             self._finished_in.setdefault(name, set()).add(report.cluster)
         if report.running and not report.gone:
@@ -113,6 +124,13 @@ class Copies:
                 where = ", ".join(sorted(finished))
                 what = f"ended well in {named} by the hub, and its copy in {where}"
                 yield Contradiction(name, what)
+
+    def repeated(self) -> Iterator[Contradiction]:
+        """Jobs that have completed more than once."""
+        for name, times in self._succeeded.items():
+            if times.total() > 1:
+                where = ", ".join(f"{cluster} {n}" for cluster, n in sorted(times.items()) if n)
+                yield Contradiction(name, f"{times.total()} times: in {where}")
 
     def _beside(self, name: Key, ran: list[Span]) -> Iterator[Contradiction]:
         told: set[tuple[str, str]] = set()

@@ -370,6 +370,8 @@ class Auditor:
             self._find("no workload is frozen", name, what, self._lost[name][-1][1])
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
+        for found in self._copies.repeated():
+            self._find("succeeded once", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
         unbegun = sum(self._workloads[name].state is State.NEW for name in self._unbegun)
         states[State.NEW] -= unbegun

@@ -36,6 +36,14 @@ class Right:
         return f"{self.verb} {what}{f'/{self.name}' if self.name else ''}{where}"
 
 
+class GateArgument(NamedTuple):
+    """The argument of Kueue's manager that sets feature gates."""
+
+    path: str  # of the argument in the Deployment, as a JSON pointer
+    text: str  # the whole argument
+    value: str  # what --feature-gates is set to: the end of the text
+
+
 @dataclass(frozen=True, kw_only=True)
 class ManagerConfig:
     """What Kueue's manager was told, as far as it concerns us."""
@@ -43,6 +51,7 @@ class ManagerConfig:
     dispatcher: str = ""  # "" = not set, which is AllAtOnce
     step_size: int | None = None
     gates: dict[str, bool] = field(default_factory=dict)
+    file_gates: dict[str, bool] | None = None  # those of the file; None = it has no such section
     keeps_finished: bool = False  # Workloads that are over stay until somebody deletes them
     waits_for_pods: bool = False  # all pods of a job run, or it is taken back (waitForPodsReady)
     problem: str = ""  # why the file cannot be understood
@@ -89,6 +98,9 @@ class ClusterFacts:
     kueue_versions: frozenset[str] = frozenset()  # served API versions of Kueue
     kueue_image: str = ""
     kueue_life: ManagerLife | None = None  # None = not looked at
+    serves_policies: bool = False  # MutatingAdmissionPolicies: Kubernetes 1.36 on
+    gate_argument: GateArgument | None = None  # None = its manager's gates stand in its file
+    file_gates: dict[str, bool] | None = None  # of that file; None = it has no such section
     failing: tuple[FailingKind, ...] = ()
     unread: tuple[str, ...] = ()  # what these credentials may not read, with the reason
     missing_rights: tuple[Right, ...] = ()
@@ -151,9 +163,18 @@ class StrandedJob:
     suspended: bool = True
 
 
+class EarlyDeleted(NamedTuple):
+    """A job of MultiKueue's that a worker may delete before the hub has read its end."""
+
+    kind: str
+    namespace: str
+    name: str
+    after_s: int  # of its end
+
+
 @dataclass(frozen=True, kw_only=True)
-class ClearingPolicy:
-    """A MutatingAdmissionPolicy that clears nominations."""
+class FoundPolicy:
+    """A MutatingAdmissionPolicy that does what is looked for."""
 
     name: str
     idle: str = ""  # why it does nothing; "" = it is in effect
@@ -173,8 +194,7 @@ class HubFacts(ClusterFacts):
     """What is read of the hub."""
 
     manager: ManagerConfig | None = None  # None = not readable
-    serves_policies: bool = False  # MutatingAdmissionPolicies: Kubernetes 1.36 on
-    clearing: tuple[ClearingPolicy, ...] = ()
+    clearing: tuple[FoundPolicy, ...] = ()  # those that clear nominations
     poisoned: tuple[Poisoned, ...] = ()
     nominators: dict[str, tuple[str, ...]] = field(default_factory=dict)  # not ours: Workloads
     workload_webhook: str = ""  # ValidatingWebhookConfiguration that asks Kueue about Workloads
@@ -184,6 +204,7 @@ class HubFacts(ClusterFacts):
     cluster_queues: tuple[ClusterQueue, ...] = ()
     local_queues: tuple[LocalQueue, ...] = ()
     stranded: tuple[StrandedJob, ...] = ()
+    early_deleted: tuple[EarlyDeleted, ...] = ()
 
 
 Vendor = Literal["nvidia", "amd", "intel", "tpu"]
@@ -245,6 +266,7 @@ class WorkerFacts(ClusterFacts):
     volcano_jobs: bool = False  # the same of Volcano's own Jobs
     ray_jobs: bool = False  # and of KubeRay's
     gates: dict[str, bool] | None = None  # that its Kueue was told; None = that was not read
+    keeping: tuple[FoundPolicy, ...] = ()  # policies that keep ended jobs of MultiKueue's
     agent: bool = False  # whether our agent is installed there
     telemetry: Telemetry | None = None  # None: it is not installed
     exporter: str = ""  # NAMESPACE/NAME of dcgm-exporter's DaemonSet, where that is instead

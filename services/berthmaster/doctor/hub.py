@@ -4,11 +4,18 @@ The texts follow Kueue 0.16 to 0.19. A trap that Kueue itself is silent about is
 anybody walks into it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from berthmaster.doctor import nominations
-from berthmaster.doctor.facts import HubFacts, ManagerConfig, Right, StrandedJob, Survey
+from berthmaster.doctor.facts import (
+    HubFacts,
+    ManagerConfig,
+    Right,
+    StrandedJob,
+    Survey,
+    WorkerFacts,
+)
 from berthmaster.doctor.findings import (
     Finding,
     bind,
@@ -17,9 +24,13 @@ from berthmaster.doctor.findings import (
     kueue_version,
     shared,
 )
+from berthmaster.doctor.gates import set_gate, specified_twice
 from berthmaster.doctor.nominations import OBEYS_ORDER
 from berthmaster.doctor.rights import DISPATCHING_ROLE, HUB_ACCOUNT
 from berthmaster.doctor.worker import queues_of
+from berthmaster.kubernetes.resources import JOBS
+from berthmaster.kueue.early_deletion import FIELD as TTL_FIELD
+from berthmaster.kueue.early_deletion import GATE, LOST_S, POLICY_FOLDER
 from berthmaster.kueue.names import (
     ALL_AT_ONCE,
     CHECK_CONTROLLER,
@@ -33,6 +44,11 @@ OURS: Final = "berthmaster.io/dispatcher"
 OCM_ADDON: Final = "open-cluster-management.io/placement"
 CHECKS_GATE_FROM: Final = (0, 16, 6)  # from then on nothing is copied before every check is Ready
 MANAGED_BY_GATE: Final = "MultiKueueBatchJobWithManagedBy"
+GATE_FROM: Final[Mapping[tuple[int, ...], tuple[int, ...]]] = {
+    (0, 18): (0, 18, 7),
+    (0, 19): (0, 19, 3),
+}
+GATE_FROM_ALL: Final[tuple[int, ...]] = (0, 20)
 _HINTS: Final = {
     "BadKubeConfig": "The Secret that it names, in Kueue's namespace, must hold a kubeconfig under "
     "the key kubeconfig.",
@@ -55,6 +71,8 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
         )
         return
     yield from shared(hub, survey, lambda missing: _grants(hub, survey, missing))
+    if (twice := specified_twice(hub)) is not None:
+        yield twice
     if "v1beta2" not in hub.kueue_versions:
         return
     yield from nominations.findings(hub, survey)  # first: the dispatcher's name comes after it
@@ -64,6 +82,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
     yield from _clusters(hub, survey)
     yield from _queues(hub)
     yield from _stranded(hub)
+    yield from _early_deleted(hub, survey)
 
 
 def _grants(hub: HubFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
@@ -121,14 +140,15 @@ def _manager(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
         hub, config
     )
     if config.gates.get(MANAGED_BY_GATE) is False:
+        change, undo = set_gate(hub, MANAGED_BY_GATE, on=True)
         yield Finding(
             level="warning",
             where=hub.name,
             what=f"the gate {MANAGED_BY_GATE} is off",
             means="The hub's Job controller then runs Jobs here as well as on the worker, unless "
             "they stay suspended.",
-            change=edit_manager(hub, f"featureGates:\n  {MANAGED_BY_GATE}: true"),
-            undo=edit_manager(hub, f"featureGates:\n  {MANAGED_BY_GATE}: false"),
+            change=change,
+            undo=undo,
         )
 
 
@@ -432,3 +452,52 @@ def _rescue(hub: HubFacts, jobs: list[StrandedJob]) -> dict[str, str]:
                 f"# {job.name} is not suspended any more: delete it and submit it to {known[0]}"
             )
     return {"change": "\n".join(change), "undo": "\n".join(undo)}
+
+
+def _early_deleted(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
+    """Jobs that may run again, since a worker deletes them before the hub has read their end."""
+    gate = hub.manager is not None and hub.manager.gates.get(GATE) is True
+    jobs = [one for one in hub.early_deleted if not (gate and one.kind == JOBS.kind)]
+    lacking = [one for one in survey.workers if all(each.idle for each in one.keeping)]
+    if not jobs or (survey.workers and not lacking):
+        return
+    named = ", ".join(f"{one.kind} {one.namespace}/{one.name}" for one in jobs[:3])
+    more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    change, undo = _keep_ended(hub, lacking)
+    yield Finding(
+        level="warning",
+        where=hub.name,
+        what=f"jobs of MultiKueue with a {TTL_FIELD} below {LOST_S} may run again: {named}{more}",
+        means="Kueue copies the field. A worker may delete the ended job before the hub reads its "
+        f"end, and the hub runs it again. A policy in the workers prevents that. So does the gate "
+        f"{GATE} of the hub's Kueue, for Jobs alone (from 0.18.7, 0.19.3 and 0.20 on).",
+        change=change,
+        undo=undo,
+    )
+
+
+def _keep_ended(hub: HubFacts, lacking: list[WorkerFacts]) -> tuple[str, str]:
+    able = [one for one in lacking if one.serves_policies]
+    change = [f"{kubectl(one)} apply -k {POLICY_FOLDER}" for one in able]
+    undo = [f"{kubectl(one)} delete -k {POLICY_FOLDER}" for one in able]
+    if not lacking:
+        change.append(f"# for each worker: kubectl --context WORKER apply -k {POLICY_FOLDER}")
+    elif len(able) < len(lacking):
+        unable = ", ".join(one.name for one in lacking if not one.serves_policies)
+        if _knows_gate(hub):
+            made, taken_back = set_gate(hub, GATE, on=True)
+            change.append(f"# {unable}: its Kubernetes has no such policies (1.36 has)\n{made}")
+            undo.append(taken_back)
+        else:
+            change.append(
+                f"# {unable}: its Kubernetes has no such policies (1.36 has), and this "
+                f"Kueue has no such gate; leave {TTL_FIELD} out of these jobs"
+            )
+    return "\n".join(change), "\n".join(undo)
+
+
+def _knows_gate(hub: HubFacts) -> bool:
+    """Whether this Kueue surely has the gate: one that it does not know stops its manager."""
+    version = kueue_version(hub.kueue_image)
+    first = GATE_FROM.get(version[:2], GATE_FROM_ALL) if version is not None else None
+    return version is not None and first is not None and version >= first

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from berthmaster.doctor.facts import HubFacts, ManagerConfig, Poisoned, Survey
-from berthmaster.doctor.findings import Finding, edit_manager, kubectl, kueue_version
+from berthmaster.doctor.findings import Finding, kubectl, kueue_version
+from berthmaster.doctor.gates import set_gate
 from berthmaster.doctor.objects import WORKLOAD_WEBHOOK
 
 MERGE_GATE: Final = "WorkloadRequestUseMergePatch"
@@ -73,14 +74,15 @@ def _way(hub: HubFacts, config: ManagerConfig, *, gate: bool, preempting: str) -
         )
     if gate:
         change, undo = _policy(hub)
+        off, on = set_gate(hub, MERGE_GATE, on=False)
         return Finding(
             level="warning",
             where=hub.name,
             what=f"the gate {MERGE_GATE} clears nominations, as long as no ClusterQueue preempts",
             means="With preemption this gate ends Kueue's manager for good. Put the policy in its "
             "place before anybody allows a queue to preempt.",
-            change=f"{change}\n{_gate(hub, on=False)}",
-            undo=f"{_gate(hub, on=True)}\n{undo}",
+            change=f"{change}\n{off}",
+            undo=f"{on}\n{undo}",
         )
     idle = "".join(f"; {each.name} is there, but {each.idle}" for each in hub.clearing)
     if hub.serves_policies:
@@ -102,19 +104,20 @@ def _way(hub: HubFacts, config: ManagerConfig, *, gate: bool, preempting: str) -
             f"since {preempting}",
             means=f"{_UNCLEARED} {_other_mode(hub)}",
         )
+    change, undo = set_gate(hub, MERGE_GATE, on=True)
     return Finding(
         level="blocks",
         where=hub.name,
         what=f"nothing clears nominations: the gate {MERGE_GATE} is off, and this Kubernetes has "
         "no MutatingAdmissionPolicy",
         means=f"{_UNCLEARED} The gate is safe only while no ClusterQueue preempts.",
-        change=_gate(hub, on=True),
-        undo=_gate(hub, on=False),
+        change=change,
+        undo=undo,
     )
 
 
 def _deadly(hub: HubFacts, survey: Survey, preempting: str) -> Finding:
-    change, undo = _gate(hub, on=False), _gate(hub, on=True)
+    change, undo = set_gate(hub, MERGE_GATE, on=False)
     means = (
         "A preemption that overtakes an admission leaves a Workload with QuotaReserved and "
         "Evicted but without status.admission, on which the manager ends at every start."
@@ -162,10 +165,6 @@ def _policy(hub: HubFacts) -> tuple[str, str]:
     command = kubectl(hub)
     undo = f"{command} delete -k {POLICY_FOLDER}   # once the dispatcher is Kueue's own again"
     return f"{command} apply -k {POLICY_FOLDER}", undo
-
-
-def _gate(hub: HubFacts, *, on: bool) -> str:
-    return edit_manager(hub, f"featureGates:\n  {MERGE_GATE}: {str(on).lower()}")
 
 
 def _poisoned(hub: HubFacts, workload: Poisoned) -> Finding:

@@ -1,7 +1,7 @@
 """What the doctor reads of Kubernetes' objects, and the facts that these and Kueue's come to.
 Pure."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,9 +11,12 @@ from berthmaster.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, 
 from berthmaster.accelerators.table import How, how_of, maker_of
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
+from berthmaster.doctor.gates import SECTION, parse_gates
 from berthmaster.kubernetes.objects import Condition, Object, Struct, condition, seconds
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 from berthmaster.kueue.configuration import Unreadable, configuration_in, section
+from berthmaster.kueue.early_deletion import FIELD as TTL_FIELD
+from berthmaster.kueue.early_deletion import deleted_after_s
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import GROUP, MULTIKUEUE, QUEUE_LABEL
 from berthmaster.kueue.nominators import ManagedWorkload, others_nominating
@@ -85,7 +88,9 @@ class DeviceClass(Object, frozen=True):
 
 
 class PodContainer(Struct, frozen=True):
+    name: str = ""
     image: str = ""
+    command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
 
 
@@ -360,11 +365,23 @@ def stranded(
 
 def clears_nominations(policy: Policy) -> bool:
     """Whether a MutatingAdmissionPolicy changes nominations when a Workload's status is written."""
+    resources = {"workloads/status", "*/*", "workloads/*"}
+    return _mutates(policy, GROUP, resources, "UPDATE", "nominatedClusterNames")
+
+
+def keeps_ended_jobs(policy: Policy) -> bool:
+    """Whether a MutatingAdmissionPolicy decides when an ended Job is deleted."""
+    return _mutates(policy, "batch", {"jobs", "*", "*/*"}, "CREATE", TTL_FIELD)
+
+
+def _mutates(
+    policy: Policy, group: str, resources: Container[str], operation: str, field: str
+) -> bool:
     constraints = policy.spec.match_constraints
     over = constraints is not None and any(
-        {GROUP, "*"} & set(rule.api_groups)
-        and {"workloads/status", "*/*", "workloads/*"} & set(rule.resources)
-        and {"UPDATE", "*"} & set(rule.operations)
+        {group, "*"} & set(rule.api_groups)
+        and any(each in resources for each in rule.resources)
+        and {operation, "*"} & set(rule.operations)
         for rule in constraints.resource_rules
     )
     changed = [
@@ -373,21 +390,32 @@ def clears_nominations(policy: Policy) -> bool:
         for each in (mutation.json_patch, mutation.apply_configuration)
         if each is not None
     ]
-    return over and any("nominatedClusterNames" in text for text in changed)
+    return over and any(field in text for text in changed)
 
 
-def clearing_policies(
-    policies: Iterable[Policy], bindings: Iterable[PolicyBinding]
-) -> tuple[facts.ClearingPolicy, ...]:
-    """Those that clear nominations, and whether they do so for every Workload."""
+def find_policies(
+    policies: Iterable[Policy],
+    bindings: Iterable[PolicyBinding],
+    does: Callable[[Policy], bool],
+) -> tuple[facts.FoundPolicy, ...]:
+    """Those that do what is looked for, and whether they do so for every object."""
     bound: dict[str, list[PolicyBinding]] = {}
     for binding in bindings:
         bound.setdefault(binding.spec.policy_name, []).append(binding)
     return tuple(
-        facts.ClearingPolicy(name=name, idle=_idle(bound.get(name, [])))
+        facts.FoundPolicy(name=name, idle=_idle(bound.get(name, [])))
         for policy in policies
-        if clears_nominations(policy)
+        if does(policy)
         for name in [policy.metadata.name]
+    )
+
+
+def early_deleted(kind: str, jobs: Iterable[HubJob]) -> tuple[facts.EarlyDeleted, ...]:
+    """Those that have not ended and that a worker may delete too early."""
+    return tuple(
+        facts.EarlyDeleted(kind, job.metadata.namespace, job.metadata.name, after_s)
+        for job in jobs
+        if (after_s := deleted_after_s(job)) is not None and not job.ended
     )
 
 
@@ -396,7 +424,7 @@ def _idle(bindings: list[PolicyBinding]) -> str:
         return "no MutatingAdmissionPolicyBinding names it"
     if all(_narrow(one.spec.match_resources) for one in bindings):
         named = ", ".join(one.metadata.name for one in bindings)
-        return f"its binding {named} leaves Workloads out (spec.matchResources)"
+        return f"its binding {named} leaves objects out (spec.matchResources)"
     return ""
 
 
@@ -439,22 +467,21 @@ def poisoned(workloads: Iterable[Workload]) -> tuple[facts.Poisoned, ...]:
     )
 
 
-def manager_config(data: dict[str, str], args: tuple[str, ...]) -> ManagerConfig:
-    """Of the ConfigMap, and of the manager's own arguments, which count over it."""
+def manager_config(data: dict[str, str], argument: facts.GateArgument | None) -> ManagerConfig:
+    """Of the ConfigMap, and of the manager's argument with gates, which count over it."""
     try:
         told = configuration_in(data)
     except Unreadable as error:
         return ManagerConfig(problem=str(error))
     kueue = section(told, "multiKueue")
     step = section(kueue, "incrementalDispatcherConfig").get("stepSize")
-    gates = {
-        str(name): on for name, on in section(told, "featureGates").items() if isinstance(on, bool)
-    }
+    gates = {str(name): on for name, on in section(told, SECTION).items() if isinstance(on, bool)}
     dispatcher = kueue.get("dispatcherName")
     return ManagerConfig(
         dispatcher=dispatcher if isinstance(dispatcher, str) else "",
         step_size=step if isinstance(step, int) else None,
-        gates=gates | _gates(args),
+        gates=gates | (parse_gates(argument.value) if argument is not None else {}),
+        file_gates=gates if isinstance(told.get(SECTION), dict) else None,
         waits_for_pods=_waits(told.get("waitForPodsReady")),
         keeps_finished=not section(section(told, "objectRetentionPolicies"), "workloads").get(
             "afterFinished"
@@ -500,14 +527,3 @@ def _manager_pod(pod: Pod) -> facts.ManagerPod:
     else:
         words = pod.status.reason or pod.status.phase
     return facts.ManagerPod(name=pod.metadata.name, words=words[:300])
-
-
-def _gates(args: tuple[str, ...]) -> dict[str, bool]:
-    found: dict[str, bool] = {}
-    for arg in args:
-        name, _, value = arg.partition("=")
-        if name == "--feature-gates":
-            for pair in value.split(","):
-                gate, _, on = pair.partition("=")
-                found[gate.strip()] = on.strip().lower() == "true"
-    return found

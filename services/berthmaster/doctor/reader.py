@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import HubFacts, Mode, Right, Survey, Without, WorkerFacts
+from berthmaster.doctor.gates import MANAGER, find_argument
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
 from berthmaster.doctor.worker import queues_of
 from berthmaster.kubernetes import labels, resources
@@ -40,7 +41,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741
 
 USER_AGENT: Final = "berth-doctor"
 TIMEOUT_S: Final = 10.0
-MANAGER: Final = "kueue-controller-manager"
+MANAGER_CONTAINER: Final = "manager"  # as Kueue's own manifests name it
 LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
 API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
 AT_ONCE: Final = 8
@@ -151,6 +152,7 @@ async def _hub(
             bindings = await read.all(BINDINGS, objects.PolicyBinding)
             workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
             jobs = await read.all(resources.JOBS, HubJob)
+            sets = await read.all(resources.JOB_SETS, HubJob)
             webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
             served = await read.served(POLICIES.group_version)
             manager, life = await read.manager(), await read.life()
@@ -158,11 +160,13 @@ async def _hub(
                 **fields,
                 kueue_image=read.image,
                 kueue_life=life,
+                gate_argument=read.gate_argument,
+                file_gates=manager.file_gates if manager is not None else None,
                 unread=tuple(read.unread),
                 failing=tuple(read.failing),
                 manager=manager,
                 serves_policies=POLICIES.plural in served,
-                clearing=objects.clearing_policies(policies, bindings),
+                clearing=objects.find_policies(policies, bindings, objects.clears_nominations),
                 poisoned=objects.poisoned(workloads),
                 nominators=objects.nominators(workloads),
                 workload_webhook=objects.workload_webhook(webhooks),
@@ -186,6 +190,10 @@ async def _hub(
                 ),
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
+                early_deleted=(
+                    *objects.early_deleted(resources.JOBS.kind, jobs),
+                    *objects.early_deleted(resources.JOB_SETS.kind, sets),
+                ),
                 stranded=objects.stranded(jobs, locals_, _multikueue_queues(checks, queues)),
             )
     except (KubernetesError, OSError) as error:
@@ -242,6 +250,9 @@ async def _worker(
             if manager is not None and manager.waits_for_pods:
                 together.append("kueue")
             life = await read.life()
+            policies = await read.all(POLICIES, objects.Policy)
+            bindings = await read.all(BINDINGS, objects.PolicyBinding)
+            served = await read.served(POLICIES.group_version)
             agents = await read.one(
                 DAEMON_SETS, objects.DaemonSet, TELEMETRY_NAMESPACE, TELEMETRY_NAMESPACE
             )
@@ -251,6 +262,10 @@ async def _worker(
                 **fields,
                 kueue_image=read.image,
                 kueue_life=life,
+                serves_policies=POLICIES.plural in served,
+                keeping=objects.find_policies(policies, bindings, objects.keeps_ended_jobs),
+                gate_argument=read.gate_argument,
+                file_gates=manager.file_gates if manager is not None else None,
                 namespaces=known,
                 cluster_queues=tuple(map(objects.cluster_queue, queues)),
                 local_queues=tuple(map(objects.local_queue, locals_)),
@@ -312,6 +327,7 @@ class _Reading:
     unread: list[str] = field(default_factory=list)
     failing: list[facts.FailingKind] = field(default_factory=list)
     image: str = ""
+    gate_argument: facts.GateArgument | None = None
     clock_s: float = 0.0  # the cluster's, as far as its leases show it; 0 = they do not
 
     @classmethod
@@ -412,12 +428,15 @@ class _Reading:
     async def manager(self) -> facts.ManagerConfig | None:
         """Kueue's configuration, and its image on the way."""
         deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
-        args: tuple[str, ...] = ()
-        for container in deployment.spec.template.spec.containers if deployment else ():
-            if "kueue" in container.image:
-                self.image, args = container.image, container.args
+        containers = deployment.spec.template.spec.containers if deployment else ()
+        for number, container in enumerate(containers):
+            if "kueue" in container.image or container.name == MANAGER_CONTAINER:
+                self.image = container.image
+                self.gate_argument = find_argument(number, container.command, container.args)
         found = await self.one(resources.CONFIG_MAPS, ConfigMap, KUEUE_NAMESPACE, CONFIG_MAP)
-        return objects.manager_config(found.data, args) if found is not None else None
+        if found is None:
+            return None
+        return objects.manager_config(found.data, self.gate_argument)
 
     async def _skew(self) -> float | None:
         """Its clock minus ours, by the newest lease: the control plane renews its own every ten

@@ -17,11 +17,11 @@ from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, Worker
 from berthmaster.doctor.findings import (
     Finding,
     bind,
-    edit_manager,
     kubectl,
     kueue_version,
     shared,
 )
+from berthmaster.doctor.gates import set_gate, specified_twice
 from berthmaster.doctor.rights import AGENT_ACCOUNT
 from berthmaster.kubernetes.labels import FINALIZER
 from berthmaster.kueue.names import MULTIKUEUE
@@ -61,6 +61,8 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
         )
         return
     yield from shared(worker, survey, partial(_grants, worker, survey))
+    if (twice := specified_twice(worker)) is not None:
+        yield twice
     if not worker.fails_to_show("nodes"):
         yield from _nodes(worker)
     yield from devices.findings(worker)
@@ -119,16 +121,15 @@ def _sizes(worker: WorkerFacts) -> Finding:
         )
         return Finding(level="ok", where=worker.name, what=f"{jobs} shrink and grow{known}")
     knows_it = version is None or version >= ELASTIC_SINCE
+    change, undo = set_gate(worker, ELASTIC_JOBS, on=True)
     return Finding(
         level="note",
         where=worker.name,
         what=f"{jobs} keep the number that they start with: the gate {ELASTIC_JOBS} is off",
         means="In queues with via: worker they start with fewer pods where quota is short (partial "
         "admission). A Kueue that has elastic jobs lets them shrink for others and grow.",
-        change=edit_manager(worker, f"featureGates:\n  {ELASTIC_JOBS}: true")
-        if knows_it
-        else "# a Kueue from 0.18 on",
-        undo=edit_manager(worker, f"featureGates:\n  {ELASTIC_JOBS}: false") if knows_it else "",
+        change=change if knows_it else "# a Kueue from 0.18 on",
+        undo=undo if knows_it else "",
     )
 
 

@@ -108,6 +108,7 @@ class Inventory:
             WatchedKind.FLAVORS: self._set_flavor,
             WatchedKind.COHORTS: self.queues.set_cohort,
             WatchedKind.COPIES: self.queues.set_copy,
+            WatchedKind.SENT_JOBS: self.queues.set_sent_job,
             WatchedKind.DEFINITIONS: self._set_definition,
             WatchedKind.CONFIGURATION: self._quota_names.set_config,
         }
@@ -123,6 +124,7 @@ class Inventory:
             WatchedKind.FLAVORS: lambda key: self._drop_flavor(key[1]),
             WatchedKind.COHORTS: lambda key: self.queues.drop_cohort(key[1]),
             WatchedKind.COPIES: self.queues.drop_copy,
+            WatchedKind.SENT_JOBS: lambda key: None,  # what it has done is done
             WatchedKind.DEFINITIONS: self._drop_definition,
             WatchedKind.CONFIGURATION: self._quota_names.drop_config,
         }

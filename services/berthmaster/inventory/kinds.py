@@ -23,6 +23,7 @@ class WatchedKind(Enum):
     FLAVORS = "resourceflavors"
     COHORTS = "cohorts"
     COPIES = "workloads"
+    SENT_JOBS = "jobs"  # those that MultiKueue has made
     DEFINITIONS = "customresourcedefinitions"
     CONFIGURATION = "configmaps"  # Kueue's
 

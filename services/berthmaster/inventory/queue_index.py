@@ -1,11 +1,14 @@
 """Kueue's queues and copies of a cluster, and which of them have changed. Pure."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Final
 
 from berthmaster.inventory.cohorts import CIRCLE, Cohorts
 from berthmaster.inventory.kinds import Problems, WatchedKind
 from berthmaster.inventory.objects import WaitingPod
 from berthmaster.inventory.queues import (
+    Beside,
     Copy,
     Flavor,
     Queue,
@@ -17,11 +20,18 @@ from berthmaster.inventory.queues import (
     queue_report,
 )
 from berthmaster.inventory.waiting import NOBODY, Owner, WaitingPods
+from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from berthmaster.kueue.workloads import Workload
 from berthmaster.messages.fleet import CopyReport, LocalQueueReport, QueueReport, Stamp
 
 Key = tuple[str, str]
+MAX_SUCCEEDED: Final = 10_000  # copies whose completed Jobs are remembered
+
+
+def _no_owner(key: Key) -> Owner:
+    """Return the owner of a copy without a job."""
+    return Owner(key[0])
 
 
 class QueueIndex:
@@ -40,6 +50,8 @@ class QueueIndex:
         self._led_by: dict[str, set[Key]] = {}  # ClusterQueue -> its LocalQueues
         self._copies: dict[Key, Copy] = {}
         self._owners: dict[Key, Owner] = {}  # copy -> its job
+        self._blocked: dict[Key, str] = {}  # copy -> what has its job's name
+        self._succeeded: OrderedDict[Key, set[str]] = OrderedDict()  # copy -> UIDs of Jobs
         self._waiting = WaitingPods()
         self.dirty_queues: dict[str, bool] = {}
         self.dirty_copies: dict[Key, bool] = {}
@@ -76,8 +88,18 @@ class QueueIndex:
     def copy(self, key: Key, stamp: Stamp, now_s: float, *, served: bool) -> CopyReport:
         """As it stands; or that it is gone."""
         copy = self._copies.get(key) if served else None
-        waiting = self._waiting.of(self._owners.get(key, NOBODY))
-        return copy_report(self._cluster, *key, copy, waiting, stamp, now_s)
+        beside = Beside(
+            waiting=self._waiting.of(self._owners.get(key, NOBODY)),
+            blocked_by=self._blocked.get(key, ""),
+            succeeded=len(self._succeeded.get(key, ())),
+        )
+        return copy_report(self._cluster, *key, copy, beside, stamp, now_s)
+
+    def without_job(self) -> Iterator[tuple[Key, Copy]]:
+        """Return the copies for which Kueue has made no job here yet."""
+        for key, copy in self._copies.items():
+            if self._owners[key] == _no_owner(key) and not copy.finished:
+                yield key, copy
 
     # ---- what changes
 
@@ -175,14 +197,37 @@ class QueueIndex:
         """A copy as it is now."""
         key = (found.metadata.namespace, found.metadata.name)
         copy, owner = copy_of(found), Owner(key[0], *found.owner)
+        if owner != _no_owner(key):
+            self._blocked.pop(key, None)
         if copy != self._copies.get(key) or owner != self._owners.get(key):
             self._copies[key] = copy
             self._owners[key] = owner
             self.dirty_copies[key] = True
 
+    def set_blocked(self, key: Key, by: str) -> None:
+        """Take over what has the name of a copy's job here; "" = nothing."""
+        if key in self._copies and by != self._blocked.get(key, ""):
+            self._blocked[key] = by
+            self.dirty_copies[key] = True
+
+    def set_sent_job(self, found: HubJob) -> None:
+        """Take over a Job that MultiKueue has made here."""
+        name, uid = found.copy_name, found.metadata.uid
+        if not name or not found.succeeded:
+            return
+        key = (found.metadata.namespace, name)
+        done = self._succeeded.setdefault(key, set())
+        if uid not in done:
+            done.add(uid)
+            self.dirty_copies[key] = True
+        self._succeeded.move_to_end(key)
+        if len(self._succeeded) > MAX_SUCCEEDED:
+            self._succeeded.popitem(last=False)
+
     def drop_copy(self, key: Key) -> None:
         """It is no more."""
         self._owners.pop(key, None)
+        self._blocked.pop(key, None)
         if self._copies.pop(key, None) is not None:
             self.dirty_copies[key] = True
 

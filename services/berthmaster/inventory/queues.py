@@ -287,19 +287,27 @@ def _says_most(found: Workload) -> str:
     return next((one.message for one in conditions if one.message), "waits for quota")
 
 
+class Beside(NamedTuple):
+    """What other objects say of a copy."""
+
+    waiting: Unscheduled = NONE_WAIT  # of its job's pods
+    blocked_by: str = ""  # what has its job's name
+    succeeded: int = 0  # Jobs of this name that have completed
+
+
 def copy_report(
     cluster: str,
     namespace: str,
     workload: str,
     copy: Copy | None,
-    waiting: Unscheduled,
+    beside: Beside,
     stamp: Stamp,
     now_s: float,
 ) -> CopyReport:
-    """None: it is gone. ``waiting``: of its job's pods."""
+    """None: it is gone."""
     if copy is None:
-        waiting = NONE_WAIT
-    state = copy or Copy(message="removed")
+        beside = Beside(succeeded=beside.succeeded)
+    waiting, state = beside.waiting, copy or Copy(message="removed")
     return CopyReport(
         cluster=cluster,
         namespace=namespace,
@@ -309,5 +317,7 @@ def copy_report(
         gone=copy is None,
         unscheduled=waiting.pods,
         scheduler=waiting.words[:MAX_MESSAGE_CHARS],
+        blocked_by=beside.blocked_by[:MAX_MESSAGE_CHARS],
+        succeeded=beside.succeeded,
         **state._asdict(),
     )

@@ -1,5 +1,6 @@
 """The inventory of a worker cluster: mirrors, core and teller wired together."""
 
+import asyncio
 from functools import partial
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ from berthmaster.bus.door_client import DoorClient, DoorLease
 from berthmaster.bus.door_facts import DoorFacts
 from berthmaster.bus.reporting import ALIVE_INTERVAL_S
 from berthmaster.controller.watch import Watched
+from berthmaster.inventory.blockers import Blockers
 from berthmaster.inventory.core import KAI_CRD, Inventory
 from berthmaster.inventory.kinds import WatchedKind
 from berthmaster.inventory.objects import (
@@ -36,6 +38,7 @@ from berthmaster.kubernetes.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
+    JOBS,
     LOCAL_QUEUES,
     NODES,
     PODS,
@@ -45,6 +48,7 @@ from berthmaster.kubernetes.resources import (
     WORKLOADS,
 )
 from berthmaster.kueue.configuration import ConfigMap
+from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import ORIGIN_LABEL
 from berthmaster.kueue.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from berthmaster.kueue.workloads import Workload
@@ -78,6 +82,7 @@ WATCHED: Final = (
     Watched(CLUSTER_QUEUES, ClusterQueue, optional=True),
     Watched(LOCAL_QUEUES, LocalQueue, optional=True),
     Watched(WORKLOADS, Workload, optional=True, labels=ORIGIN_LABEL),
+    Watched(JOBS, HubJob, optional=True, labels=ORIGIN_LABEL),
     *(
         Watched(
             CUSTOM_RESOURCE_DEFINITIONS,
@@ -137,6 +142,7 @@ class WorkerInventory:
         )
         ctx.spawn(alive, name="sign of life")
         ctx.spawn(self._keep_house(), name="keep house")
+        ctx.spawn(self._find_blockers(), name="find what blocks copies")
         await self._teller.run(lambda: self._identified and self._watch.ready)
 
     def _on_change(self, kind: str, change: Change[Any]) -> None:
@@ -177,6 +183,12 @@ class WorkerInventory:
             except KubernetesError:
                 pause_s = min(pause_s, RETRY_S)
             await stopped_within(pause_s, self._ctx.stopping)
+
+    async def _find_blockers(self) -> None:
+        blockers = Blockers(self._client, self._core.queues, self._teller.reporter.wake)
+        now = asyncio.get_running_loop().time
+        async for _ in beats(BEAT_S, self._ctx.stopping):
+            await blockers.look(now())
 
     async def _keep_house(self) -> None:
         async for _ in beats(BEAT_S, self._ctx.stopping):

@@ -72,11 +72,12 @@ def nomination(
     return (cluster,), ""
 
 
-def may_be_switched_off(workload: KueueWorkload) -> bool:
+def may_be_switched_off(workload: KueueWorkload, jobless: tuple[str, ...] = ()) -> bool:
     """Whether it may be made inactive without harm. Of what is in a worker MultiKueue drops the
-    copy at once, with the last word on its pods, and the hub's Job counts those for ever."""
+    copy at once, with the last word on its pods, and the hub's Job counts those for ever.
+    ``jobless``: nominated clusters whose copies can have no job, and so no pods."""
     taking_back = workload.holds(EVICTED) and workload.holds(QUOTA_RESERVED)
-    return not workload.clusters and not taking_back
+    return workload.clusters <= set(jobless) and not workload.cluster_name and not taking_back
 
 
 def clearing(

@@ -1,12 +1,38 @@
 """Jobs of a hub, whose pods run in another cluster: what MultiKueue copies back of them. Pure."""
 
 import hashlib
-from typing import Final
+from typing import Final, NamedTuple
 
-from berthmaster.kubernetes.objects import Condition, Object, Struct
+from berthmaster.kubernetes.objects import Condition, Object, Struct, holds
+from berthmaster.kueue.names import PREBUILT
 
 MAX_NAME_CHARS: Final = 58  # pods' host names are the Job's with their index
 _DIGEST_CHARS: Final = 6
+
+
+# Kueue cuts KIND-NAME off at the longest name of a Workload, or of a label's value where its gate
+# ShortWorkloadNames is on, less a dash and a hash.
+_CUT_AT: Final = (253 - 6, 63 - 6)
+_HASH_CHARS: Final = 5
+_ENDS: Final = ("Complete", "Failed", "Completed")  # the last one of a JobSet
+
+
+class JobOfWorkload(NamedTuple):
+    """What the name of a Workload says of its job."""
+
+    kind: str  # in small letters, such as jobset
+    name: str
+    whole: bool  # False = the job's name may be longer than this
+
+
+def read_workload_name(workload: str) -> JobOfWorkload | None:
+    """Return the job that a Workload's name tells of: job-train-3f9a1 is of the Job train. None for
+    a name that Kueue does not give."""
+    stem, dash, digest = workload.rpartition("-")
+    kind, _, name = stem.partition("-")
+    if not dash or len(digest) != _HASH_CHARS or not kind or not name:
+        return None
+    return JobOfWorkload(kind, name, len(stem) not in _CUT_AT)
 
 
 def job_name(tenant: str, workload_id: str) -> str:
@@ -20,6 +46,7 @@ class JobSpec(Struct, frozen=True):
 
     suspend: bool | None = None
     managed_by: str | None = None
+    ttl_seconds_after_finished: int | None = None
 
 
 class JobStatus(Struct, frozen=True):
@@ -41,7 +68,18 @@ class HubJob(Object, frozen=True):
     def ended(self) -> bool:
         """It is over, well or not."""
         conditions = (self.status and self.status.conditions) or ()
-        return any(one.type in ("Complete", "Failed") and one.true for one in conditions)
+        return any(one.type in _ENDS and one.true for one in conditions)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all its pods have ended well."""
+        return holds((self.status and self.status.conditions) or (), "Complete")
+
+    @property
+    def copy_name(self) -> str:
+        """The Workload that MultiKueue has copied to this cluster with it; "" = it is no copy."""
+        meta = self.metadata
+        return meta.annotations.get(PREBUILT) or meta.labels.get(PREBUILT, "")
 
     @property
     def counts_pods(self) -> bool:

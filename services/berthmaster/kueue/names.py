@@ -15,6 +15,8 @@ JOB_UID_LABEL: Final = f"{GROUP}/job-uid"  # on the Workloads of a job
 POD_SET_LABEL: Final = f"{GROUP}/podset"  # on the pods of what Kueue has started
 WORKLOAD_ANNOTATION: Final = f"{GROUP}/workload"  # on them: of which Workload they are
 ORIGIN_LABEL: Final = f"{GROUP}/multikueue-origin"  # on the copies that MultiKueue makes
+# On the jobs of those copies: the copy's name. An annotation; a label until 0.17.
+PREBUILT: Final = f"{GROUP}/prebuilt-workload-name"
 MULTIKUEUE: Final = f"{GROUP}/multikueue"  # controller of the check, and a job's managedBy
 ALL_AT_ONCE: Final = f"{GROUP}/multikueue-dispatcher-all-at-once"
 INCREMENTAL: Final = f"{GROUP}/multikueue-dispatcher-incremental"

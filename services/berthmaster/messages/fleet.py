@@ -311,16 +311,22 @@ class CopyReport(
     scheduler: str = ""  # its words for one of them
     reason: str = ""  # Kueue's for having no quota; which there are differs by its version
     flavors: tuple[dict[str, str], ...] = ()  # of each pod set: resource -> flavor that it has
+    # An object there that has the name of its job and is not MultiKueue's, such as
+    # "Job team/train": Kueue can make no job beside it. "" = none was found.
+    blocked_by: str = ""
+    # Jobs that have completed for copies of this name in this cluster, since its inventory started.
+    # More than 1: the hub did not read the end of one, and began it again.
+    succeeded: Count = 0
 
     @property
     def ran(self) -> bool:
         """Its job runs there, or has run there to its end."""
-        return (self.admitted or self.finished) and not self.evicted
+        return (self.admitted or self.finished) and not (self.evicted or self.blocked_by)
 
     @property
     def running(self) -> bool:
         """It was admitted, and neither taken back nor finished: its job may run there."""
-        return self.admitted and not (self.evicted or self.finished)
+        return self.admitted and not (self.evicted or self.finished or self.blocked_by)
 
 
 class ClusterAlive(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.alive.v1"):

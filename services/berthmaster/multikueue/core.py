@@ -28,7 +28,6 @@ from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
-from berthmaster.kueue.names import FINISHED
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.batch import NewestBatch
 from berthmaster.lifecycle.flaws import Gap
@@ -41,7 +40,7 @@ from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ControlFact, Cordon
 from berthmaster.messages.fleet import CopyReport, FleetFact
 from berthmaster.messages.placement import HUB_CELL, Decision
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.messages.workload import Submitted, WorkloadEvent
 from berthmaster.multikueue.answers import explain, kube_events, log_events
 from berthmaster.multikueue.deciding import checks, leaving, moving_on, traps, writes
 from berthmaster.multikueue.deciding.blind import Blind
@@ -98,6 +97,7 @@ TROUBLE_S: Final = 1.0  # after a write to Kubernetes that failed
 LASTING_TROUBLE_S: Final = 15.0  # one that will fail again
 FAILURE_S: Final = 30.0  # after an error of ours
 WRITERS: Final = f"{NAME}-"  # replicas, as kube_events.instance_of calls them
+LATE_S: Final = 1.0  # from an event to its storing: longer means that the log was not written
 CHOICES_KEPT: Final = 10_000  # records at hand for "why"
 
 
@@ -141,6 +141,7 @@ class Reconciler:
         self._wait_for = 0
         self._batch = NewestBatch()  # of its cell
         self._written_at_s = 0.0  # when a reconciler wrote to the log last
+        self._has_begun = False  # what is read from the log now is no history any more
 
     # What happened on the bus
 
@@ -154,6 +155,11 @@ class Reconciler:
         """An event of the log, in its order; ``judged``: what its whole story says of it."""
         verdict = self.know.take_event(event, sequence, stored_at_s, judged)
         name = key(event.tenant, event.id)
+        if isinstance(event, Submitted) and verdict is Verdict.COUNTED and self._has_begun:
+            # The server may have been silent with the event in its buffer while the Workload ended.
+            waited = stored_at_s > event.at_s + LATE_S
+            if waited and self.hub.is_over_unwritten(name):
+                self._memo(name).is_late = True
         if name in self.know.ended:
             self.hub.lives.ended(name)
         elif verdict is not None:
@@ -256,6 +262,7 @@ class Reconciler:
     def begin(self) -> None:
         """Everything is known, and this replica is the one that acts: look at all of it."""
         self._in_flight.forget()
+        self._has_begun = True
         if self._written_at_s and self.hub.lives.written_until_s == float("inf"):
             self.hub.lives.written_until_s = self._written_at_s
         self._work.add([*self.know.open, *self.hub.workload_of, *self.hub.lives.gone])
@@ -403,10 +410,13 @@ class Reconciler:
         self.appends += [one for one in out if isinstance(one, Append)]
         return [one for one in out if not isinstance(one, Append)]
 
-    def blind(self, now_s: float) -> list[Nominate | KubeEvent]:
-        """The bus is away, and was there in this life: what keeps Workloads moving without it."""
+    def blind(self, now_s: float, *, has_read: bool) -> list[Nominate | KubeEvent]:
+        """The bus is away: return what keeps Workloads moving without it. Where this process run
+        has read nothing of the bus yet (``has_read``), return why they do not move."""
         if self.policy.mode != "dispatch" or not self.hub.complete:
             return []
+        if not has_read:
+            return list(self.blindly.stand_still(self.hub, self.know, self.policy, now_s))
         return self.blindly.look(self.hub, self.know, self.policy, now_s)
 
     def decide(self, now_s: float) -> Commit | None:
@@ -631,7 +641,7 @@ class Reconciler:
         match step:
             case Submit():
                 assert view.hub is not None
-                memo.is_late = view.is_unwritten and view.hub.holds(FINISHED)
+                memo.is_late = self.hub.is_over_unwritten(name)
                 event = log_events.submitted(view, self.hub.id, self.name, now_s)
                 return [in_flight.append(name, event)]
             case Claim() | Evict() | Admit() | Run() | End():
@@ -708,7 +718,11 @@ class Reconciler:
             nudging = self._nudge(view, now_s)
             return [nudging] if nudging is not None else []
         memo.leaving, memo.leaves_blameless = reason, blameless
-        return [self._in_flight.write(view.name, writes.clear(view, self._in_flight.ref()))]
+        ref = self._in_flight.ref()
+        if view.copy is not None and view.copy.blocked_by and view.copy.admitted:
+            # Kueue keeps to a copy that is admitted, whatever is nominated.
+            return [self._in_flight.write(view.name, writes.begin_again(view, ref, reason))]
+        return [self._in_flight.write(view.name, writes.clear(view, ref))]
 
     def _make_or_stop(
         self, step: Make | Stop, view: WorkloadView, memo: Memo, now_s: float

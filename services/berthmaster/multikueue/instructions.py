@@ -85,7 +85,8 @@ class SwitchOff(NamedTuple):
     workload: Key
     at: ObjectKey
     uid: str
-    held_by: str = ""  # whose hold it is, until it is released; "" = for good
+    held_by: str = ""  # whose hold it is, or why, until it is switched on again; "" = for good
+    nominated: tuple[str, ...] = ()  # where its copy can have no job; () = it has no copy
 
 
 class SwitchOn(NamedTuple):

@@ -47,6 +47,7 @@ from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
 from berthmaster.multikueue.apiserver.writer import HubWriter
 from berthmaster.multikueue.core import Reconciler
+from berthmaster.multikueue.deciding.blind import UNREAD
 from berthmaster.multikueue.deciding.committing import Commit
 from berthmaster.multikueue.endpoints import WhyEndpoint
 from berthmaster.multikueue.instructions import Nominate, Reorder, SetCheckActive, Write
@@ -188,6 +189,8 @@ class HubController(Controller[Write]):
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
         self._kueue_is_silent = False
+        self._begun_at_s = asyncio.get_running_loop().time()
+        self._is_unread = False  # the bus was silent from the start of this process on
         self._figures = HubMetrics(ctx.metrics)
         self._input = DeciderInput(ctx, self.core, self.wake)
 
@@ -387,8 +390,7 @@ class HubController(Controller[Write]):
         """Connected, caught up, and the log's heartbeat is heard."""
         if self._conn is None or not self._conn.connected or self._events is None:
             return False
-        silent_s = asyncio.get_running_loop().time() - self._events.last_heard_s
-        return all(self._caught_up.values()) and silent_s < BUS_SILENT_S
+        return all(self._caught_up.values()) and self._bus_silent_s < BUS_SILENT_S
 
     @property
     def _is_blind(self) -> bool:
@@ -399,12 +401,30 @@ class HubController(Controller[Write]):
         while True:
             await asyncio.sleep(BLIND_LOOK_S)
             self.before_act()
+            has_read = all(self._caught_up.values())
+            self._tell_unread(has_read)
             if not self._is_blind:
                 self.core.blindly.over()
-                continue
-            if all(self._caught_up.values()):  # else nobody knows what is cordoned, or where
-                for instruction in self.core.blind(self.ctx.now()):
+            elif has_read or self._is_unread:
+                for instruction in self.core.blind(self.ctx.now(), has_read=has_read):
                     self.carry_out(instruction)
+
+    def _tell_unread(self, has_read: bool) -> None:
+        """Log once that the bus is silent since this process started, and once that it answers.
+        While a long log is read the bus is not silent."""
+        is_unread = not has_read and self._bus_silent_s >= BUS_SILENT_S
+        if is_unread != self._is_unread:
+            self._is_unread = is_unread
+            if is_unread:
+                self.ctx.log.warning("bus silent since start", why=UNREAD)
+            else:
+                self.ctx.log.info("bus answers")
+
+    @property
+    def _bus_silent_s(self) -> float:
+        """Seconds since the log was last heard; since the start, if it never was."""
+        heard_s = self._events.last_heard_s if self._events is not None else self._begun_at_s
+        return asyncio.get_running_loop().time() - max(heard_s, self._begun_at_s)
 
     # House
 

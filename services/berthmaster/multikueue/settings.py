@@ -29,7 +29,8 @@ from berthmaster.lifecycle.refusals import COMMIT_BYTES
 # 20: behind a gap nobody takes the attempt that stands before it.
 # 21: no pod is placed on a GPU that telemetry calls lost, whatever its node reports; a commit has
 #     a bound on its bytes.
-ENGINE_VERSION = "21"
+# 22: where another object has the name of its job, a Workload is not sent.
+ENGINE_VERSION = "22"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

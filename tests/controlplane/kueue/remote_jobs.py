@@ -25,6 +25,10 @@ from tests.controlplane.kueue.objects import (
 from tests.controlplane.kueue.writing import now_text
 
 
+class NotOurs(Exception):
+    """Another Job has the name of the double: it is left alone, and tried again."""
+
+
 async def sync(
     local: Cluster, remote: Cluster, key: Key, workload: str, origin: str, *, fresh: bool = False
 ) -> bool:
@@ -37,6 +41,8 @@ async def sync(
     try:
         double = None if fresh else remote.get(resources.JOBS, key)
         double = double or await remote.read(resources.JOBS, key)
+        if labels_of(double).get(ORIGIN_LABEL) != origin:
+            raise NotOurs(f"Job {'/'.join(key)}: remote object not owned by multikueue")
     except NotFound:
         try:
             await remote.create(resources.JOBS, _double(mine, workload, origin))

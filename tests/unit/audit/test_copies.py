@@ -116,3 +116,48 @@ def test_a_silent_cluster_says_nothing_of_what_runs_there_meanwhile() -> None:
     said = (at(1000.0, "w1", admitted=True), at(1002.0, "w2", admitted=True))
     gone = at(1056.0, "w2", gone=True)
     assert findings(lived(), *said, gone, heard=(1006.0, 1050.0)) == []
+
+
+def completed(at_s: float, cluster: str, times: int, **how: object) -> Said:
+    return at(at_s, cluster, succeeded=times, **how)
+
+
+ONCE: dict[str, tuple[Said, ...]] = {
+    "once": (completed(1059.0, "w1", 1, finished=True), completed(1060.0, "w1", 1, gone=True)),
+    "once, and its inventory began anew": (
+        completed(1059.0, "w1", 1),
+        completed(1060.0, "w1", 0, gone=True),
+    ),
+    "a namesake": ((1059.0, copy_report("w1", "other", succeeded=7)),),
+}
+MORE: dict[str, tuple[tuple[Said, ...], str]] = {
+    "in one cluster": (
+        (
+            completed(1040.0, "w1", 1),
+            completed(1041.0, "w1", 1, gone=True),
+            completed(1050.0, "w1", 2),
+            completed(1059.0, "w1", 3),
+        ),
+        "3 times: in w1 3",
+    ),
+    "in two": (
+        (completed(1040.0, "w2", 1, gone=True), completed(1059.0, "w1", 1)),
+        "2 times: in w1 1, w2 1",
+    ),
+    "and its inventory began anew": (
+        (completed(1040.0, "w1", 2), completed(1059.0, "w1", 1)),
+        "3 times: in w1 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_job_that_completed_once_is_no_finding(name: str) -> None:
+    assert [one for one in findings(lived(), *ONCE[name]) if "once" in one] == []
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_job_that_completed_more_than_once_is_a_finding(name: str) -> None:
+    said, what = MORE[name]
+    found = [one for one in findings(lived(), *said) if "once" in one]
+    assert found == [f"succeeded once: {what}"]

@@ -6,8 +6,8 @@ from typing import Any
 from berthmaster.doctor.core import diagnose
 from berthmaster.doctor.facts import (
     AdmissionCheck,
-    ClearingPolicy,
     ClusterQueue,
+    FoundPolicy,
     GpuNode,
     HubFacts,
     LocalQueue,
@@ -45,7 +45,7 @@ def hub(mode: Mode = "observe", **changed: Any) -> HubFacts:
         rights_of="the hub's account",
         manager=MANAGERS[mode],
         serves_policies=True,
-        clearing=(ClearingPolicy(name="clears"),),
+        clearing=(FoundPolicy(name="clears"),),
         checks=(AdmissionCheck(name="mk", controller=MULTIKUEUE, config="all", state=ON),),
         configs={"all": ("berlin",)},
         clusters=(MultiKueueCluster(name="berlin", fleet_name="berlin", state=ON),),

@@ -125,7 +125,7 @@ def test_what_starts_gangs_is_named_and_what_happens_where_nothing_does() -> Non
     ],
 )
 def test_whether_kueue_waits_for_pods(text: str, waits: bool) -> None:
-    config = manager_config({"controller_manager_config.yaml": text}, ())
+    config = manager_config({"controller_manager_config.yaml": text}, None)
     assert config.waits_for_pods is waits
 
 

@@ -139,5 +139,5 @@ def test_a_hub_that_keeps_what_is_over_is_asked_for_a_limit() -> None:
     ],
 )
 def test_whether_it_keeps_them_is_in_its_configuration(text: str, keeps: bool) -> None:
-    config = objects.manager_config({CONFIG_FILE: text}, ())
+    config = objects.manager_config({CONFIG_FILE: text}, None)
     assert config.keeps_finished is keeps

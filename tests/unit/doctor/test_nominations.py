@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berthmaster.doctor.facts import ClearingPolicy, ClusterQueue, ManagerConfig, Mode, Poisoned
+from berthmaster.doctor.facts import ClusterQueue, FoundPolicy, ManagerConfig, Mode, Poisoned
 from berthmaster.doctor.findings import Report
 from berthmaster.doctor.hub import OURS
 from berthmaster.doctor.nominations import MERGE_GATE
@@ -30,7 +30,7 @@ def report(
     manager = ManagerConfig(
         dispatcher=MANAGERS[mode].dispatcher, step_size=MANAGERS[mode].step_size, gates=gates
     )
-    changed.setdefault("clearing", (ClearingPolicy(name="clears"),) if policy else ())
+    changed.setdefault("clearing", (FoundPolicy(name="clears"),) if policy else ())
     changed.setdefault("manager", manager)
     return of_hub(mode, serves_policies=served, cluster_queues=queues, **changed)
 
@@ -109,7 +109,7 @@ def test_where_neither_way_is_safe_another_mode_is_advised() -> None:
 
 
 def test_a_policy_that_is_not_in_effect_is_none_and_why_is_told() -> None:
-    idle = ClearingPolicy(name="mine", idle="no MutatingAdmissionPolicyBinding names it")
+    idle = FoundPolicy(name="mine", idle="no MutatingAdmissionPolicyBinding names it")
     [(_, _, what)] = wrong(report(clearing=(idle,)))
     assert what.endswith("; mine is there, but no MutatingAdmissionPolicyBinding names it")
 

@@ -7,6 +7,7 @@ import pytest
 
 from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import ManagerConfig, State
+from berthmaster.doctor.gates import find_argument
 from berthmaster.doctor.nominations import POLICY, POLICY_FOLDER
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
@@ -26,11 +27,13 @@ featureGates: {WorkloadRequestUseMergePatch: true, Odd: "yes"}
 
 def test_the_managers_configuration_and_arguments_are_read_together() -> None:
     args = ("--config=x", "--feature-gates=WorkloadRequestUseMergePatch=false,Other=true")
-    assert objects.manager_config({"controller_manager_config.yaml": CONFIG}, args) == (
+    argument = find_argument(0, (), args)
+    assert objects.manager_config({"controller_manager_config.yaml": CONFIG}, argument) == (
         ManagerConfig(
             dispatcher="kueue.x-k8s.io/multikueue-dispatcher-incremental",
             step_size=1,
             gates={"WorkloadRequestUseMergePatch": False, "Other": True},
+            file_gates={"WorkloadRequestUseMergePatch": True},
             keeps_finished=True,
         )
     )
@@ -46,7 +49,7 @@ def test_the_managers_configuration_and_arguments_are_read_together() -> None:
     ],
 )
 def test_a_configuration_may_hold_anything(text: str, right: ManagerConfig) -> None:
-    found = objects.manager_config({"controller_manager_config.yaml": text}, ())
+    found = objects.manager_config({"controller_manager_config.yaml": text}, None)
     assert found.problem.startswith(right.problem)
     assert (found.dispatcher, found.step_size, found.gates) == ("", None, {})
 
@@ -146,12 +149,14 @@ def test_a_policy_works_for_whom_its_bindings_let_it() -> None:
         return decoded(objects.PolicyBinding, metadata={"name": name}, spec=spec)
 
     def why(*bindings: objects.PolicyBinding) -> str:
-        [found] = objects.clearing_policies([policy(), policy(group="batch")], bindings)
+        [found] = objects.find_policies(
+            [policy(), policy(group="batch")], bindings, objects.clears_nominations
+        )
         return found.idle
 
     some = binding("some", namespaceSelector={"matchLabels": {"team": "ml"}})
     assert why() == "no MutatingAdmissionPolicyBinding names it"
-    assert why(some) == "its binding some leaves Workloads out (spec.matchResources)"
+    assert why(some) == "its binding some leaves objects out (spec.matchResources)"
     assert why(some, binding("all")) == ""
     assert why(binding("all", namespaceSelector={}, matchPolicy="Equivalent")) == ""
 
@@ -161,7 +166,9 @@ def test_the_policy_of_ours_is_one_that_clears_nominations() -> None:
     there = [msgspec.json.encode(one) for one in render(folder)]
     policies = [msgspec.json.decode(there[0], type=objects.Policy)]
     bindings = [msgspec.json.decode(there[1], type=objects.PolicyBinding)]
-    assert objects.clearing_policies(policies, bindings) == (facts.ClearingPolicy(name=POLICY),)
+    assert objects.find_policies(policies, bindings, objects.clears_nominations) == (
+        facts.FoundPolicy(name=POLICY),
+    )
 
 
 def test_only_quota_and_an_eviction_without_an_admission_are_poison() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from berthmaster.doctor.facts import (
     ClusterQueue,
+    GateArgument,
     GpuNode,
     LocalQueue,
     ManagerConfig,
@@ -186,6 +187,9 @@ def reports() -> Iterator[Report]:
     yield of_worker(local_queues=(LocalQueue(namespace="ml", name="o", cluster_queue="gpus"),))
     yield of_worker(unreachable="no", gpu_nodes=())
     yield of_worker(missing_rights=(NODES, IN_ML))
+    argument = GateArgument("/spec/x", "--feature-gates=A=true", "A=true")
+    yield of_hub("dispatch", clearing=(), serves_policies=False, gate_argument=argument)
+    yield of_worker(gate_argument=argument, file_gates={"A": True})
 
 
 def test_every_change_and_undoing_is_commands_and_comments_for_a_shell() -> None:

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 
 from berthmaster.kueue.workloads import KueueWorkload
+from berthmaster.lifecycle.instructions import Append, Stored, Unknown
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.fleet import CopyReport
-from berthmaster.messages.workload import Succeeded
+from berthmaster.messages.workload import Cancelled, Succeeded
+from berthmaster.multikueue.deciding.blind import UNREAD
 from berthmaster.multikueue.instructions import Nominate
 from berthmaster.podsets.templates import TemplateSet
 from tests.support.builders import node, profile
@@ -21,7 +24,7 @@ from tests.unit.multikueue.hub_objects import (
     queue_report,
     workload,
 )
-from tests.unit.multikueue.world import World
+from tests.unit.multikueue.world import World, acted
 
 SELECTOR = "berthmaster.io/cluster-selector"
 ROOM = {"w1": 8, "w2": 4, "w3": 2}
@@ -292,3 +295,116 @@ def test_what_a_worker_says_of_a_copy_before_the_silence_is_no_matter_once_quota
     world.blind(6.0)
     assert world.nominated() == ("w1",)
     assert isinstance(world.core.know.copies["w2", "team", "job-train"], CopyReport)
+
+
+LATE = "(it began and ended while the log could not be written)"
+
+
+def submitted_into_silence(world: World) -> Append:
+    """The reconciler sends an event to a server that is silent from just now on."""
+    world.settle()
+    world.submit("short")
+    [append] = [one for one in acted(world.core, world.now_s) if isinstance(one, Append)]
+    return append
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_life_that_ends_while_its_submission_waits_in_the_server_is_told_so(
+    deleted: bool,
+) -> None:
+    """The server keeps what it was sent before it fell silent, and stores that first."""
+    world = known()
+    append = submitted_into_silence(world)
+    event = append.event
+    world.reserve("short")
+    world.blind(6.0)
+    world.admit("short", "w1")
+    world.finish("short", "Succeeded", "it ended")
+    if deleted:
+        world.remove("short")
+    world.core.on_appended(append.ref, Unknown("no answer"), world.now_s)
+    world.write_event(event)
+    world.bus_is_back()
+    name = key(event.tenant, event.id)
+    assert world.kinds(name)[-1] == "succeeded w1"
+    last = world.log.story(name)[-1]
+    assert isinstance(last, Succeeded)
+    assert last.reason == f"it ended {LATE}"
+
+
+def test_a_life_that_ends_within_its_submission_on_a_bus_that_answers_is_not_late() -> None:
+    world = known()
+    append = submitted_into_silence(world)
+    event = append.event
+    world.reserve("short")
+    world.admit("short", "w1")
+    world.finish("short", "Succeeded", "it ended")
+    world.now_s += 0.3
+    world.write_event(event)
+    world.core.on_appended(append.ref, Stored(world.log.last), world.now_s)
+    world.settle()
+    last = world.log.story(key(event.tenant, event.id))[-1]
+    assert isinstance(last, Succeeded)
+    assert last.reason == "it ended"
+
+
+@pytest.mark.parametrize("owner_gone", [False, True])
+def test_a_job_that_was_made_and_deleted_while_the_bus_was_away_is_told_so(
+    owner_gone: bool,
+) -> None:
+    world = known()
+    world.submit("short")
+    name = world.name("short")
+    if owner_gone:
+        world.finish("short", "OwnerNotFound", "it has no owner")
+    else:
+        world.remove("short")
+    world.bus_is_back()
+    last = world.log.story(name)[-1]
+    assert isinstance(last, Cancelled)
+    assert last.reason == f"it was deleted on the hub {LATE}"
+
+
+def test_a_start_reads_old_submissions_of_ended_workloads_as_history() -> None:
+    world = known()
+    world.submit()
+    world.settle()
+    world.reserve()
+    world.settle()
+    world.core = world._new()
+    for thing in world.hub.values():
+        world.core.on_object(thing)
+    world.now_s += 60.0
+    world.admit("train", "w1")
+    world.finish("train", "Succeeded", "it ended")
+    world._folded = 0
+    world.bus_is_back()
+    last = world.log.story(world.name())[-1]
+    assert isinstance(last, Succeeded)
+    assert last.reason == "it ended"
+
+
+# Started while the bus is silent
+
+
+@pytest.mark.parametrize("mode", ["dispatch", "order", "observe"])
+def test_a_reconciler_that_starts_without_the_bus_says_why_workloads_stand_still(
+    mode: str,
+) -> None:
+    world = World(mode)
+    world.core.hub.complete = True
+    world.submit()
+    world.reserve()
+    world.submit("queued")
+    world.blind(30.0, has_read=False)
+    assert world.writes == []
+    notes = told(world, "StandsStill")
+    if mode != "dispatch":
+        assert notes == []
+        return
+    assert notes == [UNREAD]
+    assert list(world.core.blindly.standing) == [world.name()]
+    world.all_workers()
+    world.bus_is_back()
+    assert world.nominated() == ("w1",)
+    assert not world.core.blindly.standing

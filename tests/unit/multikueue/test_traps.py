@@ -16,6 +16,7 @@ from berthmaster.multikueue.deciding.traps import (
     POISONED,
     REFUSED,
     STOPPED_QUEUE,
+    STUCK_EVICTION,
     UNSCHEDULED,
 )
 from berthmaster.multikueue.instructions import ForgetPods, Instruction, Nominate
@@ -468,7 +469,7 @@ def test_an_eviction_that_cannot_end_is_told_with_what_helps() -> None:
     assert len([tell for tell in world.told if tell.reason == "StuckEviction"]) == 1
 
 
-def stuck(*, copy_is_gone: bool = True) -> World:
+def stuck(*, copy_is_gone: bool = True, completed: int = 0) -> World:
     """Its copy went before the worker could say that its pods have gone."""
     world = World(workers=("w1", "w2"))
     world.all_workers()
@@ -483,7 +484,7 @@ def stuck(*, copy_is_gone: bool = True) -> World:
     conditions = (condition("QuotaReserved"), condition("Evicted", True, "AdmissionCheck"))
     world.status(conditions=conditions, cluster_name=None, admission=Admission())
     if copy_is_gone:
-        world.fact("copy", copy_report("w1", gone=True))
+        world.fact("copy", copy_report("w1", gone=True, succeeded=completed))
     return world
 
 
@@ -516,6 +517,15 @@ def test_pods_are_not_forgotten_while_somebody_may_have_them() -> None:
     world.wait(90.0, step_s=5.0)
     assert forgotten(world) == 0
     assert "stuck" in world.why(world.name())
+
+
+def test_pods_of_a_job_that_has_completed_are_not_forgotten_so_that_it_does_not_run_again() -> None:
+    world = stuck(completed=1)
+    world.wait(90.0, step_s=5.0)
+    assert forgotten(world) == 0
+    (note,) = told(world, STUCK_EVICTION)
+    assert note.startswith("it has completed in w1, which deleted its Job before the hub read")
+    assert "deploy/kubernetes/ended-jobs" in world.why(world.name())
 
 
 # Admitted, and no pod runs

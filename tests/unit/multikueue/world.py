@@ -362,12 +362,12 @@ class World:
             )
         )
 
-    def blind(self, seconds: float) -> None:
+    def blind(self, seconds: float, *, has_read: bool = True) -> None:
         """The bus is away for so long: the shell asks twice a second, and nothing is heard."""
         end_s = self.now_s + seconds
         while self.now_s < end_s:
             self.now_s += 0.5
-            for instruction in self.core.blind(self.now_s):
+            for instruction in self.core.blind(self.now_s, has_read=has_read):
                 self.perform(instruction)
 
     def bus_is_back(self) -> None:
@@ -458,7 +458,7 @@ class World:
             case SwitchOff():
                 before = self.hub["KueueWorkload", *write.at]
                 assert isinstance(before, KueueWorkload)
-                if write.held_by and not may_be_switched_off(before):
+                if write.held_by and not may_be_switched_off(before, write.nominated):
                     self.broken.append("switched off while Kueue ends its attempt")
                 self._switch(before, {HELD_ANNOTATION: write.held_by} if write.held_by else {})
                 return Answer()

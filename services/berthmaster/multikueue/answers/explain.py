@@ -16,6 +16,8 @@ from berthmaster.kueue.contract import (
     held_back,
     waits_for_quota,
 )
+from berthmaster.kueue.early_deletion import early_words
+from berthmaster.kueue.names import HELD_ANNOTATION
 from berthmaster.lifecycle.flaws import frozen_words
 from berthmaster.lifecycle.states import HELD, LIVE, State
 from berthmaster.lifecycle.workload import Workload
@@ -29,6 +31,7 @@ from berthmaster.multikueue.deciding.shortlist import shortlist_for
 from berthmaster.multikueue.deciding.steps import Wait, elsewhere_words, next_step
 from berthmaster.multikueue.deciding.traps import KUEUE_SILENT, SILENT_CURE, Trap
 from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.names_taken import NAME_TAKEN
 from berthmaster.multikueue.known.requests import read_request
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
@@ -119,6 +122,8 @@ def _standing(about: About, view: WorkloadView, bus: Workload) -> str:
         return "waits: its queue does not lead to MultiKueue"
     if rules.problem:
         return f"waits: {rules.problem}"
+    if (taken := hub.metadata.annotations.get(HELD_ANNOTATION, "")).startswith(NAME_TAKEN):
+        return f"waits: Kueue is ending its attempt: {taken}"
     if off := deactivated(hub):
         return f"deactivated: {off}"
     why_not = forbidden(hub, rules.check)
@@ -199,6 +204,8 @@ def _hints(about: About, view: WorkloadView) -> tuple[str, ...]:
             cure = SILENT_CURE.format(ref.name)
             hints.append(f"{ref.name} goes last: {demoted[ref.name]}; {cure}")
     hints += all_unlisted(about.know.view.clusters.peek(ref.name) for ref in refs)
+    if view.job is not None and (early := early_words(view.job)):
+        hints.append(early)
     if view.hub is not None and view.bus is not None and view.bus.origin is not None:
         hints += [f"not understood: {problem}" for problem in read_request(view.hub).problems]
     return tuple(hints)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.resources import WORKLOADS
 from berthmaster.kueue.contract import forbidden
+from berthmaster.kueue.early_deletion import early_words
 from berthmaster.lifecycle.states import State
 from berthmaster.multikueue.deciding.committing import left_out
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
@@ -22,6 +23,7 @@ NO_CLUSTER = "NoCluster"
 UNCLEAR = "Unclear"
 MISCONFIGURED = "Misconfigured"
 NOT_WRITTEN = "NotWritten"
+END_MAY_BE_LOST = "EndMayBeLost"
 SECOND_DISPATCHER = "SecondDispatcher"
 
 
@@ -45,6 +47,8 @@ def of(
 
     if trap is not None:
         yield from tell(trap.kind, trap.words, warning=True)
+    if view.job is not None and (early := early_words(view.job)):
+        yield from tell(END_MAY_BE_LOST, early, warning=True)
     if rules.problem:
         yield from tell(MISCONFIGURED, rules.problem, warning=True)
     if bus.origin is not None and UNCLEAR not in memo.told:

@@ -216,7 +216,7 @@ class HubWriter(Writer[Write]):
 
         def change(workload: KueueWorkload) -> bool | None:
             same = workload.metadata.uid == write.uid
-            if write.held_by and not may_be_switched_off(workload):
+            if write.held_by and not may_be_switched_off(workload, write.nominated):
                 return None  # Kueue has begun something with it meanwhile
             return True if same and workload.active else None
 

@@ -38,6 +38,10 @@ from berthmaster.multikueue.settings import HubPolicy
 
 NOMINATED = "NominatedBlindly"
 STANDS_STILL = "StandsStill"
+UNREAD = (
+    "NATS is silent since this reconciler started: nothing is known of any cluster, and nothing is "
+    "nominated before it answers"
+)
 WORDS = "nominated while NATS was silent, by what was known before"
 
 
@@ -95,7 +99,7 @@ class Blind:
                 self._look_at_s[one.workload.metadata.uid] = now_s + policy.silent_s
                 shortlist, heard_of = _known_last(know, one.view, policy)
                 found = _best(one, shortlist)
-                out += self._tell(one, found, shortlist, heard_of, now_s)
+                out += self._tell_choice(one, found, shortlist, heard_of)
                 if found is None:
                     continue
                 draft.place(one.bus, found.ref.name, now_s)
@@ -106,6 +110,16 @@ class Blind:
                 uid, check = one.workload.metadata.uid, one.rules.check
                 out.append(Nominate(ref, None, one.at, uid, check, found.ref.hub_name))
         return out
+
+    def stand_still(
+        self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float
+    ) -> Iterator[KubeEvent]:
+        """Report why nothing is nominated: which clusters there are, or are cordoned, is unknown to
+        a process run that the bus has told nothing."""
+        for one in list(self._due(hub, know, policy, now_s)):
+            self._look_at_s[one.workload.metadata.uid] = now_s + policy.silent_s
+            self.standing[one.view.name] = UNREAD
+            yield from self._tell(one, STANDS_STILL, UNREAD)
 
     def _due(self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float) -> Iterator[_Waiting]:
         seen: set[str] = set()
@@ -125,13 +139,12 @@ class Blind:
         for name in [name for name in self.standing if _uid(name, hub) not in seen]:
             del self.standing[name]
 
-    def _tell(
+    def _tell_choice(
         self,
         one: _Waiting,
         found: HubCandidate | None,
         shortlist: HubShortlist,
         heard_of: bool,
-        now_s: float,
     ) -> Iterator[KubeEvent]:
         out = "; ".join(f"{name}: {why}" for name, why in sorted(shortlist.filtered.items()))
         if found is None:
@@ -142,11 +155,14 @@ class Blind:
             old = "" if heard_of else ", though it had been silent before"
             note = f"NATS is silent: {found.ref.name} by what was known before{old} ({found.words})"
             self.standing.pop(one.view.name, None)
+        return self._tell(one, NOMINATED if found is not None else STANDS_STILL, note)
+
+    def _tell(self, one: _Waiting, reason: str, note: str) -> Iterator[KubeEvent]:
         uid, note = one.workload.metadata.uid, note[:900]
         if self._told.get(uid) != note:
             self._told[uid] = note
-            reason = NOMINATED if found is not None else STANDS_STILL
-            yield KubeEvent(WORKLOADS, one.workload.metadata, found is None, reason, note)
+            warning = reason == STANDS_STILL
+            yield KubeEvent(WORKLOADS, one.workload.metadata, warning, reason, note)
 
 
 def _uid(name: Key, hub: Hub) -> str:

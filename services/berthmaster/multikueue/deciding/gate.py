@@ -155,7 +155,7 @@ class HubGate(Gate):
         for selector in self._rules.selectors:
             if not selector.matches(labels):
                 return f"its labels do not match {selector}"
-        return ""
+        return self._know.names_taken.why_not(self._asked.name, cluster, self._snapshot.now_s)
 
     def _standing(self, cluster: str) -> Standing:
         standing = self._standings.get(cluster)

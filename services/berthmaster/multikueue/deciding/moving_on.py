@@ -11,6 +11,7 @@ from berthmaster.multikueue.deciding.shortlist import (
 from berthmaster.multikueue.deciding.traps import busy, hopeless
 from berthmaster.multikueue.known.attention import NEGLECTED
 from berthmaster.multikueue.known.bus_state import BusState
+from berthmaster.multikueue.known.names_taken import taken_words
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -20,10 +21,14 @@ def in_vain(view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, n
     bus, hub, rules = view.bus, view.hub, view.rules
     if bus is None or hub is None or rules is None or view.admitted_copy is not None:
         return ""
+    if not hub.active:
+        return ""  # Kueue ends its attempt
     if view.heard_since_s > now_s:
         return ""  # nobody would follow: neither the old copy goes nor a new one comes
     if forbidden(hub, rules.check) or bus.cluster not in view.nominated:
         return ""
+    if view.copy is not None and view.copy.blocked_by:
+        return taken_words(bus.cluster, view.copy.blocked_by)
     if why := why_out(know, view, policy, now_s, bus.cluster):
         return f"{bus.cluster} {why}"
     if neglect := _neglected(view, know, policy, now_s):

@@ -44,6 +44,7 @@ from berthmaster.kueue.contract import (
 )
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import EVICTED, HELD_ANNOTATION, QUOTA_RESERVED, RETRY
+from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.fleet import CopyReport
@@ -53,6 +54,7 @@ from berthmaster.multikueue.deciding.one_at_a_time import lingering, strayed
 from berthmaster.multikueue.deciding.traps import busy
 from berthmaster.multikueue.known.attention import RAN_OUT
 from berthmaster.multikueue.known.hub import ClusterRef
+from berthmaster.multikueue.known.names_taken import NAME_TAKEN, taken_words
 from berthmaster.multikueue.known.workload_view import Memo, WorkloadView
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -221,11 +223,14 @@ def _held(view: WorkloadView, policy: HubPolicy) -> Step | None:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
-    if hub.deleting or (bus.hold is None and hub.metadata.annotations.get(HELD_ANNOTATION) is None):
+    held_by = hub.metadata.annotations.get(HELD_ANNOTATION)
+    if hub.deleting or (bus.hold is None and held_by is None):
         return None
     if bus.hold is None:
         if hub.active or policy.mode != "dispatch":
             return None
+        if held_by is not None and held_by.startswith(NAME_TAKEN):
+            return _begin_again(bus, hub, held_by)
         return LetGoOn()
     if bus.state is not State.QUEUED or hub.cluster_name:
         return None  # where Kueue has begun it all the same, the log follows first
@@ -239,6 +244,15 @@ def _held(view: WorkloadView, policy: HubPolicy) -> Step | None:
     if not may_be_switched_off(hub):
         return Wait(f"{words}, once Kueue has ended its attempt")
     return Hold(bus.hold.who)
+
+
+def _begin_again(bus: Workload, hub: KueueWorkload, reason: str) -> Step:
+    """It was switched off so that Kueue removes a copy that can have no job."""
+    if hub.holds(QUOTA_RESERVED):
+        return Wait(f"Kueue is ending its attempt: {reason}")
+    if bus.state is State.PLACED:
+        return Claim()
+    return Evict(reason, blameless=True) if bus.state in HELD else LetGoOn()
 
 
 def _taken_back(bus: Workload, words: str = "") -> Evict:
@@ -279,7 +293,7 @@ def _without_object(view: WorkloadView, memo: Memo, policy: HubPolicy) -> Step:
     bus = view.bus
     assert bus is not None
     if bus.origin is not None:
-        return End(State.CANCELLED, GONE)
+        return End(State.CANCELLED, GONE + (LATE if memo.is_late else ""))
     if view.job is not None:
         if bus.cancel_requested and policy.mode == "dispatch":
             return Stop()
@@ -311,8 +325,9 @@ def _finished(view: WorkloadView, memo: Memo) -> Step:
     assert hub is not None
     finished = hub.condition("Finished")
     assert finished is not None
+    gone = GONE + (LATE if memo.is_late else "")
     if finished.reason == OWNER_GONE:
-        return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else GONE)
+        return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else gone)
     good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
     message = (finished.message or finished.reason)[:400] + (LATE if memo.is_late else "")
     where = _ran_in(view, memo)
@@ -507,6 +522,8 @@ def _nominating(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float)
     memo.leaving = ""
     memo.copy_was_seen = memo.copy_was_seen or view.copy is not None
     since_s = memo.nominated.setdefault(ref.hub_name, now_s)
+    if view.copy is not None and view.copy.blocked_by:
+        return Wait(taken_words(bus.cluster, view.copy.blocked_by))
     if view.copy is not None and view.copy.admitted:
         return Wait(f"{bus.cluster} has admitted it, and the hub does not know yet")
     # While the hub is away nobody can admit it, nor before its manager has come to it.

@@ -7,6 +7,8 @@ time in which all is well by itself.
 from typing import Final, NamedTuple
 
 from berthmaster.kueue.contract import forbidden
+from berthmaster.kueue.early_deletion import FIELD as TTL_FIELD
+from berthmaster.kueue.early_deletion import POLICY_FOLDER
 from berthmaster.kueue.names import QUOTA_RESERVED
 from berthmaster.kueue.quota import stopped
 from berthmaster.kueue.reasons import Family, family_of
@@ -27,6 +29,7 @@ STUCK_EVICTION: Final = "StuckEviction"
 UNSCHEDULED: Final = "PodsUnscheduled"
 WORKER_SILENT: Final = "WorkerKueueSilent"
 KUEUE_SILENT: Final = "HubKueueSilent"
+JOB_NAME_TAKEN: Final = "JobNameTaken"
 TRAPS: Final = (
     NOT_CLEARED,
     POISONED,
@@ -38,6 +41,7 @@ TRAPS: Final = (
     UNSCHEDULED,
     WORKER_SILENT,
     KUEUE_SILENT,
+    JOB_NAME_TAKEN,
 )
 CURE: Final = (
     "let the API server clear it (kubectl apply -k deploy/kubernetes/nominations; `berth doctor "
@@ -82,11 +86,14 @@ def find(
         return _poisoned(hub)
     if rules is None:
         return None
-    if (stuck := _stuck_eviction(view, memo, policy, now_s)) is not None:
+    if (stuck := _stuck_eviction(view, memo, know, policy, now_s)) is not None:
         return stuck
     if forbidden(hub, rules.check) or not hub.nominated:
         memo.admitted_since_s = None
         return _unscheduled(view, policy, now_s)
+    if (blocked := view.blocked_copy) is not None and blocked.cluster in view.nominated:
+        memo.admitted_since_s = None
+        return Trap(JOB_NAME_TAKEN, _taken(blocked))
     copy = view.admitted_copy
     if copy is not None:
         if memo.admitted_since_s is None:
@@ -105,6 +112,14 @@ def find(
     return _black_hole(view, know, policy, now_s)
 
 
+def _taken(copy: CopyReport) -> str:
+    kind, _, name = copy.blocked_by.partition(" ")
+    return (
+        f"{copy.cluster} has another {kind} of this name ({name}), so that Kueue can make no job "
+        f"there: remove that {kind}, or submit this job under another name"
+    )
+
+
 def _poisoned(hub: KueueWorkload) -> Trap:
     """Quota and an eviction without the admission that both are about: what the gate
     WorkloadRequestUseMergePatch makes of a preemption that overtakes an admission."""
@@ -120,7 +135,9 @@ def _poisoned(hub: KueueWorkload) -> Trap:
     )
 
 
-def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Trap | None:
+def _stuck_eviction(
+    view: WorkloadView, memo: Memo, know: BusState, policy: HubPolicy, now_s: float
+) -> Trap | None:
     """Kueue sends nothing anew while the hub's Job counts pods, and only the worker's copy, which
     may be lost or deleted, could say that they are gone."""
     hub, job = view.hub, view.job
@@ -131,6 +148,13 @@ def _stuck_eviction(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: fl
         memo.evicting_since_s = now_s
     if now_s < memo.evicting_since_s + policy.eviction_s:
         return None
+    if cluster := _completed_in(view, know):
+        return Trap(
+            STUCK_EVICTION,
+            f"it has completed in {cluster}, which deleted its Job before the hub "
+            f"read the end ({TTL_FIELD}): delete the Job here, unless it is to run again; the "
+            f"policy {POLICY_FOLDER} in the workers prevents this",
+        )
     return Trap(
         STUCK_EVICTION,
         "Kueue took it back and the hub's Job still counts pods of its lost copy: bring that "
@@ -146,13 +170,24 @@ def is_forgotten(view: WorkloadView, know: BusState, policy: HubPolicy, now_s: f
     if hub is None or bus is None or rules is None or view.copies:
         return False
     at = (bus.cluster, hub.metadata.namespace, hub.metadata.name)
-    if at not in know.gone_copies or bus.cluster not in {ref.name for ref in rules.clusters}:
+    if know.gone_copies.get(at) != 0:
+        return False  # it is not gone, or has completed and would run once more
+    if bus.cluster not in {ref.name for ref in rules.clusters}:
         return False
     for ref in rules.clusters:
         silent_s = now_s - know.view.clusters.peek(ref.name).alive_at_s
         if ref.closed or silent_s > policy.stale_after_s:
             return False
     return True
+
+
+def _completed_in(view: WorkloadView, know: BusState) -> str:
+    """Return the cluster in which the last attempt's job has completed and is gone; "" = none."""
+    hub, bus = view.hub, view.bus
+    if hub is None or bus is None:
+        return ""
+    at = (bus.cluster, hub.metadata.namespace, hub.metadata.name)
+    return bus.cluster if know.gone_copies.get(at) else ""
 
 
 def due_s(view: WorkloadView, memo: Memo, policy: HubPolicy) -> float:

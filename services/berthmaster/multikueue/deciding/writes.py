@@ -104,6 +104,13 @@ def hold(view: WorkloadView, ref: str, held_by: str) -> SwitchOff:
     return SwitchOff(ref, view.name, _at(hub), hub.metadata.uid, held_by)
 
 
+def begin_again(view: WorkloadView, ref: str, reason: str) -> SwitchOff:
+    """Switch a Workload off whose copy can have no job, until Kueue has removed that copy."""
+    hub = view.hub
+    assert hub is not None
+    return SwitchOff(ref, view.name, _at(hub), hub.metadata.uid, reason, hub.nominated)
+
+
 def let_go_on(view: WorkloadView, ref: str) -> SwitchOn:
     """Switch it on again."""
     hub = view.hub

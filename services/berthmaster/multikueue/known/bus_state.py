@@ -39,6 +39,7 @@ from berthmaster.messages.workload import (
 )
 from berthmaster.multikueue.known.attention import Attention
 from berthmaster.multikueue.known.labelled_nodes import LabelledNodes
+from berthmaster.multikueue.known.names_taken import NamesTaken
 from berthmaster.multikueue.known.on_the_way import OnTheWay
 from berthmaster.multikueue.settings import HubPolicy
 
@@ -74,12 +75,14 @@ class BusState:
         self.frozen: dict[Key, str] = {}
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
-        self.gone_copies: OrderedDict[tuple[str, str, str], None] = OrderedDict()  # told to be so
+        # Reported to be gone -> Jobs of theirs that had completed.
+        self.gone_copies: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self.on_the_way = OnTheWay(self.open, self.copies)
         self.moved = Moved()
         self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
         self.labelled = LabelledNodes()
         self.attention = Attention()
+        self.names_taken = NamesTaken()
         self.verdicts: Counter[Verdict] = Counter()
         self._news = 0  # rises with whatever clusters are seen by
         self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
@@ -123,7 +126,9 @@ class BusState:
             return verdict
         self.view.learn(event, attempt_cluster, stored_at_s)
         self.attention.learn(event, stored_at_s)
+        self.names_taken.learn(event, stored_at_s)
         if isinstance(event, Ending):
+            self.names_taken.forget(name)
             self.open.pop(name, None)
             self._goes_for.pop(name, None)
             self._homes.pop(name, None)
@@ -204,7 +209,7 @@ class BusState:
             case CopyReport(gone=True):
                 at = (fact.cluster, fact.namespace, fact.workload)
                 self.copies.pop(at, None)
-                self.gone_copies[at] = None
+                self.gone_copies[at] = fact.succeeded
                 if len(self.gone_copies) > MAX_GONE:
                     self.gone_copies.popitem(last=False)
             case CopyReport():

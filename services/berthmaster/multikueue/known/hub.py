@@ -13,7 +13,7 @@ from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import Selector, SelectorError, parse_selector
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
-from berthmaster.kueue.names import MULTIKUEUE, SELECTOR_ANNOTATION
+from berthmaster.kueue.names import FINISHED, MULTIKUEUE, SELECTOR_ANNOTATION
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.kueue.workloads import KueueWorkload, WorkloadStatus
 from berthmaster.lifecycle.workload import Key, key
@@ -172,6 +172,14 @@ class Hub:
             return set()
         self.parameters[check] = found
         return self._all()
+
+    def is_over_unwritten(self, name: Key) -> bool:
+        """Return whether a Workload has ended, or is gone, and the log still has to say so."""
+        found = self.workload(name)
+        if found is not None and not found.holds(FINISHED):
+            return False
+        found = found or self.lives.gone.get(name)
+        return found is not None and self.lives.is_unwritten(name, found)
 
     def _all(self) -> set[Key]:
         self._rules.clear()

@@ -51,6 +51,12 @@ class WorkloadView(NamedTuple):
         return min(found, key=lambda one: one.cluster not in self.nominated, default=None)
 
     @property
+    def blocked_copy(self) -> CopyReport | None:
+        """One for which Kueue can make no job, since another object has the job's name."""
+        found = (copy for _, copy in sorted(self.copies.items()) if copy.blocked_by)
+        return next(found, None)
+
+    @property
     def running_copy(self) -> CopyReport | None:
         """The one that runs in a worker, or has run there."""
         return next((copy for _, copy in sorted(self.copies.items()) if copy.ran), None)
