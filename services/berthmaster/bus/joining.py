@@ -32,6 +32,7 @@ class Heard(NamedTuple):
     the service itself waits for, such as the answer to a write, does not come by them."""
 
     general: Connection
+    observed: Connection  # readings, figures and pieces of logs: what comes without being answered
     lanes: tuple[Connection, ...]  # of those who ask, each always by the same one
 
 
@@ -121,8 +122,9 @@ async def _open(ctx: Context[S], conn: Connection, lanes: int, opened: list[Conn
 
     async with asyncio.TaskGroup() as group:
         general = group.create_task(one(conn.log))
+        observed = group.create_task(one(quiet))
         in_lanes = [group.create_task(one(quiet)) for _ in range(lanes)]
-    return Heard(general.result(), tuple(lane.result() for lane in in_lanes))
+    return Heard(general.result(), observed.result(), tuple(lane.result() for lane in in_lanes))
 
 
 async def _tell_storing(ctx: Context[S], conn: Connection) -> None:
