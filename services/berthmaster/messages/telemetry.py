@@ -19,6 +19,7 @@ Watts = Annotated[float, Meta(ge=0, le=1e9)]
 Celsius = Annotated[float, Meta(ge=-273.15, le=1000)]
 Model = Annotated[str, Meta(max_length=MAX_MODEL_CHARS)]
 Words = Annotated[str, Meta(max_length=2048)]
+NodeName = Annotated[str, Meta(max_length=253)]
 GpuHealth = Literal["ok", "degraded", "lost"]
 TelemetrySource = Literal["nvml", "dcgm", "emulated"]
 
@@ -169,7 +170,7 @@ class JobFigures(
     observed_at_s: Moment  # end of the while, by the cluster's own clock
     window_s: Interval = FIGURES_S  # how long the while was
     pods: Index = 0  # that hold GPUs
-    nodes: Annotated[tuple[ObjectName, ...], Meta(max_length=64)] = ()  # the first 64 by name
+    nodes: Annotated[tuple[NodeName, ...], Meta(max_length=64)] = ()  # the first 64 by name
     use: GpuUse = GpuUse()
     idle_since_s: Moment | None = None  # since when no device of it did anything; None = busy
     idle_for_long: bool = False  # longer than this cluster's limit
