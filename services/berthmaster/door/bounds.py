@@ -28,7 +28,7 @@ class Limits(NamedTuple):
     requests_bytes_per_s: float = 16 * MIB
     requests_burst_bytes: float = 192 * MIB
     telemetry_per_s: float = 5000.0
-    telemetry_bytes_per_s: float = 32 * MIB
+    telemetry_bytes_per_s: float = 16 * MIB
     max_telemetry_bytes: int = 64 * 1024
     figures_bytes_per_s: float = MIB
     max_figures_bytes: int = 24 * 1024

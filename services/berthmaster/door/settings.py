@@ -88,10 +88,10 @@ class DoorSettings(CommonSettings):
         5000.0, least=1, most=1e6, help="telemetry messages that are passed on; more are dropped"
     )
     telemetry_mib_per_s: float = setting(
-        32.0,
+        16.0,
         least=0.001,
         most=10_000,
-        help="MiB/s of telemetry that the door passes on, and twice that at once; 5,000 nodes of "
+        help="MiB/s of telemetry that the door passes on, and twice that at once; 2,000 nodes of "
         "8 GPUs send half of that",
     )
     max_telemetry_kib: int = setting(64, least=1, most=512, help="size of one of them")

@@ -271,7 +271,7 @@ def evicted(after: int, cluster: str = RED, attempt: int = 1) -> Evicted:
 def figures(
     cluster: str = RED, id: str = "train", *, attempt: int = 1, ended: bool = False, **more: Any
 ) -> bytes:
-    whose = {"tenant": "acme", "id": id, "attempt": attempt} if id else {}
+    whose: dict[str, Any] = {"tenant": "acme", "id": id, "attempt": attempt} if id else {}
     told = JobFigures(
         cluster=cluster, epoch=1, counter=1, observed_at_s=1.0, ended=ended, **whose, **more
     )
