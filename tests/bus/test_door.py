@@ -26,6 +26,7 @@ from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
     DoorReply,
+    ReportReply,
     StoryReply,
     StoryRequest,
     TakeReply,
@@ -441,8 +442,10 @@ async def test_a_cluster_tells_no_score_and_nothing_of_another(server: Server) -
         with pytest.raises(NotPermitted):
             await facts.put(subjects.score(RED), score)
         raw = {"facts": [{"fact": msgspec.to_builtins(score)}]}
-        refusal = await ask(conn, RED, "report", raw)
-        assert refusal.field == "facts[0].fact.type"  # type: ignore[union-attr]
+        answer = await ask(conn, RED, "report", raw)
+        assert isinstance(answer, ReportReply)
+        [refused] = answer.outcomes
+        assert (refused.result, refused.why[:12]) == ("forbidden", "fact.type is")
         with pytest.raises(NotPermitted, match="another cluster's"):
             await facts.put("", report("n1", facts.stamp(), BLUE))
         with pytest.raises(TooLarge):

@@ -49,7 +49,7 @@ async def resolver(url: str, **fields: float | str) -> AsyncIterator[Context[Res
     settings = patient(ResolverSettings, "resolver", nats_url=url, http_port=-1, **fields)
     context = Context("resolver", settings, log=LOG, metrics=Metrics("resolver"), health=Health())
     async with await Connection.open(settings, "resolver", LOG, timeout_s=ANSWER_S) as conn:
-        running = asyncio.create_task(Shell(context, conn, Heard(conn, ())).run())
+        running = asyncio.create_task(Shell(context, conn, Heard(conn, conn, ())).run())
         try:
             yield context
         finally:

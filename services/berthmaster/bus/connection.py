@@ -22,7 +22,7 @@ from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, T
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.permissions import follows
-from berthmaster.bus.requests import PatientClient, Requests
+from berthmaster.bus.requests import Listening, PatientClient, Requests
 from berthmaster.bus.storing import Storing
 from berthmaster.bus.subjects import JETSTREAM, jetstream, without_lanes
 from berthmaster.bus.tls import distrust
@@ -32,6 +32,7 @@ from berthmaster.runtime.redact import redact
 REQUEST_TIMEOUT_S: Final = 1.0
 CLOCK_INTERVAL_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to end
+MAX_PASSED_ON_BYTES: Final = 4 * 1024 * 1024  # that wait for the server
 COMPLAINT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
 
 
@@ -344,6 +345,30 @@ class Connection:
             )
         except (nats_errors.Error, OSError) as error:
             raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
+
+    async def observe(self, subject: str, handler: Handler, *, queue: str = "") -> Listening:
+        """Core subscription whose messages wait nowhere: the handler is called with each as it is
+        read, and drops what it has no use for before anything else is done. Raises NotConnected."""
+
+        def take(asked: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+            del reply, headers
+            try:
+                handler(asked.decode("utf-8", "replace"), body)
+            except Exception as error:  # noqa: BLE001 # one message must not end them all
+                self.log.error("message handler failed", error=error, subject=subject)
+
+        try:
+            return await self.nc.listen(subject, take, queue)
+        except (nats_errors.Error, OSError) as error:
+            raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
+
+    def pass_on(self, subject: str, data: bytes) -> bool:
+        """Publish without waiting; return whether the server was there and took what was published
+        before. What comes late is worth less than the memory in which it would wait."""
+        if not self.connected or self.nc.pending_data_size > MAX_PASSED_ON_BYTES:
+            return False
+        self.nc.send_now(subject, data)
+        return True
 
     # JetStream's API
 

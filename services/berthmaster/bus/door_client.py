@@ -143,6 +143,11 @@ class DoorClient:
         return self.conn.now()
 
     @property
+    def seen(self) -> int:
+        """The sequence of the log up to which the door's answers were read."""
+        return self._seen
+
+    @property
     def silent(self) -> str:
         """For whoever asks all the time: that there was no answer for long, "" = there was."""
         silent_s = self._loop.time() - self._heard_s

@@ -2,11 +2,13 @@
 of messages a minute only those are read that somebody asks for.
 
 Figures are observations: after `KEEP_S` without a new message nothing is known of a job any more.
+Each cluster has a table of its own, bounded in bytes. Example: an agent sends figures of 56,000
+jobs, and pushes out the oldest of its own cluster and of no other.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
@@ -14,8 +16,46 @@ from berthmaster.messages.families import JOB_FIGURES, UNREADABLE
 from berthmaster.messages.telemetry import FIGURES_S, JobFigures
 
 KEEP_S: Final = 4 * FIGURES_S
-MAX_KEPT: Final = 50_000
+MAX_OF_CLUSTER: Final = 32 * 1024 * 1024  # bytes; some 25,000 jobs
+BESIDE: Final = 512  # bytes that a table needs for one message beside its data
 MAX_CLUSTERS: Final = 8  # that tell of one job: the one that it was in before may still do
+
+_Job = tuple[str, str]  # tenant and id, as tokens
+
+
+class _Message(NamedTuple):
+    heard_s: float
+    data: bytes
+
+
+class _Table:
+    """The messages of one cluster, the oldest first."""
+
+    def __init__(self) -> None:
+        self.messages: OrderedDict[_Job, _Message] = OrderedDict()
+        self.size = 0
+        self.heard_s = 0.0
+
+    def put(self, job: _Job, message: _Message) -> bool:
+        """Keep the newest message about a job; return whether the job is new here."""
+        before = self.messages.pop(job, None)
+        self.messages[job] = message
+        self.heard_s = message.heard_s
+        self.size += len(message.data) - (len(before.data) if before is not None else -BESIDE)
+        return before is None
+
+    def drop_oldest(self) -> _Job:
+        """Forget the oldest message; return its job."""
+        job, message = self.messages.popitem(last=False)
+        self.size -= len(message.data) + BESIDE
+        return job
+
+    def is_over(self, now_s: float) -> bool:
+        """Return whether there is too much, or the oldest message is too old."""
+        if not self.messages:
+            return False
+        oldest = next(iter(self.messages.values()))
+        return self.size > MAX_OF_CLUSTER or now_s - oldest.heard_s > KEEP_S
 
 
 class HeardFigures:
@@ -23,52 +63,65 @@ class HeardFigures:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # by subject
-        self._clusters: dict[tuple[str, str], list[str]] = {}  # tenant, job -> subjects
+        self._tables: OrderedDict[str, _Table] = OrderedDict()  # by cluster; silent ones first
+        self._clusters: dict[_Job, list[str]] = {}
 
     async def listen(self, conn: Connection) -> None:
         """From now on hear all."""
-        await conn.subscribe(subjects.job_figures_of(), self.take)
+        await conn.observe(subjects.job_figures_of(), self.take)
 
     def take(self, subject: str, data: bytes) -> None:
         """One message."""
         parts = subject.split(".")
         if len(parts) != 5 or parts[2] == subjects.NONE:
             return
-        key = (parts[2], parts[4])
+        job, cluster = (parts[2], parts[4]), parts[3]
         now_s = self._now()
-        if subject not in self._kept:
-            known = self._clusters.setdefault(key, [])
-            if len(known) >= MAX_CLUSTERS:
-                return
-            known.append(subject)
-        self._kept[subject] = (now_s, data)
-        self._kept.move_to_end(subject)
-        while self._kept:
-            oldest, (heard_s, _) = next(iter(self._kept.items()))
-            if len(self._kept) <= MAX_KEPT and now_s - heard_s <= KEEP_S:
-                return
-            self._drop(oldest)
+        table = self._tables.get(cluster)
+        if table is None:
+            table = self._tables[cluster] = _Table()
+        if table.put(job, _Message(now_s, data)):
+            known = self._clusters.setdefault(job, [])
+            known.append(cluster)
+            if len(known) > MAX_CLUSTERS:  # the one that was first left the job long ago
+                self._forget(known[0], job)
+        self._tables.move_to_end(cluster)
+        self._tidy(cluster, now_s)
+        silent = next(iter(self._tables))
+        if silent != cluster:
+            self._tidy(silent, now_s)
 
-    def _drop(self, subject: str) -> None:
-        del self._kept[subject]
-        _, _, tenant, _, job = subject.split(".")
-        left = [one for one in self._clusters[tenant, job] if one != subject]
-        if left:
-            self._clusters[tenant, job] = left
-        else:
-            del self._clusters[tenant, job]
+    def _tidy(self, cluster: str, now_s: float) -> None:
+        table = self._tables[cluster]
+        while table.is_over(now_s):
+            self._unlist(cluster, table.drop_oldest())
+        if not table.messages:
+            del self._tables[cluster]
+
+    def _forget(self, cluster: str, job: _Job) -> None:
+        table = self._tables[cluster]
+        message = table.messages.pop(job)
+        table.size -= len(message.data) + BESIDE
+        self._unlist(cluster, job)
+        if not table.messages:
+            del self._tables[cluster]
+
+    def _unlist(self, cluster: str, job: _Job) -> None:
+        known = self._clusters[job]
+        known.remove(cluster)
+        if not known:
+            del self._clusters[job]
 
     def of(self, tenant: str, workload: str) -> tuple[JobFigures, ...]:
         """What is known of one job, by cluster."""
-        key = (subjects.token(tenant), subjects.token(workload))
+        job = (subjects.token(tenant), subjects.token(workload))
         found: list[JobFigures] = []
-        for subject in sorted(self._clusters.get(key, ())):
-            heard_s, data = self._kept[subject]
-            if self._now() - heard_s > KEEP_S:
+        for cluster in sorted(self._clusters.get(job, ())):
+            message = self._tables[cluster].messages[job]
+            if self._now() - message.heard_s > KEEP_S:
                 continue
             try:
-                figures = JOB_FIGURES.decode(data)
+                figures = JOB_FIGURES.decode(message.data)
             except UNREADABLE:
                 continue
             if not figures.ended and (figures.tenant, figures.id) == (tenant, workload):

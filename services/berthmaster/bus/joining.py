@@ -32,6 +32,7 @@ class Heard(NamedTuple):
     the service itself waits for, such as the answer to a write, does not come by them."""
 
     general: Connection
+    observed: Connection  # readings, figures and pieces of logs: what comes without being answered
     lanes: tuple[Connection, ...]  # of those who ask, each always by the same one
 
 
@@ -112,17 +113,19 @@ async def _open(ctx: Context[S], conn: Connection, lanes: int, opened: list[Conn
     """``opened``: those that stand, also when one of them does not come to stand."""
     quiet = _Quiet(ctx.log)
 
-    async def one(log: LogLike) -> Connection:
+    async def one(log: LogLike, rest_s: float = GENTLE_REST_S) -> Connection:
         made = await Connection.open(ctx.settings, conn.name, log, clock_subject="")
         opened.append(made)
         made.on_violation = conn.on_violation
-        made.nc.reading.rest_s = GENTLE_REST_S
+        made.nc.reading.rest_s = rest_s
         return made
 
     async with asyncio.TaskGroup() as group:
         general = group.create_task(one(conn.log))
+        # What is dropped as it is read is read without rests: 64 MiB behind, the server hangs up.
+        observed = group.create_task(one(quiet, rest_s=0.0))
         in_lanes = [group.create_task(one(quiet)) for _ in range(lanes)]
-    return Heard(general.result(), tuple(lane.result() for lane in in_lanes))
+    return Heard(general.result(), observed.result(), tuple(lane.result() for lane in in_lanes))
 
 
 async def _tell_storing(ctx: Context[S], conn: Connection) -> None:

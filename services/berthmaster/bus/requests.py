@@ -270,10 +270,10 @@ class PatientClient(NatsClient):
         self._ps = self.reading = Reading(self)
         self._is_write_due = False
 
-    async def listen(self, subject: str, take: Taker) -> Listening:
+    async def listen(self, subject: str, take: Taker, queue: str = "") -> Listening:
         """Subscribe; ``take`` is called with each message as it is read, and must not raise.
         Raises nats_errors.Error, OSError."""
-        subscription = await self.subscribe(subject, cb=_none)
+        subscription = await self.subscribe(subject, queue=queue, cb=_none)
         self.reading.takers[b"%d" % subscription._id] = take
         return Listening(self, subscription)
 

@@ -2,7 +2,9 @@
 
 Work is served in turn: each cluster has a queue of its own, and one piece of each goes before the
 next piece of any. What a cluster may have in hand and waiting is bounded, and so is its rate where
-what it says is kept.
+what it says is kept or passed on. The door compares the size of a message with that rate before it
+decodes the message. Example: at 1 MiB/s of figures the door decodes no more than that of one
+cluster, however much its agent sends.
 """
 
 from collections import OrderedDict, deque
@@ -23,8 +25,13 @@ class Limits(NamedTuple):
     max_facts_bytes: int = 256 * MIB
     facts_bytes_per_s: float = MIB
     facts_burst_bytes: float = 128 * MIB
+    requests_bytes_per_s: float = 16 * MIB
+    requests_burst_bytes: float = 192 * MIB
     telemetry_per_s: float = 5000.0
+    telemetry_bytes_per_s: float = 16 * MIB
     max_telemetry_bytes: int = 64 * 1024
+    figures_bytes_per_s: float = MIB
+    max_figures_bytes: int = 24 * 1024
     logs_bytes_per_s: float = 8 * MIB
     letters_per_minute: float = 30.0
     read_bytes_per_s: float = 4 * MIB
@@ -57,6 +64,26 @@ class Bucket:
     def owe(self, amount: float) -> None:
         """Take more than is there: what was not known before it was done."""
         self._left -= amount
+
+
+class Buckets:
+    """One bucket of each cluster, all alike."""
+
+    def __init__(self, rate_per_s: float, burst: float) -> None:
+        self.rate_per_s = rate_per_s
+        self._burst = burst
+        self._of: dict[str, Bucket] = {}
+
+    def of(self, cluster: str) -> Bucket:
+        """Return the cluster's bucket."""
+        bucket = self._of.get(cluster)
+        if bucket is None:
+            bucket = self._of[cluster] = Bucket(self.rate_per_s, self._burst)
+        return bucket
+
+    def take(self, cluster: str, amount: float, now_s: float) -> bool:
+        """Take so much of the cluster's bucket, if it holds as much; return whether it did."""
+        return self.of(cluster).take(amount, now_s)
 
 
 class InHand:

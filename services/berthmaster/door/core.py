@@ -11,14 +11,16 @@ Rules of this file:
   one that the asker has seen.
 """
 
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from berthmaster.bus import subjects
 from berthmaster.bus.door_wire import RawFact, RawFacts, RawHint, RawTake
 from berthmaster.bus.fact_subjects import subject_of
-from berthmaster.door.bounds import Bucket, InHand, Limits
+from berthmaster.door.bounds import Buckets, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
 from berthmaster.door.receipts import Receipt, Receipts
@@ -27,39 +29,45 @@ from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
+    MAX_REPORTED,
     FactsRequest,
+    PodLogEnd,
     ReportedFact,
     ReportOutcome,
+    ReportRequest,
     StoryReply,
     StoryRequest,
     TakeRequest,
 )
 from berthmaster.messages.explain import explain_malformed, explain_validation
-from berthmaster.messages.families import UNREADABLE, Reader, encode
+from berthmaster.messages.families import (
+    JOB_FIGURES,
+    REPORT_REQUESTS,
+    REPORTED_FACTS,
+    UNREADABLE,
+    Reader,
+    encode,
+)
 from berthmaster.messages.fleet import ClusterProfile
 from berthmaster.messages.telemetry import job_key
+from berthmaster.messages.terms import Interval, Moment, Number
 
 PAGE_BYTES: Final = 256 * 1024  # of an answer; the largest event or fact still fits behind it
 LETTERS_AT_ONCE: Final = 20
+FIGURES_BURST_S: Final = 8.0  # jobs that began together report together
 AGAIN_S: Final = 0.25  # by then a cluster's full share of requests has mostly been served
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Head(msgspec.Struct):
+    """Of a node's telemetry, what gives its subject and its order. Readers decode the rest."""
+
     cluster: str
     node: str
-
-
-class _Job(msgspec.Struct):
-    """Of a job's figures, what their subject is made of."""
-
-    cluster: str
-    namespace: str = ""
-    kind: str = "Job"
-    name: str = ""
-    tenant: str = ""
-    id: str = ""
-    ended: bool = False
+    epoch: Number = 0
+    counter: Number = 0
+    observed_at_s: Moment = 0.0
+    interval_s: Interval = 0.0
 
 
 class _Reader(msgspec.Struct):
@@ -70,7 +78,6 @@ class _Reader(msgspec.Struct):
 
 _READER: Final = msgspec.json.Decoder(_Reader)
 _HEAD: Final = msgspec.json.Decoder(_Head)
-_JOB: Final = msgspec.json.Decoder(_Job)
 
 
 def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
@@ -90,6 +97,36 @@ def decoded(kind: type[T], decoder: Reader[T], data: bytes) -> T | Refusal:
         return explain_malformed(data, error)
 
 
+class _RawReport(msgspec.Struct):
+    """A ReportRequest of which a fact cannot be read."""
+
+    facts: Annotated[tuple[msgspec.Raw, ...], Meta(min_length=1, max_length=MAX_REPORTED)]
+
+
+_RAW_REPORTS: Final = msgspec.json.Decoder(_RawReport)
+
+
+def reported(data: bytes) -> Sequence[ReportedFact | ReportOutcome] | Refusal:
+    """Return the facts of a report, or what is wrong with the report. A fact that cannot be read
+    stands as its outcome, so that the others are stored."""
+    request = decoded(ReportRequest, REPORT_REQUESTS, data)
+    if isinstance(request, ReportRequest):
+        return request.facts
+    try:
+        each = _RAW_REPORTS.decode(data)
+    except UNREADABLE:
+        return request
+    return [_fact_or_fault(bytes(raw)) for raw in each.facts]
+
+
+def _fact_or_fault(data: bytes) -> ReportedFact | ReportOutcome:
+    fact = decoded(ReportedFact, REPORTED_FACTS, data)
+    if isinstance(fact, ReportedFact):
+        return fact
+    why = f"{fact.field} is {fact.value}; right is {fact.expected}"
+    return ReportOutcome(result="forbidden", why=why)
+
+
 class Door:
     """What one replica knows."""
 
@@ -102,11 +139,18 @@ class Door:
         self.fleet = FleetView(limits.max_facts, limits.max_facts_bytes)
         self.fleet_name = ""
         self.in_hand = InHand(limits.max_requests, limits.max_items)
-        self._fact_bytes: dict[str, Bucket] = {}
-        self._observed: dict[str, Bucket] = {}
-        self._logged: dict[str, Bucket] = {}
-        self._letters: dict[str, Bucket] = {}
-        self._reads: dict[str, Bucket] = {}
+        rate = limits.requests_bytes_per_s
+        self._asked = Buckets(rate, limits.requests_burst_bytes)
+        self._fact_bytes = Buckets(limits.facts_bytes_per_s, limits.facts_burst_bytes)
+        self._readings = Buckets(limits.telemetry_per_s, limits.telemetry_per_s)
+        rate = limits.telemetry_bytes_per_s
+        self._reading_bytes = Buckets(rate, 2 * rate)
+        rate = limits.figures_bytes_per_s
+        self._figures_bytes = Buckets(rate, FIGURES_BURST_S * rate)
+        rate = limits.logs_bytes_per_s
+        self._logged = Buckets(rate, 2 * rate)
+        self._letters = Buckets(limits.letters_per_minute / 60, LETTERS_AT_ONCE)
+        self._reads = Buckets(limits.read_bytes_per_s, limits.read_burst_bytes)
 
     def log_replaced(self) -> None:
         """It is read anew from its beginning."""
@@ -224,9 +268,7 @@ class Door:
             return ReportOutcome(result="too_large", why=why)
         if why := self.fleet.room(cluster, subject, len(data)):
             return ReportOutcome(result="too_many", why=why)
-        rate, burst = self._limits.facts_bytes_per_s, self._limits.facts_burst_bytes
-        bucket = self._fact_bytes.setdefault(cluster, Bucket(rate, burst))
-        if not bucket.take(len(data), now_s):
+        if not self._fact_bytes.take(cluster, len(data), now_s):
             return ReportOutcome(result="unavailable", why="too many bytes of facts; come again")
         return subject, data
 
@@ -241,67 +283,75 @@ class Door:
 
     def telemetry(self, cluster: str, data: bytes, now_s: float) -> str:
         """The subject under which a node's telemetry is passed on; "" = it is dropped."""
-        limits = self._limits
-        if len(data) > limits.max_telemetry_bytes:
+        size = len(data)
+        if size > self._limits.max_telemetry_bytes:
+            return ""
+        if not self._readings.take(cluster, 1, now_s):
+            return ""
+        if not self._reading_bytes.take(cluster, size, now_s):
             return ""
         try:
             head = _HEAD.decode(data)
             subject = subjects.telemetry(head.cluster, head.node)
         except (subjects.SubjectError, *UNREADABLE):
             return ""
-        return subject if head.cluster == cluster and self._observes(cluster, now_s) else ""
+        return subject if head.cluster == cluster else ""
 
     def figures(self, cluster: str, data: bytes, now_s: float) -> str:
         """The subject under which a job's figures are passed on; "" = they are dropped. Of a
-        tenant's job only the cluster is heard in which it is, or was until now."""
-        if len(data) > self._limits.max_telemetry_bytes:
+        tenant's job only the cluster is heard that has this attempt. The cluster that had it may
+        send the last message about it."""
+        size = len(data)
+        if size > self._limits.max_figures_bytes:
+            return ""
+        if not self._figures_bytes.take(cluster, size, now_s):
             return ""
         try:
-            job = _JOB.decode(data)
+            job = JOB_FIGURES.decode(data)
             subject = subjects.job_figures(job.tenant or None, job.cluster, job_key(job))
         except (subjects.SubjectError, *UNREADABLE):
             return ""
-        if job.tenant and not (job.ended or self.log.concerns(cluster, key(job.tenant, job.id))):
+        if job.cluster != cluster:
             return ""
-        return subject if job.cluster == cluster and self._observes(cluster, now_s) else ""
+        if job.tenant:
+            is_theirs = self.log.had if job.ended else self.log.has
+            if not is_theirs(cluster, key(job.tenant, job.id), job.attempt):
+                return ""
+        return subject
 
     def log_chunk(self, cluster: str, data: bytes, now_s: float) -> str:
         """The subject under which a piece of a log is passed on; "" = it is dropped. Whether it was
         asked for is known to who asked."""
+        if not self.may_log(cluster, len(data), now_s):
+            return ""
         try:
-            reader = _READER.decode(data).reader
-            subject = subjects.log_chunks(cluster, reader)
+            return subjects.log_chunks(cluster, _READER.decode(data).reader)
         except (subjects.SubjectError, *UNREADABLE):
             return ""
-        return subject if self.may_log(cluster, len(data), now_s) else ""
 
     def may_log(self, cluster: str, size: int, now_s: float) -> bool:
         """Whether so many bytes more of this cluster's logs are taken."""
-        limits = self._limits
-        rate = limits.logs_bytes_per_s
-        return self._logged.setdefault(cluster, Bucket(rate, 2 * rate)).take(size, now_s)
+        return self._logged.take(cluster, size, now_s)
 
-    def _observes(self, cluster: str, now_s: float) -> bool:
-        """Whether one more observation of this cluster is passed on."""
-        rate = self._limits.telemetry_per_s
-        return self._observed.setdefault(cluster, Bucket(rate, rate)).take(1, now_s)
+    def may_ask(self, cluster: str, size: int, now_s: float) -> bool:
+        """Return whether the door reads so many bytes more of this cluster's requests."""
+        return self._asked.take(cluster, size, now_s)
+
+    def may_keep_end(self, cluster: str, end: PodLogEnd) -> bool:
+        """Return whether the pod was of an attempt that is or was in this cluster."""
+        return self.log.had(cluster, key(end.tenant, end.id), end.attempt)
 
     def may_read(self, cluster: str, now_s: float) -> bool:
         """Whether a cluster that reads has not read too much lately."""
-        return self._reading(cluster).take(0, now_s)
+        return self._reads.take(cluster, 0, now_s)
 
     def reads_again_s(self, cluster: str) -> float:
         """When a cluster that has read too much may read again, from the last look."""
-        return self._reading(cluster).again_s()
+        return self._reads.of(cluster).again_s()
 
     def was_read(self, cluster: str, size: int) -> None:
         """So much was answered."""
-        self._reading(cluster).owe(size)
-
-    def _reading(self, cluster: str) -> Bucket:
-        limits = self._limits
-        bucket = Bucket(limits.read_bytes_per_s, limits.read_burst_bytes)
-        return self._reads.setdefault(cluster, bucket)
+        self._reads.of(cluster).owe(size)
 
     @property
     def letter_again_s(self) -> float:
@@ -311,8 +361,7 @@ class Door:
 
     def may_bury(self, cluster: str, now_s: float) -> bool:
         """Whether one more dead letter of this cluster's agent is kept."""
-        rate = self._limits.letters_per_minute / 60
-        return self._letters.setdefault(cluster, Bucket(rate, LETTERS_AT_ONCE)).take(1, now_s)
+        return self._letters.take(cluster, 1, now_s)
 
 
 def unavailable(expected: str) -> Refusal:

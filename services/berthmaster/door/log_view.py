@@ -12,6 +12,9 @@ Rules of this file:
   is open. The list is a level: nothing that was missed can stay unknown.
 - What a cluster may add to one workload's story is bounded in number and size: the log is
   everybody's.
+- A cluster's agent reports figures and ends of logs of attempts that are or were in its cluster.
+  Example: attempt 1 of acme/train left red, attempt 2 runs on blue. Red may send the last figures
+  and the end of the log of attempt 1, and nothing of attempt 2.
 - A workload with an event that cannot be read, or that does not fit its subject, is frozen: nobody
   does anything about it until a person looks, or what the log had lost of it was brought back.
 """
@@ -57,6 +60,7 @@ from berthmaster.requests.validation import uri_fault
 
 WINDOW: Final = 20_000  # hints of all clusters, each a kilobyte or two
 ENDINGS: Final = 100_000  # that are remembered: a stale writer is late by seconds
+LEFT: Final = 100_000  # attempts that are over and remembered: pods outlive them by minutes
 MAX_FROZEN: Final = 10_000
 MAX_RUNNING: Final = 200  # events that say where an attempt's pods are now
 MAX_HEARD: Final = 3000  # of an attempt, of how far it is and of checkpoints: in a year some 1,100
@@ -146,6 +150,7 @@ class LogView:
         self._open: dict[Key, Workload] = {}
         self._ended: OrderedDict[Key, int] = OrderedDict()
         self._remains = Remains()
+        self._left: OrderedDict[tuple[Key, int], str] = OrderedDict()  # attempt -> cluster it left
         self._here: dict[str, dict[Key, _Here]] = {}
         self._by_hub: dict[str, dict[HubName, _Here]] = {}
         self._hub_names: dict[Key, HubName] = {}  # of those that are in it
@@ -236,7 +241,7 @@ class LogView:
             return ""
         known = self._open.get(name)
         workload = known or self._remains.take(event.tenant, event.id)
-        was = workload.cluster if workload.live else ""
+        was, attempt = (workload.cluster, workload.attempt) if workload.live else ("", 0)
         claimant = workload.executor
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         if verdict is Verdict.MISSED:
@@ -252,6 +257,10 @@ class LogView:
         elif known is None:
             self._open[name] = workload
         now = workload.cluster if workload.live else ""
+        if was and (was != now or attempt != workload.attempt):
+            self._keep_left(name, attempt, was)
+        elif workload.ended and workload.cluster:  # only its tombstone is there
+            self._keep_left(name, workload.attempt, workload.cluster)
         if was and was != now:
             self._leave(was, name)
             self._leave_hub(was, name)
@@ -343,6 +352,11 @@ class LogView:
         self._ended[name] = sequence
         if len(self._ended) > ENDINGS:
             self._ended.popitem(last=False)
+
+    def _keep_left(self, name: Key, attempt: int, cluster: str) -> None:
+        self._left[name, attempt] = cluster
+        if len(self._left) > LEFT:
+            self._left.popitem(last=False)
 
     def _freeze(self, name: Key, why: str) -> None:
         workload = self._open.pop(name, None)
@@ -490,6 +504,22 @@ class LogView:
             why = f"attempt {event.attempt} of a workload that is {workload.state}"
             return Refuse(f"{why} cannot take {event_kind(event)}")
         return Store()
+
+    def has(self, cluster: str, name: str, attempt: int) -> bool:
+        """Return whether this attempt of a workload, as ``key`` names it, is in this cluster now,
+        also by way of a hub. Of a frozen workload any attempt is."""
+        workload = self._open.get(Key(name))
+        if workload is not None:
+            return workload.live and (workload.cluster, workload.attempt) == (cluster, attempt)
+        return self.frozen.get(Key(name), ("",))[0] == cluster
+
+    def had(self, cluster: str, name: str, attempt: int) -> bool:
+        """Return whether this attempt is in this cluster, or was in it lately."""
+        workload = self._open.get(Key(name))
+        is_open = workload is not None and workload.live and workload.attempt == attempt
+        if not is_open and self._left.get((Key(name), attempt)) == cluster:
+            return True
+        return self.has(cluster, name, attempt)
 
     def concerns(self, cluster: str, name: str) -> bool:
         """Whether a workload, as ``key`` names it, is open in this cluster, frozen ones too."""

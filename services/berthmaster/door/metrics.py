@@ -28,6 +28,9 @@ class DoorMetrics:
         self.job_figures = metrics.counter("figures_passed", "Figures of jobs passed on")
         self.figures_dropped = metrics.counter("figures_dropped", "Figures of jobs dropped")
         self.logs_dropped = metrics.counter("logs_dropped", "Pieces of logs dropped")
+        self.log_ends_refused = metrics.counter(
+            "log_ends_refused", "Ends of logs of attempts that were never in the asker's cluster"
+        )
         self._open = metrics.gauge("open_workloads", "Workloads that have not ended")
         self._known = metrics.gauge("facts", "Facts at hand")
         self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")

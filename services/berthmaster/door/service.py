@@ -9,6 +9,7 @@ import heapq
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -24,11 +25,10 @@ from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import SubjectRecord
 from berthmaster.bus.log import EventLog, archived_story, decode_story, message_at
-from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.rereading import Judged, Rereading
 from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.door.bounds import Turns
-from berthmaster.door.core import Door, decoded, overloaded, unavailable
+from berthmaster.door.core import Door, decoded, overloaded, reported, unavailable
 from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unreadable
 from berthmaster.door.metrics import DoorMetrics
 from berthmaster.door.polls import Polls
@@ -65,7 +65,6 @@ from berthmaster.messages.door import (
     ReportedFact,
     ReportOutcome,
     ReportReply,
-    ReportRequest,
     StoryReply,
     StoryRequest,
     TakeRequest,
@@ -80,7 +79,6 @@ from berthmaster.messages.families import (
     HUB_WORK_REQUESTS,
     LEASE_REQUESTS,
     LOG_END_REQUESTS,
-    REPORT_REQUESTS,
     STORY_REQUESTS,
     TAKE_REQUESTS,
     TELL_REQUESTS,
@@ -101,11 +99,12 @@ LEASE_LIMIT_S: Final = 0.5
 PUT_LIMIT_S: Final = 3.0
 ANSWER_LIMIT_S: Final = 20.0  # a poll waits for 15
 MAX_OPEN: Final = 100_000  # requests of all clusters; those of one are bounded by themselves
-MAX_LOG_CHUNKS: Final = 256  # pieces of logs that wait to be passed on, 128 KiB each
-MAX_TELEMETRY: Final = 20_000  # messages that wait to be passed on
+MANY_WAITING: Final = 10_000  # for the log to be read further
+KNOWN_CLUSTERS: Final = 4096  # whose subjects are parsed once
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
 ACCEPTED_EVERY_S: Final = 0.5
+RATE_AGAIN_S: Final = 1.0
 BRING_BACK_TRIES: Final = 3  # others may write about it meanwhile
 SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
 LOST_LATELY: Final = (
@@ -159,18 +158,6 @@ class Shell:
             ctx.health.ready(part, False, "catching up")
         ctx.spawn(self._follow_log(), name="follow the log")
         ctx.spawn(self._mirror_fleet(), name="mirror the facts")
-        telemetry = await self._heard_by.general.subscribe_raw(
-            subjects.agent_of_all_clusters("telemetry"),
-            self._pass_on,
-            queue=SERVED_AS,
-            pending_messages=MAX_TELEMETRY,
-        )
-        figures = await self._conn.subscribe_raw(
-            subjects.agent_of_all_clusters("figures"),
-            self._pass_figures_on,
-            queue=SERVED_AS,
-            pending_messages=MAX_TELEMETRY,
-        )
         verbs: dict[str, _Work] = {
             "hello": self._hello,
             "take": self._take,
@@ -183,12 +170,16 @@ class Shell:
             "log_end": self._log_end,
             "hub_work": self._hub_work,
         }
-        logs = await self._conn.subscribe_raw(
-            subjects.agent_of_all_clusters("logs"),
-            self._pass_logs_on,
-            queue=SERVED_AS,
-            pending_messages=MAX_LOG_CHUNKS,
-        )
+        observed = [
+            await self._heard_by.observed.observe(
+                subjects.agent_of_all_clusters(verb), take, queue=SERVED_AS
+            )
+            for verb, take in {
+                "telemetry": self._pass_on,
+                "figures": self._pass_figures_on,
+                "logs": self._pass_logs_on,
+            }.items()
+        ]
         endpoints = await serve(
             self._heard_by.general,
             SERVED_AS,
@@ -214,9 +205,7 @@ class Shell:
         self._takes.close()
         self._fact_polls.close()
         await endpoints.stop()
-        await telemetry.unsubscribe()
-        await figures.unsubscribe()
-        await logs.unsubscribe()
+        await asyncio.gather(*(each.unsubscribe() for each in observed), return_exceptions=True)
 
     # What the streams tell
 
@@ -381,6 +370,8 @@ class Shell:
             )
         if not all(self._ready.values()):
             return unavailable("still reading the log; ask again")
+        if not self._core.may_ask(cluster, len(data), self._conn.now()):
+            return overloaded("fewer bytes of requests of one cluster; ask again", RATE_AGAIN_S)
         if work in (self._take, self._facts):  # they wait; those that do are bounded in number
             if not self._core.may_read(cluster, self._conn.now()):
                 again_s = self._core.reads_again_s(cluster)
@@ -424,6 +415,9 @@ class Shell:
         """Until the log has been read so far, within the time limit."""
         if sequence <= self._core.log.position:
             return
+        if len(self._reached) >= MANY_WAITING:  # who named what is never stored has long gone
+            self._reached = [each for each in self._reached if not each[2].done()]
+            heapq.heapify(self._reached)
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._reached, (sequence, next(self._numbers), waiting))
         await asyncio.wait({waiting}, timeout=self._ctx.settings.behind_limit_s)
@@ -629,18 +623,20 @@ class Shell:
         return found if found is not None else self._core.no_facts(cluster, request)
 
     async def _report(self, cluster: str, data: bytes) -> msgspec.Struct:
-        request = decoded(ReportRequest, REPORT_REQUESTS, data)
-        if isinstance(request, Refusal):
-            return request
-        async with self._turn(cluster, len(request.facts)) as granted:
+        facts = reported(data)
+        if isinstance(facts, Refusal):
+            return facts
+        async with self._turn(cluster, len(facts)) as granted:
             if not granted:
                 return overloaded("fewer facts of one cluster at once; tell them again")
-            outcomes = await asyncio.gather(*(self._put(cluster, told) for told in request.facts))
+            outcomes = await asyncio.gather(*(self._put(cluster, told) for told in facts))
         for outcome in outcomes:
             self._figures.reported(outcome.result)
         return ReportReply(outcomes=tuple(outcomes))
 
-    async def _put(self, cluster: str, told: ReportedFact) -> ReportOutcome:
+    async def _put(self, cluster: str, told: ReportedFact | ReportOutcome) -> ReportOutcome:
+        if isinstance(told, ReportOutcome):
+            return told
         admitted = self._core.admit(cluster, told, self._conn.now())
         if isinstance(admitted, ReportOutcome):
             return admitted
@@ -683,11 +679,11 @@ class Shell:
         )
 
     async def _dead(self, cluster: str, data: bytes) -> msgspec.Struct:
+        if not self._core.may_bury(cluster, self._conn.now()):
+            return overloaded("fewer dead letters", self._core.letter_again_s)
         request = decoded(DeadRequest, DEAD_REQUESTS, data)
         if isinstance(request, Refusal):
             return request
-        if not self._core.may_bury(cluster, self._conn.now()):
-            return overloaded("fewer dead letters", self._core.letter_again_s)
         concerned = self._core.log.concerns(cluster, request.workload)
         kept = await bury(
             self._conn,
@@ -699,46 +695,53 @@ class Shell:
         )
         return DeadReply(kept=kept)
 
-    async def _pass_on(self, msg: Msg) -> None:
-        """One node's telemetry: an observation, so what cannot be passed on is dropped."""
-        try:
-            cluster, _ = subjects.parse_agent(msg.subject)
-            to = self._core.telemetry(cluster, msg.data, self._conn.now())
-            if to:
-                await self._conn.publish(to, msg.data)
-                self._figures.telemetry.inc()
-                return
-        except (subjects.SubjectError, BusError):
-            pass
-        self._figures.dropped.inc()
+    # Observations. What cannot be passed on is dropped, before it is decoded where that can be.
 
-    async def _pass_logs_on(self, msg: Msg) -> None:
+    def _pass_on(self, subject: str, data: bytes) -> None:
+        """One node's telemetry."""
+        cluster = _cluster_of(subject)
+        to = self._core.telemetry(cluster, data, self._conn.now()) if cluster else ""
+        if to and self._heard_by.observed.pass_on(to, data):
+            self._figures.telemetry.inc()
+        else:
+            self._figures.dropped.inc()
+
+    def _pass_figures_on(self, subject: str, data: bytes) -> None:
+        """What one job's GPUs do."""
+        cluster = _cluster_of(subject)
+        to = self._core.figures(cluster, data, self._conn.now()) if cluster else ""
+        if to and self._heard_by.observed.pass_on(to, data):
+            self._figures.job_figures.inc()
+        else:
+            self._figures.figures_dropped.inc()
+
+    def _pass_logs_on(self, subject: str, data: bytes) -> None:
         """A piece of a log, to the gateway that asked; it asks again for one that is lost."""
-        try:
-            cluster, _ = subjects.parse_agent(msg.subject)
-            to = self._core.log_chunk(cluster, msg.data, self._conn.now())
-            if to:
-                await self._conn.publish(to, msg.data)
-                return
-        except (subjects.SubjectError, BusError):
-            pass
-        self._figures.logs_dropped.inc()
+        cluster = _cluster_of(subject)
+        to = self._core.log_chunk(cluster, data, self._conn.now()) if cluster else ""
+        if not (to and self._heard_by.observed.pass_on(to, data)):
+            self._figures.logs_dropped.inc()
 
     async def _log_end(self, cluster: str, data: bytes) -> msgspec.Struct:
+        if not self._core.may_log(cluster, len(data), self._conn.now()):
+            return overloaded("fewer bytes of logs")
         request = decoded(LogEndRequest, LOG_END_REQUESTS, data)
         if isinstance(request, Refusal):
             return request
-        if not self._core.may_log(cluster, len(data), self._conn.now()):
-            return overloaded("fewer bytes of logs")
+        await self._read_up_to(request.after)
+        theirs = [each for each in request.ends if self._core.may_keep_end(cluster, each)]
+        if strange := len(request.ends) - len(theirs):
+            self._figures.log_ends_refused.inc(strange)
         try:
-            kept = [_kept_end(cluster, each) for each in request.ends]
+            kept = [_kept_end(cluster, each) for each in theirs]
             # Stored in order: the acknowledgement of the last one is that of all.
             for subject, end in kept[:-1]:
                 await self._conn.publish(subject, end)
-            await self._conn.store(*kept[-1], timeout_s=PUT_LIMIT_S)
+            if kept:
+                await self._conn.store(*kept[-1], timeout_s=PUT_LIMIT_S)
         except (subjects.SubjectError, BusError) as error:
             return unavailable(str(error))
-        return LogEndReply(kept=True)
+        return LogEndReply(kept=not strange)
 
     async def _hub_work(self, cluster: str, data: bytes) -> msgspec.Struct:
         request = decoded(HubWorkRequest, HUB_WORK_REQUESTS, data)
@@ -748,18 +751,14 @@ class Shell:
         log = self._core.log
         return HubWorkReply(found=tuple(log.hub_work(cluster, each) for each in request.asked))
 
-    async def _pass_figures_on(self, msg: Msg) -> None:
-        """What one job's GPUs do: an observation as well."""
-        try:
-            cluster, _ = subjects.parse_agent(msg.subject)
-            to = self._core.figures(cluster, msg.data, self._conn.now())
-            if to:
-                await self._conn.publish(to, msg.data)
-                self._figures.job_figures.inc()
-                return
-        except (subjects.SubjectError, BusError):
-            pass
-        self._figures.figures_dropped.inc()
+
+@lru_cache(maxsize=KNOWN_CLUSTERS)
+def _cluster_of(subject: str) -> str:
+    """Return the cluster whose agent publishes under a subject; "" for a malformed one."""
+    try:
+        return subjects.parse_agent(subject)[0]
+    except subjects.SubjectError:
+        return ""
 
 
 def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:

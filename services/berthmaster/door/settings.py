@@ -71,10 +71,38 @@ class DoorSettings(CommonSettings):
     read_burst_mib: float = setting(
         128.0, least=0.1, most=100_000, help="of that at once: an executor and an inventory begin"
     )
+    requests_mib_per_s: float = setting(
+        16.0,
+        least=0.001,
+        most=10_000,
+        help="MiB/s of requests that the door reads in the long run, more than facts and logs take "
+        "together; beyond that the door refuses them unread",
+    )
+    requests_burst_mib: float = setting(
+        192.0,
+        least=1,
+        most=100_000,
+        help="MiB of requests that the door reads at once; more than the facts of a new cluster",
+    )
     telemetry_per_s: float = setting(
         5000.0, least=1, most=1e6, help="telemetry messages that are passed on; more are dropped"
     )
+    telemetry_mib_per_s: float = setting(
+        16.0,
+        least=0.001,
+        most=10_000,
+        help="MiB/s of telemetry that the door passes on, and twice that at once; 2,000 nodes of "
+        "8 GPUs send half of that",
+    )
     max_telemetry_kib: int = setting(64, least=1, most=512, help="size of one of them")
+    figures_mib_per_s: float = setting(
+        1.0,
+        least=0.001,
+        most=10_000,
+        help="MiB/s of jobs' figures that the door passes on, and eight times that at once; 20,000 "
+        "jobs send half of that",
+    )
+    max_figures_kib: int = setting(24, least=1, most=512, help="KiB of figures of one job")
     logs_mib_per_s: float = setting(
         8.0,
         least=0.001,
@@ -96,8 +124,13 @@ class DoorSettings(CommonSettings):
             max_facts_bytes=self.max_facts_mib * MIB,
             facts_bytes_per_s=self.facts_mib_per_s * MIB,
             facts_burst_bytes=self.facts_burst_mib * MIB,
+            requests_bytes_per_s=self.requests_mib_per_s * MIB,
+            requests_burst_bytes=self.requests_burst_mib * MIB,
             telemetry_per_s=self.telemetry_per_s,
+            telemetry_bytes_per_s=self.telemetry_mib_per_s * MIB,
             max_telemetry_bytes=self.max_telemetry_kib * 1024,
+            figures_bytes_per_s=self.figures_mib_per_s * MIB,
+            max_figures_bytes=self.max_figures_kib * 1024,
             logs_bytes_per_s=self.logs_mib_per_s * MIB,
             letters_per_minute=self.letters_per_minute,
             read_bytes_per_s=self.read_mib_per_s * MIB,

@@ -141,7 +141,8 @@ class LogEnds:
             some, self._waiting = self._waiting[:few], self._waiting[few:]
             error: BusError | None = None
             try:
-                request = LogEndRequest(ends=tuple(end for end, _ in some))
+                ends = tuple(end for end, _ in some)
+                request = LogEndRequest(ends=ends, after=self._door.seen)
                 await self._door.ask("log_end", request)
             except BusError as why:
                 error = why

@@ -90,9 +90,9 @@ class LogReader:
         self._starts: dict[tuple[LogKey, int | None, float | None], _Starts] = {}
         self.asks = 0  # for figures and tests
 
-    async def listen(self) -> None:
-        """From now on hear what agents answer."""
-        await self._conn.subscribe(subjects.log_chunks_for(self._me), self._on_chunk)
+    async def listen(self, conn: Connection) -> None:
+        """Hear what agents answer, by a connection of its own: pieces of logs are large."""
+        await conn.observe(subjects.log_chunks_for(self._me), self._on_chunk)
 
     def _on_chunk(self, subject: str, data: bytes) -> None:
         try:

@@ -127,8 +127,8 @@ class Shell:
         ctx.spawn(self._follow_sound_log(), name="follow log")
         ctx.spawn(self._watch_size(), name="watch size")
         ctx.spawn(self._tick(), name="tick")
-        await self._heard.listen(self._conn)
-        await self._logs.listen()
+        await self._heard.listen(self._heard_by.observed)
+        await self._logs.listen(self._heard_by.observed)
         settings = ctx.settings
         limit = settings.max_in_flight
         share = Share(

@@ -26,6 +26,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
+    MAX_PODS,
     Admitted,
     Cancelled,
     CancelRequested,
@@ -352,9 +353,9 @@ class LogChunk(
     reader: str
     data: bytes = b""  # whole lines as the kubelet writes them: time, a blank, text
     cursor: LogCursor = ""  # for the next ask
-    pods: int = 0  # how many the attempt has
+    pods: Annotated[int, Meta(ge=0, le=MAX_PODS)] = 0  # how many the attempt has
     ended: bool = False  # nothing more will be written
-    why: str = ""  # why there is nothing to read
+    why: Annotated[str, Meta(max_length=2048)] = ""  # why there is nothing to read
 
 
 class PodLogEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -363,8 +364,8 @@ class PodLogEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenant: Token
     id: Token
     attempt: Annotated[int, Meta(ge=1, le=1 << 31)]
-    pod: Annotated[int, Meta(ge=0, le=4096)] = 0
-    pods: int = 1  # how many the attempt has
+    pod: Annotated[int, Meta(ge=0, le=MAX_LOG_ENDS - 1)] = 0
+    pods: Annotated[int, Meta(ge=1, le=MAX_PODS)] = 1  # how many the attempt has
     data: Annotated[bytes, Meta(max_length=MAX_LOG_BYTES)] = b""
     cut: bool = False  # there was more before
 
@@ -373,12 +374,13 @@ class LogEndRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Keep the ends of some pods' logs for a day."""
 
     ends: Annotated[tuple[PodLogEnd, ...], Meta(min_length=1, max_length=MAX_LOG_ENDS_TOLD)]
+    after: Sequence = 0  # of the log: it is read so far at the least
 
 
 class LogEndReply(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.log_end.v1"
 ):
-    """Whether all of them are kept."""
+    """Whether all of them are kept. Of an attempt that was never in the asker's cluster none is."""
 
     kept: bool
 

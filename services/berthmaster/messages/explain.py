@@ -159,7 +159,7 @@ def _plain(info: inspect.Type) -> _Plain | None:
         case inspect.StructType():
             return _plain_struct(info.cls)
         case inspect.UnionType():
-            return _plain(_without_none(info))
+            return _plain(_member(info, MISSING))
         case _:
             return None
 
@@ -420,7 +420,7 @@ def _walk(
     """Follow a path through types and values at once."""
     path: list[Step] = []
     for name, index, rest in steps:
-        info = _without_none(info)
+        info = _member(info, value)
         if name and isinstance(info, inspect.StructType):
             info = next((f.type for f in info.fields if f.encode_name == name), inspect.AnyType())
             value = value.get(name, MISSING) if isinstance(value, dict) else MISSING
@@ -436,10 +436,15 @@ def _walk(
     return path, value, info
 
 
-def _without_none(info: inspect.Type) -> inspect.Type:
+def _member(info: inspect.Type, value: Any) -> inspect.Type:
+    """Return which type of a union the value is of: by its tag, else the first that is not None."""
     if not isinstance(info, inspect.UnionType):
         return info
-    return next(t for t in info.types if not isinstance(t, inspect.NoneType))
+    kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+    if not isinstance(value, dict):
+        return kinds[0]
+    tagged = [each for each in kinds if isinstance(each, inspect.StructType) and each.tag_field]
+    return next((each for each in tagged if value.get(each.tag_field) == each.tag), kinds[0])
 
 
 def _fields_of(info: inspect.Type) -> inspect.StructType | None:

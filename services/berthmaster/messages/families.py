@@ -57,6 +57,7 @@ from berthmaster.messages.door import (
     LogChunk,
     LogEndRequest,
     Nudge,
+    ReportedFact,
     ReportRequest,
     StoryRequest,
     TakeRequest,
@@ -159,6 +160,7 @@ TELL_REQUESTS: Final = msgspec.json.Decoder(TellRequest)
 STORY_REQUESTS: Final = msgspec.json.Decoder(StoryRequest)
 FACTS_REQUESTS: Final = msgspec.json.Decoder(FactsRequest)
 REPORT_REQUESTS: Final = msgspec.json.Decoder(ReportRequest)
+REPORTED_FACTS: Final = msgspec.json.Decoder(ReportedFact)  # one of such a request
 LEASE_REQUESTS: Final = msgspec.json.Decoder(LeaseRequest)
 DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
 LOG_END_REQUESTS: Final = msgspec.json.Decoder(LogEndRequest)

@@ -9,9 +9,24 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Count = Annotated[int, Meta(ge=0)]
-Milli = Annotated[int, Meta(ge=0)]  # 1000 = one whole GPU, or one CPU core
+from berthmaster.messages.terms import (
+    Amount,
+    Attempt,
+    Index,
+    Interval,
+    LabelKey,
+    ModelName,
+    Moment,
+    Number,
+    ObjectName,
+    Text,
+)
 
+Count = Amount
+Milli = Amount  # 1000 = one whole GPU, or one CPU core
+Quota = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # people write the most for "no limit"
+Names = Annotated[tuple[ObjectName, ...], Meta(max_length=1024)]
+Labels = dict[LabelKey, Text]
 
 REFRESH_S = 3600.0  # whoever reports facts tells all of them again at least so often
 
@@ -19,15 +34,15 @@ REFRESH_S = 3600.0  # whoever reports facts tells all of them again at least so 
 class Stamp(msgspec.Struct, frozen=True, gc=False, kw_only=True, order=True):
     """Orders the facts of one subject: larger is newer, whatever the order of arrival."""
 
-    epoch: int  # one life of the writer; a new life takes a larger one
-    counter: int  # rises with each fact of that life
+    epoch: Number  # one life of the writer; a new life takes a larger one
+    counter: Number  # rises with each fact of that life
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A Kubernetes taint; pods without a matching toleration stay away."""
 
-    key: str
-    value: str = ""
+    key: ObjectName
+    value: Text = ""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
@@ -38,15 +53,15 @@ class Amounts(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
     memory_mib: Count = 0
     gpu_milli: Milli = 0
     tpus: Count = 0
-    pieces: dict[str, Count] = {}  # of other extended resources, by their full names
+    pieces: dict[LabelKey, Count] = {}  # of other extended resources, by their full names
 
 
 class DeviceClaim(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How a device is had by dynamic resource allocation (DRA): by a claim, and not by counting."""
 
-    driver: str  # whose attributes and capacity a selector compares, such as gpu.nvidia.com
-    device_class: str  # the DeviceClass that a claim names
-    product: str = ""  # attribute productName, letter by letter; "" = the driver tells none
+    driver: ObjectName  # whose attributes and capacity a selector compares, such as gpu.nvidia.com
+    device_class: ObjectName  # the DeviceClass that a claim names
+    product: ObjectName = ""  # attribute productName, letter by letter; "" = none
     divisible: bool = False
     # Several claims may have it, each as much of its memory as it asks for; nobody holds them to
     # that but the scheduler, which counts.
@@ -57,16 +72,16 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
     the inventory charges it to the last GPUs of the node. Each maker's GPUs are numbered by
     themselves: NVIDIA's from 0, AMD's from 64, others' behind them."""
 
-    index: int
-    uuid: str
-    model: str
-    memory_mib: int
+    index: Index
+    uuid: ObjectName
+    model: ModelName
+    memory_mib: Count
     healthy: bool = True  # False: not offered to new pods
     foreign_milli: Milli = 0  # held by pods that are not ours
     withheld_milli: Milli = 0  # that no pod can have: what MIG leaves uncut, what keeps parts apart
     nvlink_domain: Count | None = None  # GPUs of one number are linked by NVLink; None = not told
     numa_node: Count | None = None  # None = not told
-    resource: str = ""  # as which pods ask for it whole, such as amd.com/gpu; "" = nvidia.com/gpu
+    resource: ObjectName = ""  # by which pods ask for it whole; "" = nvidia.com/gpu
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
     parts_only: bool = False  # True: handed out as replicas or slices, never as a whole GPU
 
@@ -74,33 +89,33 @@ class GpuDevice(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaul
 class PodUse(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One pod of ours that holds resources on a node, as the node sees it."""
 
-    tenant: str
-    workload: str
-    attempt: int
-    pod: str  # "<pod set>-<index>", unique within the attempt
+    tenant: ObjectName
+    workload: ObjectName
+    attempt: Attempt
+    pod: ObjectName  # "<pod set>-<index>", unique within the attempt
     cpu_milli: Milli = 0
     memory_mib: Count = 0
     gpu_milli: Milli = 0  # of each GPU named below
-    gpus: tuple[int, ...] = ()  # indices
+    gpus: tuple[Index, ...] = ()  # indices
     tpus: Count = 0
-    pieces: dict[str, Count] = {}  # of other extended resources, by their full names
+    pieces: dict[LabelKey, Count] = {}  # of other extended resources, by their full names
 
 
 class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A part of a GPU that a node offers as an extended resource: one pod takes one."""
 
-    resource: str  # such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
+    resource: ObjectName  # such as nvidia.com/gpu.shared or nvidia.com/mig-1g.10gb
     milli: Milli  # of a GPU's compute
     memory_mib: Count = 0  # 0 = not limited; kai: what there is of a whole GPU, 0 = not told
     count: Count = 0  # on the node, free or not
     kind: Literal["shared", "mig", "hami", "kai"] = "shared"
-    profile: str = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
+    profile: ObjectName = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
     isolation: Literal["", "hardware", "memory", "none"] = ""
     # How hard its limit is: see PodSet.isolation. "" = as its kind is: mig's hardware, hami's
     # memory, the others' none.
     claim: DeviceClaim | None = None  # how it is claimed, where no resource counts it
     parts: Count = 0  # into which a GPU is split at most, where any size is had; 0 = no matter
-    gpus: tuple[int, ...] = ()  # indices of the GPUs that it is a part of; empty = all of the node
+    gpus: tuple[Index, ...] = ()  # indices of the GPUs that it is a part of; empty = all
 
 
 class NodeReport(
@@ -114,13 +129,13 @@ class NodeReport(
     there: it serves scores, people and the audit, and frees nothing.
     """
 
-    cluster: str
-    node: str
+    cluster: ObjectName
+    node: ObjectName
     stamp: Stamp
-    observed_at_s: float  # the reporter's own clock, for people
+    observed_at_s: Moment  # the reporter's own clock, for people
     ready: bool = True
     schedulable: bool = True  # False: cordoned in Kubernetes
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     taints: tuple[Taint, ...] = ()
     allocatable: Amounts  # gpu_milli is 1000 x the GPUs listed, healthy or not
     foreign: Amounts = Amounts()  # what pods that are not ours request
@@ -128,7 +143,7 @@ class NodeReport(
     pods: tuple[PodUse, ...] = ()
     fractions: bool = True  # False: its GPUs are handed out whole only
     shares: tuple[Share, ...] = ()  # how a part of a GPU is asked for; empty = in any milli
-    problems: tuple[str, ...] = ()  # what contradicts itself or cannot be read of it, for operators
+    problems: tuple[Text, ...] = ()  # contradictions and what cannot be read, for operators
 
 
 class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.node_gone.v1"):
@@ -137,19 +152,19 @@ class NodeGone(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fleet.n
     Subject: ``berth.fleet.<cluster>.node.<node>``
     """
 
-    cluster: str
-    node: str
+    cluster: ObjectName
+    node: ObjectName
     stamp: Stamp
-    observed_at_s: float
+    observed_at_s: Moment
 
 
 class UnlistedKind(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Objects that the reporter cannot read although the API server answers it: what the fleet
     knows of them is as of ``since_s``, or nothing."""
 
-    kind: str  # such as resourceslices.resource.k8s.io
-    why: str  # the API server's words
-    since_s: float  # the reporter's own clock, for people
+    kind: ObjectName  # such as resourceslices.resource.k8s.io
+    why: Text  # the API server's words
+    since_s: Moment  # the reporter's own clock, for people
 
 
 class ClusterProfile(
@@ -160,21 +175,21 @@ class ClusterProfile(
     Subject: ``berth.fleet.<cluster>.profile``
     """
 
-    cluster: str
+    cluster: ObjectName
     stamp: Stamp
-    observed_at_s: float
-    labels: dict[str, str] = {}
+    observed_at_s: Moment
+    labels: Labels = {}
     taints: tuple[Taint, ...] = ()
-    properties: dict[str, str] = {}  # as in ClusterProfile and ClusterClaim
+    properties: dict[Text, Text] = {}  # as in ClusterProfile and ClusterClaim
     nodes: Count = 0
-    gpus: dict[str, Count] = {}  # model -> devices
-    job_kinds: tuple[str, ...] | None = None
+    gpus: dict[ModelName, Count] = {}  # model -> devices
+    job_kinds: Names | None = None
     # Job objects that can be made: Job, JobSet, RayJob, VolcanoJob; None = any.
-    counted_as: dict[str, str] = {}
+    counted_as: dict[ObjectName, ObjectName] = {}
     # What pods ask for -> the resource that its Kueue counts it as, where that is another. Claimed
     # devices of a DeviceClass are deviceclass.resource.kubernetes.io/CLASS.
-    uid: str = ""  # of the API server's namespace kube-system; "" = not known, or no Kubernetes
-    uid_since_s: float = 0.0
+    uid: ObjectName = ""  # of namespace kube-system; "" = not known, or no Kubernetes
+    uid_since_s: Moment = 0.0
     # When the door first stored this uid of this cluster, by the server's clock: agents cannot set
     # it. Of several clusters with one uid the earliest counts; the others take no jobs.
     unlisted: tuple[UnlistedKind, ...] = ()  # by kind
@@ -185,8 +200,8 @@ class HubRoom(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 
     allocatable: Amounts
     available: Amounts  # of that, what no pod asks for
-    observed_at_s: float  # by the cluster's own clock
-    interval_s: float  # when to expect the next
+    observed_at_s: Moment  # by the cluster's own clock
+    interval_s: Interval  # when to expect the next
 
 
 class Membership(
@@ -205,15 +220,15 @@ class Membership(
     label, the hub's counts; taints of both count.
     """
 
-    cluster: str
+    cluster: ObjectName
     stamp: Stamp
-    observed_at_s: float
-    labels: dict[str, str] = {}
+    observed_at_s: Moment
+    labels: Labels = {}
     taints: tuple[Taint, ...] = ()
-    properties: dict[str, str] = {}
+    properties: dict[Text, Text] = {}
     # Of ClusterProfile and MemberCluster, and claims of ManagedCluster.
     healthy: bool | None = None  # None = the hub does not say
-    reason: str = ""  # why it is not healthy
+    reason: Text = ""  # why it is not healthy
     sources: tuple[str, ...] = ()  # kinds of the objects that this is made of
     gone: bool = False  # the hub no longer knows it
     room: HubRoom | None = None  # None = the hub measures none
@@ -222,19 +237,19 @@ class Membership(
 class QuotaAmount(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """One resource of one flavor; CPU in milli, memory in MiB, all else in pieces."""
 
-    nominal: Count
-    used: Count = 0
-    borrowing_limit: Count | None = None  # None = all of the cohort's
-    lending_limit: Count | None = None  # None = all of it may be lent to the cohort
+    nominal: Quota
+    used: Quota = 0
+    borrowing_limit: Quota | None = None  # None = all of the cohort's
+    lending_limit: Quota | None = None  # None = all of it may be lent to the cohort
 
 
 class FlavorQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a Kueue ClusterQueue or Cohort has of one ResourceFlavor. Flavors of the same resources
     are a resource group, and Kueue tries them in the order of the report."""
 
-    flavor: str
-    node_labels: dict[str, str] = {}
-    resources: dict[str, QuotaAmount] = {}
+    flavor: ObjectName
+    node_labels: Labels = {}
+    resources: dict[LabelKey, QuotaAmount] = {}
     taints: tuple[Taint, ...] = ()  # of its nodes, that pods have to tolerate by themselves
 
 
@@ -242,19 +257,19 @@ class CohortQuota(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     """A Kueue Cohort: what it has beside its queues'. What child cohorts without any queue lend it
     counts as its own, since nobody else tells of them."""
 
-    cohort: str
-    parent: str = ""
+    cohort: ObjectName
+    parent: ObjectName = ""
     flavors: tuple[FlavorQuota, ...] = ()
 
 
 class LocalQueueReport(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A LocalQueue that leads to the ClusterQueue."""
 
-    namespace: str
-    name: str
+    namespace: ObjectName
+    name: ObjectName
     active: bool = True
-    reason: str = ""
-    stopped: str = ""  # Hold or HoldAndDrain, its own or its ClusterQueue's is told by that
+    reason: Text = ""
+    stopped: ObjectName = ""  # Hold or HoldAndDrain, its own or its ClusterQueue's is told by that
 
 
 class QueueReport(
@@ -265,15 +280,15 @@ class QueueReport(
     Subject: ``berth.fleet.<cluster>.queue.<cluster queue>``
     """
 
-    cluster: str
-    queue: str
+    cluster: ObjectName
+    queue: ObjectName
     stamp: Stamp
-    observed_at_s: float
+    observed_at_s: Moment
     active: bool = True
-    reason: str = ""  # why it is not active
+    reason: Text = ""  # why it is not active
     stopped: bool = False  # Hold or HoldAndDrain
-    stop_policy: str = ""  # which of them; "" = not told
-    cohort: str = ""
+    stop_policy: ObjectName = ""  # which of them; "" = not told
+    cohort: ObjectName = ""
     cohorts: tuple[CohortQuota, ...] = ()  # its cohort and those above it, if they are objects
     prefers_own: bool = False  # tries its next flavor before it borrows (whenCanBorrow)
     flavors: tuple[FlavorQuota, ...] = ()
@@ -294,26 +309,26 @@ class CopyReport(
     The hub says nothing of a copy that is not admitted; only this says why.
     """
 
-    cluster: str
-    namespace: str
-    workload: str  # the same name on hub and worker
+    cluster: ObjectName
+    namespace: ObjectName
+    workload: ObjectName  # the same name on hub and worker
     stamp: Stamp
-    observed_at_s: float
-    origin: str = ""  # label kueue.x-k8s.io/multikueue-origin
+    observed_at_s: Moment
+    origin: ObjectName = ""  # label kueue.x-k8s.io/multikueue-origin
     quota_reserved: bool = False
     admitted: bool = False
     evicted: bool = False
     finished: bool = False
-    message: str = ""  # of the condition that says most
+    message: Text = ""  # of the condition that says most
     gone: bool = False  # it was removed
     looked_at: bool = True  # by the cluster's Kueue, which has said something of it
     unscheduled: Count = 0  # pods of its job for which the cluster's scheduler finds no node
-    scheduler: str = ""  # its words for one of them
-    reason: str = ""  # Kueue's for having no quota; which there are differs by its version
-    flavors: tuple[dict[str, str], ...] = ()  # of each pod set: resource -> flavor that it has
+    scheduler: Text = ""  # its words for one of them
+    reason: Text = ""  # Kueue's for having no quota; which there are differs by its version
+    flavors: tuple[dict[LabelKey, ObjectName], ...] = ()  # of each pod set: resource -> flavor
     # An object there that has the name of its job and is not MultiKueue's, such as
     # "Job team/train": Kueue can make no job beside it. "" = none was found.
-    blocked_by: str = ""
+    blocked_by: Text = ""
     # Jobs that have completed for copies of this name in this cluster, since its inventory started.
     # More than 1: the hub did not read the end of one, and began it again.
     succeeded: Count = 0
@@ -335,10 +350,10 @@ class ClusterAlive(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag="fle
     Subject: ``berth.fleet.<cluster>.alive``
     """
 
-    cluster: str
+    cluster: ObjectName
     stamp: Stamp
-    observed_at_s: float
-    interval_s: float  # when to expect the next one
+    observed_at_s: Moment
+    interval_s: Interval  # when to expect the next one
 
 
 class ResourceScore(msgspec.Struct, frozen=True, gc=False, kw_only=True):

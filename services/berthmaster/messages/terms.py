@@ -10,6 +10,19 @@ Name = Annotated[
 ]
 LabelText = Annotated[str, Meta(max_length=316)]
 
+# Bounds of what agents of worker clusters report. Each leaves room beyond what any machine has, and
+# keeps sums over a fleet below 2**63, since readers add the numbers up in arrays.
+Number = Annotated[int, Meta(ge=0, le=1 << 62)]  # an epoch or a counter
+Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since 1970
+Interval = Annotated[float, Meta(ge=0, le=86_400)]  # seconds between two messages
+Amount = Annotated[int, Meta(ge=0, le=1 << 46)]  # of a node, a job or a cluster: MiB, milli, pieces
+Index = Annotated[int, Meta(ge=0, le=1 << 20)]  # of a device on its node
+Attempt = Annotated[int, Meta(ge=0, le=1 << 31)]
+Text = Annotated[str, Meta(max_length=32_768)]  # words for people, as of a Kubernetes condition
+LabelKey = Annotated[str, Meta(max_length=317)]  # also a resource's name
+ObjectName = Annotated[str, Meta(max_length=512)]  # a Kubernetes name is at most 253
+ModelName = Annotated[str, Meta(max_length=128, pattern=r"^[-A-Za-z0-9 ._+/:()@=,#]*$(?!\n)")]
+
 
 class Toleration(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Lets pods onto nodes and clusters with a matching taint; an empty key matches every taint."""

@@ -16,6 +16,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.heard_figures import HeardFigures
+from berthmaster.bus.joining import Heard
 from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.one_at_a_time import OneAtATime
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
@@ -56,14 +57,14 @@ BATCH_HEADROOM: Final = 1000  # a decision stands at most so far before its even
 
 
 class Questions:
-    """The endpoints of one replica. It reads by the first connection and is asked by the other;
+    """The endpoints of one replica. It reads by the first connection and is asked by the others;
     ``ready`` says whether the core has caught up."""
 
     def __init__(
-        self, conn: Connection, asked_by: Connection, core: Resolver, ready: Callable[[], bool]
+        self, conn: Connection, heard_by: Heard, core: Resolver, ready: Callable[[], bool]
     ) -> None:
         self._conn = conn
-        self._asked_by = asked_by
+        self._heard_by = heard_by
         self._core = core
         self._ready = ready
         self._heard = HeardFigures(conn.now)
@@ -72,9 +73,9 @@ class Questions:
 
     async def serve(self) -> Endpoints:
         """Start answering."""
-        await self._heard.listen(self._conn)
+        await self._heard.listen(self._heard_by.observed)
         return await serve(
-            self._asked_by,
+            self._heard_by.general,
             "berth-resolver",
             {
                 "why": Endpoint(subjects.api_of_all_tenants("why"), self._answer_why, PORTION // 2),

@@ -277,7 +277,7 @@ class Shell:
         context.spawn(self._tell_quality(), name="quality")
         deciding = context.spawn(self._decide_for_ever(), name="decide")
         questions = Questions(
-            self._conn, self._heard_by.general, self.core, lambda: all(self._caught_up.values())
+            self._conn, self._heard_by, self.core, lambda: all(self._caught_up.values())
         )
         endpoints = await questions.serve()
         await context.stopping.wait()

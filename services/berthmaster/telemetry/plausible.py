@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from berthmaster.messages.telemetry import GpuReading
+from berthmaster.messages.telemetry import MAX_MODEL_CHARS, GpuReading
 
 
 class Bounds(NamedTuple):
@@ -65,6 +65,8 @@ def plausible(reading: GpuReading) -> tuple[GpuReading, list[str]]:
         refused.setdefault("memory_used_mib", used)
     named = [f"{name} of GPU {reading.index} is {value:g}" for name, value in refused.items()]
     changed: dict[str, Any] = dict.fromkeys(refused)
+    if len(reading.model) > MAX_MODEL_CHARS:
+        changed["model"] = reading.model[:MAX_MODEL_CHARS]
     for kind in ("mig", "processes", "pods"):
         parts = getattr(reading, kind)
         if not parts:

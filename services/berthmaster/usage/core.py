@@ -35,6 +35,7 @@ from berthmaster.usage.trends import Collector
 
 MAX_PARTS: Final = 1_000  # stories of which a part is missing; beyond it the oldest is given up
 MAX_USES: Final = 500_000  # attempts of which something was measured
+MAX_SUM: Final = 1 << 62  # of an attempt; the store takes integers of 64 bits
 LONGEST_WINDOW_S: Final = 600.0  # of one message about a job; a longer one is nobody's measuring
 _ENDINGS: Final = (Succeeded, Failed, Cancelled)
 
@@ -203,15 +204,18 @@ class Usage:
         if not known or not told or not 0 < figures.window_s <= LONGEST_WINDOW_S:
             return
         name = key(figures.tenant, figures.id)
+        if figures.ended and name not in self._open:
+            return  # the job's sums went to the store with its end, so nobody would take this
         if name not in self._uses and len(self._uses) >= MAX_USES:
             return
         known_uses = self._uses.setdefault(name, {})
         before = known_uses.get(figures.attempt, Use())
         window_ms = figures.window_s * 1000
         percent = min(100.0, use.utilization_percent or 0.0)
+        gpus = max(use.gpus, use.measured)
         known_uses[figures.attempt] = Use(
-            before.measured_ms + round(window_ms * use.measured / max(use.gpus, use.measured)),
-            before.used_gpu_us + round(window_ms * use.measured * 10 * percent),
+            min(MAX_SUM, before.measured_ms + round(window_ms * use.measured / gpus)),
+            min(MAX_SUM, before.used_gpu_us + round(window_ms * use.measured * 10 * percent)),
         )
         self._fresh.add((figures.tenant, figures.id, figures.attempt))
 

@@ -89,7 +89,7 @@ class Shell:
         ctx.spawn(self._notify(), name="webhooks")
         ctx.spawn(self._keep_house(), name="files and figures")
         await conn.subscribe("berth.quality.*", self._on_quality)
-        await conn.subscribe(subjects.job_figures_of(), self._on_figures)
+        await self._heard_by.observed.observe(subjects.job_figures_of(), self._on_figures)
         answers = Answers(
             conn,
             self._heard_by.general,

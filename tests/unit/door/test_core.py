@@ -1,20 +1,24 @@
 """What the door answers: pages, cursors, resets, and facts that it takes or not."""
 
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
 
 from berthmaster.bus import subjects
+from berthmaster.door import core as core_module
 from berthmaster.door.bounds import Limits
-from berthmaster.door.core import Door, decoded
+from berthmaster.door.core import FIGURES_BURST_S, Door, decoded, reported
 from berthmaster.door.settings import DoorSettings
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
     FactsReply,
     FactsRequest,
+    PodLogEnd,
     ReportedFact,
+    ReportOutcome,
     StoryRequest,
     TakeReply,
     TakeRequest,
@@ -30,7 +34,9 @@ from berthmaster.messages.fleet import (
     NodeReport,
     Stamp,
 )
-from tests.unit.door.test_log_view import RED, Log, claimed
+from berthmaster.messages.telemetry import JobFigures
+from berthmaster.messages.workload import Evicted
+from tests.unit.door.test_log_view import RED, Log, claimed, head, succeeded
 
 LIMITS = Limits(
     max_facts=3,
@@ -238,14 +244,38 @@ def test_the_settings_are_those_limits() -> None:
 def test_telemetry_is_passed_on_under_its_own_cluster_and_node_at_a_bounded_rate() -> None:
     core = door()
     good = b'{"type":"telemetry.node.v1","cluster":"red","node":"n 1","new":[]}'
-    assert core.telemetry(RED, good, 0.0) == "berth.telemetry.red.n=201"
-    assert core.telemetry("blue", good, 0.0) == ""
-    assert core.telemetry(RED, b"{", 0.0) == ""
-    assert core.telemetry(RED, b'{"cluster":"red","node":""}', 0.0) == ""
-    assert core.telemetry(RED, good + b" " * 70_000, 0.0) == ""
-    assert core.telemetry(RED, good, 0.0) != ""
-    assert core.telemetry(RED, good, 0.0) == ""  # two a second
-    assert core.telemetry(RED, good, 1.0) != ""
+    now_s = itertools.count(0.0, 10.0)
+    assert core.telemetry(RED, good, next(now_s)) == "berth.telemetry.red.n=201"
+    for wrong in (
+        good.replace(b"red", b"blue"),
+        b"{",
+        b'{"cluster":"red","node":""}',
+        good + b" " * 70_000,
+        good.replace(b"[]", b'[],"epoch":%d' % (1 << 70)),
+        good.replace(b"[]", b'[],"counter":-1'),
+        good.replace(b"[]", b'[],"interval_s":1e300'),
+    ):
+        assert core.telemetry(RED, wrong, next(now_s)) == "", wrong[:80]
+    at_s = next(now_s)
+    assert core.telemetry(RED, good, at_s) != ""
+    assert core.telemetry(RED, good, at_s) != ""
+    assert core.telemetry(RED, good, at_s) == ""  # two a second
+    assert core.telemetry(RED, good, at_s + 1) != ""
+
+
+def evicted(after: int, cluster: str = RED, attempt: int = 1) -> Evicted:
+    fields = head(after, by=f"executor/{cluster}", cluster=cluster, attempt=attempt)
+    return Evicted(**fields, reason="node lost")
+
+
+def figures(
+    cluster: str = RED, id: str = "train", *, attempt: int = 1, ended: bool = False, **more: Any
+) -> bytes:
+    whose: dict[str, Any] = {"tenant": "acme", "id": id, "attempt": attempt} if id else {}
+    told = JobFigures(
+        cluster=cluster, epoch=1, counter=1, observed_at_s=1.0, ended=ended, **whose, **more
+    )
+    return encode(told)
 
 
 def test_figures_are_passed_on_for_jobs_that_are_in_the_cluster_and_for_those_of_nobody() -> None:
@@ -253,18 +283,136 @@ def test_figures_are_passed_on_for_jobs_that_are_in_the_cluster_and_for_those_of
     log.place(RED)
     core = Door(Limits())
     core.log = log.view
-    ours = b'{"cluster":"red","tenant":"acme","id":"train","name":"train-1"}'
-    assert core.figures(RED, ours, 0.0) == "berth.figures.acme.red.train"
-    others = b'{"cluster":"red","namespace":"ml","kind":"PyTorchJob","name":"bert"}'
+    assert core.figures(RED, figures(), 0.0) == "berth.figures.acme.red.train"
+    others = figures(id="", namespace="ml", kind="PyTorchJob", name="bert")
     assert core.figures(RED, others, 0.0) == "berth.figures.-.red.ml=2FPyTorchJob=2Fbert"
-    # Another cluster's word, a job that is not there, what cannot be read, what is too large.
-    assert core.figures("blue", ours, 0.0) == ""
-    elsewhere = ours.replace(b'"id":"train"', b'"id":"other"')
-    assert core.figures(RED, elsewhere, 0.0) == ""
-    assert core.figures(RED, elsewhere[:-1] + b',"ended":true}', 0.0) != ""  # until just now
-    assert core.figures(RED, b'{"cluster":"red","tenant":"acme"}', 0.0) == ""
-    assert core.figures(RED, b"[", 0.0) == ""
-    assert core.figures(RED, ours + b" " * 70_000, 0.0) == ""
+    for wrong in (
+        figures("blue"),
+        figures(id="other"),
+        figures(id="other", ended=True),
+        figures(attempt=2),
+        figures(attempt=0, ended=True),
+        b'{"type":"telemetry.job.v1","cluster":"red","tenant":"acme"}',
+        b"[",
+        figures() + b" " * 30_000,
+        figures().replace(b'"epoch":1', b'"epoch":%d' % (1 << 70)),
+        figures().replace(b'"epoch":1', b'"epoch":1,"window_s":1e300'),
+        figures().replace(b'"epoch":1', b'"epoch":1,"use":{"measured":%d}' % (1 << 70)),
+    ):
+        assert core.figures(RED, wrong, 0.0) == "", wrong[:200]
+    assert core.figures("blue", figures("blue"), 0.0) == ""
+    assert core.figures("blue", figures("blue", ended=True), 0.0) == ""
+
+
+def test_figures_of_job_that_left_are_its_last_message() -> None:
+    log = Log()
+    log.place(RED)
+    log.store(claimed(log.last))
+    log.store(evicted(log.last))
+    core = Door(Limits())
+    core.log = log.view
+    assert core.figures(RED, figures(), 0.0) == ""
+    assert core.figures(RED, figures(ended=True), 0.0) != ""
+    log.place("blue", attempt=2)
+    assert core.figures(RED, figures(ended=True), 0.0) != ""
+    assert core.figures(RED, figures(attempt=2, ended=True), 0.0) == ""
+    assert core.figures("blue", figures("blue", attempt=2), 0.0) != ""
+    assert core.figures("blue", figures("blue", attempt=1, ended=True), 0.0) == ""
+    log.store(claimed(log.last, "blue", attempt=2))
+    log.store(succeeded(log.last, "blue", attempt=2))
+    assert core.figures("blue", figures("blue", attempt=2, ended=True), 0.0) != ""
+    assert core.figures("blue", figures("blue", attempt=2), 0.0) == ""
+    assert core.figures(RED, figures(attempt=2, ended=True), 0.0) == ""
+
+
+def test_log_end_is_kept_for_the_attempt_of_its_cluster() -> None:
+    log = Log()
+    log.place(RED)
+    core = Door(Limits())
+    core.log = log.view
+
+    def may_keep(cluster: str, id: str = "train", attempt: int = 1) -> bool:
+        return core.may_keep_end(cluster, PodLogEnd(tenant="acme", id=id, attempt=attempt))
+
+    assert may_keep(RED)
+    assert not may_keep("blue")
+    assert not may_keep(RED, attempt=2)
+    assert not may_keep(RED, "other")
+    log.store(claimed(log.last))
+    log.store(succeeded(log.last))
+    assert may_keep(RED)
+    assert not may_keep("blue")
+
+
+def test_tombstone_tells_which_cluster_had_the_job() -> None:
+    log = Log()
+    log.last = 7
+    log.store(succeeded(7))
+    assert log.view.had(RED, "acme/train", 1)
+    assert not log.view.had("blue", "acme/train", 1)
+    assert not log.view.has(RED, "acme/train", 1)
+
+
+def test_bytes_of_one_cluster_are_rated_before_they_are_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    class Counting:
+        def decode(self, data: bytes) -> object:
+            read.append(len(data))
+            raise msgspec.DecodeError
+
+    for name in ("JOB_FIGURES", "_HEAD", "_READER"):
+        monkeypatch.setattr(core_module, name, Counting())
+    for passes, rate in (
+        (Door.figures, "figures_bytes_per_s"),
+        (Door.telemetry, "telemetry_bytes_per_s"),
+        (Door.log_chunk, "logs_bytes_per_s"),
+    ):
+        core = Door(Limits()._replace(**{rate: 10_000}))
+        read.clear()
+        for _ in range(1000):
+            assert passes(core, RED, b"x" * 5000, 0.0) == ""
+        assert sum(read) <= FIGURES_BURST_S * 10_000, rate
+        read.clear()
+        passes(core, "blue", b"x" * 5000, 0.0)
+        assert read == [5000], rate
+
+
+def test_requests_of_one_cluster_are_rated_by_their_bytes() -> None:
+    core = Door(Limits()._replace(requests_bytes_per_s=1000, requests_burst_bytes=3000))
+    assert [core.may_ask(RED, 1000, 0.0) for _ in range(4)] == [True, True, True, False]
+    assert core.may_ask("blue", 1000, 0.0)
+    assert core.may_ask(RED, 1000, 1.0)
+
+
+def test_fact_beyond_bounds_is_refused_alone() -> None:
+    good = encode(ReportedFact(fact=report()))
+    odd = {
+        "stamp.epoch": good.replace(b'"epoch":7', b'"epoch":%d' % (1 << 70)),
+        "observed_at_s": good.replace(b'"observed_at_s":0.0', b'"observed_at_s":1e300'),
+        "gpus[0].model": good.replace(
+            b'"allocatable"',
+            b'"gpus":[{"index":0,"uuid":"","model":"<b>H100</b>","memory_mib":1}],"allocatable"',
+        ),
+        "gpus[0].model ": good.replace(
+            b'"allocatable"',
+            b'"gpus":[{"index":0,"uuid":"","model":"%s","memory_mib":1}],"allocatable"'
+            % (b"H" * 500),
+        ),
+        "allocatable.cpu_milli": good.replace(b'"cpu_milli":1000', b'"cpu_milli":%d' % (1 << 62)),
+    }
+    body = b'{"facts":[' + b",".join([good, *odd.values()]) + b"]}"
+    found = reported(body)
+    assert not isinstance(found, Refusal)
+    assert found[0] == ReportedFact(fact=report())
+    for field, outcome in zip(odd, found[1:], strict=True):
+        assert isinstance(outcome, ReportOutcome)
+        assert outcome.result == "forbidden"
+        assert outcome.why.startswith(f"fact.{field.strip()} is "), outcome.why
+    assert isinstance(reported(b'{"facts":[]}'), Refusal)
+    assert isinstance(reported(b'{"facts":['), Refusal)
 
 
 def test_dead_letters_are_rated() -> None:

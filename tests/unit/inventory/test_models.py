@@ -34,3 +34,5 @@ def test_a_drivers_name_becomes_the_label_that_discovery_would_make_of_it() -> N
     assert named("NVIDIA A100-SXM4-80GB") == "NVIDIA-A100-SXM4-80GB"
     assert named("Tesla  T4") == "Tesla-T4"
     assert named("") == "unknown"
+    assert named("<b>H100</b>\u202e") == "bH100/b"  # as every reader of facts takes it
+    assert len(named("H" * 500)) == 63

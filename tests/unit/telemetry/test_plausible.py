@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.messages.telemetry import GpuPodUse, GpuProcess, GpuReading, MigInstance
+from berthmaster.messages.telemetry import (
+    MAX_MODEL_CHARS,
+    GpuPodUse,
+    GpuProcess,
+    GpuReading,
+    MigInstance,
+)
 from berthmaster.telemetry.plausible import plausible
 
 RIGHT = GpuReading(
@@ -36,6 +42,11 @@ def test_what_can_be_right_stays_as_it_is() -> None:
     assert plausible(RIGHT) == (RIGHT, [])
     nothing = GpuReading(index=0, uuid="", model="")
     assert plausible(nothing) == (nothing, [])
+
+
+def test_long_model_name_is_cut_to_what_readers_take() -> None:
+    cut, _ = plausible(replace(RIGHT, model="H" * 500))
+    assert cut.model == "H" * MAX_MODEL_CHARS
 
 
 @pytest.mark.parametrize(

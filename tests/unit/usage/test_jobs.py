@@ -155,6 +155,24 @@ def test_no_more_is_used_than_was_held_and_odd_figures_count_for_nothing() -> No
     assert (one.measured_gpu_us, one.used_gpu_us) == (200 * 10**6, 200 * 10**6)
 
 
+def test_last_figures_of_job_that_ended_are_kept_nowhere() -> None:
+    found = usage()
+    busy = GpuUse(gpus=2, measured=2, utilization_percent=100.0)
+    tell(found, Story("a").ran(0, 100))
+    found.on_figures(msgspec.structs.replace(figures(busy, 1), ended=True))
+    assert (found.take_uses(1.0), found._uses) == ([], {})
+
+
+def test_sums_of_figures_fit_into_the_store() -> None:
+    found = usage()
+    absurd = GpuUse(gpus=1 << 20, measured=1 << 20, utilization_percent=100.0)
+    for counter in range(20_000):
+        told = msgspec.structs.replace(figures(absurd, counter), window_s=600.0)
+        found.on_figures(told)
+    [one] = found.take_uses(1.0)
+    assert max(one.use) < 1 << 63
+
+
 def figures(told: GpuUse, counter: int) -> JobFigures:
     return JobFigures(
         cluster="c1", tenant="acme", id="a", attempt=1, epoch=1, counter=counter, observed_at_s=0.0,

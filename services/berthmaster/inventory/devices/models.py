@@ -21,6 +21,8 @@ from berthmaster.accelerators.labels import (
 
 _MEMORY: Final = re.compile(r"(?<![0-9])([0-9]{1,3})GB")
 
+_NO_LABEL: Final = re.compile(r"[^-A-Za-z0-9_.+/:()@=,#]")
+
 UNKNOWN: Final = "unknown"
 
 
@@ -45,5 +47,7 @@ def _board(labels: Mapping[str, str], *, amd: bool) -> Board | None:
 
 
 def named(product: str) -> str:
-    """A device's own name for its model ("NVIDIA A100-SXM4-40GB") as discovery would label it."""
-    return without_handing_out("-".join(product.split())) or UNKNOWN
+    """A device's own name for its model ("NVIDIA A100-SXM4-40GB") as discovery would label it, of
+    at most 63 characters."""
+    plain = _NO_LABEL.sub("", "-".join(product.split()))[:63]
+    return without_handing_out(plain) or UNKNOWN
