@@ -51,6 +51,8 @@ class Door:
 
     cluster = "berlin"
 
+    seen = 0
+
     def __init__(self, **works: HubWork) -> None:
         self.works = works  # by the Kueue Workload's name, or the Job's
         self.asked: list[HubPods] = []
