@@ -5,6 +5,7 @@ at one moment is read from what the resolver knows. A wait ends with a workload'
 what comes after is its cluster's.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -179,7 +180,11 @@ def fairness(know: Knowledge, demand: Mapping[str, int]) -> float:
 
 
 def jain(values: Iterable[float]) -> float:
-    """1 = all alike; 1/n = one has all."""
+    """Return Jain's index of fairness, (sum x)^2 / (n sum x^2), of amounts of at least 0: 1 where
+    all are alike, 1/n where one has all, 1 where there is nothing."""
     taken = list(values)
-    squares = sum(value * value for value in taken)
-    return sum(taken) ** 2 / (len(taken) * squares) if squares > 0 else 1.0
+    most = max(taken, default=0.0)
+    if most <= 0:
+        return 1.0
+    shares = [value / most for value in taken]  # squares of tiny amounts would be 0
+    return math.fsum(shares) ** 2 / (len(shares) * math.fsum(share * share for share in shares))

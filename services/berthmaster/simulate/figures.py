@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from berthmaster.resolver.quality import jain
 from berthmaster.simulate.model import Run, Span
 
 CURVE_POINTS = 200
@@ -60,14 +61,6 @@ def times(values: Sequence[float]) -> Times:
         p99_s=percentile(values, 99),
         longest_s=max(values),
     )
-
-
-def jain(values: Sequence[float]) -> float:
-    """Jain's index of fairness: (sum x)^2 / (n sum x^2)."""
-    squares = math.fsum(value * value for value in values)
-    if not squares:
-        return 1.0
-    return math.fsum(values) ** 2 / (len(values) * squares)
 
 
 def averaged(pairs: Iterable[tuple[float, float]]) -> float:

@@ -173,4 +173,6 @@ def test_a_thousand_queues_do_not_become_a_thousand_series(monkeypatch: pytest.M
 def test_jain_is_between_an_nth_and_one(values: list[float]) -> None:
     assert jain([3.0] * 5) == pytest.approx(1.0)
     assert jain([7.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+    assert jain([0.0, 0.0]) == 1
+    assert jain([1.7e-161, 1.7e-161]) == pytest.approx(1.0)
     assert 1 / max(1, len(values)) - 1e-9 <= jain(values) <= 1 + 1e-9

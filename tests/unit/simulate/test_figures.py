@@ -4,7 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from berthmaster.simulate.figures import Times, averaged, curve, jain, percentile, summarize
+from berthmaster.resolver.quality import jain
+from berthmaster.simulate.figures import Times, averaged, curve, percentile, summarize
 from berthmaster.simulate.model import JobOutcome, Run, Span, told
 from berthmaster.simulate.plot import draw, span_text
 from tests.unit.simulate.lists import job, run
@@ -18,12 +19,6 @@ def test_percentiles_are_nearest_ranks() -> None:
         100,
     )
     assert percentile([7.0], 1) == 7
-
-
-def test_jains_index_is_one_for_equals_and_one_nth_for_a_single_bearer() -> None:
-    assert jain([3, 3, 3]) == pytest.approx(1)
-    assert jain([5, 0, 0, 0]) == pytest.approx(0.25)
-    assert jain([0, 0]) == 1
 
 
 def test_a_runs_figures_by_hand() -> None:
