@@ -182,6 +182,15 @@ def bind(api: Api, namespace: str = SYSTEM) -> None:
         api.apply(document)
 
 
+def may_look_at(api: Api, secret: str) -> None:
+    """Add a Secret to those that the Role names, as an operator does for a new cluster."""
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{SYSTEM}/roles/{USER}"
+    rules = api.get(path)["rules"]
+    [about_secrets] = [rule for rule in rules if rule["resources"] == ["secrets"]]
+    about_secrets["resourceNames"].append(secret)
+    api.merge(path, {"rules": rules})
+
+
 def our_check(name: str, parameters: dict[str, str] | None) -> dict[str, Any]:
     """An AdmissionCheck of our controller."""
     made = builders.own_check(name, CONTROLLER)

@@ -13,6 +13,7 @@ from tests.cluster.admitting import (
     Ocm,
     bind,
     by_placement,
+    may_look_at,
     our_check,
 )
 from tests.cluster.multikueue_bus import Bus
@@ -217,6 +218,7 @@ def test_a_cluster_whose_secret_is_there_gets_its_multikueuecluster(stage: Stage
     meta = {"name": f"multikueue-{name}", "namespace": SYSTEM}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta}
     api.apply({**secret, "stringData": {"kubeconfig": "hush"}})
+    may_look_at(api, meta["name"])
     try:
         check = stage.check("from-secret", by_placement(ocm.place("from-secret", [name])))
         stage.told(check, "True", "Active", name)

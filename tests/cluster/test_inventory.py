@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from berthmaster.messages.fleet import (
 from tests.bus.shells import in_loop
 from tests.cluster.claiming import A100, API, DRIVER, gpu, offered
 from tests.cluster.inventorying import CLUSTER, Told, bus, inventory
-from tests.controlplane.api import documents
+from tests.controlplane.api import ApiError, documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes, kueue_crds
@@ -384,7 +384,7 @@ def removed(plane: Plane, name: str, documents_: list[dict[str, Any]]) -> Iterat
     try:
         yield
     finally:
-        if plane.api.find(path) is not None:
+        with suppress(ApiError):  # it is gone, or goes at this moment
             # A dead webhook would keep the API server from deleting the objects of the kind.
             plane.api.merge(path, {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
             plane.api.delete(path)
