@@ -34,21 +34,17 @@ class _Table:
     def __init__(self) -> None:
         self.messages: OrderedDict[_Job, _Message] = OrderedDict()
         self.size = 0
-        self.heard_s = 0.0
 
     def put(self, job: _Job, message: _Message) -> bool:
         """Keep the newest message about a job; return whether the job is new here."""
         before = self.messages.pop(job, None)
         self.messages[job] = message
-        self.heard_s = message.heard_s
         self.size += len(message.data) - (len(before.data) if before is not None else -BESIDE)
         return before is None
 
-    def drop_oldest(self) -> _Job:
-        """Forget the oldest message; return its job."""
-        job, message = self.messages.popitem(last=False)
-        self.size -= len(message.data) + BESIDE
-        return job
+    def drop(self, job: _Job) -> None:
+        """Forget the message about a job."""
+        self.size -= len(self.messages.pop(job).data) + BESIDE
 
     def is_over(self, now_s: float) -> bool:
         """Return whether there is too much, or the oldest message is too old."""
@@ -94,19 +90,13 @@ class HeardFigures:
     def _tidy(self, cluster: str, now_s: float) -> None:
         table = self._tables[cluster]
         while table.is_over(now_s):
-            self._unlist(cluster, table.drop_oldest())
-        if not table.messages:
-            del self._tables[cluster]
+            self._forget(cluster, next(iter(table.messages)))
 
     def _forget(self, cluster: str, job: _Job) -> None:
         table = self._tables[cluster]
-        message = table.messages.pop(job)
-        table.size -= len(message.data) + BESIDE
-        self._unlist(cluster, job)
+        table.drop(job)
         if not table.messages:
             del self._tables[cluster]
-
-    def _unlist(self, cluster: str, job: _Job) -> None:
         known = self._clusters[job]
         known.remove(cluster)
         if not known:
