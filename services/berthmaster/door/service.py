@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+from prometheus_client import Counter
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connecting import read_creds
@@ -175,9 +176,14 @@ class Shell:
                 subjects.agent_of_all_clusters(verb), take, queue=SERVED_AS
             )
             for verb, take in {
-                "telemetry": self._pass_on,
-                "figures": self._pass_figures_on,
-                "logs": self._pass_logs_on,
+                "telemetry": self._passing(
+                    self._core.telemetry, self._figures.telemetry, self._figures.dropped
+                ),
+                "figures": self._passing(
+                    self._core.figures, self._figures.job_figures, self._figures.figures_dropped
+                ),
+                # The gateway that asked for a piece of a log asks again for one that is lost.
+                "logs": self._passing(self._core.log_chunk, None, self._figures.logs_dropped),
             }.items()
         ]
         endpoints = await serve(
@@ -695,32 +701,26 @@ class Shell:
         )
         return DeadReply(kept=kept)
 
-    # Observations. What cannot be passed on is dropped, before it is decoded where that can be.
+    # Observations
 
-    def _pass_on(self, subject: str, data: bytes) -> None:
-        """One node's telemetry."""
-        cluster = _cluster_of(subject)
-        to = self._core.telemetry(cluster, data, self._conn.now()) if cluster else ""
-        if to and self._heard_by.observed.pass_on(to, data):
-            self._figures.telemetry.inc()
-        else:
-            self._figures.dropped.inc()
+    def _passing(
+        self,
+        subject_of: Callable[[str, bytes, float], str],
+        passed: Counter | None,
+        dropped: Counter,
+    ) -> Callable[[str, bytes], None]:
+        """Return the handler of one kind of observations. ``subject_of`` says where one of them
+        goes. The others are dropped, before they are decoded where that can be."""
 
-    def _pass_figures_on(self, subject: str, data: bytes) -> None:
-        """What one job's GPUs do."""
-        cluster = _cluster_of(subject)
-        to = self._core.figures(cluster, data, self._conn.now()) if cluster else ""
-        if to and self._heard_by.observed.pass_on(to, data):
-            self._figures.job_figures.inc()
-        else:
-            self._figures.figures_dropped.inc()
+        def take(subject: str, data: bytes) -> None:
+            cluster = _cluster_of(subject)
+            to = subject_of(cluster, data, self._conn.now()) if cluster else ""
+            if not (to and self._heard_by.observed.pass_on(to, data)):
+                dropped.inc()
+            elif passed is not None:
+                passed.inc()
 
-    def _pass_logs_on(self, subject: str, data: bytes) -> None:
-        """A piece of a log, to the gateway that asked; it asks again for one that is lost."""
-        cluster = _cluster_of(subject)
-        to = self._core.log_chunk(cluster, data, self._conn.now()) if cluster else ""
-        if not (to and self._heard_by.observed.pass_on(to, data)):
-            self._figures.logs_dropped.inc()
+        return take
 
     async def _log_end(self, cluster: str, data: bytes) -> msgspec.Struct:
         if not self._core.may_log(cluster, len(data), self._conn.now()):
