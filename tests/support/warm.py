@@ -86,11 +86,6 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
-def _path() -> str:
-    """Of modules: what the tests were given first, which is compiled modules if anything."""
-    return ":".join(filter(None, (os.environ.get("PYTHONPATH"), str(SERVICES), str(ROOT))))
-
-
 class _Parent:
     """The process that forks, seen from the tests. It ends when this process does."""
 
@@ -104,7 +99,7 @@ class _Parent:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": _path()},
+                env={**os.environ, "PYTHONPATH": f"{SERVICES}:{ROOT}"},
                 start_new_session=True,  # Ctrl-C is for the tests
             )
 

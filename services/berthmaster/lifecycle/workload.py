@@ -1,7 +1,4 @@
-"""A workload as the fold has it.
-
-Apart from fold.py, which is compiled where that can be done: structs are not.
-"""
+"""A workload as the fold has it."""
 
 from typing import NewType
 

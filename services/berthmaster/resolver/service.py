@@ -29,7 +29,7 @@ from berthmaster.bus.snapshots import load as load_snapshot
 from berthmaster.bus.snapshots import save as save_snapshot
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, stream_info
 from berthmaster.engine.queueing.order import OrderBy
-from berthmaster.engine.scoring.compiled import COMPILED, MODULES
+from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
 from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
@@ -452,9 +452,7 @@ class Shell:
 async def main(context: Context[ResolverSettings]) -> None:
     """Connect and run until told to stop."""
     cell = context.settings.cell
-    context.log.info(
-        "resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED, modules=MODULES
-    )
+    context.log.info("resolver", cell=cell, engine=ENGINE_VERSION, compiled=COMPILED)
     async with joined(context, WORKLOADS, FLEET, CONTROL) as conn:
         if conn is None:
             return

@@ -77,7 +77,6 @@ FED: dict[str, tuple[Callable[..., Floats], tuple[st.SearchStrategy[Any], ...]]]
 ALWAYS_KNOWN = {"fit", "room", "fresh"}
 
 
-@pytest.mark.interpreted
 def test_every_part_has_a_module_a_description_and_a_place_in_this_test() -> None:
     modules = {name for _, name, _ in pkgutil.iter_modules(parts.__path__)} - {"values"}
     assert modules == set(PARTS) == set(FED)

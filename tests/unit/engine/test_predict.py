@@ -106,7 +106,6 @@ def test_nearer_ones_count_more_on_either_side() -> None:
     assert expected_from(near, 5000.0) == pytest.approx(505)
 
 
-@pytest.mark.interpreted
 def test_what_is_kept_restores_the_same_guesses_and_has_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

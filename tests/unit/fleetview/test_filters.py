@@ -1,7 +1,7 @@
 """What is found out for one request is right for each other that shares its key."""
 
 import ast
-from pathlib import Path
+import inspect
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +15,6 @@ from berthmaster.messages.workload import JobRequest, PodSet, Toleration, Topolo
 from tests.support.builders import job, node, pod_set, profile
 from tests.support.deciding import World
 
-SERVICES = Path(__file__).parents[3] / "services"
 OTHERS: dict[str, Any] = {
     "pod_sets": (pod_set(gpus=2),),
     "clusters": ("c1",),
@@ -37,8 +36,7 @@ def test_every_field_of_asks_is_part_of_the_key() -> None:
 @pytest.mark.parametrize("module", [filters, needs], ids=lambda module: module.__name__)
 def test_no_filter_receives_a_whole_request(module: ModuleType) -> None:
     """Else it could read what the key does not tell. The maker of shapes alone gets one."""
-    source = SERVICES.joinpath(*module.__name__.split(".")).with_suffix(".py")  # also if compiled
-    tree = ast.parse(source.read_text())
+    tree = ast.parse(inspect.getsource(module))
     readers = [
         function.name
         for function in ast.walk(tree)

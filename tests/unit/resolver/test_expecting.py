@@ -205,7 +205,6 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
     all_repeat(world)
 
 
-@pytest.mark.interpreted
 def test_only_so_many_are_guessed_anew_at_one_look_and_the_others_at_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -162,7 +162,6 @@ class Failing:
         return self._bind(*args)
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_draft_that_fails_gives_everything_back(
     policy: str, monkeypatch: pytest.MonkeyPatch

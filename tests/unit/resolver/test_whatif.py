@@ -414,8 +414,7 @@ def _shown(value: Any, seen: set[int]) -> object:
     seen.add(id(value))
     bases = type(value).__mro__
     slots = [n for base in bases for n in base.__dict__.get("__slots__", ())]
-    compiled = [n for base in bases for n in base.__dict__.get("__mypyc_attrs__", ())]
-    names = [*slots, *compiled, *getattr(value, "__dict__", {})]
+    names = [*slots, *getattr(value, "__dict__", {})]
     return {n: _shown(getattr(value, n), seen) for n in names if n not in NOT_KNOWLEDGE}
 
 

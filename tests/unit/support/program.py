@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-from berthmaster.engine.scoring.compiled import MODULES
-
 
 def main() -> None:
     """Do as the first argument says."""
@@ -20,8 +18,6 @@ def main() -> None:
             sys.exit(3)
         case "random":
             print(random.random())
-        case "modules":
-            print(MODULES)
         case "wait":
             if "SIGINT" in sys.argv:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)

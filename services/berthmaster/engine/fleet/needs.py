@@ -6,7 +6,7 @@ job of the same shape.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -73,9 +73,8 @@ class Shape:
     __slots__ = ("asks", "key")
 
     def __init__(self, asks: Asks) -> None:
-        # Not Final, though nobody sets them again: the fork of a resolver fills in a compiled copy.
-        self.asks = asks
-        self.key = _SHAPE_ENCODER.encode(asks)
+        self.asks: Final = asks
+        self.key: Final = _SHAPE_ENCODER.encode(asks)
 
 
 def shape_of(request: JobRequest) -> Shape:

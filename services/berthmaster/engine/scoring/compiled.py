@@ -5,11 +5,9 @@ scoring/ranking.py how clusters rank by it; it serves where there was no compile
 that are rare (pieces of GPUs, GPUs of one domain), and as the twin that tests compare with.
 """
 
-from types import FunctionType
 from typing import TYPE_CHECKING, Final
 
 from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import shape_of
 
 if TYPE_CHECKING:
     from berthmaster.engine.scoring import _cards as cards
@@ -19,11 +17,9 @@ else:
     except ImportError:
         cards = None
 
-__all__ = ["COMPILED", "MODULES", "cards", "nodes_of"]
+__all__ = ["COMPILED", "cards", "nodes_of"]
 
 COMPILED: Final = cards is not None
-# What decides is compiled as a whole where it ships (scripts/compiled.py).
-MODULES: Final = "interpreted" if isinstance(shape_of, FunctionType) else "compiled"
 
 
 def nodes_of(fleet: Fleet) -> "cards.Nodes":

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _ATOMS: Final = (NoneType, int, float, complex, str, bytes, tuple, frozenset, type, FunctionType)
 _CONTAINERS: Final = (dict, list, set, deque, bytearray)
-# Methods are of what they are bound to; those of a compiled class look like a builtin's.
+# A bound method belongs to its object: a copy of the object gets a method of its own.
 _BOUND: Final = (MethodType, BuiltinMethodType)
 _NEVER_SHARED: Final = (np.ndarray, memoryview, Generator, *_BOUND, *_CONTAINERS)
 
@@ -139,8 +139,7 @@ def _names(kind: Any) -> tuple[str, ...]:
     if _is_struct(kind):
         fields = msgspec.structs.fields(kind)
         return tuple(field.name for field in fields if not _plain(field.type))
-    slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
-    slots += [vars(base).get("__mypyc_attrs__", ()) for base in kind.__mro__]  # compiled
+    slots = (vars(base).get("__slots__", ()) for base in kind.__mro__)
     names = [n for each in slots for n in ((each,) if isinstance(each, str) else each)]
     return tuple(n for n in names if n not in ("__dict__", "__weakref__"))
 
