@@ -1,7 +1,7 @@
 """Builds the images of deploy/Dockerfile, also where no registry and no network can be reached.
 
 A build needs two things from outside: a base image with Python 3.11, and wheels. The wheels, pinned
-by constraints.txt and checked against its hashes, are put into the build context, so nothing is
+by uv.lock and checked against its hashes, are put into the build context, so nothing is
 downloaded during a build. Our own wheel is built here too, with the engine's inner loops in C where
 this machine has a compiler. The base is what --base or BERTH_BASE_IMAGE names, or the official slim
 image where the engine has it or can pull it, and otherwise one made here from Debian packages. Both
@@ -23,9 +23,12 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.sbom import LOCK, OURS, ROOT, pins
+from packaging.requirements import Requirement
 
+ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
+
+OURS = "berthmaster["  # another extra of ours
 
 # The extras that carry what a target needs beyond the common libraries.
 EXTRAS = {
@@ -57,7 +60,7 @@ EXTRAS = {
 TARGETS = tuple(EXTRAS)
 
 PYTHON = "3.11"  # of the default base, and of Debian 12, which the local base is made from
-# By digest: the Dockerfile says which, and so does sbom.json.
+# By digest, from the Dockerfile.
 OFFICIAL_BASE = next(
     line.removeprefix("ARG BASE=")
     for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
@@ -136,14 +139,20 @@ def requirements() -> dict[str, list[str]]:
 
 
 def locked() -> dict[str, str]:
-    """The lock's entries, hashes included, as the image's Python reads them, which need not be the
-    one running here. The build backend is not for images."""
+    """Return the pins of uv.lock, hashes included, that apply to the image's Python, by name. That
+    Python need not be the one running here."""
     there = {"python_version": PYTHON, "python_full_version": f"{PYTHON}.2"}
-    return {
-        pin.name: " --hash=".join((f"{pin.name}=={pin.version}", *pin.hashes))
-        for pin in pins(LOCK)
-        if pin.applies(there) and pin.name != "setuptools"
-    }
+    export = ["uv", "export", "--quiet", "--locked", "--all-extras", "--no-emit-project"]
+    export += ["--no-default-groups", "--group", "build", "--no-annotate", "--no-header"]
+    text = call([*export, "--project", ROOT], FETCH_LIMIT_S, "what uv.lock pins")
+    found = {}
+    for entry in text.replace("\\\n", " ").splitlines():
+        pinned, *hashes = entry.split("--hash=")
+        requirement = Requirement(pinned.strip())
+        if requirement.marker is None or requirement.marker.evaluate(there):
+            line = f"{requirement.name}{requirement.specifier}"
+            found[requirement.name] = " --hash=".join((line, *map(str.strip, hashes)))
+    return {name: line for name, line in found.items() if name not in ("setuptools", "uv")}
 
 
 def wheels() -> Path:

@@ -21,7 +21,7 @@ SOURCES: Final = (
     "tests/support/warm.py",
     "services/berthmaster/kubernetes",
     "services/berthmaster/runtime/children.py",
-    "constraints.txt",
+    "uv.lock",
 )
 _GIVEN: Final = ("KUEUE_BIN", "KUEUE_CRDS", "KUBEBUILDER_ASSETS")
 _NOT_LOADED: Final = (".md", ".pyc")

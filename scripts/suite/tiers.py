@@ -15,7 +15,6 @@ CHECKS: Final[dict[str, list[str]]] = {
     "ruff format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy"],
     "lint-imports": ["lint-imports"],
-    "locks": [sys.executable, "-m", "scripts.sbom", "check"],
 }
 BUILD: Final = [sys.executable, "-m", "tests.controlplane.build"]
 # The programs are found or built before the tests start. Where that fails, the tests are skipped

@@ -96,7 +96,11 @@ def test_the_wheel_alone_in_a_clean_environment_brings_the_client(tmp_path: Path
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     wanted = tmp_path / "wanted.txt"
     wanted.write_text(f"{wheel} --hash=sha256:{digest}\n")
-    locked = ["--retries", "2", "-r", str(wanted), "-c", str(root / "constraints.txt")]
+    pins = tmp_path / "pins.txt"
+    export = ["uv", "export", "--quiet", "--locked", "--no-default-groups", "--no-emit-project"]
+    exported = _said([*export, "--project", str(root), "--output-file", str(pins)])
+    assert exported.returncode == 0, exported.stderr
+    locked = ["--retries", "2", "-r", str(wanted), "-c", str(pins)]
     done = _said([*pip, "--python", python, "install", *locked])
     if done.returncode and any(word in done.stderr for word in ("onnection", "No matching")):
         pytest.skip(f"no answer of the registry: {done.stderr.strip().splitlines()[-1]}")
