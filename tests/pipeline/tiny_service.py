@@ -1,7 +1,6 @@
 """A service as small as can be, that misbehaves on request; run as a process by its tests."""
 
 import asyncio
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -73,6 +72,7 @@ async def main(context: Context[TinySettings]) -> None:
         case "main-dies":
             await _die()
         case "blocks":
+            context.health.stall_limit_s = 0.5
             time.sleep(3600)
         case "no-driver":
             await _give_up()
@@ -85,4 +85,4 @@ async def main(context: Context[TinySettings]) -> None:
 SERVICE = Service("tiny", TinySettings, main)
 
 if __name__ == "__main__":
-    sys.exit(run(SERVICE, sys.argv[1:], os.environ))
+    run(SERVICE, sys.argv[1:])

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 from berthmaster.runtime.settings import CommonSettings, load
 
@@ -35,7 +36,6 @@ SLOWEST_POLL_S: Final = 0.05
 # alone, they make wrong results: "nobody knows" of an answer, a second placement of a placement, a
 # silent cluster of one that lives. Tests of such a limit set it themselves.
 PATIENT: Final[dict[str, str]] = {
-    "BERTH_STALL_LIMIT_S": "600",
     "BERTH_GATEWAY_SETTLE_LIMIT_S": "20",
     "BERTH_GATEWAY_REQUEST_LIMIT_S": "60",
     "BERTH_DOOR_SETTLE_LIMIT_S": "20",
@@ -51,7 +51,8 @@ class Hung(AssertionError):
 
 def patient(kind: type[S], service: str, **given: Any) -> S:
     """Return settings of a service that runs in the test itself: PATIENT, and what is given."""
-    return replace(load(kind, service, (), PATIENT), **given)
+    with mock.patch.dict(os.environ, PATIENT):
+        return replace(load(kind, service), **given)
 
 
 def slowness() -> float:

@@ -5,7 +5,6 @@ permissions.py), so this runs once at each start or upgrade, as the user "setup"
 changes nothing.
 """
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import Final
@@ -62,4 +61,4 @@ async def main(ctx: Context[SetupSettings]) -> None:
 SERVICE: Final = Service(NAME, SetupSettings, main)
 
 if __name__ == "__main__":
-    sys.exit(run(SERVICE, sys.argv[1:], os.environ))
+    run(SERVICE, sys.argv[1:])

@@ -61,8 +61,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": (f"{_HERE}.backup:backup", "Copy what cannot be made again, while it runs."),
     "restore": (f"{_HERE}.backup:restore", "Make an empty bus's streams from a backup."),
     "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
-    "serve": (f"{_HERE}.commands:serve", "Run one service as this process."),
+    "serve": (f"{_HERE}.serve:serve", "Run one service as this process."),
 }
+
+
+class Absent(click.ClickException):
+    """A library that the command needs is not installed."""
+
+    exit_code = 3
 
 
 class LazyGroup(click.Group):
@@ -77,7 +83,12 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise Absent(
+                f"{error.name} is not installed; pip install 'berthmaster[cli]'"
+            ) from error
         if not isinstance(command, click.Command):
             raise TypeError(f"{COMMANDS[cmd_name][0]} is not a click command")
         return command
@@ -103,15 +114,3 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="berthmaster")
 def berth() -> None:
     """Finds every GPU job its berth."""
-
-
-@click.command(
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    help="Run one service as this process.",
-)
-@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
-def serve(argv: tuple[str, ...]) -> None:
-    """The same as main.py does by itself; here for programs that call the group."""
-    from berthmaster.cli.serve import serve as run
-
-    raise SystemExit(run(list(argv)))

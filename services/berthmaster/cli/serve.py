@@ -5,10 +5,11 @@ libraries would cost each of them start-up time and memory.
 """
 
 import importlib
-import os
-import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import click
+
+from berthmaster.runtime.errors import EXIT_CANNOT_START
 
 if TYPE_CHECKING:
     from berthmaster.runtime.service import Service
@@ -49,33 +50,46 @@ EXTRAS = {
     "placement": "kubernetes",
     "karmada": "kubernetes",
 }
-USAGE = f"usage: berth serve {{{','.join(SERVICES)}}} [--help | flags]"
-EXIT_USAGE = 2
-EXIT_ABSENT = 3
 
 
-def serve(argv: Sequence[str]) -> int:
-    """Run the service named first with the rest as its flags; returns the exit code."""
-    if argv[:1] == ["--help"] or argv[:1] == ["-h"]:
-        _say(USAGE)
-        return 0
-    if not argv or argv[0] not in SERVICES:
-        given = f"no service {argv[0]!r}\n" if argv else ""
-        _say(f"{given}{USAGE}", error=True)
-        return EXIT_USAGE
-    try:
-        service = find(argv[0])
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get(argv[0], argv[0])
-        _say(
-            f"berth serve {argv[0]}: {error.name} is not installed; "
-            f"pip install 'berthmaster[{extra}]' brings what this service needs",
-            error=True,
-        )
-        return EXIT_ABSENT
-    from berthmaster.runtime.service import run
+class Absent(click.ClickException):
+    """A library that the service needs is not installed."""
 
-    return run(service, list(argv[1:]), os.environ)
+    exit_code = EXIT_CANNOT_START
+
+
+class ServiceGroup(click.Group):
+    """A group whose services are imported one at a time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of SERVICES."""
+        return list(SERVICES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the service that was called. Raises Absent."""
+        if cmd_name not in SERVICES:
+            return None
+        try:
+            service = find(cmd_name)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get(cmd_name, cmd_name)
+            raise Absent(
+                f"berth serve {cmd_name}: {error.name} is not installed; "
+                f"pip install 'berthmaster[{extra}]' brings what this service needs"
+            ) from error
+        from berthmaster.runtime.service import command_of
+
+        return command_of(service)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in --help, without an import."""
+        with formatter.section("Services"):
+            formatter.write_text(", ".join(SERVICES))
+
+
+@click.group(cls=ServiceGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def serve() -> None:
+    """Run one service as this process; `berth serve SERVICE --help` lists its settings."""
 
 
 def find(name: str) -> "Service[Any]":
@@ -84,7 +98,3 @@ def find(name: str) -> "Service[Any]":
         PODS.get(name, f"berthmaster.{name}.service")
     ).SERVICE
     return service
-
-
-def _say(text: str, *, error: bool = False) -> None:
-    (sys.stderr if error else sys.stdout).write(f"{text}\n")

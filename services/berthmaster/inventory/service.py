@@ -28,7 +28,7 @@ async def main(ctx: Context[InventorySettings]) -> None:
     """Connect to both sides, then tell."""
     settings = ctx.settings
     if settings.side == "worker" and not settings.cluster:
-        raise SettingsError(["--cluster: missing, expected the worker cluster's name in the fleet"])
+        raise SettingsError("--cluster: missing, expected the worker cluster's name in the fleet")
     async with reached(ctx, NAME) as client:
         if settings.side == "hub":
             async with joined(ctx, FLEET) as conn:

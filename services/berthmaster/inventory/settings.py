@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from berthmaster.bus.subjects import SubjectError, token
 from berthmaster.kubernetes.joining import ClusterSettings
 from berthmaster.kueue.configuration import CONFIG_MAP, MAX_CLASSES, MAX_NAME_CHARS, NAMESPACE
 from berthmaster.runtime.settings import setting
+
+NO_CONFIG: Final = "none"
 
 
 def _cluster(text: str) -> str:
@@ -35,8 +37,8 @@ def _mappings(parts: tuple[str, ...]) -> str:
 
 def _config(text: str) -> str:
     namespace, slash, name = text.partition("/")
-    good = not text or (namespace and slash and name and "/" not in name)
-    return "" if good else "NAMESPACE/NAME of a ConfigMap, or nothing"
+    good = text == NO_CONFIG or (namespace and slash and name and "/" not in name)
+    return "" if good else f"NAMESPACE/NAME of a ConfigMap, or {NO_CONFIG}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class InventorySettings(ClusterSettings):
         f"{NAMESPACE}/{CONFIG_MAP}",
         check=_config,
         help="ConfigMap with the configuration of the cluster's Kueue, NAMESPACE/NAME: its "
-        "deviceClassMappings are read; empty = it is not looked at. Rights of the name are in "
+        "deviceClassMappings are read; none = it is not looked at. Rights of the name are in "
         "inventory-rbac.yaml",
     )
     device_class_mapping: tuple[str, ...] = setting(

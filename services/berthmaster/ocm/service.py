@@ -235,15 +235,13 @@ async def _refuse_bound(client: Client, home: str) -> None:
     if found:
         names = ", ".join(sorted(found)[:10])
         why = f"has ManagedClusterSetBindings ({names}), so Open Cluster Management makes profiles"
-        raise SettingsError([f"--create-profiles-in: {home} {why}, expected one without"])
+        raise SettingsError(f"--create-profiles-in: {home} {why}, expected one without")
 
 
 async def main(ctx: Context[OcmSettings]) -> None:
     """Watch the API server at once: scores run out without the bus too. Then join the bus."""
     if ctx.settings.side == "worker" and not ctx.settings.cluster:
-        raise SettingsError(
-            ["--cluster: missing, expected the managed cluster's name in the fleet"]
-        )
+        raise SettingsError("--cluster: missing, expected the managed cluster's name in the fleet")
     async with reached(ctx, NAME) as client:
         if ctx.settings.side == "hub" and ctx.settings.create_profiles_in:
             await _refuse_bound(client, ctx.settings.create_profiles_in)

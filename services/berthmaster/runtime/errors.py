@@ -10,8 +10,6 @@ Both are answers for people and are shown as plain lines, never as a traceback. 
 that leaves a service is a bug: it is logged with its traceback and the exit code is 1.
 """
 
-from collections.abc import Sequence
-
 EXIT_OK = 0
 EXIT_DIED = 1
 EXIT_SETTINGS = 2
@@ -26,13 +24,9 @@ class ServiceFault(Exception):
 
 
 class SettingsError(ServiceFault):
-    """Settings that cannot be used; all of them at once, so that nobody corrects one by one."""
+    """Settings that do not go together, or not with what the service finds."""
 
     exit_code = EXIT_SETTINGS
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
 
 
 class CannotStart(ServiceFault):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-STALL_LIMIT_S = 10.0
+STALL_LIMIT_S = 10.0  # several times the longest pause that a loaded machine causes
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Health:
         stall_limit_s: float = STALL_LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stall_limit_s = stall_limit_s
+        self.stall_limit_s = stall_limit_s
         self._clock = clock
         self._lock = threading.Lock()
         self._parts: dict[str, HealthPart] = {}
@@ -57,7 +57,7 @@ class Health:
     def alive(self) -> tuple[bool, dict[str, object]]:
         """Whether the loop turns, and the answer's fields."""
         silent_s = self._clock() - self._beat_at_s
-        ok = silent_s < self._stall_limit_s
+        ok = silent_s < self.stall_limit_s
         return ok, {"alive": ok, "loop_silent_s": round(silent_s, 3)}
 
     def readiness(self) -> tuple[bool, dict[str, object]]:

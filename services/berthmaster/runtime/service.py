@@ -20,11 +20,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
+import click
 import uvloop
 
 from berthmaster.runtime.errors import (
@@ -33,7 +34,6 @@ from berthmaster.runtime.errors import (
     EXIT_OK,
     CannotStart,
     ServiceFault,
-    SettingsError,
 )
 from berthmaster.runtime.garbage import rarely_look_at_all
 from berthmaster.runtime.health import Health
@@ -41,8 +41,13 @@ from berthmaster.runtime.http import StatusServer
 from berthmaster.runtime.log import Bridge, Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.open_files import raise_open_files
-from berthmaster.runtime.redact import redact
-from berthmaster.runtime.settings import CommonSettings, describe, load, unknown_variables
+from berthmaster.runtime.settings import (
+    CommonSettings,
+    ServiceCommand,
+    command,
+    describe,
+    unknown_variables,
+)
 
 S = TypeVar("S", bound=CommonSettings)
 T = TypeVar("T")
@@ -117,18 +122,26 @@ class Service(Generic[S]):
     main: Callable[[Context[S]], Awaitable[None]]
 
 
-def run(service: Service[S], argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run one service until it ends; returns the exit code (see errors.py)."""
-    try:
-        settings = load(service.settings, service.name, argv, env)
-    except SettingsError as error:
-        for problem in error.problems:
-            print(f"berth serve {service.name}: {redact(problem)}", file=sys.stderr)  # noqa: T201
-        return error.exit_code
+def command_of(service: Service[S]) -> ServiceCommand:
+    """Return `berth serve NAME` of this service; the process ends with the service's exit code."""
+
+    def serve(settings: S) -> None:
+        click.get_current_context().exit(_run(service, settings))
+
+    doc = (sys.modules[service.main.__module__].__doc__ or "").partition("\n\n")[0]
+    return command(service.settings, service.name, serve, doc)
+
+
+def run(service: Service[S], argv: Sequence[str]) -> NoReturn:
+    """Run one service as this process, which ends with its exit code (see errors.py)."""
+    command_of(service).main(list(argv), prog_name=f"berth serve {service.name}")
+
+
+def _run(service: Service[S], settings: S) -> int:
     log = Log(service.name, level=settings.log_level, format=settings.log_format)
-    for variable in unknown_variables(service.settings, service.name, env):
+    for variable in unknown_variables(service.settings, service.name):
         log.warning("unknown_setting", variable=variable, why="no setting has this name")
-    health = Health(stall_limit_s=settings.stall_limit_s)
+    health = Health()
     metrics = Metrics(service.name)
     bridge = Bridge(log)
     logging.getLogger().addHandler(bridge)
@@ -303,9 +316,8 @@ class _Process(Generic[S]):
         """Tell Health that the loop turns, and measure how late it does."""
         lag = self._metrics.gauge("loop_lag_seconds", "How late the event loop woke the last beat")
         loop = asyncio.get_running_loop()
-        period_s = min(BEAT_S, self._settings.stall_limit_s / 4)
         while True:
-            due_s = loop.time() + period_s
-            await asyncio.sleep(period_s)
+            due_s = loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
             lag.set(max(0.0, loop.time() - due_s))
             self._health.beat()

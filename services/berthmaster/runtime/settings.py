@@ -1,35 +1,40 @@
-"""Settings of a service: one frozen dataclass, read from flags and environment in one way.
+"""Settings of a service: one frozen dataclass whose fields are options of `berth serve NAME`.
 
-A field declares its default, its unit, why that default, and its bounds, so that help texts and
-complaints come from one place. A flag wins over `BERTH_<SERVICE>_<FIELD>`, that one over
-`BERTH_<FIELD>` for settings that all services share, and that one over the default.
+A field declares its default, its unit, why that default, and its bounds. click makes of them the
+flags, the environment variables, `--help` and the errors. A flag wins over
+`BERTH_<SERVICE>_<FIELD>`, that one over `BERTH_<FIELD>` for settings that all services share, and
+that one over the default. An empty variable counts as none.
 
 ::
 
     @dataclass(frozen=True, kw_only=True)
     class ScorerSettings(CommonSettings):
-        dead_band: float = setting(0.5, least=0, help="points a score moves before it is told")
+        dead_band: float = setting(0.5, least=0, help="points by which a published score moves")
+
+    settings = load(ScorerSettings, "scorer", ["--dead-band", "2"])
 """
 
-import argparse
 import dataclasses
-import difflib
+import math
+import os
+import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from berthmaster.runtime.errors import SettingsError
+import click
+
 from berthmaster.runtime.log import Format, Level
-from berthmaster.runtime.parse import EmptyMember, expectation, parse
+from berthmaster.runtime.parse import EmptyMember, members
 from berthmaster.runtime.redact import HIDDEN, redact
 
 T = TypeVar("T")
 C = TypeVar("C", bound="CommonSettings")
 
-PREFIX = "BERTH_"
-_DECLARED = "berth.setting"
+PREFIX: Final = "BERTH_"
+_DECLARED: Final = "berth.setting"
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,9 @@ def setting(
     return typing.cast("T", made)
 
 
-def required(
-    *,
-    help: str,
-    least: float | None = None,
-    most: float | None = None,
-    check: Callable[[Any], str] | None = None,
-    secret: bool = False,
-) -> Any:
+def required(*, help: str, check: Callable[[Any], str] | None = None) -> Any:
     """A field that has no sensible default and must be given."""
-    declared = _Declared(help, least, most, check, secret)
-    return dataclasses.field(repr=not secret, metadata={_DECLARED: declared})
+    return dataclasses.field(metadata={_DECLARED: _Declared(help, None, None, check, False)})
 
 
 def _nats_urls(text: str) -> str:
@@ -115,103 +112,149 @@ class CommonSettings:
         help="port of /healthz, /readyz and /metrics; 0 = any free one (the log says which), "
         "-1 = none",
     )
-    log_level: Level = setting("info", help="the least that is logged")
+    log_level: Level = setting("info", help="minimum level of log lines")
     log_format: Format = setting("json", help="json: a line an event; text: for people")
-    stall_limit_s: float = setting(
-        10.0,
-        least=0.1,
-        most=3600,
-        help="seconds without a turn of the event loop until /healthz says 503; several times "
-        "the longest pause that a loaded machine causes",
+
+
+class _Number(click.FloatRange):
+    """A finite number: Python also reads nan, which no bound refuses."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is not finite", param)
+
+
+class _FilePath(click.ParamType[Any]):
+    """A path that need not exist yet, ~ being the home folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value).expanduser() if str(value) else self.fail("the path is empty", param)
+
+
+class _CommaSeparated(click.ParamType[Any]):
+    """Several values of one type with commas between them; an empty text is none."""
+
+    def __init__(self, each: click.ParamType[Any]) -> None:
+        self.each = each
+        self.name = f"{each.name},..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        try:
+            parts = members(value) if isinstance(value, str) else value
+        except EmptyMember as error:
+            self.fail(f"{value!r}: value [{error.index}] between the commas is empty", param)
+        return tuple(self.each.convert(part, param, ctx) for part in parts)
+
+
+def _type_of(kind: Any, declared: _Declared) -> click.ParamType[Any]:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (one,) = (arg for arg in inner if arg is not types.NoneType)
+        return _type_of(one, declared)
+    if origin is Literal:
+        return click.Choice(inner)
+    if origin is tuple and inner[1:] == (Ellipsis,):
+        return _CommaSeparated(_type_of(inner[0], declared))
+    if kind is float:
+        return _Number(declared.least, declared.most)
+    if kind is int:
+        low, high = declared.least, declared.most
+        return click.IntRange(
+            None if low is None else int(low), None if high is None else int(high)
+        )
+    simple: dict[Any, click.ParamType[Any]] = {
+        str: click.STRING, bool: click.BOOL, Path: _FilePath(),
+    }  # fmt: skip
+    if kind not in simple:
+        raise TypeError(f"a setting cannot be of type {kind}")
+    return simple[kind]
+
+
+def _checked(declared: _Declared) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        right = declared.check(value) if declared.check and value is not None else ""
+        if right:
+            shown = HIDDEN if declared.secret else repr(value)
+            raise click.BadParameter(f"{shown} is not right, expected {right}", ctx, param)
+        return value
+
+    return check
+
+
+def options(cls: type[CommonSettings], name: str) -> list[click.Option]:
+    """Return the options of service `name`, those of its own before those of all services."""
+    common = {field.name for field in dataclasses.fields(CommonSettings)}
+    kinds = typing.get_type_hints(cls)
+    found: list[click.Option] = []
+    for field in dataclasses.fields(cls):
+        declared: _Declared | None = field.metadata.get(_DECLARED)
+        if declared is None:
+            raise TypeError(f"{cls.__name__}.{field.name}: declare it with setting() or required()")
+        upper = field.name.upper()
+        flag = f"--{field.name.replace('_', '-')}"
+        is_flag = kinds[field.name] is bool
+        is_required = field.default is dataclasses.MISSING
+        default: dict[str, Any] = {} if is_required else {"default": field.default}
+        option = click.Option(
+            [field.name, f"{flag}/--no-{flag[2:]}" if is_flag else flag],
+            type=_type_of(kinds[field.name], declared),
+            envvar=[_own_prefix(name) + upper, *([PREFIX + upper] if field.name in common else [])],
+            help=declared.help,
+            required=is_required,
+            callback=_checked(declared),
+            show_default=True,
+            show_envvar=True,
+            **default,
+        )
+        found.append(option)
+    return sorted(found, key=lambda option: option.name in common)
+
+
+class ServiceCommand(click.Command):
+    """`berth serve NAME`. Errors quote what was given, which may be a secret in a wrong place."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read flags and variables. Raises click.UsageError, redacted."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(redact(error.format_message()), ctx) from error
+
+
+def command(cls: type[C], name: str, callback: Callable[[C], Any], doc: str = "") -> ServiceCommand:
+    """Return the command that calls ``callback`` with the settings of service `name`."""
+    return ServiceCommand(
+        name,
+        params=list(options(cls, name)),
+        callback=lambda **values: callback(cls(**values)),
+        help=doc,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
 
-@dataclass(frozen=True)
-class _Field:
-    """One setting of one service, under all its names."""
+def load(cls: type[C], name: str, argv: Sequence[str] = ()) -> C:
+    """Return the settings of service `name` by these flags and the environment's variables.
 
-    name: str
-    kind: Any
-    declared: _Declared
-    default: Any
-    flag: str
-    variables: tuple[str, ...]  # the first that is set counts
-
-    def read(self, source: str, text: str) -> Any:
-        """The value, or ValueError with a sentence for people."""
-        value: Any = None
-        try:
-            value = parse(self.kind, text)
-            right = self._bounds(value)
-        except EmptyMember as error:
-            right = f"{self.expected()}, none of them empty: [{error.index}] is"
-        except ValueError:
-            right = self.expected()
-        if right:
-            shown = HIDDEN if self.declared.secret else redact(text)
-            name = source if source == self.flag else f"{source} ({self.flag})"
-            raise ValueError(f"{name}: {shown!r} is not right, expected {right}")
-        return value
-
-    def expected(self) -> str:
-        """What would be right, in words."""
-        return expectation(self.kind, self.declared.least, self.declared.most)
-
-    def _bounds(self, value: Any) -> str:
-        if value is None:
-            return ""
-        low, high = self.declared.least, self.declared.most
-        each = value if isinstance(value, tuple) else (value,)
-        if any(
-            (low is not None and one < low) or (high is not None and one > high) for one in each
-        ):
-            return self.expected()
-        return self.declared.check(value) if self.declared.check else ""
-
-    def help(self) -> str:
-        """The flag's line in --help."""
-        if self.default is dataclasses.MISSING:
-            default = "required"
-        elif self.default is None:
-            default = "none by default"
-        else:
-            default = f"default {self.default}"
-        text = f"{self.declared.help} [{default}; {' or '.join(self.variables)}]"
-        return text.replace("%", "%%")
+    Raises click.UsageError, which names the flag, the variable and what would be right."""
+    made = command(cls, name, lambda settings: settings)
+    settings: C = made.main(list(argv), prog_name=f"berth serve {name}", standalone_mode=False)
+    return settings
 
 
-def load(cls: type[C], name: str, argv: Sequence[str], env: Mapping[str, str]) -> C:
-    """Read the settings of service `name`; SettingsError tells all that is wrong with them."""
-    fields = _fields(cls, name)
-    given, problems = _flags(fields, name, argv)
-    values: dict[str, Any] = {}
-    for field in fields:
-        source, raw = _pick(field, given, env)
-        if isinstance(raw, bool):
-            values[field.name] = raw
-        elif raw is not None:
-            try:
-                values[field.name] = field.read(source, raw)
-            except ValueError as error:
-                problems.append(str(error))
-        elif field.default is dataclasses.MISSING:
-            problems.append(
-                f"{field.flag}: missing, expected {field.expected()}; "
-                f"give the flag or set {field.variables[0]}"
-            )
-    if problems:
-        raise SettingsError(problems)
-    return cls(**values)
-
-
-def unknown_variables(cls: type[CommonSettings], name: str, env: Mapping[str, str]) -> list[str]:
+def unknown_variables(cls: type[CommonSettings], name: str) -> list[str]:
     """Variables that look like this service's settings and are none: most often a slip.
 
     Not an error, since an orchestrator may set variables that begin like ours.
     """
-    known = {variable for field in _fields(cls, name) for variable in field.variables}
+    known = {variable for option in options(cls, name) for variable in option.envvar or ()}
     ours = _own_prefix(name)
-    return sorted(key for key in env if key.startswith(ours) and key not in known)
+    return sorted(key for key in os.environ if key.startswith(ours) and key not in known)
 
 
 def describe(settings: CommonSettings) -> dict[str, object]:
@@ -228,61 +271,3 @@ def describe(settings: CommonSettings) -> dict[str, object]:
 
 def _own_prefix(name: str) -> str:
     return f"{PREFIX}{name.upper().replace('-', '_')}_"
-
-
-def _fields(cls: type[CommonSettings], name: str) -> list[_Field]:
-    common = {field.name for field in dataclasses.fields(CommonSettings)}
-    kinds = typing.get_type_hints(cls)
-    found: list[_Field] = []
-    for field in dataclasses.fields(cls):
-        declared = field.metadata.get(_DECLARED)
-        if declared is None:
-            raise TypeError(f"{cls.__name__}.{field.name}: declare it with setting() or required()")
-        upper = field.name.upper()
-        shared = (PREFIX + upper,) if field.name in common else ()
-        variables = (_own_prefix(name) + upper, *shared)
-        flag = f"--{field.name.replace('_', '-')}"
-        kind = kinds[field.name]
-        found.append(_Field(field.name, kind, declared, field.default, flag, variables))
-    return found
-
-
-def _pick(
-    field: _Field, given: Mapping[str, Any], env: Mapping[str, str]
-) -> tuple[str, str | bool | None]:
-    if given.get(field.name) is not None:
-        return field.flag, given[field.name]
-    for variable in field.variables:
-        if variable in env:
-            return variable, env[variable]
-    return field.flag, None
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SettingsError([f"{message}; see --help"])
-
-
-def _flags(
-    fields: Sequence[_Field], name: str, argv: Sequence[str]
-) -> tuple[Mapping[str, Any], list[str]]:
-    parser = _Parser(prog=f"berth serve {name}", allow_abbrev=False)
-    for field in fields:
-        if field.kind is bool:
-            parser.add_argument(
-                field.flag, help=field.help(), default=None, action=argparse.BooleanOptionalAction
-            )
-        else:
-            parser.add_argument(field.flag, help=field.help(), metavar=field.name.upper())
-    given, rest = parser.parse_known_args(list(argv))
-    problems: list[str] = []
-    flags = [field.flag for field in fields]
-    for index, word in enumerate(rest):
-        if word.startswith("-"):
-            flag = word.partition("=")[0]
-            near = difflib.get_close_matches(flag, flags, n=1)
-            hint = f"did you mean {near[0]}?" if near else "see --help"
-            problems.append(f"{redact(flag)}: no such flag; {hint}")
-        elif index == 0 or not rest[index - 1].startswith("-"):
-            problems.append(f"{redact(word)!r}: settings are given as --flag value; see --help")
-    return vars(given), problems

@@ -4,7 +4,6 @@ With a FILE that ends in ".open" it hangs while it is opened, else while it is r
 entry: nothing that is shipped can be told to do this.
 """
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -50,4 +49,4 @@ def opener(settings: TelemetrySettings, log: Log) -> Source:
 
 
 if __name__ == "__main__":
-    sys.exit(run(service(opener), sys.argv[2:], os.environ))
+    run(service(opener), sys.argv[2:])

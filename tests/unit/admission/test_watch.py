@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def mirroring(stage: Stage) -> AsyncIterator[tuple[HubWatch, Health]]:
-    settings = load(CommonSettings, "admission", [], {})
+    settings = load(CommonSettings, "admission")
     log, health = Log("admission", stream=io.BytesIO()), Health()
     ctx = Context("admission", settings, log=log, metrics=Metrics("admission"), health=health)
     async with await stage.client() as client:

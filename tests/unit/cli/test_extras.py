@@ -18,7 +18,6 @@ PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text
 # Modules of the distributions that only some services have.
 MODULES = {
     "aiohttp": "aiohttp",
-    "click": "click",
     "cryptography": "cryptography",
     "google-re2": "re2",
     "numpy": "numpy",

@@ -184,7 +184,7 @@ async def controlling(stage: Stage, *, quiet: bool = False) -> AsyncIterator[Roo
     lines = io.BytesIO()
     ctx = Context(
         "toys",
-        load(CommonSettings, "toys", [], {}),
+        load(CommonSettings, "toys"),
         log=Log("toys", stream=lines),
         metrics=Metrics("toys"),
         health=Health(),

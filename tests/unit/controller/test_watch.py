@@ -35,7 +35,7 @@ class Service:
         self.odd: set[str] = set()  # names of objects that make it raise
         self.context = Context(
             "toys",
-            load(CommonSettings, "toys", [], {}),
+            load(CommonSettings, "toys"),
             log=Log("toys", stream=self._lines),
             metrics=Metrics("toys"),
             health=Health(),

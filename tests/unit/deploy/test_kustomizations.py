@@ -15,11 +15,12 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.cli import secret
 from berthmaster.cli.cluster_commands import NAMESPACE
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
-from berthmaster.runtime.settings import load, unknown_variables
+from berthmaster.runtime.settings import load
 from berthmaster.supervisor.agent import AgentSettings
 from berthmaster.supervisor.hub import HubSettings
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.usage.settings import UsageSettings
+from tests.support.environment import load_with
 from tests.support.kustomize import Manifest, render
 from tests.support.patience import hang_s
 
@@ -97,8 +98,7 @@ def test_with_webhooks_a_hub_reads_their_file_and_keys_and_gets_out_to_those_who
 
     # The file stands where the usage service looks for it, and the Secret must be there.
     ours = {setting["name"]: setting["value"]}
-    settings = load(UsageSettings, "usage", (), ours)
-    assert unknown_variables(UsageSettings, "usage", ours) == []
+    settings = load_with(UsageSettings, "usage", ours)
     assert settings.webhooks_file is not None
     assert settings.webhooks_file.parent == Path(mount["mountPath"])
     assert mount["readOnly"] is True
@@ -210,8 +210,7 @@ def test_the_pods_of_nodes_take_from_their_secret_what_cluster_add_puts_there() 
         elif "value" in each:
             given[each["name"]] = each["value"]
     ours = {name: value for name, value in given.items() if name.startswith("BERTH_")}
-    settings = load(TelemetrySettings, "telemetry", (), ours)
-    assert unknown_variables(TelemetrySettings, "telemetry", ours) == []
+    settings = load_with(TelemetrySettings, "telemetry", ours)
     assert (settings.cluster, settings.node, settings.source) == ("ber.lin", "n1", "nvml")
     assert settings.inbox_prefix == inbox_prefix("telemetry.ber=2Elin")
     mounts = {each["name"]: Path(each["mountPath"]) for each in container["volumeMounts"]}
@@ -306,8 +305,7 @@ def test_the_agents_pod_takes_from_the_secret_what_cluster_add_puts_there() -> N
     assert names | {volume["secretName"]} == {made["metadata"]["name"]}
     assert {item["key"] for item in volume["items"]} - set(made["stringData"]) == {"sentinel.creds"}
 
-    settings = load(AgentSettings, "agent", (), given)
-    assert unknown_variables(AgentSettings, "agent", given) == []
+    settings = load_with(AgentSettings, "agent", given)
     assert (settings.cluster, settings.namespaces) == ("berlin", ("ml", "research"))
     # Without credentials of its own it logs in, with a token that is good for nothing else.
     sentinel = Path(volume_mount(container, "key")) / "sentinel.creds"
@@ -332,7 +330,7 @@ def volume_mount(container: dict[str, Any], name: str) -> str:
 def test_the_hubs_certificate_is_for_its_service() -> None:
     objects = render(DEPLOY / "overlays/observe")
     service = one(objects, "Service")["metadata"]
-    settings = load(HubSettings, "hub", (), {})
+    settings = load(HubSettings, "hub")
     assert settings.external == (f"{service['name']}.{service['namespace']}.svc",)
     assert str(settings.data_dir) == "/data"
 
@@ -352,8 +350,7 @@ def test_beside_karmada_the_hubs_pod_has_its_kubeconfig_where_the_setting_says()
     [container], [volume] = spec["containers"], spec["volumes"]
     assert container["name"] in [each["name"] for each in pod_of([hub])["spec"]["containers"]]
     given = {each["name"]: each["value"] for each in container["env"]}
-    settings = load(HubSettings, "hub", (), given)
-    assert unknown_variables(HubSettings, "hub", given) == []
+    settings = load_with(HubSettings, "hub", given)
     [mount] = container["volumeMounts"]
     assert settings.karmada == Path(mount["mountPath"]) / "kubeconfig"
     assert (mount["name"], mount["readOnly"]) == (volume["name"], True)

@@ -9,8 +9,8 @@ import yaml
 from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from berthmaster.ocm.claims import NAMES
 from berthmaster.ocm.policy import DEFAULT_NAME
-from berthmaster.runtime.settings import load
 from berthmaster.supervisor.agent import AgentSettings
+from tests.support.environment import load_with
 from tests.support.kustomize import Manifest, documents, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -65,7 +65,7 @@ def test_the_agent_of_the_addon_understands_its_settings() -> None:
     [container] = of_kind(carried(), "Deployment")["spec"]["template"]["spec"]["containers"]
     env = {one["name"]: one.get("value", "x") for one in container["env"]}
     env["BERTH_NATS_URL"] = "tls://hub.example.com:4222"
-    assert load(AgentSettings, "agent", (), env).also == ("ocm",)
+    assert load_with(AgentSettings, "agent", env).also == ("ocm",)
 
 
 def test_the_addon_has_one_name_and_its_template_is_the_default() -> None:

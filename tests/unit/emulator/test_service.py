@@ -1,14 +1,15 @@
 from pathlib import Path
 
+import click
 import pytest
 
 from berthmaster.emulator.service import EmulatorSettings, fleet_of, nature_of
-from berthmaster.runtime.errors import CannotStart, SettingsError
+from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.settings import load
 
 
-def settings(*flags: str, **env: str) -> EmulatorSettings:
-    return load(EmulatorSettings, "emulator", flags, env)
+def settings(*flags: str) -> EmulatorSettings:
+    return load(EmulatorSettings, "emulator", flags)
 
 
 def test_a_process_may_serve_some_clusters_of_the_fleet() -> None:
@@ -23,7 +24,7 @@ def test_a_fleet_that_cannot_be_is_refused_with_what_would_be_right(tmp_path: Pa
         fleet_of(settings("--nodes", "8", "--clusters", "9"))
     with pytest.raises(CannotStart, match="cannot read the node list"):
         fleet_of(settings("--fleet", str(tmp_path / "none.csv")))
-    with pytest.raises(SettingsError, match="--speed"):
+    with pytest.raises(click.UsageError, match="is not in the range"):
         settings("--speed", "0")
 
 

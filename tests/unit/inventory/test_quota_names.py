@@ -1,5 +1,6 @@
 """As which resources a cluster's Kueue counts what pods ask for by other names."""
 
+import click
 import msgspec
 import pytest
 
@@ -12,8 +13,8 @@ from berthmaster.kubernetes.mirror import Added, Deleted, Updated
 from berthmaster.kubernetes.objects import Metadata
 from berthmaster.kueue.configuration import CONFIG_FILE, CONFIG_MAP, NAMESPACE, ConfigMap
 from berthmaster.messages.fleet import ClusterProfile
-from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.settings import load
+from tests.support.environment import load_with
 from tests.unit.inventory.objects import NOW_S, STAMP, device_class
 
 PROFILE = subjects.profile("east")
@@ -113,16 +114,16 @@ def test_what_an_operator_says_counts_over_what_is_read() -> None:
     ],
 )
 def test_settings_that_are_none_are_refused(argument: str, expected: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        load(InventorySettings, "inventory", ["--cluster", "east", argument], {})
+    with pytest.raises(click.UsageError) as caught:
+        load(InventorySettings, "inventory", ["--cluster", "east", argument])
     assert expected in str(caught.value)
 
 
 def test_settings_by_environment() -> None:
     env = {
         "BERTH_INVENTORY_DEVICE_CLASS_MAPPING": "gpu.nvidia.com=x/y",
-        "BERTH_INVENTORY_KUEUE_CONFIG": "",
+        "BERTH_INVENTORY_KUEUE_CONFIG": "none",
     }
-    settings = load(InventorySettings, "inventory", [], env)
+    settings = load_with(InventorySettings, "inventory", env)
     assert settings.device_classes == {"gpu.nvidia.com": "x/y"}
-    assert settings.kueue_config == ""
+    assert settings.kueue_config == "none"

@@ -188,7 +188,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def watched(stage: Stage, client: Any, *, optional: bool) -> FactWatch:
     ctx = Context(
         "inventory",
-        load(InventorySettings, "inventory", ["--cluster", "east"], {}),
+        load(InventorySettings, "inventory", ["--cluster", "east"]),
         log=Log("inventory", stream=io.BytesIO()),
         metrics=Metrics("inventory"),
         health=Health(),

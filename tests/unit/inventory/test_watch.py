@@ -32,7 +32,7 @@ def test_an_object_that_makes_the_core_raise_ends_nothing() -> None:
     async def story() -> None:
         ctx = Context(
             "inventory",
-            load(InventorySettings, "inventory", ["--cluster", "east"], {}),
+            load(InventorySettings, "inventory", ["--cluster", "east"]),
             log=Log("inventory", stream=io.BytesIO()),
             metrics=Metrics("inventory"),
             health=Health(),
