@@ -1,210 +1,273 @@
-"""Runs the checks and the tiers of tests, each timed, and sums them up without hiding a skip.
+"""Runs the checks and the tiers of tests, and sums them up without hiding a skip.
 
-The last line is always `N passed, N failed, N skipped`, where a check counts as one. A tier is a
-folder under tests/; one whose folder is not there is shown as absent. Standard library only.
+A tier is a folder under tests/, run by pytest. In tiers of real servers, which a slow minute of the
+machine can disturb, a failed test gets one more try. The summary names each test that needed one,
+and `--reruns 0` allows none. The bed, which tests the tests' own means, runs by its name or by
+`--all`. Where `--all` asks for everything, however long it takes, tests find BERTH_ALL=1.
 
-Tiers of real servers in real time can fail for the machine's sake. There a few failed tests are
-run once more, by themselves: what passes then is counted as passed and named as unstable, with its
-first failure printed above, for it still wants mending. More than a few are a failure at once, and
-so is a test that was unstable three times more often than it passed at once since.
-
-The tests of the test bed are not run while a proof of them is kept that was made with the same
-sources: the summary names it and counts them as skipped. `--all` runs them, and so does their name.
+mypy, and the build of the control plane for the last tiers, run in the background meanwhile.
+The last line is always `N passed, N failed, N skipped`, where a check counts as one.
 """
 
+import argparse
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from threading import Thread
+from typing import IO, Final
 
-from scripts.suite import bed, kept
-from scripts.suite.report import Row, read_report
-from scripts.suite.steps import Step, call
-from scripts.suite.summary import stability, summarize
-from scripts.suite.tiers import BUILD, CHECKS, LIMIT_S, ROOT, TESTS, TIERS, Tier
+import msgspec
 
-MOST_REPEATED: Final = 8  # failed tests of a tier: a slow minute of the machine meets several
-FAILURES: Final = 1  # pytest's exit code when tests ran and some failed
-NO_TESTS: Final = 5  # and when nothing was collected
-USAGE: Final = f"usage: scripts/test [--all] [checks] [{'] ['.join(TIERS)}] [-- PYTEST OPTION…]"
+from scripts.outcomes import VARIABLE, Outcomes
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TESTS: Final = ROOT / "tests"
+# Ends what hangs and nothing else: several times what the longest tier takes. A hanging test ends
+# far earlier, at the `timeout` in pyproject.toml.
+LIMIT_S: Final = 3600.0
+BACKGROUND_NICE: Final = 15
+BUILD: Final = (sys.executable, "-m", "tests.controlplane.build")
+NO_TESTS: Final = 5  # pytest's exit code when nothing was collected
+
+BESIDE: Final = {"mypy": ("mypy",)}  # the slow check, on one core
+CHECKS: Final = {
+    "ruff check": ("ruff", "check", "."),
+    "ruff format": ("ruff", "format", "--check", "."),
+    "lint-imports": ("lint-imports",),
+}
 
 
-class Run:
-    """One run: what was asked for, and what is kept of earlier ones."""
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """How the tests of a folder run."""
 
-    def __init__(self, names: list[str], extra: list[str], *, everything: bool) -> None:
-        self.extra = extra
-        self.checks = list(CHECKS) if not names or "checks" in names else []
-        self.tiers = [name for name in TIERS if not names or name in names]
-        self.always = set(TIERS) if everything else set(names)
-        home = kept.folder()
-        self.figures, self.proofs, self.unstable = (
-            kept.Figures(home),
-            kept.Proofs(home),
-            kept.Unstable(home),
+    processes: int = 1  # that share its files; more than cores where tests wait more than compute
+    reruns: int = 1  # of a failed test; 0 = none
+    within: tuple[str, ...] = ()  # the command that runs pytest
+    needs_build: bool = False  # of the control plane
+    only_named: bool = False  # neither a run without names nor CI runs it
+
+
+# The control plane builds in the background, so what needs it comes last.
+TIERS: Final[dict[str, Tier]] = {
+    "unit": Tier(processes=2, reruns=0),
+    "simulation": Tier(reruns=0),  # uses all cores by itself
+    "bus": Tier(processes=3),
+    "pipeline": Tier(processes=2),  # each process has a whole `berth up` under it
+    "web": Tier(within=("sh", "scripts/chromium.sh")),
+    "gpu": Tier(reruns=0),
+    "containers": Tier(within=("sh", "scripts/engine.sh")),
+    "cluster": Tier(processes=3, within=(*BUILD, "--"), needs_build=True),
+    "bed": Tier(processes=3, within=(*BUILD, "--"), needs_build=True, only_named=True),
+}
+
+
+@dataclass
+class Row:
+    """One line of the summary."""
+
+    name: str
+    verdict: str
+    seconds: float
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+class Step:
+    """A command in a session of its own, so that its end is the end of all that it started."""
+
+    def __init__(self, *argv: str, output: IO[bytes] | None = None, **own: str) -> None:
+        """With an output the command runs in the background and yields to everything else."""
+        self._began_s = time.monotonic()
+        if output is not None:
+            argv = ("nice", "-n", str(BACKGROUND_NICE), *argv)
+        self._process = subprocess.Popen(
+            argv,
+            cwd=ROOT,
+            env=os.environ | own,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
-        self.commit = commit()
-        self._home = home
-        self._build: Step | None = None
 
-    def run(self) -> int:
-        """All of it; returns the exit code."""
-        self._start_build()
+    def wait(self) -> tuple[int, float]:
+        """Return exit code and seconds. At the limit the command is killed."""
         try:
-            rows = [run_check(name) for name in self.checks]
-            for name in self.tiers:
-                if TIERS[name].needs_control_plane:
-                    rows += self._wait_for_build()
-                rows.append(self._run_tier(name))
+            code = self._process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            print(f"\n{self._process.args}: not done after {LIMIT_S:.0f} s, killed", flush=True)
+            code = -signal.SIGKILL
         finally:
-            if self._build is not None:
-                self._build.end()
-        return self._close(rows)
+            self.kill()
+        return code, time.monotonic() - self._began_s
 
-    # ------------------------------------------------------------ the control plane, beside it all
-
-    def _start_build(self) -> None:
-        """Compile it in the background if there is something to do meanwhile."""
-        earlier = [name for name in self.tiers if not TIERS[name].needs_control_plane]
-        if len(earlier) < len(self.tiers) and (self.checks or earlier):
-            self._home.mkdir(parents=True, exist_ok=True)
-            self._build = Step(BUILD, log=self._home / "build.log")
-
-    def _wait_for_build(self) -> list[Row]:
-        """Until it is compiled. Whether that went well is found out, and told, by the tier."""
-        if self._build is None:
-            return []
-        build, self._build = self._build, None
-        if build.poll() is None:
-            print(
-                f"\n== control plane: still compiling, see {self._home / 'build.log'}", flush=True
-            )
-        took = build.wait(LIMIT_S)
-        return [
-            Row(
-                "control plane", "built" if took.code == 0 else "not built", took.wall_s, took.cpu_s
-            )
-        ]
-
-    # ------------------------------------------------------------ tiers
-
-    def _run_tier(self, name: str) -> Row:
-        tier = TIERS[name]
-        sources = bed.sources_hash() if tier.test_bed else ""
-        if tier.test_bed and name not in self.always:
-            proof = self.proofs.find(name, sources)
-            if proof is not None:
-                told = f"{proof}; `scripts/test --all` runs them"
-                return Row(name, "proven earlier", skipped=proof.passed, skips=[told])
-        row = run_tier(name, tier, self.extra, self.figures.file_seconds(name))
-        if tier.test_bed and not self.extra:
-            self.proofs.keep(row, sources, self.commit)
-        return row
-
-    def _close(self, rows: list[Row]) -> int:
-        ran = [row for row in rows if row.tests_s]
-        if not self.extra:
-            self.figures.keep(ran, self.commit)
-        self.unstable.add(ran)
-        print()
-        told = stability(rows, self.unstable.times(), self.unstable.path)
-        rows += [told] if told is not None else []
-        lines = summarize(rows)
-        print("\n".join(lines), flush=True)
-        return 1 if any(row.failed for row in rows) else 0
+    def kill(self) -> None:
+        """Kill the command and all of its session that still runs."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
-def commit() -> str:
-    """What is tested, for whoever reads the figures later."""
-    argv = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        told = subprocess.run(
-            argv, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return told.stdout.strip() or "unknown"
+class Background:
+    """A step beside others, whose output is printed when it is waited for."""
+
+    def __init__(self, name: str, argv: Sequence[str]) -> None:
+        self.name = name
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 # open until the step is waited for
+        self._step = Step(*argv, output=self._output)
+        self._ended: Future[tuple[int, float]] = Future()
+        Thread(target=lambda: self._ended.set_result(self._step.wait()), daemon=True).start()
+
+    def wait(self) -> tuple[int, float]:
+        """Return exit code and seconds, and print what the command said."""
+        if not self._ended.done():
+            print(f"\n== {self.name}: waiting for its end", flush=True)
+        ended = self._ended.result()
+        self._output.seek(0)
+        print(f"\n== {self.name}\n{self._output.read().decode(errors='replace')}", flush=True)
+        return ended
+
+    def kill(self) -> None:
+        """Kill the command."""
+        self._step.kill()
+
+
+def check_row(name: str, code: int, seconds: float) -> Row:
+    """Return the row of a check, which counts as one."""
+    return Row(name, "FAILED" if code else "passed", seconds, passed=not code, failed=bool(code))
 
 
 def run_check(name: str) -> Row:
-    """One static check: passed or failed, counted as one."""
+    """Run one static check."""
     print(f"\n== {name}", flush=True)
-    took = call(CHECKS[name], LIMIT_S)
-    row = Row(name, "FAILED" if took.code else "passed", took.wall_s, took.cpu_s)
-    row.failed, row.passed = (1, 0) if took.code else (0, 1)
-    return row
+    return check_row(name, *Step(*CHECKS[name]).wait())
 
 
-def run_tier(name: str, tier: Tier, extra: list[str], known_s: dict[str, float]) -> Row:
-    """One folder of tests under pytest, counted from its report."""
-    folders = [TESTS / each for each in tier.folders or (name,)]
-    if missing := [folder for folder in folders if not folder.is_dir()]:
-        told = f"{missing[0].relative_to(TESTS.parent)} does not exist yet"
-        return Row(name, "absent", skips=[told])
+def run_tier(name: str, tier: Tier, options: list[str], reruns: int | None, **own: str) -> Row:
+    """Run one folder of tests under pytest and count what came of them."""
     print(f"\n== {name}", flush=True)
+    reruns = tier.reruns if reruns is None else min(reruns, tier.reruns)
     with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.xml"
-        argv = [*tier.within, sys.executable, "-m", "pytest", "-q", f"--junit-xml={report}"]
-        argv += ["-o", f"cache_dir={scratch}/cache", *tier.options, *extra]
-        took = call([*argv, *shared(folders, tier, known_s)], LIMIT_S)
-        row = read_report(name, report)
-        if took.code == FAILURES and tier.real_time and len(row.failures) <= MOST_REPEATED:
-            print(f"\n== {name}, once more: {', '.join(row.failures)}", flush=True)
-            report.unlink()
-            took += call([*argv, *map(str, folders), "--last-failed"], LIMIT_S)
-            again = read_report(name, report)
-            if again.passed + again.failed + again.skipped >= len(row.failures):  # else it crashed
-                row.add_repeated(again)
-    row.wall_s, row.cpu_s = took.wall_s, took.cpu_s
-    if took.code == NO_TESTS and extra and not row.skipped:
-        row.verdict = "nothing selected"
-    elif took.code and not (took.code == NO_TESTS and row.skipped):  # whole modules were skipped
+        report = Path(scratch) / "outcomes.json"
+        argv = [*tier.within, sys.executable, "-m", "pytest", "-q", "-p", "scripts.outcomes"]
+        argv += [f"--reruns={reruns}", "--durations=10", "--durations-min=5", *shared(name, tier)]
+        code, seconds = Step(*argv, *options, **own, **{VARIABLE: str(report)}).wait()
+        found = msgspec.json.decode(report.read_bytes(), type=Outcomes) if report.exists() else None
+    return tier_row(name, code, seconds, found, selects=bool(options))
+
+
+def tier_row(
+    name: str, code: int, seconds: float, found: Outcomes | None, *, selects: bool = False
+) -> Row:
+    """Return the row of a tier. ``found``: None where pytest did not come to its end. ``selects``:
+    options may have left no test."""
+    if found is None:
+        why = f"pytest did not come to its end (exit code {code}), see the lines of {name} above"
+        return Row(name, "FAILED", seconds, failed=1, notes=[f"FAILED in {name}: {why}"])
+    counts = found.passed, len(found.failed), len(found.skipped)
+    row = Row(name, "passed", seconds, *counts)
+    row.notes += [f"skipped in {name}: {each}" for each in found.skipped]
+    row.notes += [f"run again in {name}: {each}" for each in found.rerun]
+    row.notes += [f"FAILED in {name}: {each}" for each in found.failed]
+    if code == NO_TESTS and (found.skipped or selects):
+        code = 0
+    if code or found.failed:
         row.verdict = "FAILED"
-        row.failed = max(row.failed, 1)  # nothing collected, a crash or a hang fails as well
-    elif row.skipped and not row.passed:
-        row.verdict = "skipped"
+        row.failed = max(
+            row.failed, 1
+        )  # a crash of a worker counts too, and so does no test at all
+    elif not found.passed:
+        row.verdict = "skipped" if found.skipped else "nothing selected"
     return row
 
 
-def shared(folders: list[Path], tier: Tier, known_s: dict[str, float]) -> list[str]:
-    """What to run and by how many processes: file by file, those that took longest first, so that
-    no process is left with a long one at the end. A new file counts as long."""
+def shared(name: str, tier: Tier) -> list[str]:
+    """Return what to run and by how many processes: file by file, the largest files first, so that
+    none is left with a long one at the end."""
+    folder = TESTS / name
     if tier.processes == 1:
-        return [*map(str, folders)]
+        return [str(folder)]
+    files = sorted(folder.rglob("test_*.py"), key=lambda file: -file.stat().st_size)
+    options = [f"--numprocesses={tier.processes}", "--dist=loadfile", "--no-loadscope-reorder"]
+    # A process that died is no reason to go on as if nothing had happened.
+    return [*options, "--max-worker-restart=0", *map(str, files)]
 
-    def took_s(file: Path) -> float:
-        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-        return known_s.get(module, float("inf"))
 
-    files = sorted(
-        (file for folder in folders for file in folder.rglob("test_*.py")),
-        key=lambda file: (-took_s(file), -file.stat().st_size),
+def summarize(rows: list[Row]) -> list[str]:
+    """Return the lines of the summary, the total as the last one."""
+    lines = [f"{'step':14}{'verdict':18}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
+    for row in rows:
+        counts = f"{row.passed:8}{row.failed:8}{row.skipped:9}"
+        lines.append(f"{row.name:14}{row.verdict:18}{counts}{row.seconds:10.1f}")
+    lines += [note for row in rows for note in row.notes]
+    passed, failed, skipped = (
+        sum(getattr(row, each) for row in rows) for each in ("passed", "failed", "skipped")
     )
-    by_file = [
-        "--numprocesses",
-        str(tier.processes),
-        "--dist",
-        "loadfile",
-        "--no-loadscope-reorder",
-    ]
-    return [*by_file, *map(str, files)]
+    return [*lines, f"{passed} passed, {failed} failed, {skipped} skipped"]
+
+
+def run(names: list[str], options: list[str], *, everything: bool, reruns: int | None) -> int:
+    """Run what was asked for, or all of it, and return the exit code."""
+    checks = not names or "checks" in names
+    tiers = {name: tier for name, tier in TIERS.items() if not names or name in names}
+    left_out = [name for name, tier in tiers.items() if tier.only_named and not names]
+    left_out = [] if everything else left_out
+    own = {"BERTH_ALL": "1"} if everything else {}
+    rows: list[Row] = []
+    beside = [Background(*each) for each in BESIDE.items()] if checks else []
+    build = None
+    if any(tier.needs_build for name, tier in tiers.items() if name not in left_out):
+        build = Background("control plane", BUILD)
+    try:
+        rows += [run_check(name) for name in CHECKS] if checks else []
+        for name, tier in tiers.items():
+            if tier.needs_build and build is not None:
+                _, seconds = build.wait()  # whether that went well, the tier finds out
+                rows.append(Row("control plane", "", seconds))
+                build = None
+            if name in left_out:
+                why = (
+                    f"skipped: all of {name}: `scripts/test {name}` or `scripts/test --all` runs it"
+                )
+                rows.append(Row(name, "left out", 0.0, skipped=1, notes=[why]))
+            else:
+                rows.append(run_tier(name, tier, options, reruns, **own))
+        rows += [check_row(each.name, *each.wait()) for each in beside]
+    finally:
+        for each in (*beside, *([build] if build is not None else [])):
+            each.kill()
+    print("\n" + "\n".join(summarize(rows)), flush=True)
+    return 1 if any(row.failed for row in rows) else 0
 
 
 def main(argv: list[str]) -> int:
-    """Run what was asked for, or all of it."""
+    """Read the arguments and run."""
     cut = argv.index("--") if "--" in argv else len(argv)
-    words, extra = argv[:cut], argv[cut + 1 :]
-    if {"-h", "--help"} & set(words):
-        print(f"{USAGE}\n\n{__doc__}\nKept from run to run: {kept.folder()}")
-        return 0
-    names = [word for word in words if word != "--all"]
-    if unknown := [name for name in names if name != "checks" and name not in TIERS]:
-        print(f"scripts/test: no tier {unknown[0]!r}\n{USAGE}", file=sys.stderr)
-        return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that steps are ended as well
-    return Run(names, extra, everything="--all" in words).run()
+    parser = argparse.ArgumentParser(
+        prog="scripts/test",
+        usage="%(prog)s [--all] [--reruns N] [NAME …] [-- PYTEST OPTION …]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(("checks", *TIERS)))
+    parser.add_argument("--all", action="store_true", help="the bed too, and what takes long")
+    parser.add_argument("--reruns", type=int, metavar="N", help="most tries again of a failed test")
+    asked = parser.parse_args(argv[:cut])
+    if unknown := set(asked.names) - {"checks", *TIERS}:
+        parser.error(f"no tier {min(unknown)!r}; there are {', '.join(TIERS)}, and checks")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the steps end too
+    return run(asked.names, argv[cut + 1 :], everything=asked.all, reruns=asked.reruns)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The contract for other languages, made from the messages, and a judge of how it may change.
+"""The contract for other languages, made from the messages.
 
-May live here: reading types and comments, writing schemas, comparing two generations of them. Must
-not: network, clocks, or anything that makes two runs on one tree differ.
+May live here: reading types and comments, and writing schemas. Must not: network, clocks, or
+anything that makes two runs on one tree differ.
 """

@@ -1,19 +1,11 @@
-"""The files in schemas/: what they should hold, what differs, and what was published before.
-
-schemas/asyncapi.json and schemas/json/ follow the messages. schemas/published.json is the
-generation that readers out there may rely on; it changes only when somebody publishes.
-"""
+"""The files in schemas/: what they should hold, and what differs."""
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from scripts.schema_tools.asyncapi import document
-from scripts.schema_tools.breaking import Break, Published, contract_breaks
-from scripts.schema_tools.json_schema import MESSAGES, Role, Schema, file_name, schema_of
-
-PUBLISHED: Final = "published.json"
-_WORDS: Final = frozenset({"$schema", "$id", "description"})  # for people: they break no reader
+from scripts.schema_tools.json_schema import MESSAGES, file_name, schema_of
 
 
 def generated() -> dict[str, bytes]:
@@ -44,54 +36,6 @@ def write(root: Path) -> list[str]:
         else:
             (root / path).unlink()
     return changed
-
-
-def current() -> dict[str, Published]:
-    """This generation, as a reader knows it."""
-    return {m.name: Published(m.role, _without_words(schema_of(m))) for m in MESSAGES}
-
-
-def published(root: Path) -> dict[str, Published]:
-    """The generation that readers may rely on; nothing before the first is published."""
-    data = _read(root / PUBLISHED)
-    if data is None:
-        return {}
-    return {
-        name: Published(Role(entry["role"]), entry["schema"])
-        for name, entry in json.loads(data).items()
-    }
-
-
-def publish(root: Path) -> None:
-    """From now on, later changes are judged by this generation."""
-    entries = {
-        name: {"role": known.role, "schema": known.schema} for name, known in current().items()
-    }
-    (root / PUBLISHED).write_bytes(_bytes(entries))
-
-
-def breaks_since(root: Path) -> list[Break]:
-    """What readers of the published generation would stumble over."""
-    return contract_breaks(published(root), current())
-
-
-def _without_words(schema: Schema) -> Schema:
-    """Only what decides whether a message is read."""
-    return {
-        key: _without_words_deep(key, value) for key, value in schema.items() if key not in _WORDS
-    }
-
-
-def _without_words_deep(key: str, value: Any) -> Any:
-    if key in ("properties", "$defs"):  # names of ours, not words of the schema language
-        return {name: _without_words(inner) for name, inner in value.items()}
-    if key in ("default", "const", "enum"):
-        return value
-    if isinstance(value, dict):
-        return _without_words(value)
-    if isinstance(value, list):
-        return [_without_words(v) if isinstance(v, dict) else v for v in value]
-    return value
 
 
 def _bytes(value: Any) -> bytes:

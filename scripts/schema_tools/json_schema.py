@@ -12,7 +12,6 @@ What msgspec makes of the types is kept, apart from four things that other reade
 import json
 import re
 from collections.abc import Iterator
-from enum import StrEnum
 from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
@@ -42,20 +41,11 @@ _NO_LINE_END: Final = {"pattern": "\\n"}
 _WORDS_OF_JSON: Final = {"None": "null", "True": "true", "False": "false"}
 
 
-class Role(StrEnum):
-    """Who has to understand whom when a message changes."""
-
-    KEPT = "kept"  # old and new services read what old and new services wrote
-    REQUEST = "request"  # people's programs send it, our services read it
-    REPLY = "reply"  # our services send it, people's programs read it
-
-
 class Message(NamedTuple):
     """One message of the contract."""
 
     name: str  # its tag; of a request, which has none, api.<what it is>
     type: type[msgspec.Struct]
-    role: Role
 
 
 def name_of(message: type[msgspec.Struct]) -> str:
@@ -86,14 +76,14 @@ def _messages() -> Iterator[Message]:
         LogChunk,
     )
     for message in kept:
-        yield Message(name_of(message), message, Role.KEPT)
+        yield Message(name_of(message), message)
     for message in dict.fromkeys(REQUEST_TYPES.values()):
         if message not in kept:
-            yield Message(name_of(message), message, Role.REQUEST)
-    yield Message(name_of(LoginRequest), LoginRequest, Role.REQUEST)
+            yield Message(name_of(message), message)
+    yield Message(name_of(LoginRequest), LoginRequest)
     for message in members(ApiReply):
-        yield Message(name_of(message), message, Role.REPLY)
-    yield Message(name_of(LoginReply), LoginReply, Role.REPLY)
+        yield Message(name_of(message), message)
+    yield Message(name_of(LoginReply), LoginReply)
 
 
 MESSAGES: Final = tuple(_messages())
