@@ -284,7 +284,7 @@ ALERTS: Final = (
         'sum by (instance) (increase({__name__=~"berth_.+_unreadable_total"}[15m])) > 0',
         "0m",
         "warning",
-        "{{ $labels.instance }} got messages that it cannot read: see `berth dead`",
+        "{{ $labels.instance }} got messages that it cannot read: see `berth problems dead`",
     ),
     Alert(
         "BerthAccountsFailing",

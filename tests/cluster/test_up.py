@@ -148,7 +148,7 @@ def test_the_readmes_commands_run_a_job_of_kubectl_and_one_of_nats(
     asks = {"cpu": "1", "nvidia.com/gpu": "1"}
     job = builders.job(team, "from-kubectl", "main", requests=asks, run_s="2")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    tours = [line for line in LINES if line.startswith("berth tour")]
+    tours = [line for line in LINES if line.startswith("berth demo tour")]
     [doctor, up, *rest] = [line for line in LINES if line not in tours]
     with Kueue(planes, team, options=Options(dispatcher="berthmaster.io/dispatcher")) as kueue:
         assert doctor.startswith("berth doctor --hub hub --worker worker-1")
@@ -249,9 +249,9 @@ def people_and_shares_move_what_runs(terminal: Terminal, planes: Planes, team: s
     [back] = {"worker-2", "worker-3"} - {there}
     terminal.say(f"berth drain {there} --reason kernel")
     until_stands("whole-2", "running", back)
-    [cordon] = terminal.json("berth cordons")["cordons"]
+    [cordon] = terminal.json("berth problems cordons")["cordons"]
     assert (cordon["cluster"], cordon.get("jobs", 0)) == (there, 0)
-    terminal.say(f"berth undrain {there}")
+    terminal.say(f"berth uncordon {there}")
     terminal.say("berth cancel whole-2")
     wait_until(lambda: stands("whole-2")[0] == "cancelled", "it has ended", poll_s=0.5)
 
@@ -291,7 +291,7 @@ def test_two_workers_that_are_one_cluster_are_refused_and_a_deaf_one_is_left_out
         assert "going on without deaf (https://127.0.0.1:9: no connection" in said
 
         def is_told() -> bool:
-            rows = terminal.json("berth clusters")
+            rows = terminal.json("berth top --once")
             return [row["cluster"] for row in rows] == ["worker-1"]
 
         wait_until(is_told, "the cluster that answers is in the fleet", poll_s=0.5)

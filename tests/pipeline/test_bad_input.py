@@ -283,7 +283,7 @@ async def test_a_cluster_may_be_called_anything(bad: Rig) -> None:
         forged(emulator, name, **{"node.a b": 4}) as cluster,
     ):
         await until(lambda: scored(berth, name))
-        shown = json.loads(bad.berth("clusters", "--json").stdout)
+        shown = json.loads(bad.berth("top", "--once", "--json").stdout)
         assert [each["cluster"] for each in shown if each["cluster"] == name] == [name]
 
         pods = (PodSet(gpus=4, gpu_models=(MODEL,)),)

@@ -59,7 +59,7 @@ def test_a_seed_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
 
 def test_no_password_is_shown_when_nobody_is_there(tmp_path: Path) -> None:
     for flags in ([], ["--json"]):
-        told = berth("clusters", "--server", "nats://me:hunter2@127.0.0.1:1", *flags)
+        told = berth("top", "--once", "--server", "nats://me:hunter2@127.0.0.1:1", *flags)
         assert told.returncode == 4
         assert "nats://<hidden>@127.0.0.1:1" in told.stderr
         assert "hunter2" not in told.stdout + told.stderr

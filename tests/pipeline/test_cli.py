@@ -123,13 +123,13 @@ def test_nobody_declares_a_cluster_lost_in_passing(up: Up) -> None:
     assert asked.returncode == 2
     assert "Say --yes if it is gone for certain" in asked.stderr
     assert up.berth("lost", "no-such", "--reason", "fire", "--yes").returncode == 0
-    assert up.berth("found", "no-such", "--reason", "a drill").returncode == 0
+    assert up.berth("lost", "no-such", "--undo", "--reason", "a drill").returncode == 0
 
 
 def test_a_tenant_that_asks_for_more_than_its_own_is_told_and_not_left_waiting(up: Up) -> None:
     seed = str(up.folder / "keys" / "tenant.default.creds")
     url = json.loads((up.folder / "connection.json").read_text())["url"]
-    for command in (["watch", "--all-tenants"], ["clusters"], ["cordon", "t4"]):
+    for command in (["watch", "--all-tenants"], ["top", "--once"], ["cordon", "t4"]):
         done = up.berth(*command, "--server", url, "--creds-file", seed)
         assert done.returncode == 1, command
         assert "permissions violation" in done.stderr
@@ -185,9 +185,9 @@ def test_a_workflow_of_a_file_is_waited_for_by_its_set_and_somebody_is_told(
     told = tmp_path / "told"
     job = "pod_sets: [{gpus: 0}]\nexpected_duration_s: 5\nset: flow\nlabels: {of: me}\n"
     flow.write_text(f"id: f-last\nafter: 'f-first:ended'\n{job}---\nid: f-first\n{job}")
-    tried = up.berth("apply", "-f", str(flow), "--dry-run")
+    tried = up.berth("submit", "-f", str(flow), "--dry-run")
     assert tried.returncode == 0, tried.stderr
-    applied = up.berth("apply", "-f", str(flow))
+    applied = up.berth("submit", "-f", str(flow))
     assert [line.split()[0] for line in applied.stdout.splitlines()] == ["f-first", "f-last"]
     then = f'echo "$BERTH_OUTCOME $BERTH_WORKLOADS" > {told}'
     done = up.berth("wait", "--set", "flow", "--label", "of=me", "--at-most", "60s", "--then", then)
@@ -200,7 +200,7 @@ def test_a_workflow_of_a_file_is_waited_for_by_its_set_and_somebody_is_told(
     everybody = up.berth("jobs", "--all-tenants", "--set", "flow", "-o", "wide").stdout
     assert everybody.startswith("TENANT ")
     flow.write_text(f"id: f-x\nafter: f-y\n{job}---\nid: f-y\nafter: f-x\n{job}")
-    circle = up.berth("apply", str(flow))
+    circle = up.berth("submit", str(flow))
     assert circle.returncode == 2
     assert "goes in a circle: f-x -> f-y -> f-x" in circle.stderr
     none = up.berth("wait", "--set", "no-such")
@@ -292,14 +292,17 @@ async def _followed_over_a_cut(
 
 
 def test_whoami_says_where_and_as_whom_and_holds_nothing_secret(up: Up) -> None:
-    operator = up.json("whoami")
+    operator = up.json("context", "show")
     assert (operator["user"], operator["tenant"]) == ("operator", "default")
     key = up.folder / "keys" / "tenant.default.creds"
-    tenant = up.json("whoami", "--creds-file", str(key))
+    tenant = up.json("context", "show", "--creds-file", str(key))
     assert (tenant["user"], tenant["creds_file"]) == ("tenant.default", str(key))
     assert tenant["account"] != operator["account"]
     assert tenant["answered_ms"] > 0
-    assert key.read_text().split()[5] not in up.berth("whoami", "--creds-file", str(key)).stdout
+    assert (
+        key.read_text().split()[5]
+        not in up.berth("context", "show", "--creds-file", str(key)).stdout
+    )
 
 
 def test_a_context_names_the_bus_the_tenant_and_the_queue(up: Up, tmp_path: Path) -> None:
@@ -310,7 +313,7 @@ def test_a_context_names_the_bus_the_tenant_and_the_queue(up: Up, tmp_path: Path
 
     key = up.folder / "keys" / "tenant.default.creds"
     assert up.berth("queue", "set", "night", "--allow", "default").returncode == 0
-    made = berth("context", "set", "here", "--server", up.json("whoami")["server"],
+    made = berth("context", "set", "here", "--server", up.json("context", "show")["server"],
                  "--queue", "night", "--creds-file", str(key))  # fmt: skip
     assert made.returncode == 0, made.stderr
     submitted = berth("submit", "--id", "by-context", "--gpus", "1")
@@ -336,7 +339,7 @@ def completed(up: Up, shell: str, *words: str, own: str = "operator") -> str:
 
 def test_a_shell_completes_what_there_is_and_nothing_that_a_tenant_may_not_know(up: Up) -> None:
     assert up.berth("queue", "set", "dusk").returncode == 0
-    cluster = up.json("clusters")[0]["cluster"]
+    cluster = up.json("top", "--once")[0]["cluster"]
     model = up.json("gpus")["models"][0]["model"]
     tenant = "tenant.default"
     assert f"plain,{cluster}\n" in completed(up, "bash", "cordon", cluster[:2])
@@ -366,11 +369,11 @@ def test_a_model_a_tenant_and_a_parameter_that_are_misspelt_are_answered_with_th
 
 
 def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:
-    names = [row["cluster"] for row in up.json("clusters")]
+    names = [row["cluster"] for row in up.json("top", "--once")]
     assert len(names) == 8
     target = names[1]
     assert up.berth("cordon", target, "--reason", "new racks").returncode == 0
-    assert f"{target} is cordoned: new racks" in up.berth("clusters").stdout
+    assert f"{target} is cordoned: new racks" in up.berth("top", "--once").stdout
     told = up.berth("problems")  # a note, nothing that is broken
     assert told.returncode == 0
     assert f"note    {target}: cordoned: new racks\n" in told.stdout
@@ -378,7 +381,7 @@ def test_a_cordoned_cluster_shows_it_and_gets_nothing_new(up: Up) -> None:
     assert asked.returncode == 1
     assert "cordon" in asked.stdout
     assert up.berth("uncordon", target).returncode == 0
-    assert "is cordoned" not in up.berth("clusters").stdout
+    assert "is cordoned" not in up.berth("top", "--once").stdout
 
 
 def test_what_if_there_were_another_cluster_says_what_would_move_and_moves_nothing(up: Up) -> None:
@@ -389,7 +392,7 @@ def test_what_if_there_were_another_cluster_says_what_would_move_and_moves_nothi
         "add new, usual machines (2 nodes, 8 GPUs)",
     )
     assert {moved["id"]: moved["would"] for moved in added["placed"]}["wants"] == "new"
-    assert "new" not in up.berth("clusters").stdout.split()
+    assert "new" not in up.berth("top", "--once").stdout.split()
     assert up.berth("cancel", "wants").returncode == 0
 
 
@@ -404,14 +407,14 @@ def test_what_if_a_job_were_submitted_or_a_cluster_cordoned(up: Up) -> None:
     assert held.stdout.startswith("make queue default: "), held.stderr
 
 
-def test_quality_shows_how_the_resolver_does(up: Up) -> None:
-    report = up.json("quality", "--once")
+def test_top_of_queues_shows_how_the_resolver_does(up: Up) -> None:
+    report = up.json("top", "--queues", "--once")
     assert (report["type"], report["cell"]) == ("quality.v1", "all")
     assert 0 <= report["allocation_percent"] <= 100
     assert report["decider"].startswith("resolver/")
     seed = str(up.folder / "keys" / "tenant.default.creds")
     url = json.loads((up.folder / "connection.json").read_text())["url"]
-    done = up.berth("quality", "--once", "--server", url, "--creds-file", seed)
+    done = up.berth("top", "--queues", "--once", "--server", url, "--creds-file", seed)
     assert done.returncode == 1
     assert "permissions violation" in done.stderr
 
@@ -515,7 +518,18 @@ def test_top_shows_the_fleet_and_the_nodes_of_a_cluster(up: Up) -> None:
 
 
 def test_a_small_replay_accounts_for_every_workload_and_the_audit_is_clean(up: Up) -> None:
-    argv = ("replay", "generated", "--limit", "60", "--rate", "60", "--at-most", "6", "--json")
+    argv = (
+        "demo",
+        "replay",
+        "generated",
+        "--limit",
+        "60",
+        "--rate",
+        "60",
+        "--at-most",
+        "6",
+        "--json",
+    )
     done = up.berth(*argv)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
@@ -562,12 +576,13 @@ def test_a_backup_is_added_to_and_not_restored_into_a_bus_that_has_something(
 
 
 def test_no_dead_letters_were_left(up: Up) -> None:
-    assert up.json("dead") == []
-    assert "No dead letters" in up.berth("dead").stdout
+    assert up.json("problems", "dead") == []
+    assert "No dead letters" in up.berth("problems", "dead").stdout
 
 
 @pytest.mark.parametrize(
-    "argv", [("jobs",), ("why",), ("clusters",), ("submit", "--gpus", "1"), ("watch",), ("audit",)]
+    "argv",
+    [("jobs",), ("why",), ("top", "--once"), ("submit", "--gpus", "1"), ("watch",), ("audit",)],
 )
 def test_a_bus_that_is_not_there_is_told_in_time(argv: tuple[str, ...], tmp_path: Path) -> None:
     told = run_berth(*argv, "--server", "nats://127.0.0.1:9", home=tmp_path)
@@ -597,7 +612,7 @@ def test_help_is_quick_and_names_every_command(tmp_path: Path) -> None:
     imported = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
     assert "berthmaster.cli.commands" in imported
     assert not imported & {"msgspec", "nats", "aiohttp", "asyncio", "numpy", "prometheus_client"}
-    for name in ("up", "demo", "submit", "why", "clusters", "replay", "audit", "serve"):
+    for name in ("up", "demo", "submit", "why", "top", "problems", "audit", "serve"):
         assert f"\n  {name} " in told.stdout
 
 

@@ -202,7 +202,7 @@ async def drains(up: Rig, berth: Client, there: str, node: str) -> None:
     assert (cordon.cluster, cordon.node, cordon.drain) == (there, node, True)
     assert (cordon.jobs, cordon.gpus, cordon.reason) == (0, 0, "new racks")
     assert f"{there}/{node} drained" in said(up, "cordons")
-    assert said(up, "undrain", there, node) == f"node {node} of {there} is open again"
+    assert said(up, "uncordon", there, node) == f"node {node} of {there} is open again"
     assert said(up, "cordons") == "nothing is cordoned"
 
 

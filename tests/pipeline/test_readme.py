@@ -92,12 +92,12 @@ def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
     assert "cordoned: new firmware" in said["berth why elsewhere"]
     assert (
         "Every workload is accounted for."
-        in said["berth replay generated --limit 200 --speed 0 --settle 2 --at-most 20"]
+        in said["berth demo replay generated --limit 200 --speed 0 --settle 2 --at-most 20"]
     )
     assert "cordon t4: " in said["berth whatif cordon t4"]
     added = said["berth whatif add-cluster more --model H100 --nodes 4"]
     assert added.startswith("add more, usual machines (4 nodes, 32 GPUs): ")
-    assert "GPUs" in said["berth quality --once"]
+    assert "GPUs" in said["berth top --queues --once"]
     assert "decisions: " in said["berth replay-decisions --set fit=0 --first 5"]
     assert "Clean." in said["berth audit"]
     assert "0 otherwise, 0 cannot be repeated" in said["berth replay-decisions"]

@@ -194,7 +194,7 @@ class Peopled(Ground):
             by_s = began_s + 45.0 + 20.0 * dice.random() if dice.random() < 0.5 else None
             drain = place | ({} if by_s is None else {"by_s": by_s})
             self.clock.at(began_s, lambda b=drain: ask("drain", b, operator=True))  # type: ignore[misc]
-            self.clock.at(over_s, lambda b=place: ask("undrain", b, operator=True))  # type: ignore[misc]
+            self.clock.at(over_s, lambda b=place: ask("uncordon", b, operator=True))  # type: ignore[misc]
             self.calm_at_s = max(self.calm_at_s, over_s)
 
     def _wish(self, verb: str, body: dict[str, object]) -> None:

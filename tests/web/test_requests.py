@@ -164,7 +164,7 @@ def test_people_act_with_their_own_rights_and_by_the_page_alone(site: Site, up: 
     elsewhere = {"Origin": "https://evil.example.org", "Sec-Fetch-Site": "cross-site"}
     assert site.ask("/api/act", token=ADA, body=cordon, headers=elsewhere).status == 403
     assert site.ask("/api/act", token=ADA, body=cordon).body["type"] == "api.done.v1"
-    [row] = [row for row in up.json("clusters") if row["cluster"] == "a10"]
+    [row] = [row for row in up.json("top", "--once") if row["cluster"] == "a10"]
     assert row["cordoned"] == "firmware (by ada on the page)"
     assert site.ask("/api/act", token=ADA, body=cordon | {"verb": "uncordon"}).status == 200
     first = {"verb": "reprioritize", "tenant": "default", "id": "mine", "priority": 7}
@@ -208,9 +208,9 @@ def test_people_hold_evict_and_drain_on_the_page(site: Site, up: Up) -> None:
     assert act(ADA, verb="drain", by_s=time.time() + 7200, **place).body["type"] == "api.done.v1"
     draining = lambda: site.first_event(ADA)["documents"]["cluster/a10"]["draining"]  # noqa: E731
     until(draining, True)
-    [cordon] = up.json("cordons")["cordons"]
+    [cordon] = up.json("problems", "cordons")["cordons"]
     assert (cordon["cluster"], cordon["drain"]) == ("a10", True)
-    assert act(ADA, verb="undrain", **place).status == 200
+    assert act(ADA, verb="uncordon", **place).status == 200
     until(draining, False)
     up.berth("submit", "--id", "goes", "--gpus", "1", "--duration", "30h")
     up.until("goes", state="running")

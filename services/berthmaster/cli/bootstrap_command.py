@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from berthmaster.cli.complain import complain
-from berthmaster.cli.session import EXIT_UNREACHABLE, kubernetes_work, usage
+from berthmaster.cli.session import EXIT_UNREACHABLE, Output, kubernetes_work, usage
 from berthmaster.runtime.parse import EmptyMember, members
+from berthmaster.runtime.plain_json import pretty
 from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
 
 
@@ -32,8 +33,14 @@ from berthmaster.supervisor.plan import KubeTarget, PlanError, kube_target
     metavar="KINDS",
     help="Kinds of jobs with commas between them, as BERTH_CREDENTIALS_FRAMEWORKS has them.",
 )
+@click.option("--json", "as_json", is_flag=True, help="One List as JSON instead of YAML.")
 def bootstrap(
-    name: str, hub: str | None, hub_id: str | None, worker_namespace: str, frameworks: str | None
+    name: str,
+    hub: str | None,
+    hub_id: str | None,
+    worker_namespace: str,
+    frameworks: str | None,
+    as_json: bool,
 ) -> None:
     """Print what lets `berth serve credentials` into the worker cluster NAME."""
     import yaml
@@ -48,7 +55,10 @@ def bootstrap(
     if unknown := [one for one in kinds if one not in FRAMEWORKS]:
         usage(f"--frameworks {unknown[0]}: right are {', '.join(FRAMEWORKS)}")
     found = documents(hub_id or _identity(hub), name, namespace=worker_namespace, frameworks=kinds)
-    sys.stdout.write(yaml.safe_dump_all(found, sort_keys=False))
+    if as_json:
+        Output(as_json=True).write(pretty({"apiVersion": "v1", "kind": "List", "items": found}))
+    else:
+        sys.stdout.write(yaml.safe_dump_all(found, sort_keys=False))
 
 
 def _identity(hub: str | None) -> str:

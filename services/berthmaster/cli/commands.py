@@ -1,67 +1,86 @@
 """The commands of `berth`, by name, each imported only when it is called.
 
-A new command is one line in COMMANDS: its name, the module and attribute of its click command, and
+A new command is one line in SECTIONS: its name, the module and attribute of its click command, and
 the line that `berth --help` shows for it, so that showing help imports none of them either.
 """
 
 import importlib
+from collections.abc import Mapping
+from typing import Final
 
 import click
 
 _HERE = "berthmaster.cli"
-COMMANDS: dict[str, tuple[str, str]] = {
-    "up": (f"{_HERE}.up:up", "Run all of it on this machine."),
-    "doctor": (f"{_HERE}.doctor:doctor", "Look at a hub and its workers: what is missing?"),
-    "tour": (f"{_HERE}.tour:tour", "See on real clusters where jobs go."),
-    "cluster": (f"{_HERE}.cluster_commands:cluster", "Keys of the agents in worker clusters."),
-    "tenant": (f"{_HERE}.tenant_commands:tenant", "Keys of tenants."),
-    "keys": (f"{_HERE}.keys_commands:keys", "Cut a user off; carry keys of an older version over."),
-    "login": (f"{_HERE}.login:login", "Get credentials for a token of a trusted issuer."),
-    "whoami": (f"{_HERE}.whoami:whoami", "Which bus, as whom, for how long."),
-    "context": (f"{_HERE}.context_commands:context", "Names for several buses."),
-    "use": (f"{_HERE}.context_commands:use", "Use one of them from now on."),
-    "completion": (f"{_HERE}.completion:completion", "Complete commands and ids in a shell."),
-    "demo": (f"{_HERE}.demo:demo", "Show it at work on emulated clusters, with a summary."),
-    "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, stdin, or flags."),
-    "apply": (f"{_HERE}.submit:apply", "Submit the jobs of files, each after its others."),
-    "jobs": (f"{_HERE}.workload_commands:jobs", "List workloads."),
-    "job": (f"{_HERE}.workload_commands:job", "Show one workload and its story."),
-    "why": (f"{_HERE}.workload_commands:why", "Why there; why not yet."),
-    "whatif": (f"{_HERE}.whatif:whatif", "What would move if one thing were otherwise."),
-    "watch": (f"{_HERE}.workload_commands:watch", "Follow events live."),
-    "wait": (f"{_HERE}.wait_command:wait", "Wait until workloads run, or have ended."),
-    "logs": (f"{_HERE}.logs:logs", "What a job writes, wherever it runs."),
-    "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel workloads."),
-    "hold": (f"{_HERE}.moving_commands:hold", "Have a workload wait until it is released."),
-    "release": (f"{_HERE}.moving_commands:release", "Hold it no more."),
-    "move": (f"{_HERE}.moving_commands:move", "Have a workload go on in another cluster."),
-    "evict": (f"{_HERE}.moving_commands:evict", "End its attempt; it waits again."),
-    "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Give a workload a priority."),
-    "clusters": (f"{_HERE}.fleet_commands:clusters", "List the clusters."),
-    "gpus": (f"{_HERE}.gpus_command:gpus", "Which GPUs are free, how soon, at what price."),
-    "top": (f"{_HERE}.top:top", "Watch the fleet, one cluster's GPUs, or jobs, live."),
-    "report": (f"{_HERE}.report:report", "What ended jobs used: GPU-hours, waits, cost."),
-    "quality": (f"{_HERE}.quality:quality", "Waits, allocation, fairness, as they are now."),
-    "cordon": (f"{_HERE}.fleet_commands:cordon", "Put nothing new on a cluster or node."),
-    "uncordon": (f"{_HERE}.fleet_commands:uncordon", "Allow placements there again."),
-    "drain": (f"{_HERE}.moving_commands:drain", "Move away what runs there, by a time if need be."),
-    "undrain": (f"{_HERE}.moving_commands:undrain", "End that, and the cordon."),
-    "cordons": (f"{_HERE}.moving_commands:cordons", "List cordons and how far drains are."),
-    "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost."),
-    "found": (f"{_HERE}.fleet_commands:found", "Take that back."),
-    "problems": (f"{_HERE}.problems:problems", "What is broken, or not as it should be."),
-    "webhook": (f"{_HERE}.webhook_commands:webhook", "Have an address told of ends of jobs."),
-    "queue": (f"{_HERE}.fleet_commands:queue", "Set queues, or list them."),
-    "runtime": (f"{_HERE}.runtime_commands:runtime", "Set runtimes, or list them."),
-    "dead": (f"{_HERE}.fleet_commands:dead", "List messages that nobody could handle."),
-    "replay": (f"{_HERE}.replay:replay", "Submit a trace at a speed; account for all of it."),
-    "simulate": (f"{_HERE}.simulate:simulate", "Jobs and fleets in virtual time, by policy."),
-    "replay-decisions": (f"{_HERE}.decisions:replay_decisions", "Repeat decisions from the log."),
-    "repair": (f"{_HERE}.repair:repair", "Go on after damage: say what is to be done about it."),
-    "backup": (f"{_HERE}.backup:backup", "Copy what cannot be made again, while it runs."),
-    "restore": (f"{_HERE}.backup:restore", "Make an empty bus's streams from a backup."),
-    "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
-    "serve": (f"{_HERE}.serve:serve", "Run one service as this process."),
+Command = tuple[str, str]  # "module:attribute" and the line in --help
+SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
+    "Jobs": {
+        "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, standard input, or flags."),
+        "jobs": (f"{_HERE}.workload_commands:jobs", "List jobs."),
+        "job": (f"{_HERE}.workload_commands:job", "Show one job and its events."),
+        "why": (f"{_HERE}.workload_commands:why", "Explain why a job is there, or still waits."),
+        "watch": (f"{_HERE}.workload_commands:watch", "Follow events of jobs live."),
+        "wait": (f"{_HERE}.wait_command:wait", "Wait until jobs run or have ended."),
+        "logs": (f"{_HERE}.logs:logs", "Show the output of a job, wherever it runs."),
+        "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel jobs."),
+        "hold": (f"{_HERE}.moving_commands:hold", "Keep a job waiting until it is released."),
+        "release": (f"{_HERE}.moving_commands:release", "End the hold of a job."),
+        "evict": (f"{_HERE}.moving_commands:evict", "End a job's attempt and requeue the job."),
+        "move": (f"{_HERE}.moving_commands:move", "Move a running job to another cluster."),
+        "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Set the priority of jobs."),
+    },
+    "Fleet": {
+        "gpus": (f"{_HERE}.gpus_command:gpus", "List GPU models: free, wait, price."),
+        "top": (f"{_HERE}.top:top", "Watch clusters, nodes, jobs or queues in a live table."),
+        "problems": (f"{_HERE}.problems:problems", "List problems, dead letters and cordons."),
+        "whatif": (f"{_HERE}.whatif:whatif", "Show which jobs a change of the fleet would move."),
+        "report": (f"{_HERE}.report:report", "Report usage of ended jobs: GPU-hours, waits, cost."),
+    },
+    "Operators": {
+        "cordon": (f"{_HERE}.fleet_commands:cordon", "Allow no new jobs on a cluster or node."),
+        "drain": (f"{_HERE}.moving_commands:drain", "Cordon, and move running jobs away."),
+        "uncordon": (f"{_HERE}.fleet_commands:uncordon", "Remove a cordon and end a drain."),
+        "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost, or undo that."),
+        "queue": (f"{_HERE}.fleet_commands:queue", "Set or list queues."),
+        "runtime": (f"{_HERE}.runtime_commands:runtime", "Set or list runtimes."),
+        "webhook": (f"{_HERE}.webhook_commands:webhook", "Set webhooks for ended jobs."),
+        "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
+        "replay-decisions": (
+            f"{_HERE}.decisions:replay_decisions",
+            "Repeat decisions from the event log.",
+        ),
+        "backup": (f"{_HERE}.backup:backup", "Back up the event log and settings, live."),
+        "restore": (f"{_HERE}.backup:restore", "Restore a backup to an empty bus."),
+        "repair": (f"{_HERE}.repair:repair", "Recover from data loss in the event log."),
+    },
+    "Access": {
+        "login": (f"{_HERE}.login:login", "Exchange an identity token for credentials."),
+        "context": (f"{_HERE}.context_commands:context", "Set, list, use and show contexts."),
+        "tenant": (f"{_HERE}.tenant_commands:tenant", "Manage the keys of tenants."),
+        "cluster": (f"{_HERE}.cluster_commands:cluster", "Manage the keys of worker clusters."),
+        "keys": (f"{_HERE}.keys_commands:keys", "Sign or revoke other users' keys."),
+        "completion": (f"{_HERE}.completion:completion", "Print a shell completion script."),
+    },
+    "Running Berthmaster": {
+        "up": (f"{_HERE}.up:up", "Run all services on this machine."),
+        "serve": (f"{_HERE}.serve:serve", "Run one service as this process."),
+        "doctor": (f"{_HERE}.doctor:doctor", "Check a hub and its workers for missing setup."),
+        "demo": (f"{_HERE}.demo_commands:demo", "Demonstrate placement; replay traces of jobs."),
+        "simulate": (f"{_HERE}.simulate:simulate", "Simulate jobs and fleets in virtual time."),
+    },
+}
+COMMANDS: Final = {name: each for part in SECTIONS.values() for name, each in part.items()}
+RENAMED: Final = {
+    "apply": "submit",
+    "clusters": "top --once",
+    "cordons": "problems cordons",
+    "dead": "problems dead",
+    "found": "lost --undo",
+    "quality": "top --queues",
+    "replay": "demo replay",
+    "tour": "demo tour",
+    "undrain": "uncordon",
+    "use": "context use",
+    "whoami": "context show",
 }
 
 
@@ -96,18 +115,22 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; a name that is none is answered with the one that is most like it."""
+        """Resolve as click does, and answer an unknown name with the new or the nearest one."""
         from berthmaster.cli.nearest import did_you_mean
 
         unknown = bool(args) and not args[0].startswith("-") and args[0] not in COMMANDS
         if unknown and not ctx.resilient_parsing:  # as it is while a shell completes
+            if args[0] in RENAMED:
+                ctx.fail(f"there is no command {args[0]!r}: use `berth {RENAMED[args[0]]}`")
             ctx.fail(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in --help, from COMMANDS alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        """Write the sections of --help from SECTIONS alone, in aligned columns."""
+        width = max(map(len, COMMANDS))
+        for title, part in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in part.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,4 +1,4 @@
-"""`berth context list | set | remove`, `berth use`: several buses under names of their own."""
+"""`berth context list | set | use | show | remove`: several buses under names of their own."""
 
 import os
 from collections.abc import Iterator
@@ -19,13 +19,14 @@ from berthmaster.cli.contexts import (
     with_context,
     without,
 )
+from berthmaster.cli.identity import show
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import Output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-NONE = "-"  # of `berth use`: no context
+NONE = "-"  # of `berth context use`: no context
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,6 +47,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead
 @click.group()
 def context() -> None:
     """Names for buses: where each is, and the tenant, queue and key that go with it."""
+
+
+context.add_command(show)
 
 
 @contextmanager
@@ -134,7 +138,7 @@ def remove(name: str, as_json: bool) -> None:
     )
 
 
-@click.command()
+@context.command()
 @click.argument("name")
 @json_option
 def use(name: str, as_json: bool) -> None:
@@ -157,5 +161,5 @@ def _show(output: Output, contexts: Contexts, name: str) -> None:
         output.document({"current": ""}, lambda: safe(text))
         return
     tenant = f", tenant {row.tenant}" if row.tenant else ""
-    used = "is used" if row.current else f"`berth use {name}` uses it"
+    used = "is used" if row.current else f"`berth context use {name}` uses it"
     output.document(row, lambda: safe(f"{name}: {row.server}{tenant}; {used}"))

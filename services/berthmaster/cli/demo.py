@@ -1,4 +1,4 @@
-"""`berth demo`: all of it in a folder of its own, a stream of jobs, a live view, a summary."""
+"""`berth demo run`: all of it in a folder of its own, a stream of jobs, a live view, a summary."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ SUBMIT_SHARE: Final = 0.8  # of the duration; the rest shows what became of the 
 FLEET_LIMIT_S: Final = 10.0
 
 
-@click.command(context_settings={"default_map": {"speed": SPEED, "nodes": NODES}})
+@click.command("run", context_settings={"default_map": {"speed": SPEED, "nodes": NODES}})
 @stack_flags
 @click.option(
     "--duration",
@@ -75,7 +75,7 @@ FLEET_LIMIT_S: Final = 10.0
 )
 @click.option("--no-live", is_flag=True, help="Lines instead of the live view.")
 @click.option("--json", "as_json", is_flag=True, help="Only the summary, as JSON.")
-def demo(
+def emulated(
     duration_s: float, jobs: int, data: Path | None, no_live: bool, as_json: bool, **flags: Any
 ) -> None:
     """Bring up everything with emulated clusters, submit jobs, watch them, sum up."""

@@ -1,4 +1,4 @@
-"""Commands about the fleet and its operators: clusters, cordon, lost, queue, dead letters."""
+"""Commands of operators about the fleet: cordon, uncordon, lost, queue."""
 
 import asyncio
 import re
@@ -15,7 +15,6 @@ from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, exactly, parse_duration_s, parse_weights
 from berthmaster.cli.session import Session, bus_command, caller, usage
 from berthmaster.client import BerthError, Client, NotAllowedError
-from berthmaster.client.following import SeenDead
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.api import OperatorReply, QueueStanding
@@ -49,32 +48,6 @@ _PLACE: Final = re.compile(
 )
 
 
-class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter as a line of CSV."""
-
-    sequence: int
-    stored_at_s: float
-    service: str
-    subject: str
-    workload: str
-    reason: str
-    body: str
-
-    @classmethod
-    def of(cls, seen: SeenDead) -> "DeadRow":
-        """Its body as text, as far as it is one."""
-        letter = seen.letter
-        return cls(
-            sequence=seen.sequence,
-            stored_at_s=seen.stored_at_s,
-            service=letter.service,
-            subject=letter.subject,
-            workload=letter.workload,
-            reason=letter.reason,
-            body=letter.body.decode(errors="replace"),
-        )
-
-
 async def fleet_rows(berth: Client) -> list[ClusterRow]:
     """All clusters as they are known now."""
     view = FleetView()
@@ -82,25 +55,6 @@ async def fleet_rows(berth: Client) -> list[ClusterRow]:
         view.take(seen)
     view.set_control(await berth.control())
     return view.rows(berth.now())
-
-
-@click.command()
-@form_option
-@bus_command
-async def clusters(session: Session, form: Form | None) -> None:
-    """List the clusters: how fresh, how full, how they score."""
-    from berthmaster.cli.render import fleet
-
-    async with session.client() as berth:
-        rows = await fleet_rows(berth)
-        write_list(
-            session.out,
-            form,
-            rows,
-            rows,
-            lambda row: row.cluster,
-            lambda wide: fleet.clusters(rows, ascii_only=session.out.ascii_only, wide=wide),
-        )
 
 
 def operator_reply(session: Session, reply: OperatorReply, text: str) -> None:
@@ -123,11 +77,11 @@ async def _warn_if_unknown(berth: Client, cluster: str, node: str | None = None)
         return  # the order was carried out; that we may not look does not change that
     name = cluster if node is None else node
     if name not in known:
-        where = "clusters" if node is None else f"top {cluster}"
+        where = "" if node is None else f" {cluster}"
         right = did_you_mean(name, known) or ": is the name right?"
         complain(
             f"nothing was heard of {place_of(cluster, node)} so far{right} "
-            f"`berth {where}` shows what there is"
+            f"`berth top{where}` shows what there is"
         )
 
 
@@ -150,7 +104,7 @@ async def cordon(session: Session, cluster: str, node: str | None, reason: str) 
 @click.option("--reason", default="", help="Why, for those who wonder.")
 @bus_command
 async def uncordon(session: Session, cluster: str, node: str | None, reason: str) -> None:
-    """Allow placements on a cluster or a node again."""
+    """Remove a cordon and end a drain. Jobs already being evicted still leave."""
     async with session.client() as berth:
         reply = await berth.uncordon(cluster, node, reason=reason)
         operator_reply(session, reply, f"{place_of(cluster, node)} is open again")
@@ -165,9 +119,15 @@ def place_of(cluster: str, node: str | None) -> str:
 @click.argument("cluster", type=CLUSTER)
 @click.option("--reason", required=True, help="How you know; it is kept.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--undo", is_flag=True, help="Take the declaration back: the cluster is there.")
 @bus_command
-async def lost(session: Session, cluster: str, reason: str, yes: bool) -> None:
-    """Declare a cluster lost: whatever was claimed there is placed anew."""
+async def lost(session: Session, cluster: str, reason: str, yes: bool, undo: bool) -> None:
+    """Declare a cluster lost: jobs that it claimed are placed again elsewhere."""
+    if undo:
+        async with session.client() as berth:
+            reply = await berth.found(cluster, reason)
+            operator_reply(session, reply, f"{cluster} is not lost any more")
+        return
     risk = f"If {cluster} still runs its jobs, they will run twice."
     if not yes and not sys.stdin.isatty():
         usage(f"{risk} Say --yes if it is gone for certain")
@@ -177,17 +137,6 @@ async def lost(session: Session, cluster: str, reason: str, yes: bool) -> None:
         reply = await berth.lost(cluster, reason)
         operator_reply(session, reply, f"{cluster} is declared lost")
         await _warn_if_unknown(berth, cluster)
-
-
-@click.command()
-@click.argument("cluster", type=CLUSTER)
-@click.option("--reason", required=True, help="How you know; it is kept.")
-@bus_command
-async def found(session: Session, cluster: str, reason: str) -> None:
-    """Take back that a cluster was lost."""
-    async with session.client() as berth:
-        reply = await berth.found(cluster, reason)
-        operator_reply(session, reply, f"{cluster} is found again")
 
 
 @click.group()
@@ -542,24 +491,3 @@ def _gpu_milli(flag: str, text: str) -> int | None:
     if milli is None:
         raise WrongInput(f"{flag} {text!r}: right is a number of GPUs such as 8 or 2.5, or 'none'")
     return milli
-
-
-@click.command("dead")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@form_option
-@bus_command
-async def dead(session: Session, limit: int, form: Form | None) -> None:
-    """List dead letters: messages that a service could not read or handle, and why."""
-    from berthmaster.cli.render import fleet
-
-    async with session.client() as berth:
-        letters = await berth.dead(limit)
-        now_s = berth.now()
-        write_list(
-            session.out,
-            form,
-            letters,
-            [DeadRow.of(seen) for seen in letters],
-            lambda row: str(row.sequence),
-            lambda wide: fleet.dead(letters, now_s, wide=wide),
-        )

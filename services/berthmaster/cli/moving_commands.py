@@ -1,4 +1,4 @@
-"""Commands that move jobs: hold, release, evict, move; drains of places, and what is cordoned."""
+"""Commands that move jobs: hold, release, evict, move, drain."""
 
 import re
 import time
@@ -9,8 +9,6 @@ import click
 import msgspec
 
 from berthmaster.cli.completion import CLUSTER
-from berthmaster.cli.fleet_commands import operator_reply, place_of
-from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.nearest import did_you_mean
 from berthmaster.cli.requests import WrongInput, parse_duration_s
 from berthmaster.cli.session import Session, bus_command, caller, usage
@@ -190,30 +188,3 @@ async def drain(
             return
         found = await berth.cordons(cluster)
         session.out.document(found, lambda: render(found, now_s))
-
-
-@click.command()
-@click.argument("cluster", type=CLUSTER)
-@click.argument("node", required=False)
-@click.option("--reason", default="", help="Why, for those who wonder.")
-@bus_command
-async def undrain(session: Session, cluster: str, node: str | None, reason: str) -> None:
-    """End a drain and its cordon: what was not told to go yet stays, and new jobs may come."""
-    async with session.client() as berth:
-        reply = await berth.uncordon(cluster, node, reason=reason)
-        operator_reply(session, reply, f"{place_of(cluster, node)} is open again")
-
-
-@click.command()
-@click.argument("cluster", type=CLUSTER, required=False, default="")
-@form_option
-@bus_command
-async def cordons(session: Session, cluster: str, form: Form | None) -> None:
-    """List cordons and drains: what, who, when, why, what is still there, what matches nothing."""
-    from berthmaster.cli.render.moving import cordons as render
-    from berthmaster.cli.render.moving import place
-
-    async with session.client() as berth:
-        reply = await berth.cordons(cluster)
-        now_s = berth.now()
-        write_list(session.out, form, reply, reply.cordons, place, lambda _: render(reply, now_s))

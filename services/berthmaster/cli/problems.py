@@ -1,16 +1,20 @@
-"""`berth problems`: what is broken, or not as it should be, worst first."""
+"""`berth problems [list] | dead | cordons`: problems, worst first; dead letters; cordons."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
+import msgspec
 
+from berthmaster.cli.completion import CLUSTER
+from berthmaster.cli.default_group import DefaultGroup
 from berthmaster.cli.listing import Form, form_option, write_list
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command
 
 if TYPE_CHECKING:
     from berthmaster.client import Client
+    from berthmaster.client.following import SeenDead
     from berthmaster.fleetview.problems import Problem
 
 T = TypeVar("T")
@@ -18,10 +22,18 @@ LIMIT_S: Final = 5.0
 LETTERS_READ: Final = 1000
 
 
-@click.command()
+@click.group(cls=DefaultGroup)
+def problems() -> None:
+    """List problems, dead letters, or cordons and drains. Without a command: list.
+
+    `berth problems list --help` lists the options of that.
+    """
+
+
+@problems.command("list")
 @form_option
 @bus_command
-async def problems(session: Session, form: Form | None) -> int:
+async def list_(session: Session, form: Form | None) -> int:
     """List what is broken, or not as it should be: silent clusters, messages that nobody could
     handle, webhooks that are told nothing, streams that have lost something.
 
@@ -42,6 +54,68 @@ async def problems(session: Session, form: Form | None) -> int:
         lambda _: table(found, unknown, now_s),
     )
     return EXIT_FAILED if any(one.level == "broken" for one in found) else 0
+
+
+@problems.command()
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@form_option
+@bus_command
+async def dead(session: Session, limit: int, form: Form | None) -> None:
+    """List dead letters: messages that a service could not read or handle, and the reason."""
+    from berthmaster.cli.render import fleet
+
+    async with session.client() as berth:
+        letters = await berth.dead(limit)
+        now_s = berth.now()
+        write_list(
+            session.out,
+            form,
+            letters,
+            [DeadRow.of(seen) for seen in letters],
+            lambda row: str(row.sequence),
+            lambda wide: fleet.dead(letters, now_s, wide=wide),
+        )
+
+
+@problems.command()
+@click.argument("cluster", type=CLUSTER, required=False, default="")
+@form_option
+@bus_command
+async def cordons(session: Session, cluster: str, form: Form | None) -> None:
+    """List cordons and drains: place, author, time, reason, jobs still there, unknown names."""
+    from berthmaster.cli.render.moving import cordons as render
+    from berthmaster.cli.render.moving import place
+
+    async with session.client() as berth:
+        reply = await berth.cordons(cluster)
+        now_s = berth.now()
+        write_list(session.out, form, reply, reply.cordons, place, lambda _: render(reply, now_s))
+
+
+class DeadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter as a line of CSV."""
+
+    sequence: int
+    stored_at_s: float
+    service: str
+    subject: str
+    workload: str
+    reason: str
+    body: str
+
+    @classmethod
+    def of(cls, seen: "SeenDead") -> "DeadRow":
+        """Its body as text, as far as it is one."""
+        letter = seen.letter
+        return cls(
+            sequence=seen.sequence,
+            stored_at_s=seen.stored_at_s,
+            service=letter.service,
+            subject=letter.subject,
+            workload=letter.workload,
+            reason=letter.reason,
+            body=letter.body.decode(errors="replace"),
+        )
 
 
 async def _found(berth: "Client") -> tuple[list["Problem"], list[str]]:

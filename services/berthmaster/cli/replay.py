@@ -1,4 +1,4 @@
-"""`berth replay`: a trace or a generated stream, submitted at a speed, and all of it accounted for.
+"""`berth demo replay`: submit a trace or a generated stream at a speed, and account for all of it.
 
 What is waited for at the end: that nothing changes any more. Jobs that run for days and jobs that
 fit nowhere are then still there, and counted as what they are.

@@ -150,7 +150,7 @@ def bus_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--context",
             metavar="NAME",
-            help="One of `berth context list`; else BERTH_CONTEXT, else what `berth use` said.",
+            help="One of `berth context list`; else BERTH_CONTEXT, else the one in use.",
         ),
         click.option("--tenant", metavar="NAME", help="Act as this tenant; else BERTH_TENANT."),
         click.option(

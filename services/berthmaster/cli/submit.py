@@ -201,8 +201,10 @@ async def submit(
 ) -> int:
     """Submit jobs: files of JSON or YAML ('-' is standard input), or one job made of flags.
 
-    A file holds a request, an array of them, one a line, or YAML documents. Submitting the same id
-    with the same content again is harmless.
+    A file holds a request, an array of them, one a line, or YAML documents. `after: ID`, or a list
+    of ID, ID:succeeded or ID:ended, names the jobs that a job waits for. Each job is submitted
+    after those. Jobs that wait for each other in a circle are refused with that circle, before any
+    is submitted. Submitting the same id with the same content again is harmless.
     """
     from berthmaster.cli.requests import WrongInput
 
@@ -217,32 +219,6 @@ async def submit(
     except WrongInput as error:
         usage(str(error))
     return await _send(session, bodies, dry_run=dry_run, wait=wait, models=models)
-
-
-@click.command()
-@click.argument("words", nargs=-1, metavar="[FILE]...")
-@click.option(
-    "-f", "--file", "files", multiple=True, metavar="FILE", help="The same; may be repeated."
-)
-@click.option("--dry-run", is_flag=True, help="Show where each would go; submit nothing.")
-@click.option("--wait", is_flag=True, help="Follow them to their end; exit code 1 if one fails.")
-@bus_command
-async def apply(
-    session: Session, words: tuple[str, ...], files: tuple[str, ...], dry_run: bool, wait: bool
-) -> int:
-    """Submit the jobs of files, each after those that it waits for; again and again without harm.
-
-    A file is JSON or YAML of one or several documents ('-' is standard input). `after: ID`, or a
-    list of ID, ID:succeeded or ID:ended, says which jobs one waits for. All of it is checked first:
-    jobs that wait for each other in a circle are refused with the way round.
-    """
-    from berthmaster.cli.requests import WrongInput
-
-    try:
-        bodies = bodies_of((*files, *words), {})
-    except WrongInput as error:
-        usage(str(error))
-    return await _send(session, bodies, dry_run=dry_run, wait=wait)
 
 
 def bodies_of(words: tuple[str, ...], flags: dict[str, Any]) -> list[bytes]:

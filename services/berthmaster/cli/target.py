@@ -104,7 +104,7 @@ def _known(
         if name := env.get(CURRENT):
             return _of_context(name, CURRENT, env)
         if not env.get("BERTH_DATA") and (name := load_contexts(config_folder(env)).current):
-            return _of_context(name, "`berth use`", env)
+            return _of_context(name, "`berth context use`", env)
     return _of_up(data, env, cwd)
 
 

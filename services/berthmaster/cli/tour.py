@@ -1,4 +1,4 @@
-"""`berth tour`: what choosing clusters means, shown on a hub and workers that are real.
+"""`berth demo tour`: what choosing clusters means, shown on a hub and workers that are real.
 
 Two stories, each with Jobs of its own on the hub, which are deleted at the end, whatever happens:
 
@@ -98,7 +98,7 @@ def job_of(
 
 @click.group()
 def tour() -> None:
-    """See on real clusters where jobs go, and why there."""
+    """Show on real clusters where jobs go, and why."""
 
 
 def _flags(function: Any) -> Any:

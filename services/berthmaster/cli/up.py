@@ -266,9 +266,7 @@ async def _up(options: UpOptions, output: Output) -> int:
         try:
             view = stack.view()
             page = f"The page: {view.page}\n" if view.page else ""
-            hint = (
-                f"{page}Ctrl-C stops it. In another terminal: berth clusters, berth submit --gpus 1"
-            )
+            hint = f"{page}Ctrl-C stops it. In another terminal: berth top, berth submit --gpus 1"
             if output.as_json:
                 output.line({"up": view})
             else:

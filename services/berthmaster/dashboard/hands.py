@@ -37,7 +37,7 @@ Text = Annotated[str, Meta(max_length=253)]
 
 
 JobVerb = Literal["cancel", "reprioritize", "hold", "release", "evict"]
-PlaceVerb = Literal["cordon", "uncordon", "drain", "undrain"]
+PlaceVerb = Literal["cordon", "uncordon", "drain"]
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,7 +160,7 @@ def _request(person: Person, act: Act) -> tuple[str, bytes]:
                 by_s=act.by_s,
             )
             return subjects.operator(act.verb), _checked(drain)
-        case "cordon" | "uncordon" | "undrain":
+        case "cordon" | "uncordon":
             cordon = CordonRequest(
                 cluster=act.cluster,
                 node=act.node or None,

@@ -14,7 +14,7 @@ SILENT_INTERVALS: Final = 3.0
 SILENT_LEAST_S: Final = 10.0
 PROBLEMS_A_CLUSTER: Final = 20  # of its nodes, that are told
 NODES_NAMED: Final = 3  # of those with one problem
-LETTERS_S: Final = 86_400.0  # for how long a letter is told of; `berth dead` has them for 30 days
+LETTERS_S: Final = 86_400.0  # age limit of letters here; `berth problems dead` has 30 days
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,7 +75,8 @@ def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterato
     """``newest``: of each service's dead letters, when it was stored and why it is one."""
     for service, (at_s, reason) in sorted(newest.items()):
         if now_s - at_s <= LETTERS_S:
-            text = f"{service} could not handle a message, or deliver a letter (see `berth dead`)"
+            what = "could not handle a message, or deliver a letter"
+            text = f"{service} {what} (see `berth problems dead`)"
             yield Problem("note", text, "", at_s, reason)
 
 

@@ -31,7 +31,7 @@ class StoredFact(Protocol):
 
 
 class ClusterRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One cluster as `berth clusters` shows it. None is "not known", never zero."""
+    """One cluster as `berth top` shows it. None is "not known", never zero."""
 
     cluster: str
     freshness: str  # of its score; "unscored" before the first

@@ -594,8 +594,9 @@ def _control_fact(
                 set_by=drain.who or shared.by,
                 set_at_s=now_s,
             )
-            return draining, "what runs there is moved away; `berth cordons` tells how far it is"
-        case "cordon" | "uncordon" | "undrain":
+            note = "what runs there is moved away; `berth problems cordons` tells how far it is"
+            return draining, note
+        case "cordon" | "uncordon":
             cordon = validation.cordon_request(asked.data)
             if isinstance(cordon, Refusal):
                 return cordon

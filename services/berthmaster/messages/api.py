@@ -509,8 +509,8 @@ class DryRunReply(
 class CordonRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Cordon (verb ``cordon``) a cluster or one node of it, or take that back (verbs ``uncordon``
-    and ``undrain``)."""
+    """Cordon (verb ``cordon``) a cluster or one node of it, or take that and a drain back
+    (verb ``uncordon``)."""
 
     cluster: Named
     node: Named | None = None
@@ -522,7 +522,7 @@ class DrainRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
     """Cordon a cluster or one node of it (verb ``drain``) and move away what runs there. Undone by
-    ``undrain`` or ``uncordon``; ``cordon`` ends the drain and keeps the cordon."""
+    ``uncordon``; ``cordon`` ends the drain and keeps the cordon."""
 
     cluster: Named
     node: Named | None = None
@@ -807,7 +807,7 @@ ApiReply = (
 )
 JOB_VERBS = ("hold", "release", "evict", "move")  # of a tenant, for its own
 JOB_ORDERS = ("hold_job", "release_job", "evict_job", "move_job")  # of operators, for everybody's
-PLACE_VERBS = ("cordon", "uncordon", "drain", "undrain")
+PLACE_VERBS = ("cordon", "uncordon", "drain")
 OPERATOR_VERBS = (
     *PLACE_VERBS,
     *("lost", "found", "queue", "runtime", "accept_log", "void", "give_up"),

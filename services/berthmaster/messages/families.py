@@ -145,7 +145,7 @@ WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
 TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
 WEBHOOKS_REQUESTS: Final = msgspec.json.Decoder(WebhooksRequest)
-CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)  # cordon, uncordon, undrain
+CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)
 DRAIN_REQUESTS: Final = msgspec.json.Decoder(DrainRequest)
 CORDONS_REQUESTS: Final = msgspec.json.Decoder(CordonsRequest)
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
@@ -209,7 +209,6 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "drain": DrainRequest,
-        "undrain": CordonRequest,
         "cordons": CordonsRequest,
         "hold_job": JobOrderRequest,
         "release_job": JobOrderRequest,

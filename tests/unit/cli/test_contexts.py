@@ -28,7 +28,7 @@ def test_contexts_are_made_used_changed_and_forgotten(tmp_path: Path) -> None:
                "--tenant", "vision", "--queue", "night", "--creds-file", str(key))  # fmt: skip
     assert made.output == "lab: tls://lab:4222, tenant vision; is used\n"
     other = run(tmp_path, "context", "set", "prod", "--server", "tls://prod:4222")
-    assert other.output == "prod: tls://prod:4222; `berth use prod` uses it\n"
+    assert other.output == "prod: tls://prod:4222; `berth context use prod` uses it\n"
     run(tmp_path, "context", "set", "prod", "--tenant", "speech")  # the rest stays
 
     lab = Context(server="tls://lab:4222", tenant="vision", queue="night", creds_file=str(key))
@@ -37,7 +37,10 @@ def test_contexts_are_made_used_changed_and_forgotten(tmp_path: Path) -> None:
     assert load_contexts(folder) == Contexts(current="lab", contexts={"lab": lab, "prod": prod})
     assert stat.S_IMODE((folder / "contexts.json").stat().st_mode) == 0o600
 
-    assert run(tmp_path, "use", "prod").output == "prod: tls://prod:4222, tenant speech; is used\n"
+    assert (
+        run(tmp_path, "context", "use", "prod").output
+        == "prod: tls://prod:4222, tenant speech; is used\n"
+    )
     assert run(tmp_path, "context", "remove", "prod").output == "prod is forgotten; none is used\n"
     assert load_contexts(folder) == Contexts(contexts={"lab": lab})
     assert [each.name for each in folder.iterdir()] == ["contexts.json"]  # nothing half written
@@ -52,7 +55,7 @@ def test_what_is_nearer_to_the_command_wins(tmp_path: Path) -> None:
         tenant="vision",
         creds_file="/k/tenant.vision.creds",
         inbox_prefix="_INBOX.tenant.vision",
-        source="the context lab, `berth use`",
+        source="the context lab, `berth context use`",
         queue="night",
     )
     assert find(tmp_path) == lab  # the first one made is used
@@ -69,7 +72,10 @@ def test_what_is_nearer_to_the_command_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("use", "prud"), "there is no context 'prud', did you mean prod?; there are: prod"),
+        (
+            ("context", "use", "prud"),
+            "there is no context 'prud', did you mean prod?; there are: prod",
+        ),
         (("context", "remove", "x"), "there is no context 'x'; there are: prod"),
         (("context", "set", "new"), "--server is missing: new is new, and where is its bus?"),
         (("context", "set", "a b", "--server", "s"), "'a b' is no name; right is up to 63 letters"),

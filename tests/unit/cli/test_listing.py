@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from berthmaster.cli.commands import berth
-from berthmaster.cli.fleet_commands import DeadRow
 from berthmaster.cli.listing import FORMS, as_csv, as_yaml, write_list
+from berthmaster.cli.problems import DeadRow
 from berthmaster.cli.render import amounts, fleet, gpus, workloads
 from berthmaster.cli.session import Output
 from berthmaster.cli.workload_commands import SORTS, in_sort
@@ -150,7 +150,7 @@ def test_every_command_that_lists_does_so_in_every_form() -> None:
     }
     assert len(lists) > 8
     others = {f"report {kind}" for kind in ("usage", "queue", "cluster", "job")}
-    assert set(forms) == lists | others | {"cluster credentials"}
+    assert set(forms) == lists | others | {"cluster credentials", "top"}
     assert set(forms.values()) == {FORMS}
 
 

@@ -34,10 +34,10 @@ def test_a_command_that_is_none_is_answered_with_the_nearest() -> None:
 def test_a_shell_gets_its_script_and_commands_are_completed(shell: str) -> None:
     script = CliRunner().invoke(berth, ["completion", shell], prog_name="berth").output
     assert "_BERTH_COMPLETE" in script
-    at = "who" if shell == "fish" else "1"  # which of the words, or the word itself
-    asked = {"_BERTH_COMPLETE": f"{shell}_complete", "COMP_WORDS": "berth who", "COMP_CWORD": at}
+    at = "unc" if shell == "fish" else "1"  # which of the words, or the word itself
+    asked = {"_BERTH_COMPLETE": f"{shell}_complete", "COMP_WORDS": "berth unc", "COMP_CWORD": at}
     done = CliRunner(env=asked).invoke(berth, prog_name="berth")
-    assert "whoami" in done.output
+    assert "uncordon" in done.output
 
 
 @pytest.mark.parametrize(

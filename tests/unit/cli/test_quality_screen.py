@@ -1,4 +1,4 @@
-"""What `berth quality` shows; unknown is not zero."""
+"""What `berth top --queues` shows; unknown is not zero."""
 
 from berthmaster.cli.render.quality import report
 from berthmaster.messages.quality import QualityReport, QueueQuality

@@ -1,22 +1,12 @@
-"""`berth top`: what keys do to what is shown."""
+"""The rows of `berth top`: sorted, and with the figures of jobs."""
 
-from typing import Any
-
-import pytest
-
-from berthmaster.cli.top_screen import (
-    JobRow,
-    Screen,
-    View,
-    column_named,
-    in_order,
-    job_rows,
-    keys_in,
-    window,
-)
-from berthmaster.fleetview.rows import ClusterRow, NodeRow
+from berthmaster.cli.render.top import jobs
+from berthmaster.cli.top_rows import JobRow, column_named, in_order, job_rows
+from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.api import WorkloadView
+from berthmaster.messages.quality import QueueQuality
 from berthmaster.messages.telemetry import GpuUse, JobFigures
+from tests.unit.cli.screens import screen
 
 CLUSTERS = [
     ClusterRow(cluster="c10", freshness="fresh", seen_s=1.0, gpus=8),
@@ -25,77 +15,45 @@ CLUSTERS = [
 ]
 
 
-def shown(screen: Screen, rows: list[Any]) -> list[str]:
-    return [row.cluster for row in screen.view.settle(rows)]
+def by(title: str, *, reverse: bool = False) -> list[str]:
+    column = column_named("clusters", title)
+    assert column is not None
+    return [row.cluster for row in in_order("clusters", CLUSTERS, column, reverse=reverse)]
 
 
-def test_the_cursor_stays_on_its_row_when_the_order_changes() -> None:
-    screen = Screen(View("clusters"))
-    assert shown(screen, CLUSTERS) == ["c1", "c2", "c10"]  # as people count
-    screen.press(b"\x1b[B", CLUSTERS)
-    assert screen.view.selected == ("c2",)
-
-    # By what was seen longest ago; what is not known goes last, whichever way round.
-    screen.press(b"s", CLUSTERS)
-    assert shown(screen, CLUSTERS) == ["c1", "c10", "c2"]
-    assert (screen.view.selected, screen.view.at) == (("c2",), 2)
-    screen.press(b"r", CLUSTERS)
-    assert shown(screen, CLUSTERS) == ["c10", "c1", "c2"]
-
-    # Its row goes away: the cursor stays at its place, as far as there are rows.
-    assert shown(screen, CLUSTERS[:1]) == ["c10"]
-    assert screen.view.selected == ("c10",)
-    assert shown(screen, []) == []
-    assert screen.press(b"\r", []) == ""
-    assert screen.view.kind == "clusters"
+def test_in_order_sorts_names_naturally_and_unknown_values_last() -> None:
+    assert by("cluster") == ["c1", "c2", "c10"]
+    assert by("SEEN") == ["c1", "c10", "c2"]
+    assert by("SEEN", reverse=True) == ["c10", "c1", "c2"]
 
 
-def test_one_goes_into_a_cluster_and_a_job_and_back() -> None:
-    screen = Screen(View("clusters"))
-    screen.press(b"\x1b[F", CLUSTERS)  # the last
-    screen.press(b"\r", CLUSTERS)
-    assert (screen.view.kind, screen.view.name) == ("nodes", ("c10",))
-    nodes = [NodeRow(node="n1", state="ready")]
-    screen.press(b"\r", nodes)  # nothing is inside a node
-    assert screen.view.kind == "nodes"
-    screen.press(b"\x1b", nodes)
-    assert (screen.view.kind, screen.view.selected) == ("clusters", ("c10",))
-    screen.press(b"\x1b", CLUSTERS)  # there is nothing outside
-
-    jobs = [
-        JobRow(tenant="acme", id="b", state="running"),
-        JobRow(tenant="acme", id="a", state="queued"),
-    ]
-    screen.press(b"j", CLUSTERS)
-    screen.press(b"s", jobs)
-    screen.press(b"\n", jobs)
-    assert (screen.view.kind, screen.view.name) == ("job", ("acme", "a"))
-    assert screen.press(b"q", []) == "quit"
+def test_in_order_sorts_queues_by_their_figures() -> None:
+    queues = [QueueQuality(queue="a", waiting=1), QueueQuality(queue="b", waiting=5)]
+    column = column_named("queues", "wait")
+    assert column is not None
+    assert [row.queue for row in in_order("queues", queues, column, reverse=False)] == ["b", "a"]
 
 
-def test_keys_come_one_by_one_or_many_at_once() -> None:
-    assert keys_in(b"jk\x1b[A\x1b[6~q") == [b"j", b"k", b"\x1b[A", b"\x1b[6~", b"q"]
-    assert keys_in(b"\x1b") == [b"\x1b"]
-    screen = Screen(View("clusters"))
-    for key in keys_in("ä\x00\x1b[Z!".encode()):  # what is no key changes nothing
-        assert screen.press(key, CLUSTERS) == ""
-    assert screen.view.kind == "clusters"
-
-
-@pytest.mark.parametrize(
-    ("count", "at", "height", "expected"),
-    [
-        (3, 0, 10, range(3)),
-        (100, 0, 10, range(10)),
-        (100, 50, 10, range(45, 55)),
-        (100, 99, 10, range(90, 100)),
-        (0, 0, 10, range(0)),
-    ],
-)
-def test_the_cursor_is_among_the_rows_that_are_shown(
-    count: int, at: int, height: int, expected: range
-) -> None:
-    assert window(count, at, height) == expected
+def test_jobs_table_fits_80_columns_with_all_figures() -> None:
+    row = JobRow(
+        tenant="research",
+        id="train-a-model-with-a-long-name",
+        state="running",
+        cluster="a-cluster-with-a-long-name",
+        gpus=64.0,
+        age_s=90.0,
+        utilization_percent=97.2,
+        sm_active_percent=81.0,
+        memory_used_mib=70 * 1024,
+        memory_total_mib=80 * 1024,
+        idle_s=None,
+        step=1200,
+        left_s=7200.0,
+    )
+    assert screen(jobs([row])) == (
+        "JOB             STATE    CLUSTER   GPUS  UTIL     MEM  IDLE  STEP   LEFT    AGE\n"
+        "research/trai…  running  a-clust…    64   97%  70/80G     -  1200  2h00m  1m30s"
+    )
 
 
 def test_jobs_have_their_figures_and_those_that_nobody_listed_are_there_too() -> None:

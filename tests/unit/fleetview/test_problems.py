@@ -74,7 +74,7 @@ def test_letters_of_the_last_day_are_told_once_a_service() -> None:
         "resolver": (NOW_S - 60, "no such type"),
         "gateway": (NOW_S - LETTERS_S, "bad bytes"),
     }
-    text = "{} could not handle a message, or deliver a letter (see `berth dead`)"
+    text = "{} could not handle a message, or deliver a letter (see `berth problems dead`)"
     assert list(of_letters(letters, NOW_S)) == [
         Problem("note", text.format("gateway"), "", NOW_S - LETTERS_S, "bad bytes"),
         Problem("note", text.format("resolver"), "", NOW_S - 60, "no such type"),
@@ -123,7 +123,7 @@ def test_the_page_tells_the_broken_first_and_nothing_that_may_name_what_is_other
         (
             "note",
             "",
-            "resolver could not handle a message, or deliver a letter (see `berth dead`)",
+            "resolver could not handle a message, or deliver a letter (see `berth problems dead`)",
             NOW_S - 60,
         ),
         ("note", "", "webhook of vision chat: did not take a notice", 7.0),

@@ -31,7 +31,7 @@ DEAD_BODY_SHOWN = 160  # characters
 def clusters(
     rows: Sequence[ClusterRow], *, ascii_only: bool = False, wide: bool = False
 ) -> RenderableType:
-    """The table of `berth clusters`."""
+    """Return the clusters of `berth top` as a table."""
     if not rows:
         return safe("No cluster has reported yet.")
     headers = (
@@ -172,14 +172,14 @@ def _notes(row: ClusterRow) -> list[Text]:
     return notes
 
 
-def nodes(rows: Sequence[NodeRow], *, most: int = 0, ascii_only: bool = False) -> RenderableType:
-    """The nodes of one cluster; ``most`` bounds the lines (0 = all)."""
+def nodes(rows: Sequence[NodeRow], *, ascii_only: bool = False) -> RenderableType:
+    """Return the nodes of one cluster as a table."""
     if not rows:
         return safe("No node has reported.")
     table = plain_table("NODE", "STATE", "MODEL", "GPUS", "HELD", "UTIL", "POWER", "PODS", right=(
         "HELD", "UTIL", "POWER", "PODS",
     ))  # fmt: skip
-    for row in rows[: most or None]:
+    for row in rows:
         held = sum(row.gpu_milli_used)
         count = len(row.gpu_milli_used)
         gpus = safe(levels(row.gpu_milli_used, ascii_only=ascii_only))
@@ -195,8 +195,7 @@ def nodes(rows: Sequence[NodeRow], *, most: int = 0, ascii_only: bool = False) -
             "?" if row.power_w is None else f"{row.power_w:,.0f} W",
             str(row.pods),
         )
-    more = len(rows) - most if most else 0
-    return Group(table, safe(f"and {more} more nodes")) if more > 0 else table
+    return table
 
 
 def levels(milli: Sequence[int], *, ascii_only: bool = False) -> str:

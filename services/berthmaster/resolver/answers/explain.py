@@ -597,7 +597,7 @@ def _hints(
     claims = sorted({name for pods in request.pod_sets for name in pods.claims})
     told += [f"claim {name}: its devices are the cluster's to give: uncounted" for name in claims]
     if "silent" in whys:
-        told.append("a cluster that fell silent: see `berth clusters`")
+        told.append("a cluster that fell silent: see `berth top`")
     return (*told, *unlisted)
 
 

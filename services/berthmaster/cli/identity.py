@@ -1,4 +1,4 @@
-"""`berth whoami`: which bus commands talk to, as whom, how long that is good, and who answers."""
+"""`berth context show`: the bus that commands talk to, the user, and the end of the credentials."""
 
 import time
 from datetime import UTC, datetime
@@ -26,8 +26,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @click.command()
 @bus_command
-async def whoami(session: Session) -> None:
-    """Say which bus this talks to, as whom, and how long the credentials are good."""
+async def show(session: Session) -> None:
+    """Show which bus commands talk to, as which tenant and user, and when credentials end."""
     from berthmaster.cli.render.terminal import plain_table, safe
 
     target = session.target

@@ -1,8 +1,6 @@
-"""What `berth top` shows and how keys change it: views one inside the other, a cursor, an order.
-Pure: rows and keys in, lines out.
+"""The rows of `berth top`: what they are made of, and how they are sorted. Pure.
 
-The cursor stays on the row that it is on, whatever order the rows get. Where that row goes away it
-stays at its place. A value that is not known goes last, whichever way the rows are sorted.
+A value that is not known goes last, whichever way the rows are sorted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,40 +10,10 @@ import msgspec
 
 from berthmaster.fleetview.rows import ClusterRow, NodeRow, natural
 from berthmaster.messages.api import WorkloadView
+from berthmaster.messages.quality import QueueQuality
 from berthmaster.messages.telemetry import JobFigures
 
-Kind = Literal["clusters", "nodes", "jobs", "job"]
-Action = Literal["", "quit"]
-PAGE: Final = 10
-KEYS: Final[Mapping[bytes, str]] = {
-    b"\x1b[A": "up",
-    b"\x1bOA": "up",
-    b"k": "up",
-    b"\x1b[B": "down",
-    b"\x1bOB": "down",
-    b"\x1b[5~": "page up",
-    b"\x1b[6~": "page down",
-    b"\x1b[H": "first",
-    b"\x1b[1~": "first",
-    b"g": "first",
-    b"\x1b[F": "last",
-    b"\x1b[4~": "last",
-    b"G": "last",
-    b"\r": "in",
-    b"\n": "in",
-    b"\x1b[C": "in",
-    b"\x7f": "out",
-    b"\x08": "out",
-    b"\x1b": "out",
-    b"\x1b[D": "out",
-    b"c": "clusters",
-    b"j": "jobs",
-    b"s": "sort",
-    b"r": "reverse",
-    b"q": "quit",
-    b"\x03": "quit",
-}
-HELP: Final = "↑↓ move  Enter in  Esc back  c clusters  j jobs  s sort  r reverse  q quit"
+Kind = Literal["clusters", "nodes", "jobs", "queues"]
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,7 +140,16 @@ COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
         Column("STEP", lambda row: row.step, True),
         Column("LEFT", lambda row: row.left_s),
     ),
-    "job": (),
+    "queues": (
+        Column("QUEUE", lambda row: natural(row.queue)),
+        Column("PLACED", lambda row: row.live, True),
+        Column("WAIT", lambda row: row.waiting, True),
+        Column("GPUS", lambda row: row.used_gpu_milli, True),
+        Column("MEAN WAIT", lambda row: row.mean_wait_s, True),
+        Column("DONE", lambda row: row.succeeded, True),
+        Column("MEAN TIME", lambda row: row.mean_completion_s, True),
+        Column("EVICTED", lambda row: row.evicted, True),
+    ),
 }
 
 
@@ -185,6 +162,8 @@ def name_of(row: object) -> tuple[str, ...]:
             return (row.node,)
         case JobRow():
             return (row.tenant, row.id)
+        case QueueQuality():
+            return (row.queue,)
     raise TypeError(type(row).__name__)
 
 
@@ -196,104 +175,9 @@ def column_named(kind: Kind, title: str) -> int | None:
 
 def in_order(kind: Kind, rows: Sequence[Any], column: int, *, reverse: bool) -> list[Any]:
     """The rows, sorted; what is not known last."""
-    if not COLUMNS[kind]:
-        return list(rows)
     by = COLUMNS[kind][column]
     known = [row for row in rows if by.value(row) is not None]
     unknown = [row for row in rows if by.value(row) is None]
     known.sort(key=name_of)
     known.sort(key=by.value, reverse=by.biggest_first != reverse)
     return known + sorted(unknown, key=name_of)
-
-
-class View:
-    """One of the views, and where one is in it."""
-
-    def __init__(self, kind: Kind, name: tuple[str, ...] = (), column: int = 0) -> None:
-        self.kind = kind
-        self.name = name  # of the cluster or job that it is about
-        self.column = column
-        self.reverse = False
-        self.selected: tuple[str, ...] | None = None
-        self.at = 0
-
-    def settle(self, rows: Sequence[Any]) -> list[Any]:
-        """The rows in their order, with the cursor on one of them."""
-        found = in_order(self.kind, rows, self.column, reverse=self.reverse)
-        names = [name_of(row) for row in found]
-        if self.selected in names:
-            self.at = names.index(self.selected)
-        self.at = max(0, min(self.at, len(found) - 1))
-        self.selected = names[self.at] if names else None
-        return found
-
-
-class Screen:
-    """The views that one went into, the last of which is shown."""
-
-    def __init__(self, first: View) -> None:
-        self.views = [first]
-
-    @property
-    def view(self) -> View:
-        """What is shown."""
-        return self.views[-1]
-
-    def press(self, key: bytes, rows: Sequence[Any]) -> Action:
-        """A key was pressed while these rows were shown."""
-        what = KEYS.get(key, "")
-        view = self.view
-        ordered = view.settle(rows)
-        moves = {"up": -1, "down": 1, "page up": -PAGE, "page down": PAGE}
-        match what:
-            case "quit":
-                return "quit"
-            case "up" | "down" | "page up" | "page down":
-                self._move(view, ordered, view.at + moves[what])
-            case "first":
-                self._move(view, ordered, 0)
-            case "last":
-                self._move(view, ordered, len(ordered) - 1)
-            case "sort" if COLUMNS[view.kind]:
-                view.column = (view.column + 1) % len(COLUMNS[view.kind])
-                view.reverse = False
-            case "reverse":
-                view.reverse = not view.reverse
-            case "out" if len(self.views) > 1:
-                self.views.pop()
-            case "clusters" | "jobs":
-                self.views = [View("clusters" if what == "clusters" else "jobs")]
-            case "in" if view.selected is not None:
-                inner: dict[Kind, Kind] = {"clusters": "nodes", "jobs": "job"}
-                if view.kind in inner:
-                    self.views.append(View(inner[view.kind], view.selected))
-            case _:
-                pass
-        return ""
-
-    @staticmethod
-    def _move(view: View, ordered: Sequence[Any], at: int) -> None:
-        if ordered:
-            view.at = max(0, min(at, len(ordered) - 1))
-            view.selected = name_of(ordered[view.at])
-
-
-def window(count: int, at: int, height: int) -> range:
-    """Which of the rows are shown, so that the cursor is among them."""
-    if count <= height:
-        return range(count)
-    first = max(0, min(at - height // 2, count - height))
-    return range(first, first + height)
-
-
-def keys_in(data: bytes) -> list[bytes]:
-    """The keys of what a terminal sent: several may come at once, some are several bytes."""
-    found = []
-    while data:
-        size = next((len(key) for key in _LONGEST_FIRST if data.startswith(key)), 1)
-        found.append(data[:size])
-        data = data[size:]
-    return found
-
-
-_LONGEST_FIRST: Final = sorted(KEYS, key=len, reverse=True)
