@@ -34,8 +34,6 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_file_that_is_named_is_there(document: Path) -> None:
-    if document.name == "CHANGELOG.md":
-        return  # tells of what was
     for name in NAMED_FILE.findall(document.read_text()):
         places = (ROOT / name, PACKAGE / name, ROOT / "deploy" / "kubernetes" / name)
         assert any(place.exists() for place in places), name
@@ -44,3 +42,13 @@ def test_every_file_that_is_named_is_there(document: Path) -> None:
 def test_the_index_names_every_document() -> None:
     for document in ROOT.glob("docs/*.md"):
         assert document.name == "README.md" or f"({document.name})" in INDEX, document.name
+
+
+def test_changelog_release_has_at_most_60_entries_of_40_words() -> None:
+    _, *releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    for release in releases:
+        sections = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert set(sections) <= {"Added", "Changed", "Fixed", "Security", "Action required"}
+        entries = re.findall(r"^- (.*(?:\n  .*)*)", release, re.MULTILINE)
+        assert len(entries) <= 60
+        assert [entry for entry in entries if len(entry.split()) > 40] == []
