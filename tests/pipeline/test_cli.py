@@ -616,7 +616,7 @@ def test_help_is_quick_and_names_every_command(tmp_path: Path) -> None:
         assert f"\n  {name} " in told.stdout
 
 
-@pytest.mark.parametrize("name", ["up", "demo", "submit", "watch", "queue", "replay", "audit"])
+@pytest.mark.parametrize("name", ["up", "demo", "submit", "watch", "queue", "top", "audit"])
 def test_every_command_explains_itself_within_80_columns(name: str, tmp_path: Path) -> None:
     told = run_berth(name, "--help", home=tmp_path)
     assert told.returncode == 0

@@ -236,6 +236,7 @@ class _Watching:
                 self.known.set()
 
     async def _follow(self, nodes: bool, cluster: str | None) -> None:
+        self._fleet.set_control(await self.berth.control())  # cordons are in the first table
         facts = self.berth.facts(nodes=nodes, cluster=cluster, caught_up=self.known.set)
         async with aclosing(facts) as source:
             async for seen in source:
@@ -248,8 +249,8 @@ class _Watching:
 
     async def _follow_control(self) -> None:
         while True:
-            self._fleet.set_control(await self.berth.control())
             await asyncio.sleep(CONTROL_INTERVAL_S)
+            self._fleet.set_control(await self.berth.control())
 
     async def _list_jobs(self) -> None:
         while True:
