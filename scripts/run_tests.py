@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ TESTS: Final = ROOT / "tests"
 LIMIT_S: Final = 3600.0
 BACKGROUND_NICE: Final = 15
 BUILD: Final = (sys.executable, "-m", "tests.controlplane.build")
+NOTHING: Final[Mapping[str, str]] = {}
 NO_TESTS: Final = 5  # pytest's exit code when nothing was collected
 
 BESIDE: Final = {"mypy": ("mypy",)}  # the slow check, on one core
@@ -86,15 +87,18 @@ class Row:
 class Step:
     """A command in a session of its own, so that its end is the end of all that it started."""
 
-    def __init__(self, *argv: str, output: IO[bytes] | None = None, **own: str) -> None:
-        """With an output the command runs in the background and yields to everything else."""
+    def __init__(
+        self, *argv: str, output: IO[bytes] | None = None, own: Mapping[str, str] = NOTHING
+    ) -> None:
+        """``own``: variables beside those of the environment. With an output the command runs in
+        the background and yields to everything else."""
         self._began_s = time.monotonic()
         if output is not None:
             argv = ("nice", "-n", str(BACKGROUND_NICE), *argv)
         self._process = subprocess.Popen(
             argv,
             cwd=ROOT,
-            env=os.environ | own,
+            env=os.environ | dict(own),
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -106,7 +110,7 @@ class Step:
         try:
             code = self._process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            print(f"\n{self._process.args}: not done after {LIMIT_S:.0f} s, killed", flush=True)
+            print(f"\n{self._process.args!r}: not done after {LIMIT_S:.0f} s, killed", flush=True)
             code = -signal.SIGKILL
         finally:
             self.kill()
@@ -154,7 +158,9 @@ def run_check(name: str) -> Row:
     return check_row(name, *Step(*CHECKS[name]).wait())
 
 
-def run_tier(name: str, tier: Tier, options: list[str], reruns: int | None, **own: str) -> Row:
+def run_tier(
+    name: str, tier: Tier, options: list[str], reruns: int | None, own: Mapping[str, str] = NOTHING
+) -> Row:
     """Run one folder of tests under pytest and count what came of them."""
     print(f"\n== {name}", flush=True)
     reruns = tier.reruns if reruns is None else min(reruns, tier.reruns)
@@ -162,7 +168,7 @@ def run_tier(name: str, tier: Tier, options: list[str], reruns: int | None, **ow
         report = Path(scratch) / "outcomes.json"
         argv = [*tier.within, sys.executable, "-m", "pytest", "-q", "-p", "scripts.outcomes"]
         argv += [f"--reruns={reruns}", "--durations=10", "--durations-min=5", *shared(name, tier)]
-        code, seconds = Step(*argv, *options, **own, **{VARIABLE: str(report)}).wait()
+        code, seconds = Step(*argv, *options, own={**own, VARIABLE: str(report)}).wait()
         found = msgspec.json.decode(report.read_bytes(), type=Outcomes) if report.exists() else None
     return tier_row(name, code, seconds, found, selects=bool(options))
 
@@ -242,7 +248,7 @@ def run(names: list[str], options: list[str], *, everything: bool, reruns: int |
                 )
                 rows.append(Row(name, "left out", 0.0, skipped=1, notes=[why]))
             else:
-                rows.append(run_tier(name, tier, options, reruns, **own))
+                rows.append(run_tier(name, tier, options, reruns, own))
         rows += [check_row(each.name, *each.wait()) for each in beside]
     finally:
         for each in (*beside, *([build] if build is not None else [])):

@@ -1,7 +1,7 @@
 """A hub and three workers that run for the whole tier, and for each test a namespace of its own.
 
-A tier's conftest.py imports these. Where processes share a tier (scripts/run_tests.py), each has planes of
-its own.
+A tier's conftest.py imports these. Where processes share a tier (scripts/run_tests.py), each has
+planes of its own.
 """
 
 import secrets
