@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from berthmaster.archivist import core
 from berthmaster.archivist.archive_writer import ArchiveWriter
 from berthmaster.archivist.effects import Effects
 from berthmaster.archivist.events import Removed
@@ -23,22 +22,18 @@ from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.log import EventLog, Message, decode_story, last_message, next_message
+from berthmaster.bus.log import EventLog, Message, decode_story, next_message
 from berthmaster.bus.streams import (
     ARCHIVE,
-    DEAD,
     WORKLOADS,
     ensure_streams,
     stream_configs,
     stream_info,
 )
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
-from berthmaster.messages.families import ARCHIVED_STORIES, encode
-from berthmaster.messages.placement import Decision, Saw
-from berthmaster.messages.workload import Cancelled, JobRequest, Placed, RunSpec, Submitted
+from berthmaster.messages.families import ARCHIVED_STORIES
+from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
 from berthmaster.runtime.service import Context
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
 from tests.support.patience import ANSWER_S, eventually, hang_s
@@ -116,16 +111,6 @@ async def is_tombstone(conn: Connection, story: list[RecordedEvent]) -> bool:
 
 
 @in_loop
-async def test_a_story_waits_its_time(server: Server) -> None:
-    async with client(server.url) as conn:
-        story = await end(conn, "train")
-        async with archivist(server.url, story_after_s=1.0):
-            await asyncio.sleep(0.5)
-            assert len(await in_log(conn, "train")) == 2
-            await eventually(lambda: is_tombstone(conn, story))
-
-
-@in_loop
 async def test_a_tombstone_goes_when_its_days_are_over_and_the_id_is_free(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url):
         story = await end(conn, "train")
@@ -148,54 +133,6 @@ async def test_a_tombstone_goes_when_its_days_are_over_and_the_id_is_free(server
 
 async def is_gone(conn: Connection, name: str) -> bool:
     return await in_log(conn, name) == []
-
-
-@in_loop
-async def test_a_story_too_long_for_one_message_is_archived_in_several(server: Server) -> None:
-    async with client(server.url) as conn:
-        names = ("a", "b")
-        for name in names:
-            common: dict[str, Any] = {"tenant": "ann", "id": name, "at_s": 1.0, "by": "t"}
-            big = JobRequest(id=name, run=RunSpec(env={"X": "x" * 300_000}))
-            first = Submitted(**common, after=0, request=big, digest="d")
-            after = await store(conn, first)
-            late = Placed(
-                **common, after=0, cluster="c1", attempt=1, pods=(), request=big, decision=1
-            )
-            for _ in range(4):  # void, and part of the story all the same
-                await conn.request(event_subject(late), encode(late), timeout_s=ANSWER_S)
-            after = (await in_log(conn, name))[-1]
-            await store(conn, Cancelled(**common, after=after, digest="d", submitted_at_s=1.0))
-        stories = [decode_story(await EventLog(conn).story("ann", name)) for name in names]
-        async with archivist(server.url), archivist(server.url):
-            for story in stories:
-                await eventually(partial(is_tombstone, conn, story))
-        for name, story in zip(names, stories, strict=True):
-            parts = await archived(conn, name)
-            assert len(parts) > 1
-            assert [e.sequence for part in parts for e in part] == [e.sequence for e in story]
-            assert [e.void for part in parts for e in part] == [False, *[True] * 4, False]
-
-
-@in_loop
-async def test_a_story_with_an_event_of_a_newer_version_stays_and_a_dead_letter_tells(
-    server: Server,
-) -> None:
-    async with client(server.url) as conn:
-        await end(conn, "train")
-        subject = subjects.workload_event("ann", "train", "paused", None)
-        await conn.request(subject, b'{"type":"workload.paused.v1"}', timeout_s=ANSWER_S)
-        other = await end(conn, "other")
-        async with archivist(server.url):
-            await eventually(lambda: is_tombstone(conn, other))
-            letters = subjects.dead("archivist")
-
-            async def told() -> bool:
-                return await last_message(conn, DEAD, letters) is not None
-
-            await eventually(told)
-        assert len(await in_log(conn, "train")) == 3
-        assert await archived(conn, "train") == []
 
 
 @in_loop
@@ -247,58 +184,6 @@ def start_archivist(url: str) -> "subprocess.Popen[bytes]":
 
 
 @in_loop
-async def test_decisions_move_in_order_of_age_and_each_chain_keeps_its_last(
-    server: Server,
-) -> None:
-    async with client(server.url) as conn:
-        log = EventLog(conn)
-        written: dict[str, list[bytes]] = {"all": [], "eu west": []}
-        for cell, bodies in written.items():
-            after = 0
-            for number in range(1, 6):
-                decision = Decision(
-                    cell=cell,
-                    number=number,
-                    after=after,
-                    decider="test",
-                    engine="1",
-                    now_s=1.0,
-                    settings={},
-                    saw=Saw(workloads=0, fleet=0, control=0),
-                )
-                outcome = await log.commit(decision, [])
-                assert isinstance(outcome, Stored)
-                after = outcome.sequence
-                bodies.append(encode(decision))
-
-        async def moved() -> bool:
-            left = {
-                cell: [m.data for m in await under(conn, WORKLOADS, subjects.decision(cell))]
-                for cell in written
-            }
-            return left == {cell: bodies[-1:] for cell, bodies in written.items()}
-
-        async with archivist(server.url), archivist(server.url):
-            await eventually(moved)
-        for cell, bodies in written.items():
-            for number, body in enumerate(bodies[:-1], 1):
-                found = await under(conn, ARCHIVE, subjects.archived_decision(cell, number))
-                assert [m.data for m in found] == [body]
-
-
-@in_loop
-async def test_the_rate_is_kept(server: Server) -> None:
-    async with client(server.url) as conn:
-        stories = await asyncio.gather(*(end(conn, f"j-{n}") for n in range(20)))
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        async with archivist(server.url, stories_per_s=20.0):
-            for story in stories:
-                await eventually(partial(is_tombstone, conn, story))
-        assert loop.time() - began_s >= (20 - 2) / 20
-
-
-@in_loop
 async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
     async with client(server.url) as conn:
         for _ in range(2):
@@ -347,20 +232,6 @@ async def test_an_archive_that_was_made_without_batches_learns_them(server: Serv
 
 
 @in_loop
-async def test_beyond_their_number_tombstones_go_before_their_days_are_over(
-    server: Server,
-) -> None:
-    async with client(server.url) as conn:
-        names = [f"job-{number}" for number in range(30)]
-        for name in names:
-            await end(conn, name)
-        async with archivist(server.url, max_tombstones=0):
-            for name in names:
-                await eventually(partial(is_gone, conn, name))
-        assert [len(await archived(conn, name)) for name in names] == [1] * 30
-
-
-@in_loop
 async def test_an_archive_keeps_a_bounded_number_of_subjects(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,21 +247,3 @@ async def test_an_archive_keeps_a_bounded_number_of_subjects(
             reply = await ask(conn, "get", GetRequest(id=name, story=True))
             assert isinstance(reply, GetReply)
             assert reply.story == tuple(story)
-
-
-@in_loop
-async def test_of_many_stories_only_the_youngest_wait_for_their_time(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core, "SEEN_S", 0.0)
-    async with client(server.url) as conn:
-        for number in range(30):
-            await end(conn, f"job-{number:02}")
-        async with archivist(server.url, story_after_s=3600.0, max_ended=5):
-            stories: dict[int, int] = {}
-            async with asyncio.timeout(hang_s()):
-                while sum(stories.values()) != 25 + 5 * 2:
-                    await asyncio.sleep(0.05)
-                    read = [await EventLog(conn).story("ann", f"job-{n:02}") for n in range(30)]
-                    stories = {n: len(story) for n, story in enumerate(read)}
-            assert [n for n, length in stories.items() if length > 1] == [25, 26, 27, 28, 29]

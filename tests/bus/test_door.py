@@ -24,7 +24,6 @@ from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.logcheck import guard
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
-    MAX_AGENT_BYTES,
     DoorReply,
     ReportReply,
     StoryReply,
@@ -34,9 +33,8 @@ from berthmaster.messages.door import (
     TellReply,
     TellRequest,
 )
-from berthmaster.messages.families import DEAD_LETTERS, DOOR_REPLIES, TELEMETRY, encode
+from berthmaster.messages.families import DEAD_LETTERS, DOOR_REPLIES, encode
 from berthmaster.messages.fleet import Amounts, ClusterScore, FleetFact, NodeReport, Stamp
-from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import Claimed, Placed, Running, Succeeded
 from tests.bus.doors import door, with_door
 from tests.bus.tools import (
@@ -217,19 +215,6 @@ async def test_two_events_of_one_workload_in_one_request_do_not_both_go(server: 
 
 
 @story
-async def test_what_cannot_be_read_is_answered_and_costs_nobody_else(server: Server) -> None:
-    async with with_door(server.url) as conn:
-        for verb in ("take", "tell", "story", "facts", "report", "lease", "dead"):
-            for body in (b"{", b"\xff", b"[]", b"7", b"x" * (MAX_AGENT_BYTES + 1)):
-                answer = await ask(conn, RED, verb, body)
-                assert answer.code in ("malformed", "invalid", "too_large"), (verb, body[:9])  # type: ignore[union-attr]
-        odd = await conn.request("berth.agent.=zz.take", b"{}", timeout_s=ANSWER_S)
-        assert b"a cluster's name" in odd.data
-        await conn.publish("berth.agent.red.telemetry", b"\x00")
-        assert (await DoorClient(conn, RED).hello()).now_s > 1e9
-
-
-@story
 async def test_a_flood_of_one_cluster_is_refused_at_once_and_others_are_served(
     server: Server,
 ) -> None:
@@ -256,16 +241,6 @@ async def test_a_flood_of_one_cluster_is_refused_at_once_and_others_are_served(
         for answer in await asyncio.gather(*flood[:1]):
             assert isinstance(answer, TellReply)
         await asyncio.gather(*flood)
-
-
-@story
-async def test_no_more_events_of_one_cluster_at_once_than_its_bound(server: Server) -> None:
-    async with connected(server.url, replicas=1) as conn, door(server.url, max_items=3):
-        event = claimed("job", 1)
-        assert await tell(conn, RED, event, event, event) == ["behind"] * 3
-        answer = await ask(conn, RED, "tell", TellRequest(events=(event,) * 4))
-        assert answer.code == "overloaded"  # type: ignore[union-attr]
-        assert await tell(conn, RED, event) == ["behind"]
 
 
 @story
@@ -471,29 +446,6 @@ async def test_a_lease_is_held_by_one_and_taken_over(server: Server) -> None:
             "STREAM.MSG.GET.LEASES", {"last_by_subj": "berth.lease.inventory.blue=2E1"}
         )
         assert message
-
-
-@story
-async def test_telemetry_is_passed_on_for_its_own_cluster_only(server: Server) -> None:
-    async with with_door(server.url) as conn:
-        heard: list[tuple[str, bytes]] = []
-        await conn.subscribe("berth.telemetry.>", lambda *told: heard.append(told))
-        told = NodeTelemetry(
-            cluster=RED,
-            node="n1",
-            epoch=1,
-            counter=1,
-            observed_at_s=0.0,
-            interval_s=1.0,
-            source="dcgm",
-            gpus=(),
-        )
-        await DoorClient(conn, BLUE).observe(encode(told))
-        await DoorClient(conn, RED).observe(encode(told))
-        await until(lambda: heard)
-        ((subject, data),) = heard
-        assert subject == subjects.telemetry(RED, "n1")
-        assert TELEMETRY.decode(data) == told
 
 
 @story

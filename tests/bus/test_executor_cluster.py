@@ -31,20 +31,16 @@ from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.fleet import ClusterAlive, ClusterProfile, NodeGone, NodeReport
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
-    CancelRequested,
-    Claimed,
-    Evicted,
     JobRequest,
     Placed,
     PodSet,
-    Reprioritized,
     Submitted,
     Succeeded,
     WorkloadEvent,
 )
 from tests.bus.doors import with_door
-from tests.bus.tools import Lines, eventually, story, task
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.bus.tools import eventually, story, task
+from tests.support.patience import hang_s, until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
@@ -177,109 +173,6 @@ async def test_a_placement_is_claimed_run_and_ended_with_what_a_tombstone_needs(
 
 
 @story
-async def test_without_the_time_of_submission_in_the_placement_the_log_is_asked(
-    server: Server,
-) -> None:
-    async with with_door(server.url) as conn, executing(conn):
-        site = Site(conn)
-        await site.place("train", told=False)
-        await site.ends("train", "Claimed", "Running", "Succeeded")
-        ending = (await site.events("train"))[-1]
-        assert isinstance(ending, Succeeded)
-        assert ending.submitted_at_s == (await site.read("train")).submitted_at_s > 1e9
-
-
-@story
-async def test_what_the_kubelet_refuses_is_evicted_or_failed(server: Server) -> None:
-    async with with_door(server.url) as conn, executing(conn) as host:
-        site = Site(conn)
-        gone = PodBinding(pod="main-0", node="n99")
-        await site.place("first", pod=gone)
-        await site.place("last", pod=gone, max_evictions=0)
-        await site.ends("first", "Claimed", "Evicted")
-        await site.ends("last", "Claimed", "Failed")
-        evicted = (await site.events("first"))[-1]
-        assert isinstance(evicted, Evicted)
-        assert evicted.reason == "NodeUnknown: pod main-0 on n99"
-        await until(lambda: idle(host))
-
-
-@story
-async def test_a_wish_to_cancel_stops_the_pods_first(server: Server) -> None:
-    async with with_door(server.url) as conn, executing(conn) as host:
-        site = Site(conn)
-        await site.place("train", lasts_s=1000)
-        await site.ends("train", "Claimed", "Running")
-        # A new priority on the way makes the executor's own picture an old one.
-        after = await site.append(
-            Reprioritized(
-                tenant="acme",
-                id="train",
-                after=(await site.read("train")).sequence,
-                at_s=0,
-                by="gw",
-                priority=3,
-            )
-        )
-        await site.append(
-            CancelRequested(tenant="acme", id="train", after=after, at_s=0, by="gw", cluster=BERLIN)
-        )
-        await site.ends(
-            "train", "Claimed", "Running", "Reprioritized", "CancelRequested", "Cancelled"
-        )
-        await until(lambda: idle(host))
-
-
-@story
-async def test_a_cluster_that_was_declared_lost_ends_its_pods_and_says_nothing(
-    server: Server,
-) -> None:
-    async with with_door(server.url) as conn, executing(conn) as host:
-        site = Site(conn)
-        await site.place("train", lasts_s=1000)
-        await site.ends("train", "Claimed", "Running")
-        await site.append(
-            Evicted(
-                tenant="acme",
-                id="train",
-                after=(await site.read("train")).sequence,
-                at_s=0,
-                by="resolver",
-                cluster=BERLIN,
-                attempt=1,
-                reason="cluster lost",
-            )
-        )
-        await until(lambda: idle(host))
-        assert await site.kinds("train") == ["Submitted", "Placed", "Claimed", "Running", "Evicted"]
-
-
-@story
-async def test_killed_between_claim_and_create_the_hint_comes_again(
-    server: Server, tmp_path: Path
-) -> None:
-    async with with_door(server.url) as conn:
-        site = Site(conn)
-        placed = await site.place("train")
-        # As a killed executor left it: claimed in its name, nothing made, nothing acknowledged.
-        await site.append(
-            Claimed(
-                tenant="acme",
-                id="train",
-                after=placed,
-                at_s=3.0,
-                by=f"executor/{BERLIN}",
-                cluster=BERLIN,
-                attempt=1,
-                executor=f"executor/{BERLIN}",
-            )
-        )
-        async with executing(conn, tmp_path / "journal") as host:
-            await site.ends("train", "Claimed", "Running", "Succeeded")
-            await until(lambda: idle(host))
-
-
-@story
 async def test_pods_outlive_their_executor_and_what_ended_meanwhile_is_told(
     server: Server, tmp_path: Path
 ) -> None:
@@ -318,27 +211,6 @@ async def test_a_bus_that_is_away_ends_nothing_and_the_endings_are_told_afterwar
         assert await site.kinds("long") == ["Submitted", "Placed", "Claimed", "Running"]
         await site.ends("long", "Claimed", "Running", "Succeeded")
         await until(lambda: idle(host))
-
-
-@story
-async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_reported(
-    server: Server,
-) -> None:
-    lines = Lines()
-    async with with_door(server.url, log=lines) as conn, executing(conn) as host:
-        site = Site(conn)
-        await site.place("train", lasts_s=0.5)
-        await site.ends("train", "Claimed", "Running")
-        subject = subjects.workload_event("acme", "train", "noted", None)
-        await conn.request(subject, b'{"type":"workload.noted.v7","after":4}', timeout_s=ANSWER_S)
-        await until(lambda: lines.count("dead letter"))
-        letter = lines.fields("dead letter")[0]
-        assert letter["workload"] == "acme/train"
-        assert "workload.noted.v7" in str(letter["reason"])
-        assert len(host.cluster.world.groups) == 1  # nothing is done about it
-        # Others go on.
-        await site.place("other", pod=PodBinding(pod="main-0", node="n1"))
-        await site.ends("other", "Claimed", "Running", "Succeeded")
 
 
 @story

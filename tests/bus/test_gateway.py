@@ -15,16 +15,14 @@ import pytest
 
 from berthmaster.bus import endpoints, subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster
+from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.log import EventLog, decode_story, last_message
 from berthmaster.bus.streams import (
     CONTROL,
-    DEAD,
     WORKLOADS,
     StreamInfo,
-    ensure_streams,
     stream_configs,
     stream_info,
 )
@@ -49,7 +47,7 @@ from berthmaster.messages.api import (
     WorkloadView,
 )
 from berthmaster.messages.control import Cordon, QueueSetting
-from berthmaster.messages.families import CONTROL_FACTS, DEAD_LETTERS, encode
+from berthmaster.messages.families import CONTROL_FACTS, encode
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     Claimed,
@@ -195,41 +193,6 @@ async def test_of_many_submits_with_one_id_through_two_gateways_one_wins(
 
 
 @in_loop
-async def test_three_replicas_have_one_winner_too(tmp_path: Path) -> None:
-    with ServerCluster(tmp_path) as cluster:
-        urls = cluster.urls
-        async with client(urls[0], streams=False) as conn:
-            await ensure_streams(conn, replicas=3)
-            async with gateway(urls[1]), gateway(urls[2]):
-                await race(conn, 20)
-
-
-@in_loop
-async def test_cancel_in_every_state(server: Server) -> None:
-    asked = "its executor was asked to stop it"
-    async with client(server.url) as conn, gateway(server.url):
-        for state, reply, last in [
-            ("queued", ("cancelled", ""), "Cancelled"),
-            ("placed", ("cancelled", ""), "Cancelled"),
-            ("claimed", ("claimed", asked), "CancelRequested"),
-            ("running", ("running", asked), "CancelRequested"),
-            ("succeeded", ("succeeded", "it had ended before"), "Succeeded"),
-        ]:
-            request = job(f"was-{state}")
-            await ask(conn, "submit", request)
-            if state != "queued":
-                await live_on(conn, request, state)
-            change = await ask(conn, "cancel", CancelRequest(id=request.id))
-            expected = ChangeReply(tenant="ann", id=request.id, state=reply[0], note=reply[1])  # type: ignore[arg-type]
-            assert change == expected
-            again = await ask(conn, "cancel", CancelRequest(id=request.id))
-            assert isinstance(again, ChangeReply)
-            assert (again.state, again.note != "") == (reply[0], True)
-            story = await kinds(conn, request.id)
-            assert (story[-1], story.count(last)) == (last, 1)
-
-
-@in_loop
 async def test_a_reader_sees_what_it_wrote(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url):
         for n in range(50):
@@ -364,46 +327,6 @@ async def listed(conn: Connection, request: ListRequest) -> list[str]:
 
 
 @in_loop
-async def test_an_event_of_a_newer_version_freezes_its_workload_and_is_kept_as_a_dead_letter(
-    server: Server,
-) -> None:
-    async with client(server.url) as conn, gateway(server.url) as ctx:
-        await ask(conn, "submit", job("train"))
-        await ask(conn, "submit", job("other"))
-        subject = subjects.workload_event("ann", "train", "placed", "c1")
-        newer = b'{"type":"workload.placed.v2","tenant":"ann","id":"train","after":1}'
-        await conn.request(subject, newer, timeout_s=ANSWER_S)
-        await until(lambda: figure(ctx.metrics.registry, "undecodable_messages_total") == 1)
-        why = "Invalid value 'workload.placed.v2' - at `$.type`"
-        frozen = f"this version cannot read its event 3 ({why})"
-        seen = await shown(conn, "train")
-        assert (seen.state, seen.reason) == ("queued", f"frozen: {frozen}")
-        assert await ask(conn, "cancel", CancelRequest(id="train")) == Refusal(
-            code="unavailable",
-            field="id",
-            value='"train"',
-            expected=f"a workload that is not frozen; {frozen}",
-        )
-        assert isinstance(await ask(conn, "cancel", CancelRequest(id="other")), ChangeReply)
-        async with asyncio.timeout(hang_s()):
-            while (kept := await last_message(conn, DEAD, subjects.dead("gateway"))) is None:
-                await asyncio.sleep(0.05)
-        letter = DEAD_LETTERS.decode(kept.data)
-        assert (letter.workload, letter.sequence, letter.reason, letter.body) == (
-            "ann/train",
-            3,
-            why,
-            newer,
-        )
-
-
-def figure(registry: object, name: str) -> float | None:
-    value = registry.get_sample_value(f"berth_gateway_{name}")  # type: ignore[attr-defined]
-    assert value is None or isinstance(value, float)
-    return value
-
-
-@in_loop
 async def test_operators_orders_are_kept_and_a_queue_counts_from_then_on(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url):
         done = await order(conn, "cordon", CordonRequest(cluster="eu west.1", reason="fan"))
@@ -467,22 +390,6 @@ async def test_near_its_size_limit_the_log_takes_no_new_workloads_but_all_events
         again = await ask(conn, "submit", job("train"))  # an old acquaintance
         assert isinstance(again, SubmitReply)
         assert again.existing
-
-
-@in_loop
-async def test_what_is_too_large_or_nonsense_is_answered_with_a_refusal(server: Server) -> None:
-    async with client(server.url) as conn, gateway(server.url):
-        large = await ask(conn, "submit", b'{"id":"%s"}' % (b"x" * 300_000))
-        assert large == Refusal(
-            code="too_large", field="", value="300009 bytes", expected="at most 262144 bytes"
-        )
-        for tenant in ("Ann", "a.b", "a b"):
-            reply = await ask(conn, "submit", job("train"), tenant=tenant)
-            assert isinstance(reply, Refusal)
-            assert reply.value == ascii(tenant)
-        raw = await conn.request("berth.api.=ZZ.submit", encode(job("train")), timeout_s=ANSWER_S)
-        assert b'"type":"api.refusal.v1"' in raw.data
-        assert (await stream_info(conn, WORKLOADS)).state.messages == 0
 
 
 @in_loop

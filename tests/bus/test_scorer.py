@@ -20,19 +20,16 @@ from berthmaster.messages.families import LEASES, encode
 from berthmaster.messages.fleet import ClusterScore, Stamp
 from berthmaster.messages.records import Lease as LeaseRecord
 from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import load
 from berthmaster.scorer.settings import ScorerSettings
-from berthmaster.scorer.shard import shard_of
 from tests.bus.scoring import Fleet, scorer, scorer_process
-from tests.bus.shells import client, in_loop, store
-from tests.bus.tools import Lines, Settings, accounts_of, submitted
+from tests.bus.shells import client, in_loop
+from tests.bus.tools import Lines, Settings, accounts_of
 from tests.support.patience import ANSWER_S, until
-from tests.unit.scorer.builders import alive, gone, gpu, pod, profile, report, telemetry
+from tests.unit.scorer.builders import gone, pod, profile, report, telemetry
 
 LONG_LEASE_S = 10.0
-ODD = "Süd-Ost 1. Stock/rack=4"
 
 
 @in_loop
@@ -64,46 +61,6 @@ async def test_a_change_is_a_score_on_the_bus_within_moments(server: Server) -> 
         assert stamps == sorted(stamps)
         assert len(set(stamps)) == len(stamps)
         assert last.stamp == stamps[-1]
-
-
-@in_loop
-async def test_what_is_submitted_decides_what_is_fragmented(server: Server) -> None:
-    async with client(server.url) as conn, scorer(server.url, mix_pods=10):
-        fleet = await Fleet(conn).start()
-        await fleet.put(report(gpus=(gpu(0, foreign_milli=500), gpu(1, foreign_milli=500))))
-        first = await fleet.score(nodes=1)
-        halves = JobRequest(
-            id="halves", pod_sets=(PodSet(count=50, gpus=1, gpu_milli=500, cpu_milli=1000),)
-        )
-        assert 50 < first.fragmentation_percent < 100
-        await store(conn, replace(submitted("halves"), request=halves))
-        await fleet.score(fragmentation_percent=0.0)
-
-
-@in_loop
-async def test_silence_makes_it_stale_then_withdrawn_and_its_return_fresh(server: Server) -> None:
-    async with (
-        client(server.url) as conn,
-        scorer(server.url, stale_after_s=2.0, withdraw_after_s=6.0, refresh_s=0.2),
-    ):
-        fleet = await Fleet(conn).start()
-        await fleet.put(alive(interval_s=0.1))
-        await fleet.put(report(gpus=4))
-        await fleet.score(freshness="fresh", free_gpus=4.0)
-        stale = await fleet.score(freshness="stale")
-        assert (stale.free_gpus, stale.note) == (4.0, "no sign of life for 2 s")
-        withdrawn = await fleet.score(freshness="withdrawn")
-        assert (withdrawn.free_gpus, withdrawn.resources) == (0.0, {})
-        assert withdrawn.note == "no sign of life for 6 s"
-
-        # Withdrawn, and yet told again and again: its readers see that the scorer lives.
-        told = len(fleet.scores)
-        await until(lambda: len(fleet.scores) >= told + 3)
-        assert all(score.freshness == "withdrawn" for score in fleet.scores[told:])
-
-        await fleet.put(alive(interval_s=0.1))
-        back = await fleet.score(freshness="fresh")
-        assert (back.free_gpus, back.input_age_s < withdrawn.input_age_s) == (4.0, True)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -158,31 +115,6 @@ async def test_a_scorer_that_is_asked_to_stop_hands_over_at_once(server: Server)
                 await until(lambda: fleet.scores[-1].stamp.epoch > before.stamp.epoch)
         last = max(n for n, record in enumerate(told) if record.holder == told[0].holder)
         assert told[last].released
-
-
-@in_loop
-async def test_two_shards_share_the_clusters_and_measure_by_one_scale(server: Server) -> None:
-    names = [f"cluster-{at}" for at in range(8)]
-    async with client(server.url) as conn:
-        fleet = await Fleet(conn).start()
-        for at, name in enumerate(names):
-            await fleet.put(report(cluster=name, gpus=at + 1))
-        async with scorer(server.url, shard="1/2", dead_band=0.0):
-            mine = {name for name in names if shard_of(name, 2) == 1}
-            await until(lambda: {score.cluster for score in fleet.scores} == mine)
-            async with scorer(server.url, shard="2/2"):
-                await until(lambda: {score.cluster for score in fleet.scores} == set(names))
-                theirs = [s for s in fleet.scores if s.cluster not in mine]
-                assert {s.resources["gpuClusterAvailable"].full_scale for s in theirs} == {10.0}
-                # Each goes on with its own.
-                await fleet.put(report(cluster=names[0], gpus=64))
-                for name in names:
-                    await until(lambda name=name: full_scale(fleet, name) == 100.0)  # type: ignore[misc]
-
-
-def full_scale(fleet: Fleet, cluster: str) -> float:
-    score = fleet.last(cluster)
-    return score.resources["gpuClusterAvailable"].full_scale if score else 0.0
 
 
 @in_loop
@@ -263,51 +195,6 @@ async def test_telemetry_that_is_no_good_moves_nothing_and_is_counted(server: Se
         assert [s.idle_gpu_percent for s in fleet.scores[-2:]] == [None, 50.0]
         await fleet.measure(good)
         await fleet.score(idle_gpu_percent=90.0)
-
-
-@in_loop
-async def test_facts_that_are_no_good_move_nothing_or_only_their_own_node(server: Server) -> None:
-    async with client(server.url) as conn, scorer(server.url):
-        fleet = await Fleet(conn).start()
-        await fleet.put(report("n1", gpus=4))
-        await fleet.put(report("n2", gpus=4))
-        await fleet.score(free_gpus=8.0)
-
-        # No JSON, a wrong type, a negative amount, a later version: the node keeps its last word.
-        late = Stamp(epoch=2**53, counter=1)
-        right = encode(replace(report("n1", gpus=1), stamp=late))
-        for body in (
-            b"{",
-            right.replace(b'"cluster":"east"', b'"cluster":7'),
-            right.replace(b'"cpu_milli":', b'"cpu_milli":-'),
-            right.replace(b"fleet.node.v1", b"fleet.node.v7"),
-            right.replace(b'"cluster":"east"', b'"cluster":"west"'),  # speaks for another
-        ):
-            await conn.request(subjects.node("east", "n1"), body, timeout_s=ANSWER_S)
-        # A node that reports fewer GPUs than run there has none free, and is noted.
-        await fleet.put(report("n2", gpus=2, pods=(pod(4, 5, 6),)))
-        score = await fleet.score(free_gpus=4.0)
-        assert score.note == "1 nodes report less than what runs there"
-        assert score.resources["gpuClusterAvailable"].available == 3.0
-        # An absurd amount takes the node away, and does not become the fleet's scale.
-        await fleet.put(report("n2", gpus=2, cpu=10.0**9))
-        score = await fleet.score(nodes=1)
-        assert score.resources["cpuClusterAvailable"].full_scale <= 500
-        await until(lambda: len(fleet.letters) == 5)
-        assert fleet.last("west") is None
-
-
-@in_loop
-async def test_a_cluster_name_with_dots_and_spaces_is_scored_like_any_other(
-    server: Server,
-) -> None:
-    async with client(server.url) as conn, scorer(server.url):
-        fleet = await Fleet(conn).start()
-        await fleet.put(report("node 1.local", cluster=ODD, gpus=2))
-        await fleet.score(ODD, nodes=1)
-        await fleet.measure(telemetry(25, 75, cluster=ODD, node="node 1.local"))
-        score = await fleet.score(ODD, idle_gpu_percent=50.0)
-        assert score.cluster == ODD
 
 
 @in_loop
