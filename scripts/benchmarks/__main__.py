@@ -23,9 +23,7 @@ MODULES = {
     "pipeline": ("pipeline", "scoring"),
     "engine": ("engine",),
     "decisions": ("decisions",),
-    "making_room": ("making_room",),
     "lookback": ("lookback",),
-    "reading": ("reading",),
     "telemetry": ("telemetry",),
     "quality": ("quality",),
     "muri": ("muri", "lost_work"),
@@ -34,27 +32,18 @@ MODULES = {
     "ocm": ("ocm",),
     "placement": ("placement", "placement_hub"),
     "simulation": ("simulation",),
-    "chaos": ("chaos", "outages"),
     "flood": ("flood",),
-    "crowd": ("crowd",),
-    "archive": ("archive",),
-    "dashboard": ("dashboard", "usage"),
-    "usage": ("usage",),
+    "dashboard": ("dashboard",),
 }
 ONLY_BY_NAME = {
-    "archive",
-    "chaos",
-    "crowd",
     "dashboard",
     "flood",
     "kubernetes",
     "lookback",
-    "making_room",
     "muri",
     "ocm",
     "quality",
     "scheduler",
-    "usage",
 }  # take minutes
 
 

@@ -95,7 +95,6 @@ async def test_a_server_that_is_away_ends_no_job(one: Rig) -> None:
 @pytest.mark.timeout(1800)
 @story
 async def test_another_resolver_decides_for_one_that_is_dead_or_stands_still(two: Rig) -> None:
-    """How soon it does is measured: `scripts/bench chaos:takeover`."""
     async with stream(two) as jobs:
         killed = jobs.decisions[-1].decision.decider
         await two.kill(two.decider(killed))
