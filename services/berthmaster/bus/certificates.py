@@ -128,7 +128,6 @@ def _begun(
     now: dt.datetime,
     until: dt.datetime,
 ) -> x509.CertificateBuilder:
-    """What both kinds of certificates have."""
     identifier = x509.SubjectKeyIdentifier.from_public_key(key)
     return (
         x509.CertificateBuilder()

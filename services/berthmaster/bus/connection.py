@@ -237,7 +237,6 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether the server is there now."""
         return self.nc.is_connected
 
     def check_size(self, data: bytes, headers: Mapping[str, str] | None = None) -> None:

@@ -63,14 +63,11 @@ class Decider(Protocol):
         """A decision of its cell that this reader does not understand; "" = it counts for nothing,
         as a person said."""
 
-    def on_decision(self, decision: Decision, sequence: int) -> None:
-        """A decision of its cell."""
+    def on_decision(self, decision: Decision, sequence: int) -> None: ...
 
-    def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
-        """A fact of the fleet."""
+    def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None: ...
 
-    def on_control(self, fact: ControlFact, sequence: int) -> None:
-        """What an operator set."""
+    def on_control(self, fact: ControlFact, sequence: int) -> None: ...
 
 
 class DeciderInput:
@@ -92,7 +89,6 @@ class DeciderInput:
         self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
 
     def on_recorded(self, recorded: Recorded) -> None:
-        """A message of the log."""
         if self._is_over:
             return
         if self._held is None:
@@ -179,13 +175,11 @@ class DeciderInput:
         self._core.on_decision(decision, recorded.sequence)
 
     def on_fact(self, seen: Seen) -> None:
-        """A fact of the fleet."""
         self._core.on_fact(seen.fact, seen.sequence, seen.stored_at_s)
         if self._core.stirred:
             self._wake()
 
     def on_control(self, recorded: Recorded) -> None:
-        """What an operator set."""
         try:
             fact = self._settings.read(recorded)
         except UNREADABLE as error:

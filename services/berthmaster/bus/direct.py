@@ -84,7 +84,6 @@ class DirectSession:
         return False
 
     async def close(self) -> None:
-        """Listen no more."""
         if self._subscription is not None:
             try:
                 await self._subscription.unsubscribe()

@@ -81,8 +81,6 @@ class DoorRefused(BusError):
 
 
 class Taken(NamedTuple):
-    """One hint."""
-
     event: HintEvent
     sequence: int
     held: bool  # of a list: some executor has claimed it
@@ -135,7 +133,6 @@ class DoorClient:
 
     @property
     def log(self) -> LogLike:
-        """For lines."""
         return self.conn.log
 
     def now(self) -> float:

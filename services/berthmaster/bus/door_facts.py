@@ -167,7 +167,6 @@ class DoorMirror:
         self.last_heard_s = 0.0  # event loop time
 
     async def run(self, *, caught_up: Callable[[], None] | None = None) -> None:
-        """Mirror until cancelled."""
         loop = asyncio.get_running_loop()
         failures = cursor = 0
         log = ""

@@ -185,7 +185,6 @@ class Server:
 
     @property
     def monitor_url(self) -> str:
-        """Where its own figures are."""
         return f"http://127.0.0.1:{self.config.monitor_port}"
 
     @property
@@ -195,7 +194,6 @@ class Server:
 
     @property
     def config_path(self) -> Path:
-        """Its configuration file."""
         return self.folder / CONFIG_FILE
 
     @property
@@ -210,7 +208,6 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process."""
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:

@@ -103,7 +103,6 @@ class _Answers:
         self._tell("requests took longer than their time limit", self._slow, subject)
 
     def asked(self, subject: str, reply: str, data: bytes) -> _Asked:
-        """It came just now."""
         return _Asked(subject, reply, data, asyncio.get_running_loop().time(), self._life(), self)
 
     async def send(self, asked: _Asked, reply: bytes) -> None:
@@ -181,7 +180,6 @@ class _Refusals:
             await asyncio.sleep(REFUSALS_PAUSE_S)
 
     def stop(self) -> None:
-        """No more."""
         if self._task is not None:
             self._task.cancel()
 
@@ -255,7 +253,6 @@ class _Row:
         self._takers[self._mine[-1]] = take
 
     def stop(self) -> None:
-        """Listen no more."""
         for number in self._mine:
             self._takers.pop(number, None)
         self._refusals.stop()

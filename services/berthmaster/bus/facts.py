@@ -191,8 +191,6 @@ class FactMirror:
         return self._follower.last_heard_s
 
     async def run(self, *, caught_up: Callable[[], None] | None = None) -> None:
-        """Mirror until cancelled."""
-
         def listed() -> None:
             self._forget_unlisted()
             if caught_up is not None:

@@ -77,8 +77,6 @@ def parse_ack_subject(reply: str) -> tuple[int, int, float, int, int]:
 
 
 class Follower:
-    """Follows a stream, or some subjects of it."""
-
     def __init__(
         self,
         conn: Connection,

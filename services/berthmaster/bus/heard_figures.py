@@ -43,7 +43,6 @@ class _Table:
         return before is None
 
     def drop(self, job: _Job) -> None:
-        """Forget the message about a job."""
         self.size -= len(self.messages.pop(job).data) + BESIDE
 
     def is_over(self, now_s: float) -> bool:
@@ -63,11 +62,9 @@ class HeardFigures:
         self._clusters: dict[_Job, list[str]] = {}
 
     async def listen(self, conn: Connection) -> None:
-        """From now on hear all."""
         await conn.observe(subjects.job_figures_of(), self.take)
 
     def take(self, subject: str, data: bytes) -> None:
-        """One message."""
         parts = subject.split(".")
         if len(parts) != 5 or parts[2] == subjects.NONE:
             return

@@ -75,7 +75,6 @@ class WasRemoved(KeysError):
 
 
 def creds_file(folder: Path, user: str) -> Path:
-    """What a user connects with."""
     return folder / f"{user}{CREDS_SUFFIX}"
 
 
@@ -351,7 +350,6 @@ class _Keys:
     def user_of(
         self, user: str, seed: str, had: Creds | None = None, *, ends_s: float | None = None
     ) -> Creds:
-        """The same for a seed that is known."""
         account = account_of(user)
         signer = self._seed(account)
         key = claims.public_key(seed)

@@ -72,11 +72,9 @@ class SubjectRecord:
         return Record(version, holder, found.ttl_s, message.sequence)
 
     async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
-        """As Store has it."""
         return await self._put(over, holder, ttl_s, released=False)
 
     async def release(self, over: Record) -> None:
-        """As Store has it."""
         await self._put(over, over.holder, over.ttl_s, released=True)
 
     async def _put(

@@ -86,8 +86,6 @@ def parse_time_s(text: str) -> float:
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message as the stream has it."""
-
     subject: str
     sequence: int
     stored_at_s: float

@@ -50,7 +50,6 @@ class OneAtATime:
             raise
 
     def hand_over(self) -> None:
-        """The turn is over: the next has his."""
         if self._last in self._rows:
             self._rows.move_to_end(self._last)
         while self._rows:

@@ -386,7 +386,6 @@ def _whole_ocm(_: str) -> Grants:
 
 
 def _hub_inventory(_: str) -> Grants:
-    """What a hub knows of its clusters."""
     return Grants(
         publish=(
             *_CLOCK,

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 
 class Recorded(NamedTuple):
-    """One message as the stream has it."""
-
     subject: str
     sequence: int
     stored_at_s: float  # the server's clock

@@ -79,7 +79,6 @@ class StreamFacts:
         self._writer = FactWriter(conn)
 
     async def begin(self) -> list[FleetFact]:
-        """As Writer has it."""
         await self._writer.begin(self._scope)
         found: dict[str, FleetFact] = {}
         listed = asyncio.Event()
@@ -100,11 +99,9 @@ class StreamFacts:
         return list(found.values())
 
     def stamp(self) -> Stamp:
-        """As Writer has it."""
         return self._writer.stamp()
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
-        """As Writer has it."""
         return await self._writer.put(subject, fact, keep_s=keep_s)
 
 

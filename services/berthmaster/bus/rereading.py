@@ -34,8 +34,6 @@ class Judged(NamedTuple):
 
 
 class Rereading:
-    """Of one follower."""
-
     def __init__(
         self,
         conn: Connection,

@@ -63,7 +63,6 @@ class Storing:
         return self._monotonic()
 
     def stored(self, subject: str) -> None:
-        """A write was stored."""
         if not self._failing:
             return
         stream = stream_of(subject)

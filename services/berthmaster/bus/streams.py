@@ -237,7 +237,6 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def making(self) -> str:
-        """Which making of the stream it is."""
         return making_of(self.created, self.config.metadata)
 
 

@@ -124,7 +124,6 @@ class WorkloadSubject(NamedTuple):
 
 
 def workload_event(tenant: str, workload_id: str, kind: str, cluster: str | None) -> str:
-    """Where an event of a workload is stored."""
     place = token(cluster) if cluster else NONE
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.{place}"
 
@@ -197,7 +196,6 @@ def is_decision(subject: str) -> bool:
 
 
 def telemetry(cluster: str, node: str) -> str:
-    """One node's telemetry."""
     return f"berth.telemetry.{token(cluster)}.{token(node)}"
 
 
@@ -207,7 +205,6 @@ def cell_of(decision_subject: str) -> str:
 
 
 def quality(cell: str) -> str:
-    """How well a cell's decider does."""
     return f"berth.quality.{token(cell)}"
 
 
@@ -249,22 +246,18 @@ def parse_job_figures(subject: str) -> tuple[str | None, str, str]:
 
 
 def alive(cluster: str) -> str:
-    """The cluster's sign of life."""
     return f"berth.fleet.{token(cluster)}.alive"
 
 
 def profile(cluster: str) -> str:
-    """The cluster's profile."""
     return f"berth.fleet.{token(cluster)}.profile"
 
 
 def score(cluster: str) -> str:
-    """The cluster's score."""
     return f"berth.fleet.{token(cluster)}.score"
 
 
 def node(cluster: str, node_: str) -> str:
-    """One node's report."""
     return f"berth.fleet.{token(cluster)}.node.{token(node_)}"
 
 
@@ -319,7 +312,6 @@ def parse_fact(subject: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 def fleet_of(cluster: str) -> str:
-    """Every fact of one cluster."""
     return f"berth.fleet.{token(cluster)}.>"
 
 
@@ -327,17 +319,14 @@ def fleet_of(cluster: str) -> str:
 
 
 def queue_setting(queue: str) -> str:
-    """A queue as its operator set it."""
     return f"berth.control.queue.{token(queue)}"
 
 
 def webhooks(tenant: str) -> str:
-    """The webhooks that a tenant has set for itself."""
     return f"berth.control.webhooks.{token(tenant)}"
 
 
 def runtime_setting(runtime: str) -> str:
-    """A runtime that requests may name."""
     return f"berth.control.runtime.{token(runtime)}"
 
 
@@ -347,7 +336,6 @@ def cordon(cluster: str, node_: str | None) -> str:
 
 
 def lost(cluster: str) -> str:
-    """Whether a person declared a cluster lost."""
     return f"berth.control.lost.{token(cluster)}"
 
 

@@ -64,7 +64,6 @@ class Company:
         self._served: list[tuple[str, float]] = []  # the last two, the latest first, and when
 
     def served(self, asker: str, now_s: float) -> None:
-        """Just now."""
         others = [each for each in self._served if each[0] != asker]
         self._served = [(asker, now_s), *others][:2]
 
@@ -77,8 +76,6 @@ _Queues = OrderedDict[str, deque[tuple[int, Start]]]
 
 
 class Turns:
-    """Of one service."""
-
     def __init__(self, share: Share) -> None:
         self._share = share
         self._askers: dict[str, _Asker] = {}

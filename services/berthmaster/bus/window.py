@@ -62,7 +62,6 @@ class Window:
             raise
 
     def answered(self, key: Key) -> None:
-        """Its answer came in time."""
         self.size = min(self.size + 1 / self.size, MOST)
         self._losses.pop(key, None)
         self.failed()

@@ -75,7 +75,6 @@ class Buckets:
         self._of: dict[str, Bucket] = {}
 
     def of(self, cluster: str) -> Bucket:
-        """Return the cluster's bucket."""
         bucket = self._of.get(cluster)
         if bucket is None:
             bucket = self._of[cluster] = Bucket(self.rate_per_s, self._burst)
@@ -112,7 +111,6 @@ class InHand:
         return True
 
     def end(self, cluster: str) -> None:
-        """A request is over."""
         _less(self._requests, cluster, 1)
 
     def end_items(self, cluster: str, items: int) -> None:
@@ -129,8 +127,6 @@ def _less(counts: dict[str, int], cluster: str, by: int) -> None:
 
 
 class Turns(Generic[T]):
-    """Who is next."""
-
     def __init__(self, room: int) -> None:
         """``room``: how many items may be worked on at once."""
         self._room = room
@@ -138,7 +134,6 @@ class Turns(Generic[T]):
         self._queues: OrderedDict[str, deque[tuple[int, T]]] = OrderedDict()
 
     def join(self, cluster: str, items: int, work: T) -> None:
-        """Wait for a turn."""
         self._queues.setdefault(cluster, deque()).append((items, work))
 
     def due(self) -> Iterator[tuple[int, T]]:
@@ -154,5 +149,4 @@ class Turns(Generic[T]):
             yield items, work
 
     def leave(self, items: int) -> None:
-        """A turn is over."""
         self._used -= items

@@ -128,8 +128,6 @@ def _fact_or_fault(data: bytes) -> ReportedFact | ReportOutcome:
 
 
 class Door:
-    """What one replica knows."""
-
     def __init__(self, limits: Limits, key: bytes = b"") -> None:
         """``key``: that receipts are signed with."""
         self._limits = limits

@@ -36,8 +36,6 @@ class StoredFact(NamedTuple):
 
 
 class _Facts:
-    """Of one cluster."""
-
     def __init__(self) -> None:
         self.last: OrderedDict[str, StoredFact] = OrderedDict()  # the newest at the end
         self.bytes = 0
@@ -45,8 +43,6 @@ class _Facts:
 
 
 class FleetView:
-    """All facts."""
-
     def __init__(self, max_facts: int, max_bytes: int) -> None:
         """What a cluster may have at most."""
         self._max_facts = max_facts
@@ -57,7 +53,6 @@ class FleetView:
 
     @property
     def facts(self) -> int:
-        """How many there are."""
         return sum(len(one.last) for one in self._clusters.values())
 
     def start_listing(self, replaced: bool) -> None:

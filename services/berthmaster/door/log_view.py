@@ -104,8 +104,6 @@ class HubName(NamedTuple):
 
 
 class _Lately:
-    """The hints of one cluster."""
-
     def __init__(self, floor: int) -> None:
         self.floor = floor  # whoever is not beyond has missed some
         self.hints: deque[StoredHint] = deque()

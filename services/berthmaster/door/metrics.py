@@ -37,11 +37,9 @@ class DoorMetrics:
         self._polls = metrics.gauge("polls", "Polls that wait")
 
     def answered(self, verb: str, result: str) -> None:
-        """One request was answered."""
         self._requests.labels(verb, result).inc()
 
     def told(self, result: str) -> None:
-        """One event was answered."""
         self._events.labels(result).inc()
 
     def brought_back(self, result: str) -> None:
@@ -49,7 +47,6 @@ class DoorMetrics:
         self._brought_back.labels(result).inc()
 
     def reported(self, result: str) -> None:
-        """One fact was answered."""
         self._facts.labels(result).inc()
 
     def show(self, core: Door, polls: int) -> None:

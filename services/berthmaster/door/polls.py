@@ -20,8 +20,6 @@ class _Poll:
 
 
 class Polls:
-    """Of one verb."""
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._waiting: dict[str, deque[_Poll]] = {}

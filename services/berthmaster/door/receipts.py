@@ -66,7 +66,6 @@ class Receipts:
         self.accepted_at_s = 0.0
 
     def signed(self, receipt: Receipt) -> str:
-        """As it is handed out now."""
         now = msgspec.structs.replace(receipt, log=self.log, accepted_at_s=self.accepted_at_s)
         content = _text(_ENCODER.encode(now))
         return f"{content}.{self._mac(content)}"

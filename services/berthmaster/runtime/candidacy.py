@@ -78,7 +78,6 @@ class Candidacy:
         return self.state is not LeaseState.CANDIDATE and now_s < self.until_s
 
     def due(self, now_s: float) -> LeaseStep:
-        """It is time for the next step."""
         if self.state is LeaseState.HOLDING and self.held(now_s):
             return LeaseStep.RENEW
         return LeaseStep.READ

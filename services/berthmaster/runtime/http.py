@@ -32,8 +32,6 @@ Answer = Callable[[], tuple[bool, dict[str, object]]]
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request and its answer."""
-
     server: "StatusServer"
 
     def do_GET(self) -> None:  # http.server's name
@@ -120,7 +118,6 @@ class StatusServer(ThreadingHTTPServer):
 
     @property
     def connections(self) -> int:
-        """How many connections are open."""
         return len(self._open)
 
     def has(self, connection: socket.socket) -> bool:

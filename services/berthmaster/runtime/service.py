@@ -97,7 +97,6 @@ class Context(Generic[S]):
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[Any]]:
-        """The tasks that still run."""
         return frozenset(self._tasks)
 
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:

@@ -76,7 +76,6 @@ class Pod(Generic[S]):
         ctx.health.ready("start", False, "the children are being started")
 
     def child(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
-        """A service as this pod runs it."""
         settings = self.ctx.settings
         host = settings.http_host if settings.http_host in LOCAL_HOSTS else LOCAL_HOSTS[0]
         return ServiceChild(

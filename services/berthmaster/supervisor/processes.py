@@ -146,8 +146,6 @@ class ServiceChild:
 
 @dataclass(kw_only=True)
 class ServerChild:
-    """The embedded nats-server."""
-
     server: Server
     name: str = "nats-server"
     stop_last: bool = True
@@ -156,7 +154,6 @@ class ServerChild:
 
     @property
     def log_path(self) -> Path:
-        """Its log."""
         return self.server.log_path
 
     @property

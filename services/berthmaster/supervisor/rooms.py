@@ -16,8 +16,6 @@ ROOMS_FOLDER: Final = "rooms"
 
 
 class Room:
-    """Of one service."""
-
     def __init__(self, folder: Path, source: Path, hidden: Sequence[Path]) -> None:
         self.folder = folder
         self.creds_file = folder / "user.creds"
@@ -49,7 +47,6 @@ class Room:
 
     @property
     def confinement(self) -> Confinement:
-        """For its process."""
         return Confinement(self._hidden, tuple(self._shown))
 
     @property

@@ -356,7 +356,6 @@ class Stack:
         return [cluster.name for cluster in fleet]
 
     def view(self) -> StackView:
-        """All of it as it stands."""
         return StackView(
             url=self.url,
             page=self.page,
@@ -469,7 +468,6 @@ def external_url(names: Sequence[str], url: str) -> str:
 
 
 def process_view(watched: Supervised) -> ProcessView:
-    """One process as it stands."""
     return ProcessView(
         name=watched.child.name,
         pid=watched.child.pid,
