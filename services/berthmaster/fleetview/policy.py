@@ -26,7 +26,6 @@ class RankingPolicy(Protocol):
         """Ranks clusters where neither the request nor its queue names another."""
 
     @property
-    def profiles(self) -> Mapping[str, Weights]:
-        """All profiles, by name."""
+    def profiles(self) -> Mapping[str, Weights]: ...
 
     def __hash__(self) -> int: ...

@@ -114,7 +114,6 @@ class FleetView:
             self._withheld[cluster] = self._withheld.get(cluster, 0) + change
 
     def take_telemetry(self, report: NodeTelemetry) -> None:
-        """What the GPUs of a node do."""
         self._telemetry[report.cluster, report.node] = report
 
     def set_control(self, facts: Iterable[ControlFact]) -> None:
@@ -131,7 +130,6 @@ class FleetView:
                     pass
 
     def forget(self, cluster: str) -> None:
-        """The cluster is not told of any more."""
         for known in (self._alive, self._profiles, self._scores):
             known.pop(cluster, None)
 

@@ -43,7 +43,6 @@ class Shortlist(NamedTuple):
 
     @property
     def weighting(self) -> Weighting:
-        """How the clusters were ranked."""
         return self.candidates.weighting
 
     def ranking(self, first: Candidate) -> tuple[RankedCluster, ...]:

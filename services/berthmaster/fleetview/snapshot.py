@@ -29,8 +29,6 @@ class Filtered(NamedTuple):
 
 
 class ClusterSnapshot:
-    """The clusters as of one time."""
-
     def __init__(
         self,
         policy: RankingPolicy,

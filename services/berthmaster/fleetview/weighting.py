@@ -66,8 +66,6 @@ class RequestShape(NamedTuple):
 
 
 class Weightings:
-    """Those of one snapshot."""
-
     def __init__(
         self,
         policy: RankingPolicy,

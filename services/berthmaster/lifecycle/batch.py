@@ -88,7 +88,6 @@ class NewestBatch:
         self.end = 0  # its last message that is there, or will be
 
     def began(self, decision: Decision, sequence: int) -> None:
-        """A decision was read."""
         if sequence > self._began_at:
             self._began_at, self.end = sequence, sequence + batch_size(decision)
             if sequence <= self._cut_at:

@@ -45,7 +45,6 @@ class Refusals:
         self._suspended: dict[Key, _Suspension] = {}
 
     def stored(self) -> None:
-        """A commit was."""
         self.limit = self._refused = None
 
     def refused(self, chain_sequence: int, events: tuple[WorkloadEvent, ...]) -> None:

@@ -14,8 +14,6 @@ MAX_REMAINS: Final = 10_000
 
 
 class Remains:
-    """Of one reader."""
-
     def __init__(self) -> None:
         self._known: OrderedDict[Key, Workload] = OrderedDict()
 

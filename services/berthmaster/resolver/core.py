@@ -138,11 +138,9 @@ class Resolver:
             self._choices -= len(oldest.placements)
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
-        """A fact of the fleet."""
         self.know.take_fact(fact, sequence, stored_at_s)
 
     def on_control(self, fact: ControlFact, sequence: int) -> None:
-        """What an operator set."""
         self.know.take_control(fact, sequence)
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
@@ -361,7 +359,6 @@ class Resolver:
         return reply
 
     def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
-        """Where a request would go now."""
         return explain.dry_run(self.know, self.policy, now_s, tenant, request)
 
     def gpus(self, tenant: str, request: GpusRequest, now_s: float) -> gpus.Steps:
@@ -369,7 +366,6 @@ class Resolver:
         return gpus.stock(self.know, self.policy, now_s, tenant, request)
 
     def cordons(self, cluster: str, now_s: float) -> CordonsReply:
-        """What is cordoned, and how far drains are."""
         return cordons(self.know, self.policy, now_s, cluster)
 
     def whatif(

@@ -139,7 +139,6 @@ class Comparing:
         return Compared(decisions=self._decisions, same=self._same, would_differ=differ)
 
     def alternative(self) -> Alternative:
-        """All of it."""
         return Alternative(
             compared=self.compared(),
             kinds=dict(self._kinds.most_common()),

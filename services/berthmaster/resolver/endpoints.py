@@ -72,7 +72,6 @@ class Questions:
         self._supposing = OneAtATime()  # one copy of all that is known at a time
 
     async def serve(self) -> Endpoints:
-        """Start answering."""
         await self._heard.listen(self._heard_by.observed)
         return await serve(
             self._heard_by.general,

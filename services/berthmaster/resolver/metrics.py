@@ -78,7 +78,6 @@ class Figures:
         return verdict
 
     def decided(self, placements: int, took_s: float) -> None:
-        """One commit was decided."""
         self._quality.decided(placements, took_s)
         if placements:
             self._placement_s.observe(took_s / placements)
@@ -113,12 +112,10 @@ class Counted:
 
     @property
     def cell(self) -> str:
-        """As the core's."""
         return self._core.cell
 
     @property
     def stirred(self) -> bool:
-        """As the core's."""
         return self._core.stirred
 
     def on_event(
@@ -136,21 +133,16 @@ class Counted:
         return self._figures.heard(event, stored_at_s, take) if self._counting() else take()
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
-        """As the core's."""
         self._core.on_unreadable(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """As the core's."""
         self._core.on_unreadable_decision(sequence, why)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
-        """As the core's."""
         self._core.on_decision(decision, sequence)
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
-        """As the core's."""
         self._core.on_fact(fact, sequence, stored_at_s)
 
     def on_control(self, fact: ControlFact, sequence: int) -> None:
-        """As the core's."""
         self._core.on_control(fact, sequence)

@@ -71,7 +71,6 @@ class Quality:
         self._reported_at_s: float | None = None
 
     def count(self, happened: Happened) -> None:
-        """Something happened."""
         if happened.kind == "evicted":
             self._evictions[self._name(happened.queue)] += 1
             return
@@ -81,7 +80,6 @@ class Quality:
         one.seconds += happened.seconds
 
     def decided(self, placements: int, took_s: float) -> None:
-        """So many placements were decided together."""
         self._placements += placements
         self._deciding_s += took_s
 

@@ -170,8 +170,6 @@ class ResolverSettings(CommonSettings):
 
 
 class Shell:
-    """One replica, connected."""
-
     def __init__(
         self, context: Context[ResolverSettings], conn: Connection, heard_by: Heard
     ) -> None:

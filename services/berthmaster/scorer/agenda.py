@@ -37,7 +37,6 @@ class Agenda(Generic[K]):
             self.set(key, at_s)
 
     def drop(self, key: K) -> None:
-        """Nothing is due for this key."""
         self._due.pop(key, None)
 
     def next_s(self) -> float | None:

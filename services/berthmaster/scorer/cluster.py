@@ -107,7 +107,6 @@ class ScoredCluster:
 
     @property
     def empty(self) -> bool:
-        """Whether no fact of it is left."""
         told = (self._alive, self._profile, self._membership)
         return not self._nodes and all(each is None for each in told)
 
@@ -136,7 +135,6 @@ class ScoredCluster:
         return node in self._nodes
 
     def nodes(self) -> Iterator[str]:
-        """The nodes that it knows."""
         return iter(list(self._nodes))
 
     def saw_life(self, stored_at_s: float, now_s: float) -> None:
@@ -159,7 +157,6 @@ class ScoredCluster:
         return LIFE
 
     def on_profile(self, fact: ClusterProfile) -> Changed:
-        """What the cluster says of itself."""
         if self._profile is not None and fact.stamp <= self._profile.stamp:
             return OLD
         self._profile = fact
@@ -232,11 +229,9 @@ class ScoredCluster:
         return self._remove(node)
 
     def forget_alive(self) -> None:
-        """The same."""
         self._alive = None
 
     def forget_profile(self) -> None:
-        """The same."""
         self._profile = None
 
     def _remove(self, name: str) -> Changed:

@@ -41,7 +41,6 @@ class ScorerMetrics:
         self._failed.inc()
 
     def refresh(self, now_s: float) -> None:
-        """Show what was counted."""
         for kind, count in self.messages.items():
             if more := count - self._shown[(kind,)]:
                 self._messages.labels(kind).inc(more)

@@ -20,8 +20,6 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class ScoringRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is adjustable about scores."""
-
     stale_after_s: float = 15.0  # without a sign of life of the cluster's reporter
     withdraw_after_s: float = 120.0  # the same; must be more than stale_after_s
     refresh_s: float = 5.0  # every score is told at least this often

@@ -57,7 +57,6 @@ class Life(msgspec.Struct, frozen=True):
         return 0.0 if self.seen_s is None else max(0.0, now_s - self.seen_s)
 
     def freshness(self, rules: ScoringRules, now_s: float) -> Freshness:
-        """The cluster's freshness by now."""
         if self.seen_s is None:
             return "withdrawn"
         stale_after_s, withdraw_after_s = self.limits(rules)

@@ -46,8 +46,6 @@ DEAF_AFTER_S: Final = 5.0  # without a message or heartbeat of the fleet's strea
 
 
 class Shell:
-    """One scorer on one connection."""
-
     def __init__(self, ctx: Context[ScorerSettings], conn: Connection) -> None:
         self._ctx = ctx
         self._conn = conn
@@ -226,7 +224,6 @@ class Shell:
 
 
 async def main(ctx: Context[ScorerSettings]) -> None:
-    """Connect and score."""
     async with joined(ctx, FLEET, WORKLOADS) as conn:
         if conn is not None:
             await Shell(ctx, conn).run()

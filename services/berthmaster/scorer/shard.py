@@ -25,7 +25,6 @@ class Shard(msgspec.Struct, frozen=True):
         return f"scorer.{self.index}-of-{self.count}"
 
     def owns(self, cluster: str) -> bool:
-        """Whether this shard serves the cluster."""
         return self.count == 1 or shard_of(cluster, self.count) == self.index
 
 

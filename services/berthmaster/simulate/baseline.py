@@ -61,7 +61,6 @@ class DurationEstimates:
         self._learned = Durations()
 
     def expected_s(self, job: Job) -> float:
-        """Of a job that comes."""
         if job.expected_s is not None:
             return job.expected_s
         return self._learned.expected_s(TENANT, job.request, job.at_s)

@@ -39,7 +39,6 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, pods: PodSet) -> "Shape":
-        """Of one pod of a set."""
         return cls(
             pods.cpu_milli,
             pods.memory_mib,
@@ -94,7 +93,6 @@ class FreeRoom:
             self.gpu[row, index] += sign * allocation.milli
 
     def fits(self, shape: Shape) -> NDArray[np.bool_]:
-        """On which of the nodes there is room."""
         fits = (self.cpu >= shape.cpu) & (self.memory >= shape.memory)
         if shape.gpus:
             fits &= (self.gpu >= shape.milli).sum(axis=1) >= shape.gpus
@@ -116,8 +114,6 @@ class PlacementRule(ABC):
 
 
 class BaselineFleet:
-    """All nodes."""
-
     def __init__(self, clusters: Sequence[ClusterSpec]) -> None:
         specs = [(cluster, spec) for cluster in clusters for spec in cluster.nodes]
         self.models = np.array([spec.model for _, spec in specs])

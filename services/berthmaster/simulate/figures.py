@@ -32,8 +32,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy's figures."""
-
     policy: str
     jobs: int
     completion: Times

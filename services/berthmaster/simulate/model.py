@@ -23,8 +23,6 @@ class SimulationError(ValueError):
 
 
 class Job(NamedTuple):
-    """One job of a list."""
-
     at_s: float
     request: JobRequest
     duration_s: float

@@ -33,7 +33,6 @@ def span_text(seconds: float) -> str:
 
 
 def draw(summaries: Sequence[RunSummary], gpus: float, title: str) -> str:
-    """The whole picture."""
     bars_top = TOP + CURVE_HEIGHT + 70
     row = BAR_HEIGHT + BAR_GAP
     height = bars_top + 2 * (row * len(summaries) + 50)

@@ -110,7 +110,6 @@ def _takes(report: NodeReport, pods: PodSet, gpu: GpuDevice) -> int:
 
 
 def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
-    """What a bound pod takes."""
     return Holding(
         cluster,
         binding.node,
@@ -237,8 +236,6 @@ def _seat_within(
 
 
 def _largest_first(pod_sets: Sequence[PodSet]) -> list[int]:
-    """Numbers of the sets as they are seated."""
-
     def size(number: int) -> tuple[int, int, int]:
         pods = pod_sets[number]
         return -pods.gpus * pods.gpu_milli, -pods.cpu_milli, number
@@ -285,11 +282,9 @@ class Scratch:
         self._taken: list[Holding] = []
 
     def take(self, held: Holding) -> None:
-        """Take a pod's room."""
         self._taken.append(held)
         self._fleet.lend((held,), +1)
 
     def give_back(self) -> None:
-        """Give all of it back."""
         self._fleet.lend(self._taken, -1)
         self._taken = []

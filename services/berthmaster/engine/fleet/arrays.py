@@ -75,7 +75,6 @@ class Arrays:
 
     @property
     def nbytes(self) -> int:
-        """What they take."""
         whole = [self.cpu, self.memory, self.gpu, self.whole, self.milli, self.capacity_milli]
         whole += [self.kind, self.cluster_of, *self.pieces.values()]
         return sum(array.nbytes for array in whole) + self.open.nbytes + self.a_gpu.nbytes

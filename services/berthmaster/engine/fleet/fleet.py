@@ -156,7 +156,6 @@ class Fleet:
         return (self._reports[name] for name in self.names)
 
     def report_at(self, slot: int) -> NodeReport:
-        """The last report of the node in a slot."""
         return self._reports[self.names[slot]]
 
     def set_cordon(self, cluster: str, node: str, cordoned: bool) -> bool:
@@ -260,7 +259,6 @@ class Fleet:
 
     @property
     def array_bytes(self) -> int:
-        """What the arrays take."""
         return self.arrays.nbytes
 
     def span(self, cluster: int) -> tuple[int, int]:
@@ -268,7 +266,6 @@ class Fleet:
         return self._spans[cluster]
 
     def slots_of(self, cluster: str) -> range:
-        """Those of a cluster's nodes."""
         at = bisect_left(self.clusters, cluster)
         known = at < len(self.clusters) and self.clusters[at] == cluster
         return range(*self._spans[at]) if known else range(0)

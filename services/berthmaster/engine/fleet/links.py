@@ -29,7 +29,6 @@ class Levels(NamedTuple):
 
 
 def links_of(gpus: Sequence[GpuDevice]) -> Links:
-    """What a node tells of its GPUs."""
     for gpu in gpus:
         if gpu.nvlink_domain is not None or gpu.numa_node is not None:
             return tuple((_known(one.nvlink_domain), _known(one.numa_node)) for one in gpus)

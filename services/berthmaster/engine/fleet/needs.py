@@ -78,7 +78,6 @@ class Shape:
 
 
 def shape_of(request: JobRequest) -> Shape:
-    """Return the shape of a request."""
     return Shape(Asks(request.pod_sets, request.clusters, request.cluster_labels))
 
 
@@ -319,7 +318,6 @@ class Suitables:
 
     @property
     def array_bytes(self) -> int:
-        """What the masks take."""
         masks = [m for s in self._known.values() for m in (s.nodes, s.gpus, s.domains, s.places)]
         return sum(mask.nbytes for mask in masks if mask is not None)
 
@@ -521,5 +519,4 @@ def _linked(kind: NodeKind, positions: tuple[int, ...], count: int) -> bool:
 
 
 def wants_fraction(pods: PodSet) -> bool:
-    """Whether each pod shares one GPU."""
     return pods.gpus == 1 and pods.gpu_milli < WHOLE

@@ -35,7 +35,6 @@ class Overlay:
         self._charged.clear()
 
     def take(self, name: Hashable, holdings: Sequence[Holding]) -> None:
-        """This room is taken from now on."""
         self._charge(name, holdings, +1)
 
     def free(self, name: Hashable, holdings: Sequence[Holding]) -> None:

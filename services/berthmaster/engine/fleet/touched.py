@@ -40,7 +40,6 @@ class Touched:
         return self.forgotten + self._at
 
     def add(self, slot: int) -> None:
-        """A slot changed."""
         at = self._at
         self._slots[at] = slot
         self._newest[slot] = self.forgotten + at

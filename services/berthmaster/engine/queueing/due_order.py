@@ -47,8 +47,6 @@ Saw = tuple[int, int, int]  # sequences of the streams
 
 
 class DueOrder:
-    """Of all open jobs."""
-
     def __init__(self, expectations: Expectations) -> None:
         self._expectations = expectations
         self._guessed_s: dict[Key, float] = {}  # renewed, and no decision has told it yet
@@ -69,7 +67,6 @@ class DueOrder:
     # In step with the log
 
     def submitted(self, name: Key) -> None:
-        """A job is new."""
         if name in self._expectations.untold:
             self._telling[name] = None
 

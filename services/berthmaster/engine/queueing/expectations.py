@@ -24,8 +24,6 @@ OnTold = Callable[[Key, JobRequest, float, float], None]  # expected, and what w
 
 
 class Expectations:
-    """Of all open jobs."""
-
     def __init__(self, learned: Learned | None = None) -> None:
         learned = learned or Learned()
         self.durations = Durations(learned.durations)
@@ -59,7 +57,6 @@ class Expectations:
         return True
 
     def ended(self, name: Key) -> None:
-        """Nothing more is expected of it."""
         self._expected_s.pop(name, None)
         self.untold.pop(name, None)
 
@@ -93,7 +90,6 @@ class Expectations:
     def take(
         self, expected: Iterable[Expected], open_: Mapping[Key, Workload], on_told: OnTold
     ) -> None:
-        """A decision told what jobs are expected to take."""
         for each in expected:
             name = key(each.tenant, each.id)
             self.untold.pop(name, None)

@@ -43,8 +43,6 @@ class Takes(NamedTuple):
 
 
 class HeldParts:
-    """Of one cluster."""
-
     def __init__(self) -> None:
         self._keys: list[Key] = []  # by row
         self._rows: dict[Key, list[int]] = {}

@@ -60,6 +60,5 @@ def said_by(asked: Hold | Wish) -> str:
 
 
 def drain_words(drain: Cordon) -> str:
-    """A drain, as its jobs are told."""
     what = f"node {drain.node} of {drain.cluster}" if drain.node else drain.cluster
     return f"{what} is drained" + (f": {drain.reason}" if drain.reason else "")

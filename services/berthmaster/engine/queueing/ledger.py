@@ -244,7 +244,6 @@ class Ledger:
         return self._cpu_a_gpu
 
     def totals(self, clusters: frozenset[str]) -> Mapping[str, int]:
-        """What these clusters have together."""
         if self._totals is None or self._totals[0] != clusters:
             total: Amounts = {}
             for name in clusters:

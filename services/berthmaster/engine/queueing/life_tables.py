@@ -58,7 +58,6 @@ def size_of(gpus: float) -> float:
 
 
 def step_of(age_s: float) -> int:
-    """In which step such an age is."""
     if not age_s >= 1.0:
         return 0
     share, octave = math.frexp(min(age_s, 2.0**OCTAVES))
@@ -67,7 +66,6 @@ def step_of(age_s: float) -> int:
 
 
 def begins_s(step: int) -> float:
-    """At which age a step begins."""
     if step <= 0:
         return 0.0
     octave, part = divmod(step - 1, STEPS_AN_OCTAVE)

@@ -74,7 +74,6 @@ class Line:
         return None
 
     def is_first(self, key: Key) -> bool:
-        """Whether a member is next of it."""
         first = self.first()
         return first is not None and first[1] == key
 
@@ -123,8 +122,6 @@ def longest_s(duration: int | None) -> float | None:
 
 
 class Lines:
-    """All lines."""
-
     def __init__(self) -> None:
         self._lines: dict[LineId, Line] = {}
         self._by_queue: dict[str, dict[LineId, Line]] = {}
@@ -166,7 +163,6 @@ class Lines:
         self._line_of[key] = line_id
 
     def remove(self, key: Key) -> None:
-        """It does not wait any more."""
         line_id = self._line_of.pop(key, None)
         if line_id is None:
             return
@@ -181,7 +177,6 @@ class Lines:
                 del self._by_queue[line.queue]
 
     def waiting(self, queue: str) -> int:
-        """How many jobs wait in a queue."""
         return sum(line.jobs for line in self._by_queue.get(queue, {}).values())
 
     def lines(self) -> list[Line]:

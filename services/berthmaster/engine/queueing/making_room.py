@@ -81,7 +81,6 @@ def ending_with(request: JobRequest) -> float:
 
 
 def loss_of(workload: Workload) -> Loss:
-    """Of a live attempt."""
     request = workload.request
     if request is None:
         return Loss(0.0, 0.0, math.inf)
@@ -229,7 +228,6 @@ class PodNeed(NamedTuple):
     gpu_milli: int
 
     def fits(self, room: NodeRoom) -> bool:
-        """Whether there is room for it."""
         enough = sum(free >= self.gpu_milli for free in room.gpus.values()) if self.gpus else 0
         return (
             room.cpu_milli >= self.cpu_milli
@@ -301,5 +299,4 @@ def _with(room: NodeRoom, part: Part, sign: int) -> NodeRoom:
 
 
 def cost_of(victims: Sequence[Victim]) -> float:
-    """What they cost together."""
     return sum((victim.cost for victim in victims), 0.0)

@@ -13,7 +13,6 @@ class Moved:
         self._kept = deque(kept)
 
     def take(self, at_s: float, queue: str) -> None:
-        """One was ended."""
         self._kept.append((at_s, queue))
         while self._kept[0][0] < at_s - KEPT_S:
             self._kept.popleft()

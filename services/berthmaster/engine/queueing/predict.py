@@ -80,8 +80,6 @@ def expected_from(near: Sequence[Ending], at_s: float) -> float:
 
 
 class _Endings:
-    """Of one kind."""
-
     __slots__ = ("by_submission", "newest")
 
     def __init__(self, endings: Iterable[Ending] = ()) -> None:
@@ -97,8 +95,6 @@ class _Endings:
 
 
 class Durations:
-    """What has been learned."""
-
     def __init__(self, learned: LearnedDurations | None = None) -> None:
         learned = learned or LearnedDurations()
         self._ended = OrderedDict((each.kind, _Endings(each.endings)) for each in learned.kinds)
@@ -173,7 +169,6 @@ class Sizes:
             self.learn(service)
 
     def learn(self, service_gpu_s: float) -> None:
-        """A job was submitted."""
         if not 0 <= service_gpu_s < math.inf:
             return
         self._newest.append(service_gpu_s)

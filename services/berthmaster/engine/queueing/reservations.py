@@ -117,7 +117,6 @@ def soonest(
 
 
 def held_nodes(holdings: Sequence[Holding]) -> tuple[HeldNode, ...]:
-    """What pods will take, node by node."""
     nodes: dict[tuple[str, int, int, str, str], list[Holding]] = {}
     for held in holdings:
         like = (held.node, held.gpu_milli, held.gpu_memory_mib, held.mig_profile, held.isolation)

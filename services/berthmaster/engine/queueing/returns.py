@@ -173,7 +173,6 @@ def _charge(
     amounts: Amounts,
     slices: Amounts,
 ) -> None:
-    """What a pod is charged of one GPU."""
     on_gpu = _GPU, gpu
     if held.gpu_milli >= WHOLE:
         _add(amounts, {on_gpu: held.gpu_milli}, +1)

@@ -48,8 +48,6 @@ class Level(NamedTuple):
 
 
 class QueueTree:
-    """All queues that were set."""
-
     def __init__(self, settings: Mapping[str, QueueSetting]) -> None:
         parent_of = {
             name: setting.parent
@@ -90,7 +88,6 @@ class QueueTree:
         return found
 
     def share(self, queue: str) -> QueueShare:
-        """A queue's own share."""
         return self.path(queue)[0]
 
     def roots(self) -> dict[str, QueueShare]:

@@ -114,7 +114,6 @@ class ClusterTable:
         self._shut[number] = bool(by_people or by_news)
 
     def at(self, now_s: float, *, stale_after_s: float, avoid_s: float) -> Seen:
-        """All of them at one time."""
         age_s = np.maximum(now_s - self._alive_s, 0.0)
         silent = ~(age_s <= stale_after_s)
         with np.errstate(invalid="ignore"):  # never, plus for ever

@@ -43,7 +43,6 @@ class Mix:
         self.newest = state.newest  # newest
 
     def state(self) -> MixState:
-        """What a mix is made anew of."""
         return MixState(
             pods=self._pods,
             next_sample=self._next,
@@ -126,7 +125,6 @@ def sampled_from(mix: LearnedMix) -> Sampled:
 
 
 def told_as(sampled: Sampled) -> LearnedMix:
-    """The same, to be told."""
     kinds = (
         PodKind(gpus=k.gpus, gpu_milli=k.gpu_milli, cpu_milli=k.cpu_milli, weight=weight)
         for k, weight in sampled.sample

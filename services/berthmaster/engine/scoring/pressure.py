@@ -262,7 +262,6 @@ def useful_room(
 
 
 def pressure_of(fleet: Fleet, pools: Pools, room: NDArray[np.float64]) -> Pressure:
-    """As the fleet stands now."""
     prices = zip(pools.wanted_by, map(_milli, pools.prices(room)), strict=True)
     pressed = [PressedPool(wanted_by=by, price_milli=milli) for by, milli in prices if milli and by]
     blocks = [
@@ -305,7 +304,6 @@ def _moved(before: Pressure, after: Pressure) -> bool:
 
 
 def dear_of(pools: Pools, pressure: Pressure) -> Dear:
-    """Node by node."""
     known = {pool.wanted_by: pool.price_milli for pool in pressure.pools}
     factors = np.array([1.0 + known.get(by, 0) * 1e-3 for by in pools.wanted_by], np.float64)
     blocks = np.zeros(LARGEST_BLOCK + 1)

@@ -220,6 +220,5 @@ class ScoreCache:
 
     @property
     def array_bytes(self) -> int:
-        """What the cards take."""
         rooms = sum(c.room.nodes.nbytes for c in self._cards.values() if c.room is not None)
         return rooms + sum(card.scores.nbytes for card in self._cards.values())

@@ -28,8 +28,6 @@ class TrackRecordState(msgspec.Struct, frozen=True):
 
 
 class TrackRecord:
-    """The fold."""
-
     def __init__(self, state: TrackRecordState | None = None) -> None:
         hours = state.hours if state is not None else {}
         self._hours = {cluster: dict(of_it) for cluster, of_it in hours.items()}

@@ -24,7 +24,6 @@ class Places(NamedTuple):
 
 
 def places(cycle: Cycle, key: Key) -> Places:
-    """Where it stands."""
     know = cycle.know
     mine = know.derived.lines.line_of(key)
     if mine is None:

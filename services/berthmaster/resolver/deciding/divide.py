@@ -78,7 +78,6 @@ class Shares(NamedTuple):
 
 
 def with_pods(request: JobRequest, pods: int) -> JobRequest:
-    """The request with so many pods."""
     return msgspec.structs.replace(
         request, pod_sets=(msgspec.structs.replace(request.pod_sets[0], count=pods),)
     )
@@ -124,7 +123,6 @@ def shares_of(cycle: Cycle, request: JobRequest) -> Shares | None:
 def part_request(
     job: Workload, request: JobRequest, shares: Shares, number: int, name: str
 ) -> JobRequest:
-    """What one part asks for."""
     how, share = request.divide, shares.parts[number]
     assert how is not None
     part = Part(

@@ -416,7 +416,6 @@ def shortlist_of(cycle: Cycle, request: JobRequest, right: Right) -> Shortlist:
 
 
 def queue_right(know: Knowledge, request: JobRequest) -> Right:
-    """Whether a queue may have one more like this."""
     least = least_request(request)
     return _refusing(know, know.derived.right(request.queue, know.derived.ask(least)), least)
 

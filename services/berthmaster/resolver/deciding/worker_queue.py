@@ -50,7 +50,6 @@ def target_in(setting: QueueSetting | None, cluster: str) -> Target:
 
 
 def target_of(workload: Workload, setting: QueueSetting | None, cluster: str) -> Target:
-    """How one workload is made in a cluster."""
     origin = workload.origin
     if origin is not None and origin.system == "karmada":
         return Target(via="hub", namespace=origin.namespace)

@@ -139,7 +139,6 @@ class Derived(FleetDerived):
     # In step with messages
 
     def queue_set(self, setting: QueueSetting, before: QueueSetting | None) -> None:
-        """An operator set a queue."""
         self._tree = None
         before = before or QueueSetting(queue=setting.queue)
         stands = setting.priority, setting.preempts_equals

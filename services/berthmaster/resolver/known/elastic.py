@@ -30,14 +30,11 @@ def _kueue_lets(workload: Workload, request: JobRequest) -> bool:
 
 
 class Elastic:
-    """All of them."""
-
     def __init__(self) -> None:
         self._here: dict[str, dict[Key, None]] = {}
         self._where: dict[Key, str] = {}
 
     def follow(self, workload: Workload, *, frozen: bool) -> None:
-        """A workload changed."""
         name = workload.key
         if frozen or not may_resize(workload):
             if name in self._where:
@@ -63,5 +60,4 @@ class Elastic:
         return sorted(self._here.get(cluster, ()))
 
     def names(self) -> Iterable[Key]:
-        """All."""
         return self._where

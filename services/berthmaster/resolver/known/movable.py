@@ -39,8 +39,6 @@ def is_movable(workload: Workload) -> bool:
 
 
 class Movable:
-    """All of them."""
-
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
         self._priorities: dict[str, Counter[int]] = {}  # by queue
@@ -49,7 +47,6 @@ class Movable:
         self._milli: dict[str, Counter[str]] = {}  # cluster -> queue -> GPU milli
 
     def follow(self, workload: Workload, *, frozen: bool) -> None:
-        """A workload changed."""
         name = workload.key
         self.drop(name)
         request = workload.request

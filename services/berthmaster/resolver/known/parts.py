@@ -22,8 +22,6 @@ LOST = "the log has lost it"
 
 
 class Parts:
-    """Of all jobs that are divided now."""
-
     def __init__(self, open_: Mapping[Key, Workload]) -> None:
         self._open = open_
         self._jobs: dict[Key, Key] = {}  # part -> its job

@@ -25,7 +25,6 @@ class Costs(NamedTuple):
 
 
 def costs(pods: PodSet, worth: Worth) -> Costs:
-    """Of one pod of a set."""
     own = worth.hole.item(pods.gpu_milli) if wants_fraction(pods) else 0.0
     a_gpu = _EVEN / max(1, pods.gpus)
     return Costs(a_gpu, _EVEN + a_gpu * own)
