@@ -60,8 +60,6 @@ _Due = Attempt | ForeignLeft | NodeTurned | GpuTurned
 
 
 class EmulatedCluster:
-    """One emulated cluster."""
-
     def __init__(
         self,
         spec: ClusterSpec,

@@ -16,8 +16,6 @@ IDLE_LIMIT_S: Final = 1800.0
 
 
 class EmulatedFigures:
-    """The jobs of one emulated cluster."""
-
     def __init__(self, cluster: str, epoch: int) -> None:
         self._meter = Meter(
             cluster, epoch=epoch, idle_percent=IDLE_PERCENT, idle_limit_s=IDLE_LIMIT_S

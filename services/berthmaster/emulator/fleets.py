@@ -56,8 +56,6 @@ class NodeSpec(NamedTuple):
 
 
 class ClusterSpec(NamedTuple):
-    """One worker cluster."""
-
     name: str
     region: str
     nodes: tuple[NodeSpec, ...]
@@ -157,7 +155,6 @@ def gpu_power_w(model: str) -> float:
 
 
 def gpu_clock_mhz(model: str) -> int:
-    """Highest clock of one GPU of the model."""
     return _GPUS.get(model, _OTHER_GPU).clock_mhz
 
 

@@ -43,7 +43,6 @@ class Host:
         return self.cluster.found(executor)
 
     def perform(self, order: ClusterInstruction) -> None:
-        """Carry out an order."""
         events = self.cluster.perform(order, self._clock())
         if self._tell is not None:
             for event in events:

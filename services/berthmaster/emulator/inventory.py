@@ -26,7 +26,6 @@ def gpu_uuid(cluster: str, node: str, index: int) -> str:
 
 
 def profile(spec: ClusterSpec, stamp: Stamp, now_s: float) -> ClusterProfile:
-    """What the cluster is."""
     return ClusterProfile(
         cluster=spec.name,
         stamp=stamp,
@@ -59,7 +58,6 @@ class Reports:
         return self._uuids[node]
 
     def report(self, name: str, stamp: Stamp, now_s: float) -> NodeReport:
-        """The node as it stands."""
         node = self._world.nodes[name]
         foreign, gpus = Amounts(), self._healthy[name]
         if node.foreign or any(node.gpu_back_s):

@@ -21,8 +21,6 @@ LOOK_S: Final = 0.1
 
 
 class EmulatedLogs:
-    """The logs of one emulated cluster."""
-
     def __init__(self, cluster: EmulatedCluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._clock = clock

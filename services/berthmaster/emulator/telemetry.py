@@ -45,7 +45,6 @@ class NodeModel:
     def telemetry(
         self, *, epoch: int, counter: int, now_s: float, interval_s: float
     ) -> NodeTelemetry:
-        """One message."""
         node = self._node
         return NodeTelemetry(
             cluster=self._cluster,

@@ -97,7 +97,6 @@ class Scene(msgspec.Struct, kw_only=True):
     gpu_index: Callable[[str, str], int | None] = _nobody_knows  # of a node's GPU, by its UUID
 
     def lasted_s(self, what: str, now_s: float) -> float:
-        """For how long this has been so."""
         return now_s - self.since_s.setdefault(what, now_s)
 
     def saw(self, slices: Slices | None) -> None:
@@ -134,7 +133,6 @@ class AttemptStatus(NamedTuple):
 
 
 def standing(scene: Scene, now_s: float) -> AttemptStatus:
-    """How the attempt stands."""
     attempt, job = scene.attempt, scene.job
     left = [pod for pod in scene.pods.values() if not pod.over]
     if job is None:

@@ -34,8 +34,6 @@ class Goal(Enum):
 
 
 class Held(msgspec.Struct, kw_only=True):
-    """One attempt."""
-
     scene: Scene
     namespace: str = ""
     kind: Resource = JOBS
@@ -59,18 +57,15 @@ class Held(msgspec.Struct, kw_only=True):
 
     @property
     def attempt(self) -> Attempt:
-        """Which one."""
         return self.scene.attempt
 
     @property
     def text(self) -> str:
-        """For people."""
         tenant, workload, attempt = self.attempt
         return f"{tenant}/{workload}/{attempt}"
 
     @property
     def path(self) -> str:
-        """Of its object."""
         return self.kind.path(namespace=self.namespace, name=self.name)
 
     @property
@@ -98,7 +93,6 @@ class Held(msgspec.Struct, kw_only=True):
             scene.stopped = told[STOPPED]
 
     def standing(self, now_s: float) -> AttemptStatus:
-        """How it stands."""
         if not self.refused or self.scene.job is not None:
             status = standing(self.scene, now_s)
             if not self.refused or self.scene.stopped is not None:

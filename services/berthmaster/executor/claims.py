@@ -116,7 +116,6 @@ def refer(spec: Document, template: str, existing: Mapping[str, Existing]) -> No
 
 
 def encode(templates: Mapping[str, Document]) -> str:
-    """As the annotation has them."""
     return msgspec.json.encode(templates, order="sorted").decode()
 
 

@@ -94,8 +94,6 @@ BACK_IN_QUEUE: Final = "its cluster's queue took it back: evicted or preempted t
 
 
 class Executor:
-    """The executor of one cluster."""
-
     def __init__(self, cluster: str, name: str = "", limits: Limits = Limits()) -> None:  # noqa: B008
         self.cluster = cluster
         self.name = name or f"executor/{cluster}"

@@ -51,7 +51,6 @@ class ElasticLooks:
             self.follow(held)  # something may have been seen between its last look and now
 
     async def close(self) -> None:
-        """Look no more."""
         while tasks := list(self._tasks.values()):
             for task in tasks:
                 task.cancel()

@@ -53,8 +53,6 @@ SERVED_BY: Final[Mapping[Gangs, Resource]] = {
 
 
 class Group(NamedTuple):
-    """The group of one attempt."""
-
     gangs: Gangs
     pods: int
     queue: str = ""  # Volcano's, by its name

@@ -87,7 +87,6 @@ class _Group:
         return Attempt(work.tenant, work.id, work.attempt) if work is not None else None
 
     def put(self, pod: PodObject) -> None:
-        """It is there."""
         name = pod.metadata.name
         self.pods[name] = pod
         place = self._place_of(pod)
@@ -140,7 +139,6 @@ class HubJobs:
         ]
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until told to stop."""
         watching = [asyncio.ensure_future(mirror.run(stopping)) for mirror in self._mirrors]
         try:
             async for _ in beats(TICK_S, stopping):
@@ -171,7 +169,6 @@ class HubJobs:
         return group.pods.get(name) if group is not None else None
 
     def number_of(self, attempt: Attempt, pod: PodObject) -> int:
-        """Which of its attempt's pods it is."""
         names = [each.metadata.name for each in self.pods_of(attempt)]
         return names.index(pod.metadata.name) if pod.metadata.name in names else len(names)
 

@@ -84,24 +84,19 @@ class HubWords:
     # Runtime
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """As the runtime does."""
         self._tell = tell
         self._progress.start(self._on_event)
 
     async def found(self, executor: str) -> list[PodEvent]:
-        """As the runtime does."""
         return await self._progress.found(executor)
 
     def perform(self, order: ClusterInstruction) -> None:
-        """As the runtime does."""
         self._progress.perform(order)
 
     def flush(self) -> None:
-        """As the runtime does."""
         self._progress.flush()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until told to stop."""
         try:
             async for _ in beats(TICK_S, stopping):
                 self._tell_those_due()

@@ -125,7 +125,6 @@ class Job(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, placed: Placed, sequence: int, receipt: str = "") -> "Job":
-        """An attempt as its placement says."""
         return cls(
             attempt=Attempt(placed.tenant, placed.id, placed.attempt),
             logged=State.PLACED,

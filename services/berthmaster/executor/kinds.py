@@ -32,8 +32,6 @@ class PodSpec(Struct, frozen=True):
 
 
 class JobTemplate(Struct, frozen=True):
-    """Of a Job's pods."""
-
     spec: PodSpec = PodSpec()
 
 
@@ -150,8 +148,6 @@ class GroupStatus(Struct, frozen=True):
 
 
 class GroupSpec(Struct, frozen=True):
-    """What a group of Volcano's asks for."""
-
     queue: str = ""
 
 
@@ -245,16 +241,12 @@ class DevicesHealth(Struct, frozen=True):
 
 
 class ContainerStatus(Struct, frozen=True):
-    """One container of a pod."""
-
     name: str = ""
     state: ContainerState = ContainerState()
     allocated_resources_status: tuple[DevicesHealth, ...] | None = ()
 
 
 class PodStatus(Struct, frozen=True):
-    """How a pod stands."""
-
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -263,8 +255,6 @@ class PodStatus(Struct, frozen=True):
 
 
 class PodObject(Object, frozen=True):
-    """A pod of ours."""
-
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 

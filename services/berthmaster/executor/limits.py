@@ -10,8 +10,6 @@ MAX_DOUBLINGS: Final = 30
 
 
 class Limits(NamedTuple):
-    """What an executor has patience for."""
-
     start_s: float = 60.0  # from asking for the pods, or their admission, until all of them run
     queue_s: float = 300.0  # from asking for the pods until the cluster's own queueing lets them in
     gang_s: float = 30.0  # that two half-started gangs may hold room that each other waits for

@@ -27,8 +27,6 @@ from berthmaster.messages.workload import (
 
 
 class LogEvents(NamedTuple):
-    """The events of one executor."""
-
     name: str
     cluster: str
 
@@ -41,11 +39,9 @@ class LogEvents(NamedTuple):
         return Admitted(**self._head(job, now_s), resizable=job.resizable)
 
     def running(self, job: Job, now_s: float) -> Running:
-        """Where its pods really are."""
         return Running(**self._head(job, now_s), pods=job.observed)
 
     def resized(self, job: Job, now_s: float) -> Resized:
-        """It has the pods that it was to have."""
         reason = job.resize_failed[:MAX_REASON_CHARS]
         return Resized(**self._head(job, now_s), pods=job.observed, reason=reason)
 

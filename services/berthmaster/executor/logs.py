@@ -57,8 +57,6 @@ class NoLog(Exception):
 
 
 class LogStream(Protocol):
-    """An open log of one pod."""
-
     async def read(self) -> bytes:
         """The next bytes; none = it is over. Raises NoLog."""
 
@@ -156,8 +154,6 @@ class LogEnds:
 
 
 class LogDesk:
-    """One cluster's."""
-
     def __init__(
         self,
         door: DoorClient,
@@ -177,7 +173,6 @@ class LogDesk:
         self.opened = 0  # streams, for figures and tests
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until told to stop."""
         conn = self._door.conn
         subscription = await conn.subscribe(subjects.assign_logs(self._door.cluster), self._on_ask)
         try:
@@ -402,15 +397,12 @@ class KeepsEnds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """As the runtime does."""
         self._runtime.start(tell)
 
     async def found(self, executor: str) -> list[PodEvent]:
-        """As the runtime does."""
         return await self._runtime.found(executor)
 
     def flush(self) -> None:
-        """As the runtime does."""
         self._runtime.flush()
 
     def perform(self, order: ClusterInstruction) -> None:

@@ -109,7 +109,6 @@ class Style(NamedTuple):
 
 
 def kind_of(order: CreatePods, style: Style) -> Resource:
-    """What the attempt's object is."""
     if style.kuberay and is_for_kuberay(order.request, order.target.via):
         return RAY_JOBS
     if style.volcano_jobs and is_for_volcano(order.request.pod_sets, order.target.via):
@@ -223,7 +222,6 @@ def _partly_admitted(pods: PodSet) -> dict[str, str]:
 
 
 def _array_env(order: CreatePods) -> dict[str, str]:
-    """Which job of its array it is."""
     index = order.request.array_index
     return {} if index is None else {"BERTH_ARRAY_INDEX": str(index)}
 
@@ -425,7 +423,6 @@ def _held_to_less(share: Share, pods: PodSet, memories_mib: Sequence[int]) -> di
 
 
 def _checkpoint_env(order: CreatePods) -> dict[str, str]:
-    """What it goes on from."""
     told = order.checkpoint
     if told is None:
         return {}

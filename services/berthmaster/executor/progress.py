@@ -93,12 +93,10 @@ class ProgressReader:
     # Runtime
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """As the runtime does."""
         self._tell = tell
         self._runtime.start(self._on_event)
 
     async def found(self, executor: str) -> list[PodEvent]:
-        """As the runtime does."""
         events = await self._runtime.found(executor)
         for event in events:
             self._see(event)
@@ -111,7 +109,6 @@ class ProgressReader:
         self._runtime.perform(order)
 
     def flush(self) -> None:
-        """As the runtime does."""
         self._runtime.flush()
 
     def _on_event(self, event: PodEvent) -> None:
@@ -145,13 +142,11 @@ class ProgressReader:
             self._watched[attempt] = _Watched(attempt, now_s, now_s + LOOK_S)
 
     def leave(self, attempt: Attempt) -> None:
-        """It is over."""
         watched = self._watched.pop(attempt, None)
         if watched is not None and watched.looks is not None:
             watched.looks.cancel()
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Until told to stop."""
         try:
             async for _ in beats(TICK_S, stopping):
                 self._look_at_those_due()

@@ -59,8 +59,6 @@ _TELLING: Final = (VOLCANO_POD_GROUPS, KAI_POD_GROUPS)  # why pods wait, or who 
 
 
 class ExecutorMetrics:
-    """The executor's metrics."""
-
     def __init__(self, ctx: Context[ExecutorSettings]) -> None:
         metrics = ctx.metrics
         self._attempts = metrics.gauge("attempts", "Attempts in hand")
@@ -116,7 +114,6 @@ class ExecutorMetrics:
             self._calls.labels(verb, resource).inc(self._grown((verb, resource), value))
 
     def closed(self, namespaces: Iterable[str], lacking: Mapping[str, str]) -> None:
-        """Which of the namespaces lack rights."""
         for namespace in namespaces:
             self._lacking.labels(namespace).set(namespace in lacking)
 
@@ -234,8 +231,6 @@ class _Parts(NamedTuple):
 
 
 class _Serving:
-    """One executor at work."""
-
     def __init__(
         self, ctx: Context[ExecutorSettings], door: DoorClient, client: Client, served: Served
     ) -> None:

@@ -62,8 +62,7 @@ class Runtime(Protocol):
     async def found(self, executor: str) -> list[PodEvent]:
         """All job objects with this executor's label, each followed by how it stands."""
 
-    def perform(self, order: ClusterInstruction) -> None:
-        """Carry out an order."""
+    def perform(self, order: ClusterInstruction) -> None: ...
 
     def flush(self) -> None:
         """Make durable what was ordered since the last call: it must survive our own death."""
@@ -81,8 +80,6 @@ class Counts:
 
 
 class Shell:
-    """One executor at work."""
-
     def __init__(
         self,
         door: DoorClient,

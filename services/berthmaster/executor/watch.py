@@ -38,8 +38,6 @@ Mirror = Reflector[JobObject] | Reflector[PodObject] | GroupMirror
 
 
 class JobMirrors:
-    """All mirrors of one executor."""
-
     def __init__(
         self,
         client: Client,
@@ -108,7 +106,6 @@ class JobMirrors:
         return [*self._jobs.values(), *self._pods.values(), *self._groups.values()]
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Mirror until told to stop."""
         await asyncio.gather(*(mirror.run(stopping) for mirror in self._all()))
 
     def _of(self, namespace: str) -> list[Mirror]:

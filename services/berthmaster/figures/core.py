@@ -25,8 +25,6 @@ BUSY_REASON: Final = "GpusBusy"
 
 
 class Figures:
-    """What is known of one cluster."""
-
     def __init__(self, meter: Meter, namespaces: tuple[str, ...], annotate_s: float) -> None:
         self.aside = SetAside()
         self.meter = meter

@@ -93,7 +93,6 @@ class Notes:
         return [_annotate(kind, namespace, name, uid, gone, None)]
 
     def gone(self, uid: str) -> None:
-        """The object is not there any more."""
         self._written.pop(uid, None)
 
     def _clear(self, figures: JobFigures) -> list[Annotate]:

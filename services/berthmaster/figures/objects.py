@@ -20,20 +20,14 @@ SETS: Final = ("JobSet",)  # of a tenant's job with several pod sets, above its 
 
 
 class PodSpec(Struct, frozen=True):
-    """Where it is."""
-
     node_name: str = ""
 
 
 class PodObject(Object, frozen=True):
-    """A pod."""
-
     spec: PodSpec = PodSpec()
 
 
 class JobStatus(Struct, frozen=True):
-    """How a Job or JobSet stands."""
-
     conditions: tuple[Condition, ...] | None = ()
 
 
@@ -44,7 +38,6 @@ class JobObject(Object, frozen=True):
 
     @property
     def over(self) -> bool:
-        """It has ended."""
         conditions = self.status.conditions or ()
         return any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
 

@@ -50,8 +50,6 @@ WATCHED: Final = (
 
 
 class FiguresController(Controller[Write]):
-    """One replica in one cluster."""
-
     def __init__(self, ctx: Context[FiguresSettings], client: Client, door: DoorClient) -> None:
         settings = ctx.settings
         meter = Meter(
@@ -129,7 +127,6 @@ class FiguresController(Controller[Write]):
         return name_of(write)
 
     def show(self) -> None:
-        """Health and figures as of now."""
         health, door = self.ctx.health, self._door
         health.ready("bus", door.conn.connected, "no connection to NATS")
         health.ready("door", not door.silent, door.silent)

@@ -42,8 +42,6 @@ _KINDS: Final = {
 
 
 class Blockers:
-    """Of one cluster."""
-
     def __init__(self, client: Client, queues: QueueIndex, wake: Callable[[], None]) -> None:
         self._client = client
         self._queues = queues

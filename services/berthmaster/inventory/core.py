@@ -132,7 +132,6 @@ class Inventory:
     # ---- what comes in
 
     def take(self, kind: WatchedKind, change: Change[Any]) -> None:
-        """One change that a mirror tells."""
         match change:
             case Added(object=found) | Updated(object=found):
                 self._set[kind](found)

@@ -83,7 +83,6 @@ class Problems:
         return taken
 
     def count(self) -> dict[str, int]:
-        """How many objects of each kind have problems."""
         counts: dict[str, int] = {}
         for kind, _ in self._now:
             counts[kind] = counts.get(kind, 0) + 1

@@ -26,15 +26,12 @@ _MIB: Final = 1024 * 1024
 
 
 class Measures(NamedTuple):
-    """All of one cluster."""
-
     properties: Sequence[Property] = ()
     room: HubRoom | None = None
     problems: Sequence[str] = ()
 
 
 def measures(member: MemberCluster) -> Measures:
-    """What is to be told of it."""
     status = member.status
     interval_s = _heartbeat_s(member.spec.heartbeat_period_seconds)
     problems: list[str] = []

@@ -81,7 +81,6 @@ class HubMembership:
     # ---- what comes in
 
     def take(self, kind: HubKind, change: Change[Any]) -> None:
-        """One change that a mirror tells."""
         match change:
             case Added(object=found) | Updated(object=found):
                 self._set(kind, found)

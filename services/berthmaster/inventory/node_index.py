@@ -36,8 +36,6 @@ _NOTHING: Final = Offered()
 
 
 class NodeIndex:
-    """The nodes of one cluster."""
-
     def __init__(self, cluster: str, problems: Problems) -> None:
         self._cluster = cluster
         self._problems = problems
@@ -144,7 +142,6 @@ class NodeIndex:
     # ---- nodes
 
     def set_node(self, node: Node) -> None:
-        """A node as it is now."""
         name = node.metadata.name
         self._nodes[name] = node
         self._bad.pop(name, None)
@@ -156,7 +153,6 @@ class NodeIndex:
         self._reshape(name)
 
     def drop_node(self, name: str) -> None:
-        """The node was removed."""
         self._nodes.pop(name, None)
         self._bad.pop(name, None)
         self._reshape(name)
@@ -204,7 +200,6 @@ class NodeIndex:
     # ---- pods
 
     def set_pod(self, pod: Pod) -> None:
-        """A pod as it is now."""
         key = (pod.metadata.namespace, pod.metadata.name)
         hold = hold_of(pod)
         problems = hold.problems if hold is not None else ()
@@ -238,7 +233,6 @@ class NodeIndex:
     # ---- devices by dynamic allocation
 
     def set_slice(self, found: ResourceSlice) -> None:
-        """A slice as it is now."""
         key = (found.metadata.namespace, found.metadata.name)
         self.drop_slice(key)
         if found.spec.node_name:
@@ -247,7 +241,6 @@ class NodeIndex:
             self._repool(found.spec.node_name)
 
     def drop_slice(self, key: Key) -> None:
-        """The slice is no more."""
         gone = self._slices.pop(key, None)
         if gone is not None:
             of_node = self._slices_of[gone.spec.node_name]
@@ -270,7 +263,6 @@ class NodeIndex:
             self._reclass({})
 
     def set_class(self, found: DeviceClass) -> None:
-        """A class as it is now."""
         known = dict(self._classes or {})
         known.pop(found.metadata.name, None)
         if (meant := claimable(found)) is not None:
@@ -278,7 +270,6 @@ class NodeIndex:
         self._reclass(known)
 
     def drop_class(self, name: str) -> None:
-        """The class is no more."""
         self._reclass({key: one for key, one in (self._classes or {}).items() if key != name})
 
     def _reclass(self, known: dict[str, Claimable]) -> None:
@@ -288,7 +279,6 @@ class NodeIndex:
                 self._reshape(name)
 
     def set_claim(self, found: ResourceClaim) -> None:
-        """A claim as it is now."""
         key = (found.metadata.namespace, found.metadata.name)
         grant = grant_of(found)
         consumed = (dict(one.consumed) for one in grant.devices) if grant is not None else ()
@@ -296,7 +286,6 @@ class NodeIndex:
         self._grant(key, grant)
 
     def drop_claim(self, key: Key) -> None:
-        """The claim is no more."""
         self._problems.set(WatchedKind.CLAIMS.value, named(key), ())
         self._grant(key, None)
 

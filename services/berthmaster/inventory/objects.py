@@ -33,23 +33,17 @@ class NodeTaint(Struct, frozen=True):
 
 
 class NodeSpec(Struct, frozen=True):
-    """What was asked of the node."""
-
     unschedulable: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class NodeStatus(Struct, frozen=True):
-    """What the node says of itself."""
-
     capacity: Quantities = msgspec.field(default_factory=dict)
     allocatable: Quantities = msgspec.field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
 
 
 class Node(Object, frozen=True):
-    """A node."""
-
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -90,8 +84,6 @@ class PodStatus(Struct, frozen=True):
 
 
 class Pod(Object, frozen=True):
-    """A pod."""
-
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -119,14 +111,10 @@ class Attribute(Struct, frozen=True):
 
 
 class Capacity(Struct, frozen=True):
-    """One capacity of a device."""
-
     value: str | int = 0
 
 
 class Device(Struct, frozen=True):
-    """A device of a slice."""
-
     name: str = ""
     attributes: dict[str, Attribute] = msgspec.field(default_factory=dict)
     capacity: dict[str, Capacity] = msgspec.field(default_factory=dict)
@@ -170,14 +158,10 @@ class Allotted(Struct, frozen=True):
 
 
 class AllottedDevices(Struct, frozen=True):
-    """All devices of a claim."""
-
     results: tuple[Allotted, ...] = ()
 
 
 class Allocation(Struct, frozen=True):
-    """What a claim has got."""
-
     devices: AllottedDevices = AllottedDevices()
 
 
@@ -190,8 +174,6 @@ class Consumer(Struct, frozen=True):
 
 
 class ClaimStatus(Struct, frozen=True):
-    """What a claim has got and for whom."""
-
     allocation: Allocation | None = None
     reserved_for: tuple[Consumer, ...] = ()
 
@@ -250,14 +232,10 @@ class Property(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """Of a cluster."""
-
     kubernetes: str = ""
 
 
 class ClusterProfileStatus(Struct, frozen=True):
-    """What is known of a cluster."""
-
     version: Version = Version()
     properties: tuple[Property, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -270,23 +248,17 @@ class ClusterProfile(Object, frozen=True):
 
 
 class ManagedClusterSpec(Struct, frozen=True):
-    """What the hub has decided about a cluster."""
-
     hub_accepts_client: bool = False
     taints: tuple[NodeTaint, ...] = ()
 
 
 class ManagedClusterStatus(Struct, frozen=True):
-    """What the cluster says of itself."""
-
     version: Version = Version()
     cluster_claims: tuple[Property, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
 
 class ManagedCluster(Object, frozen=True):
-    """A cluster as Open Cluster Management knows it."""
-
     spec: ManagedClusterSpec = ManagedClusterSpec()
     status: ManagedClusterStatus = ManagedClusterStatus()
 

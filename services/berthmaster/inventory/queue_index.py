@@ -35,8 +35,6 @@ def _no_owner(key: Key) -> Owner:
 
 
 class QueueIndex:
-    """What Kueue has in one cluster."""
-
     def __init__(self, cluster: str, problems: Problems) -> None:
         self._cluster = cluster
         self._problems = problems
@@ -64,19 +62,15 @@ class QueueIndex:
         return frozenset(key for flavor in self._flavors.values() for key in flavor.labels)
 
     def queues(self) -> Iterator[str]:
-        """Every ClusterQueue."""
         return iter(self._queues)
 
     def copies(self) -> Iterator[Key]:
-        """Every copy."""
         return iter(self._copies)
 
     def has_queue(self, name: str) -> bool:
-        """Whether there is such a ClusterQueue."""
         return name in self._queues
 
     def has_copy(self, key: Key) -> bool:
-        """Whether there is such a copy."""
         return key in self._copies
 
     def queue(self, name: str, stamp: Stamp, now_s: float, *, served: bool) -> QueueReport:
@@ -104,7 +98,6 @@ class QueueIndex:
     # ---- what changes
 
     def set_queue(self, found: ClusterQueue) -> None:
-        """A ClusterQueue as it is now."""
         name = found.metadata.name
         before = self._found.get(name)
         self._found[name] = found
@@ -113,7 +106,6 @@ class QueueIndex:
         self._work_out(name)
 
     def drop_queue(self, name: str) -> None:
-        """It is no more."""
         before = self._found.pop(name, None)
         self._problems.set(WatchedKind.CLUSTER_QUEUES.value, name, ())
         if self._queues.pop(name, None) is not None:
@@ -140,7 +132,6 @@ class QueueIndex:
         self._work_out_all()
 
     def drop_flavor(self, name: str) -> None:
-        """It is no more."""
         self._flavors.pop(name, None)
         self._work_out_all()
 
@@ -150,7 +141,6 @@ class QueueIndex:
         self._arrange_cohorts()
 
     def drop_cohort(self, name: str) -> None:
-        """It is no more."""
         if self._cohort_objects.pop(name, None) is not None:
             self._problems.set(WatchedKind.COHORTS.value, name, ())
             self._arrange_cohorts()
@@ -169,7 +159,6 @@ class QueueIndex:
         self._work_out_all()
 
     def set_local(self, found: LocalQueue) -> None:
-        """A LocalQueue as it is now."""
         key = (found.metadata.namespace, found.metadata.name)
         now = (found.spec.cluster_queue, local_queue_of(found))
         if now == self._local.get(key):
@@ -180,7 +169,6 @@ class QueueIndex:
         self._touch(now[0])
 
     def drop_local(self, key: Key) -> None:
-        """It is no more."""
         before = self._local.pop(key, None)
         if before is not None:
             led = self._led_by[before[0]]
@@ -194,7 +182,6 @@ class QueueIndex:
             self.dirty_queues[queue] = True
 
     def set_copy(self, found: Workload) -> None:
-        """A copy as it is now."""
         key = (found.metadata.namespace, found.metadata.name)
         copy, owner = copy_of(found), Owner(key[0], *found.owner)
         if owner != _no_owner(key):
@@ -225,7 +212,6 @@ class QueueIndex:
             self._succeeded.popitem(last=False)
 
     def drop_copy(self, key: Key) -> None:
-        """It is no more."""
         self._owners.pop(key, None)
         self._blocked.pop(key, None)
         if self._copies.pop(key, None) is not None:

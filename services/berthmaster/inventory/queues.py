@@ -159,7 +159,6 @@ def _limit(name: str, text: str | int | None) -> int | None:
 
 
 def local_queue_of(found: LocalQueue) -> LocalQueueReport:
-    """A LocalQueue as it stands."""
     active, reason = _active(found.active)
     if found.held:
         active, reason = False, reason or f"stopped: {found.held}"

@@ -29,8 +29,6 @@ _AT_NO_TIME: Final = ""
 
 
 class QuotaNames:
-    """Those of one cluster."""
-
     def __init__(self, told: Mapping[str, str], problems: Problems) -> None:
         """``told``: DeviceClass -> resource as an operator says; counts over what is read."""
         self._told = dict(told)
@@ -58,13 +56,11 @@ class QuotaNames:
         self._work_out()
 
     def drop_config(self, key: tuple[str, str]) -> None:
-        """There is none."""
         self._read = {}
         self._problems.set(WatchedKind.CONFIGURATION.value, named(key), ())
         self._work_out()
 
     def set_class(self, found: DeviceClass) -> None:
-        """A class as it is now."""
         meta, resource = found.metadata, found.spec.extended_resource_name
         self._served_by.pop(meta.name, None)
         if resource:
@@ -72,7 +68,6 @@ class QuotaNames:
         self._work_out()
 
     def drop_class(self, name: str) -> None:
-        """It is no more."""
         if self._served_by.pop(name, None) is not None:
             self._work_out()
 

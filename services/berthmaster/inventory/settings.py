@@ -112,7 +112,6 @@ class InventorySettings(ClusterSettings):
 
     @property
     def cluster_labels(self) -> Mapping[str, str]:
-        """The cluster's labels."""
         return {key: value for key, _, value in (part.partition("=") for part in self.labels)}
 
     @property

@@ -33,14 +33,11 @@ NONE_WAIT: Final = Unscheduled()
 
 
 class WaitingPods:
-    """All of one cluster."""
-
     def __init__(self) -> None:
         self._owner: dict[Key, Owner] = {}
         self._of: dict[Owner, dict[Key, str]] = {}
 
     def of(self, owner: Owner) -> Unscheduled:
-        """Those of a job."""
         pods = self._of.get(owner)
         return Unscheduled(len(pods), pods[min(pods)]) if pods else NONE_WAIT
 

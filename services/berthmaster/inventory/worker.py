@@ -107,8 +107,6 @@ def _configuration(place: str) -> tuple[Watched, ...]:
 
 
 class WorkerInventory:
-    """One replica of the inventory of one cluster."""
-
     def __init__(self, ctx: Context[InventorySettings], door: DoorClient, client: Client) -> None:
         settings = ctx.settings
         self._ctx = ctx

@@ -96,8 +96,6 @@ class _Node:
 
 
 class Meter:
-    """The jobs of one cluster."""
-
     def __init__(
         self,
         cluster: str,

@@ -8,8 +8,6 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Owner(NamedTuple):
-    """An object that pods belong to."""
-
     kind: str
     name: str
     uid: str
@@ -60,7 +58,6 @@ class Book:
         return len(self._by_uid)
 
     def put(self, pod: Pod) -> None:
-        """As it is now."""
         self.drop(pod.uid)
         self._by_uid[pod.uid] = pod
         self._by_name[pod.namespace, pod.name] = pod.uid
@@ -102,7 +99,6 @@ class Book:
         return [pod for pod in found if not pod.keeper]
 
     def of_job(self, key: tuple[str, ...]) -> int:
-        """How many pods a job has."""
         return len(self._by_job.get(key, ()))
 
 

@@ -14,5 +14,4 @@ class Pace:
         return max(0.0, self._free_at_s - now_s - self._burst_s)
 
     def read(self, size: int, now_s: float) -> None:
-        """So much was read."""
         self._free_at_s = max(self._free_at_s, now_s) + size / self._rate

@@ -114,8 +114,6 @@ class _Told:
 
 
 class Agent:
-    """The state of one agent."""
-
     def __init__(
         self,
         *,

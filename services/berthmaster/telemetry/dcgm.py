@@ -64,7 +64,6 @@ class DcgmSource:
         return self._nodes
 
     def close(self) -> None:
-        """Hang up."""
         self._page.close()
 
 

@@ -94,7 +94,6 @@ class DcgmFleet:
                 self._exporters[where] = DcgmSource(url=url, node="", timeout_s=self._timeout_s)
 
     def close(self) -> None:
-        """Hang up on all."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for one in self._exporters.values():
             one.close()

@@ -64,8 +64,6 @@ def call(path: Path, method: str, limit_s: float = CALL_LIMIT_S) -> bytes:
 
 
 class _Call:
-    """One call on one connection."""
-
     def __init__(self, wire: socket.socket, deadline_s: float) -> None:
         self._wire = wire
         self._deadline_s = deadline_s

@@ -72,8 +72,6 @@ class NvmlFault(Exception):
 
 
 class Memory(NamedTuple):
-    """Memory of a device."""
-
     total_bytes: int
     used_bytes: int
 

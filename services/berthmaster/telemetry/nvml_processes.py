@@ -42,8 +42,6 @@ class Ask(Protocol):
 
 
 class Processes:
-    """Those of one GPU."""
-
     def __init__(self, driver: Nvml, ask: Ask, whose: Whose) -> None:
         self.told_together = False  # several clients of MPS of whom nobody knows who did what
         self._driver = driver

@@ -129,7 +129,6 @@ class _Charges:
         return WHOLE - reserved - self.foreign[position] - self._ours[position]
 
     def settle(self, hold: Hold) -> None:
-        """Charge what is known."""
         known, left = self._known(hold)
         left += [Want(self._any, WHOLE)] * self._claimed.unknown.get(hold.uid, 0)
         parts = [*self._claimed.parts.get(hold.uid, ()), *known]

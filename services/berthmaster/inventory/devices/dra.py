@@ -86,7 +86,6 @@ def is_ours_to_count(driver: str) -> bool:
 
 
 def is_tpu(driver: str) -> bool:
-    """Whether a driver's devices are TPUs."""
     return driver.startswith("tpu.")
 
 

@@ -28,8 +28,6 @@ _AMOUNT: Final = re.compile(r"[0-9]{1,9}")
 
 
 class HamiDevice(NamedTuple):
-    """One GPU."""
-
     uuid: str
     memory_mib: int
     model: str

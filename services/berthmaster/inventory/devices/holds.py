@@ -37,8 +37,6 @@ _DECIMAL: Final = re.compile(
 
 
 class Hold(NamedTuple):
-    """What one pod holds."""
-
     node: str
     uid: str
     ours: Identity | None

@@ -76,8 +76,6 @@ _FIRST_OF_OTHERS: Final = MAX_GPUS * len(_FIRST_INDEX)
 
 
 class Gpu(NamedTuple):
-    """One GPU of a node."""
-
     model: str
     memory_mib: int
     uuid: str = ""  # "" = nobody says
@@ -125,8 +123,6 @@ class _Cut(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The GPUs of a node."""
-
     gpus: tuple[Gpu, ...] = ()
     ways: tuple[Way, ...] = ()
     shares: tuple[Share, ...] = ()
@@ -184,7 +180,6 @@ class _Builder:
         self.problems: list[str] = []
 
     def layout(self) -> Layout:
-        """All that was found."""
         unplugged = tuple(self._unplugged()) if not self.problems else ()
         self.problems += [text for _, text in unplugged]
         if len(self._gpus) > MAX_GPUS:

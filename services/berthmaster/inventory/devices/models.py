@@ -27,7 +27,6 @@ UNKNOWN: Final = "unknown"
 
 
 def model_of(labels: Mapping[str, str], *, amd: bool = False) -> str:
-    """The model of a node's GPUs."""
     product = "" if amd else without_handing_out(labels.get(PRODUCT, ""))
     return product or (_board(labels, amd=amd) or Board(UNKNOWN)).product or UNKNOWN
 
