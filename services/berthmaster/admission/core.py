@@ -54,8 +54,6 @@ class _Flight(NamedTuple):
 
 
 class Admission:
-    """One hub."""
-
     def __init__(self, namespace: str, *, settle_s: float) -> None:
         """``namespace``: of Placements. ``settle_s``: see leaving.py."""
         self.aside = SetAside()
@@ -99,12 +97,10 @@ class Admission:
         self._moved |= self.index.set_unreadable(placements, pages)
 
     def on_copy(self, cluster: str, at: ObjectKey, *, there: bool) -> None:
-        """What a worker reports of a copy."""
         self.index.set_copy(cluster, at, there)
         self._moved = self._moved or self._drains
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[Instruction, ...]:
-        """What became of a write."""
         flight = _flight_of(write)
         if flight not in self._flying:
             return ()

@@ -20,8 +20,6 @@ NOT_SERVED: Final = "Placements are not served by this hub: install Open Cluster
 
 
 class HubIndex:
-    """What is known of one hub."""
-
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace  # of Placements
         self.checks: dict[str, AdmissionCheck] = {}
@@ -41,7 +39,6 @@ class HubIndex:
     # What comes in
 
     def put(self, thing: Object) -> None:
-        """An object as it is now."""
         name = thing.metadata.name
         match thing:
             case Workload():
@@ -70,7 +67,6 @@ class HubIndex:
                 raise TypeError(f"{type(thing).__name__} is nothing that is mirrored here")
 
     def drop(self, thing: Object) -> None:
-        """An object that is gone."""
         name = thing.metadata.name
         match thing:
             case Workload():

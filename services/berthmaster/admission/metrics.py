@@ -6,8 +6,6 @@ from berthmaster.runtime.metrics import Metrics
 
 
 class AdmissionMetrics:
-    """Of one replica."""
-
     def __init__(self, metrics: Metrics) -> None:
         self.passed = metrics.counter("passed", "Workloads let through, each attempt anew")
         self._checks = metrics.gauge("checks", "AdmissionChecks of ours by reason", ["reason"])
@@ -16,7 +14,6 @@ class AdmissionMetrics:
         self._shown: set[str] = set()
 
     def show(self, core: Admission) -> None:
-        """As of now."""
         reasons = [found.verdict.reason for found in core.reviews.values()]
         for reason in Reason:
             self._checks.labels(reason.value).set(reasons.count(reason))

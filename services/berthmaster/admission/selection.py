@@ -82,7 +82,6 @@ def named(check: AdmissionCheck) -> tuple[str, str]:
 
 
 def select(check: AdmissionCheck, ocm: Ocm) -> Selection:
-    """What a check's Placement selects."""
     name, wrong = named(check)
     if wrong:
         return Selection(Reason.PLACEMENT_ERROR, wrong)

@@ -44,8 +44,6 @@ GATHER_S: Final = 0.02  # a look at all checks is dear, and Workloads change by 
 
 
 class AdmissionController(Controller[Write]):
-    """One replica on one hub."""
-
     watch: HubWatch
 
     def __init__(self, ctx: Context[AdmissionSettings], client: Client) -> None:

@@ -43,14 +43,11 @@ MAX_MANAGER_CHARS: Final = 128
 
 
 class AdmissionWriter(Writer[Write]):
-    """Writes of one core to one hub."""
-
     def __init__(self, client: Client, kueue_namespace: str) -> None:
         super().__init__(client)
         self._namespace = kueue_namespace
 
     async def write(self, write: Write) -> Answer:
-        """By kind of write."""
         match write:
             case WriteConfig():
                 return await self._write_config(write)

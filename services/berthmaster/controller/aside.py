@@ -50,8 +50,6 @@ class Oddity(NamedTuple):
 
 
 class SetAside:
-    """What is set aside now."""
-
     def __init__(self) -> None:
         self._odd: dict[tuple[Phase, str, Key], Oddity] = {}
         self._untold: dict[tuple[Phase, str, Key], None] = {}

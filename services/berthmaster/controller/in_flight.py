@@ -28,8 +28,6 @@ W = TypeVar("W", bound=Referred)
 
 
 class InFlight:
-    """Instructions under way."""
-
     def __init__(self) -> None:
         self._number = 0
         self._busy: dict[Key, str] = {}
@@ -54,14 +52,12 @@ class InFlight:
         return f"{self._number}"
 
     def append(self, name: Key, event: WorkloadEvent) -> Append:
-        """An event to store."""
         append = Append(ref=self.ref(), event=event)
         self._busy[name] = append.ref
         self._asked[append.ref] = (name, append)
         return append
 
     def write(self, name: Key, write: W) -> W:
-        """A write to Kubernetes."""
         self._busy[name] = write.ref
         self._asked[write.ref] = (name, write)
         return write

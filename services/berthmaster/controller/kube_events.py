@@ -18,8 +18,6 @@ def instance_of(service: str) -> str:
 
 
 class KubeEvents:
-    """Publishes the Events of one replica."""
-
     def __init__(
         self, ctx: Context[Any], client: Client, controller: str, *, quiet: bool = False
     ) -> None:

@@ -55,8 +55,6 @@ class Core(Protocol[W]):
 
 
 class Controller(Generic[W]):
-    """One replica."""
-
     def __init__(
         self,
         ctx: Context[Any],

@@ -6,8 +6,6 @@ from berthmaster.runtime.metrics import Metrics
 
 
 class ControllerMetrics:
-    """Of one replica."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._acting = metrics.gauge("acting", "1 where this replica acts")
         self._writes = metrics.counter(
@@ -19,11 +17,9 @@ class ControllerMetrics:
         self._shown: set[str] = set()
 
     def acting(self, acting: bool) -> None:
-        """Whether this replica acts."""
         self._acting.set(acting)
 
     def wrote(self, write: object, answer: Answer) -> None:
-        """What became of a write."""
         self._writes.labels(type(write).__name__, answer.outcome.value).inc()
 
     def fault(self) -> None:
@@ -31,7 +27,6 @@ class ControllerMetrics:
         self._faults.inc()
 
     def show(self, aside: SetAside, dropped: int) -> None:
-        """As of now."""
         self._dropped.set(dropped)
         counts = aside.count()
         for plural in self._shown | counts.keys():

@@ -131,7 +131,6 @@ class Watch:
 
     @property
     def lacking(self) -> list[str]:
-        """All that the server lacks."""
         return [name for name in self.reflectors if self.lacks(name)]
 
     @property

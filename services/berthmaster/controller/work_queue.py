@@ -29,7 +29,6 @@ class WorkQueue:
         return len(self._ready)
 
     def add(self, names: Iterable[Key]) -> None:
-        """Look at them now."""
         self._ready.update(dict.fromkeys(names))
 
     def add_at(self, name: Key, at_s: float) -> None:
@@ -57,7 +56,6 @@ class WorkQueue:
         self._in_turn.pop(name, None)
 
     def forget(self, name: Key) -> None:
-        """It is no more."""
         self._due_s.pop(name, None)
         self._on_fleet.pop(name, None)
         self._in_turn.pop(name, None)

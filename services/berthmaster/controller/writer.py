@@ -20,8 +20,6 @@ W = TypeVar("W")
 
 
 class Writer(Generic[W]):
-    """Writes for one core."""
-
     def __init__(self, client: Client, *, at_once: int = AT_ONCE, limit_s: float = LIMIT_S) -> None:
         self.client = client
         self.may_write: Callable[[], bool] = lambda: True  # asked when a write's turn has come

@@ -119,8 +119,6 @@ class Counts:
 
 
 class Credentials:
-    """All clusters of one hub."""
-
     def __init__(self, index: ClusterIndex, times: Times) -> None:
         self.aside = SetAside()
         self.index = index

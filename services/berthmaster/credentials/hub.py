@@ -32,8 +32,6 @@ T = TypeVar("T", bound=Object)
 
 
 class HubSteps:
-    """Writes to one hub."""
-
     def __init__(
         self,
         client: Client,

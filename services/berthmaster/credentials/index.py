@@ -166,7 +166,6 @@ class ClusterIndex:
         return _decoded(secret, KUBECONFIG) if secret is not None else b""
 
     def observe(self, cluster: str) -> Observed:
-        """All that the hub says of one cluster."""
         secret = self._secrets.get(cluster)
         registered = self._registered.get(cluster)
         asked = (self._accounts.get(cluster), self._permissions.get(cluster))

@@ -14,8 +14,6 @@ class Prepare(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Only look."""
-
     cluster: str
     source: Bootstrap
 

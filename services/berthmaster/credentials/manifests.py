@@ -43,7 +43,6 @@ def service_account(name: str, hub: str, cluster: str) -> Body:
 
 
 def cluster_role(name: str, hub: str, cluster: str, rules: Sequence[Rule]) -> Body:
-    """What it may do."""
     return {
         "metadata": _meta(name, worker_labels(hub, cluster), cluster),
         "rules": list(rules),
@@ -51,7 +50,6 @@ def cluster_role(name: str, hub: str, cluster: str, rules: Sequence[Rule]) -> Bo
 
 
 def binding(name: str, hub: str, cluster: str, namespace: str) -> Body:
-    """That it may."""
     return {
         "metadata": _meta(name, worker_labels(hub, cluster), cluster),
         "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},

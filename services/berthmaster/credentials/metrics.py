@@ -43,7 +43,6 @@ class CredentialsMetrics:
         self._ways_in_failing.set(len(renewal.failing))
 
     def show(self, statuses: Sequence[Status], counts: Counts, now_s: float) -> None:
-        """All of it as of now."""
         stages = Counter(one.stage for one in statuses)
         for stage in Stage:
             self._clusters.labels(stage.value).set(stages.get(stage, 0))

@@ -43,7 +43,6 @@ def cut(text: str, most: int) -> str:
 
 
 def label(cluster: str) -> str:
-    """The value of a label that says which cluster."""
     return cut(cluster, MAX_LABEL)
 
 

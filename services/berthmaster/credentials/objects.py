@@ -37,8 +37,6 @@ class Provider(Struct, frozen=True):
 
 
 class ProfileStatus(Struct, frozen=True):
-    """What is known of a cluster."""
-
     access_providers: tuple[Provider, ...] | None = ()
     credential_providers: tuple[Provider, ...] | None = ()
 
@@ -57,15 +55,11 @@ class ClientConfig(Struct, frozen=True):
 
 
 class ManagedClusterSpec(Struct, frozen=True):
-    """What the hub has decided about a cluster."""
-
     hub_accepts_client: bool = False
     managed_cluster_client_configs: tuple[ClientConfig, ...] | None = ()
 
 
 class ManagedCluster(Object, frozen=True):
-    """A cluster as Open Cluster Management knows it."""
-
     spec: ManagedClusterSpec = ManagedClusterSpec()
 
 
@@ -77,14 +71,10 @@ class Rotation(Struct, frozen=True):
 
 
 class AccountSpec(Struct, frozen=True):
-    """What was asked of a managed account."""
-
     rotation: Rotation = Rotation()
 
 
 class AccountStatus(Struct, frozen=True):
-    """How a managed account stands."""
-
     conditions: tuple[Condition, ...] = ()
     expiration_timestamp: str | None = None
 

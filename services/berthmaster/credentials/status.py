@@ -19,14 +19,10 @@ MORE: Final = "_more"  # no name of a cluster begins so
 
 
 class ConfigMap(Object, frozen=True):
-    """Texts under keys."""
-
     data: dict[str, str] | None = None
 
 
 class Line(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """One cluster."""
-
     state: str
     ready: bool  # Kueue has a token that should work
     draining: bool = False

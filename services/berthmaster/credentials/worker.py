@@ -70,8 +70,6 @@ class _Made(Object, frozen=True):
 
 
 class WorkerSteps:
-    """All workers of one hub."""
-
     def __init__(
         self,
         *,
@@ -97,7 +95,6 @@ class WorkerSteps:
         self._servers: dict[str, str] = {}  # cluster -> UID of our namespace there
 
     async def close(self) -> None:
-        """Close all connections."""
         while self._clients:
             _, (_, client) = self._clients.popitem()
             await client.close()
@@ -159,7 +156,6 @@ class WorkerSteps:
         return Survey(source.target, source.version, bound, account=True, prepared=True)
 
     async def look(self, cluster: str, source: Bootstrap) -> Survey:
-        """What of ours is there."""
         client, name = await self._client(cluster, source), self.account(cluster)
         there = False
         for resource in (SERVICE_ACCOUNTS, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES):
@@ -304,7 +300,6 @@ async def _prove(client: Client) -> None:
 
 
 async def _is_there(client: Client, path: str) -> bool:
-    """Whether an object of ours is there."""
     try:
         found = await client.get(path, Object)
     except NotFound:

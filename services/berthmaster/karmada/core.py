@@ -105,17 +105,14 @@ class KarmadaCore:
         """None is read."""
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
-        """A fact of the fleet."""
         touched = self.know.take_fact(fact)
         self._work.add(name for name in touched if name in self.know.open)
 
     def on_node_gone(self, cluster: str, node: str) -> None:
-        """A relisting did not find a node."""
         touched = self.know.drop_node(cluster, node)
         self._work.add(name for name in touched if name in self.know.open)
 
     def on_control(self, fact: ControlFact, sequence: int) -> None:
-        """What an operator set."""
         self.know.take_control(fact)
         self._work.add(self.know.names)
 
@@ -138,7 +135,6 @@ class KarmadaCore:
     # What became of what was asked
 
     def on_appended(self, ref: str, outcome: LogOutcome, now_s: float) -> None:
-        """What became of an Append."""
         landed = self._in_flight.landed(ref)
         if landed is not None:
             name, asked = landed
@@ -146,7 +142,6 @@ class KarmadaCore:
             self._in_flight.fold_first(name, asked.event.after, outcome, now_s)
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[()]:
-        """What became of a write."""
         landed = self._in_flight.landed(write.ref)
         if landed is None:
             return ()

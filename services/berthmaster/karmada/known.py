@@ -149,14 +149,12 @@ class Known:
     # What follows
 
     def read(self, binding: ResourceBinding) -> Read:
-        """What it asks for."""
         namespace, name = binding.policy
         policy = self._policies.get((namespace, name))
         told = policy.metadata.labels if policy is not None else {}
         return read_request(binding, told, self._members.values(), self.queues, self._tenants)
 
     def view(self, name: Key, empty_since_s: float | None, labelled_s: float | None) -> View:
-        """One workload as it stands."""
         work = self.open.get(name)
         at = self.names.get(name)
         binding = self.bindings.get(at) if at is not None else None

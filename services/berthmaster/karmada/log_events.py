@@ -35,7 +35,6 @@ def submitted(view: View, tenant: str, hub: str, by: str, now_s: float) -> Submi
 def event_of(
     step: Claim | Run | Evict | End | Ask, view: View, by: str, executor: str, now_s: float
 ) -> WorkloadEvent:
-    """The event that a step is."""
     work = view.work
     assert work is not None
     head = head_of(work, by, now_s)

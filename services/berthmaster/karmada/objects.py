@@ -49,8 +49,6 @@ class Reference(Struct, frozen=True):
 
 
 class LabelSelector(Struct, frozen=True):
-    """Of clusters."""
-
     match_labels: dict[str, str] | None = None
     match_expressions: tuple[Requirement, ...] | None = None
 
@@ -108,8 +106,6 @@ class SchedulePriority(Struct, frozen=True):
 
 
 class BindingSpec(Struct, frozen=True):
-    """Of a ResourceBinding."""
-
     resource: Reference = Reference()
     replicas: int = 0
     replica_requirements: Requirements | None = None
@@ -153,8 +149,6 @@ class AggregatedItem(Struct, frozen=True):
 
 
 class BindingStatus(Struct, frozen=True):
-    """Of a ResourceBinding."""
-
     conditions: tuple[Condition, ...] | None = None
     aggregated_status: tuple[AggregatedItem, ...] | None = None
     scheduler_observed_generation: int = 0
@@ -223,16 +217,12 @@ class Policy(Object, frozen=True):
 
 
 class Taint(Struct, frozen=True):
-    """Of a cluster."""
-
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
 class ClusterSpec(Struct, frozen=True):
-    """Of a Cluster."""
-
     provider: str = ""
     region: str = ""
     zone: str = ""

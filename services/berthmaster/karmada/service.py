@@ -67,8 +67,6 @@ class KarmadaSettings(TenantSettings):
 
 
 class KarmadaController(Controller[Write]):
-    """One replica."""
-
     def __init__(self, ctx: Context[KarmadaSettings], client: Client, conn: Connection) -> None:
         self.core = core = KarmadaCore(instance_of(NAME), ctx.settings.tenants)
         writer = KarmadaWriter(client)

@@ -90,8 +90,6 @@ class Evict(NamedTuple):
 
 
 class End(NamedTuple):
-    """It is over."""
-
     state: State
     reason: str
 
@@ -112,7 +110,6 @@ Step = Hold | Say | Label | Release | Submit | Claim | Run | Evict | End | Ask |
 
 
 def next_step(view: View, now_s: float) -> Step:
-    """What comes next."""
     work = view.work
     if work is None:
         return _unknown(view)

@@ -27,8 +27,6 @@ class LeaseSpec(Struct, frozen=True):
 
 
 class LeaseObject(Object, frozen=True):
-    """A Lease."""
-
     spec: LeaseSpec = LeaseSpec()
 
 

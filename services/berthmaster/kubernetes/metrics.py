@@ -13,7 +13,6 @@ class CallMetrics:
         self._shown: dict[tuple[str, str], int] = {}
 
     def show(self) -> None:
-        """As of now."""
         for key, count in self._client.calls.items():
             self._calls.labels(*key).inc(count - self._shown.get(key, 0))
             self._shown[key] = count

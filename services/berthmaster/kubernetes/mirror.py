@@ -110,7 +110,6 @@ class Mirror(Generic[T]):
         self._on_change(Listed(page.resource_version))
 
     def event(self, event: WatchEvent[T]) -> None:
-        """Take one event of a watch."""
         # First, so that a change that fails half-way is not taken for applied by the next watch.
         if event.type == "DELETED":
             self._forget(event.object)

@@ -54,8 +54,6 @@ class Object(Struct, frozen=True):
 
 
 class Condition(Struct, frozen=True):
-    """One condition of an object's status."""
-
     type: str = ""
     status: str = ""  # True, False or Unknown
     reason: str = ""

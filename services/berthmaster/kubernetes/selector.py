@@ -36,7 +36,6 @@ class Requirement(NamedTuple):
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels meet it."""
         value = labels.get(self.key)
         match self.operator:
             case Operator.IN:
@@ -81,7 +80,6 @@ class Selector(NamedTuple):
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:

@@ -104,7 +104,6 @@ class Rest(RESTClientObject):
         return made
 
     async def close(self) -> None:
-        """Close all connections."""
         await super().close()
         # TLS says goodbye and waits for an answer, which a server that is away will not give.
         for left in self.sockets:
@@ -153,7 +152,6 @@ class Transport:
             raise BadConfig(source, self._access.context, field, str(error)) from None
 
     async def close(self) -> None:
-        """Close all connections."""
         self._closed = True
         while self._connections:
             await self._connections.pop().close()

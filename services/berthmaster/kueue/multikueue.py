@@ -32,8 +32,6 @@ class AdmissionCheckSpec(Struct, frozen=True):
 
 
 class AdmissionCheck(Conditioned, frozen=True):
-    """A check that Workloads must pass."""
-
     spec: AdmissionCheckSpec = AdmissionCheckSpec()
 
     @property
@@ -97,8 +95,6 @@ class ClusterSource(Struct, frozen=True):
 
 
 class MultiKueueClusterSpec(Struct, frozen=True):
-    """The same."""
-
     cluster_source: ClusterSource | None = None
 
 

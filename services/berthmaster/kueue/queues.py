@@ -17,8 +17,6 @@ _NEVER: Final = "Never"
 
 
 class ResourceQuota(Struct, frozen=True):
-    """The quota of one resource of one flavor."""
-
     name: str = ""
     nominal_quota: Quantity = 0
     borrowing_limit: Quantity | None = None
@@ -26,8 +24,6 @@ class ResourceQuota(Struct, frozen=True):
 
 
 class FlavorQuotas(Struct, frozen=True):
-    """The quotas of one flavor."""
-
     name: str = ""
     resources: tuple[ResourceQuota, ...] | None = None
 
@@ -45,8 +41,6 @@ class CheckRule(Struct, frozen=True):
 
 
 class CheckStrategy(Struct, frozen=True):
-    """All of them."""
-
     admission_checks: tuple[CheckRule, ...] | None = None
 
 
@@ -84,22 +78,16 @@ class ClusterQueueSpec(Struct, frozen=True):
 
 
 class ResourceUsage(Struct, frozen=True):
-    """How much of one resource is used."""
-
     name: str = ""
     total: Quantity = 0
 
 
 class FlavorUsage(Struct, frozen=True):
-    """How much of one flavor is used."""
-
     name: str = ""
     resources: tuple[ResourceUsage, ...] | None = None
 
 
 class ClusterQueueStatus(Struct, frozen=True):
-    """How a ClusterQueue stands."""
-
     conditions: tuple[Condition, ...] | None = None
     flavors_reservation: tuple[FlavorUsage, ...] | None = None
     pending_workloads: int | None = None
@@ -107,8 +95,6 @@ class ClusterQueueStatus(Struct, frozen=True):
 
 
 class ClusterQueue(Object, frozen=True):
-    """Quota, and who waits for it."""
-
     spec: ClusterQueueSpec = ClusterQueueSpec()
     status: ClusterQueueStatus | None = None
 
@@ -211,8 +197,6 @@ class ResourceFlavorSpec(Struct, frozen=True):
 
 
 class ResourceFlavor(Object, frozen=True):
-    """A kind of nodes."""
-
     spec: ResourceFlavorSpec = ResourceFlavorSpec()
 
 

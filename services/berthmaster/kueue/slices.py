@@ -14,8 +14,6 @@ from berthmaster.kueue.workloads import Workload
 
 
 class Slices(NamedTuple):
-    """How they stand."""
-
     have_quota: bool  # one of them has, and keeps it
     waits: bool  # one has none yet
     words: str = ""  # Kueue's, of that one

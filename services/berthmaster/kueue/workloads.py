@@ -12,8 +12,6 @@ from berthmaster.podsets.templates import Quantity, TemplateSet
 
 
 class WorkloadSpec(Struct, frozen=True):
-    """What is asked for."""
-
     pod_sets: tuple[TemplateSet, ...] | None = None
     queue_name: str = ""
     active: bool | None = None
@@ -21,8 +19,6 @@ class WorkloadSpec(Struct, frozen=True):
 
 
 class CheckState(Struct, frozen=True):
-    """One admission check of a Workload."""
-
     name: str = ""
     state: str = ""
     message: str = ""
@@ -46,8 +42,6 @@ class Admission(Struct, frozen=True):
 
 
 class WorkloadStatus(Struct, frozen=True):
-    """How it stands."""
-
     conditions: tuple[Condition, ...] | None = None
     admission: Admission | None = None
     admission_checks: tuple[CheckState, ...] | None = None
@@ -92,7 +86,6 @@ class Workload(Object, frozen=True):
 
     @property
     def checks(self) -> tuple[CheckState, ...]:
-        """Its admission checks."""
         return (self.status and self.status.admission_checks) or ()
 
     def check(self, name: str) -> CheckState | None:
@@ -127,8 +120,6 @@ class Workload(Object, frozen=True):
 
 
 class KueueWorkload(Workload, frozen=True):
-    """The whole of it."""
-
     spec: WorkloadSpec = WorkloadSpec()
 
     @property

@@ -194,7 +194,6 @@ class Reconciler:
             self._choices -= len(oldest.placements)
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
-        """A fact of the fleet."""
         self.know.take_fact(fact, sequence, stored_at_s)
         self._work.fleet_moved = True
         if isinstance(fact, CopyReport):
@@ -218,7 +217,6 @@ class Reconciler:
         self._touch((namespace, workload))
 
     def on_control(self, fact: ControlFact, sequence: int) -> None:
-        """What an operator set."""
         self.know.take_control(fact, sequence)
         self._work.fleet_moved = True
         if isinstance(fact, Cordon) and fact.drain:
@@ -271,7 +269,6 @@ class Reconciler:
     # What became of what was asked
 
     def on_appended(self, ref: str, outcome: Outcome, now_s: float) -> None:
-        """What became of an Append."""
         landed = self._in_flight.landed(ref)
         if landed is None:
             return
@@ -281,7 +278,6 @@ class Reconciler:
             self._in_flight.fold_first(name, asked.event.after, outcome, now_s)
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[()]:
-        """What became of a write to Kubernetes."""
         self._config_order.on_answer(write.ref)
         self._checks.on_answer(write.ref, now_s)
         self._on_blind_answer(write, answer)
@@ -514,7 +510,6 @@ class Reconciler:
         return self._memos.setdefault(name, Memo())
 
     def _look(self, name: Key, now_s: float) -> list[Instruction]:
-        """What is to be done about one workload now."""
         if self._in_flight.busy(name) or name in self.know.frozen:
             return []
         bus = self.know.open.get(name)

@@ -16,8 +16,6 @@ SHARE: Final = Share(in_hand=AT_ONCE // 3, bytes_in_hand=4 * 1024 * 1024, per_s=
 
 
 class WhyEndpoint:
-    """The endpoint of one replica."""
-
     def __init__(self, conn: Connection, why: Callable[[str, str, float], WhyReply | None]) -> None:
         """``why``: what is to be answered about (tenant, id, now), None of what is not known."""
         self._conn = conn

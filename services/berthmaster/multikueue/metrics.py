@@ -11,8 +11,6 @@ STATES = (State.QUEUED, *sorted(LIVE))
 
 
 class HubMetrics:
-    """Of one replica."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._nominations = metrics.counter("nominations", "Clusters nominated")
         self._blind = metrics.counter("blind_nominations", "Nominations while the bus was away")

@@ -168,8 +168,6 @@ class MultiKueueSettings(TenantSettings):
 
 
 class HubController(Controller[Write]):
-    """One replica."""
-
     def __init__(self, ctx: Context[MultiKueueSettings], client: Client) -> None:
         settings = ctx.settings
         policy, may_tell = settings.policy, settings.mode != "observe"

@@ -39,8 +39,6 @@ NAMES: Final = tuple(sorted(properties.claims(View("", ""))))
 
 
 class Claims:
-    """One managed cluster."""
-
     def __init__(self, cluster: str, policy: OcmPolicy) -> None:
         self.cluster = cluster
         self.policy = policy
@@ -71,7 +69,6 @@ class Claims:
             self._touch()
 
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
-        """The cluster's score was told."""
         if score.cluster == self.cluster:
             self._told.on_score(score, stored_at_s)
             self._touch()
@@ -90,7 +87,6 @@ class Claims:
             target.due_s = -inf
 
     def on_listed(self, plural: str) -> None:
-        """Every claim is known."""
         if not self._listed:
             self._listed = True
             self._touch()
@@ -103,7 +99,6 @@ class Claims:
                 target.thing = None
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> list[Instruction]:
-        """What became of a write."""
         self.targets.answered(write, answer, now_s)
         return []
 

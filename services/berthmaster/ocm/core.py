@@ -62,8 +62,6 @@ class OcmKind(Enum):
 
 
 class Hub:
-    """One hub."""
-
     def __init__(self, policy: OcmPolicy) -> None:
         self.policy = policy
         self.targets: KeptObjects[Ours] = KeptObjects(policy.rules)
@@ -99,7 +97,6 @@ class Hub:
             self.targets.touch(list(self.targets.all))
 
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
-        """A cluster's score was told."""
         cluster = score.cluster
         told = self._told.get(cluster)
         if told is None:
@@ -190,7 +187,6 @@ class Hub:
             target.due_s = -inf
 
     def on_listed(self, plural: str) -> None:
-        """All of a kind is known."""
         kind = OcmKind(plural)
         if kind not in self._listed:
             self._listed.add(kind)
@@ -317,7 +313,6 @@ class Hub:
         return told.heard_s if told is not None else -inf
 
     def score_key(self, cluster: str) -> Key:
-        """Where a cluster's scores are."""
         return (SCORE, cluster, self.policy.score_name)
 
     # ---- profiles that nobody has made

@@ -70,8 +70,6 @@ class WriteProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateClaim(msgspec.Struct, frozen=True):
-    """Make a ClusterClaim."""
-
     key: Key
     value: str
 

@@ -10,8 +10,6 @@ from berthmaster.runtime.metrics import Metrics
 
 
 class OcmMetrics:
-    """Of one replica."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._waited_s = metrics.histogram(
             "score_seconds", "From a score on the bus to the same in an AddOnPlacementScore"
@@ -20,7 +18,6 @@ class OcmMetrics:
         self._troubled = metrics.gauge("objects_troubled", "Those of them that are not")
 
     def wrote(self, write: Write, answer: Answer, now_s: float) -> None:
-        """What became of a write."""
         if answer.done and isinstance(write, WriteScore) and write.told_at_s is not None:
             self._waited_s.observe(max(0.0, now_s - write.told_at_s))
 

@@ -12,8 +12,6 @@ FRESH: Final = "Fresh"  # the condition of our scores
 
 
 class ManagedClusterSpec(Struct, frozen=True):
-    """What the hub has decided about a cluster."""
-
     hub_accepts_client: bool = False
 
 
@@ -28,8 +26,6 @@ class SetBinding(Object, frozen=True):
 
 
 class Item(Struct, frozen=True):
-    """One score."""
-
     name: str = ""
     value: int = 0
 
@@ -56,8 +52,6 @@ class DatedMetadata(Metadata, frozen=True):
 
 
 class PlacementScore(Object, frozen=True):
-    """An AddOnPlacementScore."""
-
     metadata: DatedMetadata = DatedMetadata()
     status: PlacementScoreStatus = PlacementScoreStatus()
 
@@ -75,16 +69,12 @@ class ClusterProfileSpec(Struct, frozen=True):
 
 
 class Property(Struct, frozen=True):
-    """A property of a cluster."""
-
     name: str = ""
     value: str = ""
     last_observed_time: str | None = None
 
 
 class ClusterProfileStatus(Struct, frozen=True):
-    """What is known of a cluster."""
-
     properties: tuple[Property, ...] = ()
 
 

@@ -43,8 +43,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace:
-    """Of one object."""
-
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._tokens = rules.burst
@@ -81,7 +79,6 @@ class Pace:
         self._filled_at_s = now_s
 
     def wrote(self) -> None:
-        """It is written."""
         self._since_s = None
         self._not_before_s = -inf
         self.failures = 0

@@ -79,17 +79,14 @@ class Side(Core[Write], Protocol):
     def listen(self, now_s: float, *, blind: bool) -> None:
         """Scores that are told from now on are heard, or the bus is away."""
 
-    def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
-        """A cluster's score was told."""
+    def on_score(self, score: ClusterScore, stored_at_s: float) -> None: ...
 
     def on_gone(self, cluster: str) -> None:
         """The bus has no score of the cluster any more."""
 
-    def on_object(self, thing: Object, *, gone: bool) -> None:
-        """An object as it is now."""
+    def on_object(self, thing: Object, *, gone: bool) -> None: ...
 
-    def on_listed(self, plural: str) -> None:
-        """All of a kind is known."""
+    def on_listed(self, plural: str) -> None: ...
 
     def on_absent(self, plural: str) -> None:
         """A kind is not served."""

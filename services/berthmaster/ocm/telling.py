@@ -22,8 +22,6 @@ GAPS: Final = 3  # a gap is a third of what counts as silence: two refreshes of 
 
 
 class Telling:
-    """What is told of one cluster."""
-
     def __init__(self, silent_after_s: float) -> None:
         self.score: ClusterScore | None = None
         self.heard_s = -inf  # by the bus's clock
@@ -31,7 +29,6 @@ class Telling:
         self._limit_s = silent_after_s
 
     def on_score(self, score: ClusterScore, stored_at_s: float) -> None:
-        """It was told."""
         known = self.score
         again = known is None or stored_at_s - self.heard_s > self._limit_s / GAPS
         if again or (known is not None and known.stamp.epoch != score.stamp.epoch):

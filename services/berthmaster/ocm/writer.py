@@ -46,8 +46,6 @@ _STRUCTS: Final[dict[str, type[Object]]] = {
 
 
 class OcmWriter(Writer[Write]):
-    """Writes to one API server."""
-
     def right(self, write: Write) -> Hashable:
         return type(write).__name__, write.key[1]
 

@@ -187,7 +187,6 @@ class Evaluator:
         return standing is not None and standing.unfinished
 
     def has(self, key: Key) -> bool:
-        """Whether a Placement is ours."""
         return key in self._ours
 
     # ---- what comes in
@@ -299,7 +298,6 @@ class Evaluator:
     # ---- what goes out
 
     def due(self, now_s: float) -> list[Key]:
-        """Placements to be looked at now."""
         if not self.complete or self.behind:
             return []
         return [

@@ -61,7 +61,6 @@ class DecisionIndex:
             self._pages.pop(owner, None)
 
     def pages(self, placement: Key) -> Mapping[str, PlacementDecision]:
-        """The pages of a Placement by name."""
         return self._pages.get(placement, {})
 
     def page(self, key: Key) -> PlacementDecision | None:

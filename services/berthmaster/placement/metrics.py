@@ -5,8 +5,6 @@ from berthmaster.runtime.metrics import Metrics
 
 
 class PlacementMetrics:
-    """Of one replica."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._placements = metrics.gauge("placements", "Placements that are ours")
         self._misconfigured = metrics.gauge("misconfigured", "Placements of ours that are wrong")
@@ -16,6 +14,5 @@ class PlacementMetrics:
         )
 
     def show(self, core: Evaluator) -> None:
-        """As of now."""
         self._placements.set(len(core))
         self._misconfigured.set(core.misconfigured)

@@ -28,8 +28,6 @@ class Taint(Struct, frozen=True):
 
 
 class ManagedClusterSpec(Struct, frozen=True):
-    """What the hub has decided about a cluster."""
-
     taints: tuple[Taint, ...] = ()
 
 
@@ -41,8 +39,6 @@ class Claim(Struct, frozen=True):
 
 
 class ManagedClusterStatus(Struct, frozen=True):
-    """What is known of a cluster."""
-
     capacity: dict[str, Amount] = msgspec.field(default_factory=dict)
     allocatable: dict[str, Amount] = msgspec.field(default_factory=dict)
     cluster_claims: tuple[Claim, ...] = ()
@@ -114,14 +110,10 @@ class SetSelector(Struct, frozen=True):
 
 
 class ManagedClusterSetSpec(Struct, frozen=True):
-    """Of a set."""
-
     cluster_selector: SetSelector = SetSelector()
 
 
 class ManagedClusterSet(Object, frozen=True):
-    """A set of clusters."""
-
     spec: ManagedClusterSetSpec = ManagedClusterSetSpec()
 
 
@@ -133,8 +125,6 @@ class ManagedClusterSetBinding(Object, frozen=True):
 
 
 class Score(Struct, frozen=True):
-    """One score."""
-
     name: str = ""
     value: int = 0
 
@@ -241,15 +231,11 @@ class DecisionGroup(Struct, frozen=True):
 
 
 class GroupStrategy(Struct, frozen=True):
-    """How decisions are divided."""
-
     decision_groups: tuple[DecisionGroup, ...] | None = ()
     clusters_per_decision_group: Amount = 0
 
 
 class DecisionStrategy(Struct, frozen=True):
-    """How decisions are divided."""
-
     group_strategy: GroupStrategy = GroupStrategy()
 
 
@@ -266,8 +252,6 @@ class SpreadPolicy(Struct, frozen=True):
 
 
 class PlacementSpec(Struct, frozen=True):
-    """What is asked for."""
-
     cluster_sets: tuple[str, ...] | None = ()
     number_of_clusters: int | None = None
     predicates: tuple[PredicateSpec, ...] | None = ()
@@ -289,16 +273,12 @@ class GroupStatus(Struct, frozen=True):
 
 
 class PlacementStatus(Struct, frozen=True):
-    """What was decided."""
-
     number_of_selected_clusters: int = 0
     decision_groups: tuple[GroupStatus, ...] | None = ()
     conditions: tuple[Condition, ...] | None = ()
 
 
 class Placement(Object, frozen=True):
-    """Asks for clusters."""
-
     spec: PlacementSpec = PlacementSpec()
     status: PlacementStatus = PlacementStatus()
 
@@ -327,7 +307,6 @@ class PlacementDecision(Object, frozen=True):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """The clusters on this page."""
         decisions = self.status.decisions if self.status is not None else None
         return tuple(one.cluster_name for one in decisions or () if one.cluster_name)
 

@@ -39,7 +39,6 @@ class Page(NamedTuple):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """The clusters on it."""
         return tuple(one.cluster for one in self.decisions)
 
 

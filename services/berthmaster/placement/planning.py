@@ -31,7 +31,6 @@ class Plan(NamedTuple):
 
     @property
     def writes(self) -> tuple[Write, ...]:
-        """All of them."""
         return (*self.puts, *self.drops)
 
 

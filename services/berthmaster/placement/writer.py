@@ -23,8 +23,6 @@ MANAGER: Final = "berthmaster-placement"
 
 
 class PlacementWriter(Writer[WriteDecisions]):
-    """Writes to one hub."""
-
     def __init__(self, client: Client, core: Evaluator) -> None:
         super().__init__(client)
         self._core = core

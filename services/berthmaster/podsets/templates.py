@@ -16,8 +16,6 @@ class Resources(Struct, frozen=True):
 
 
 class Container(Struct, frozen=True):
-    """One container."""
-
     resources: Resources | None = None
     restart_policy: str | None = None  # Always, on an init container: a sidecar
 
@@ -49,14 +47,10 @@ class NodeAffinity(Struct, frozen=True):
 
 
 class Affinity(Struct, frozen=True):
-    """Of a pod."""
-
     node_affinity: NodeAffinity | None = None
 
 
 class PodToleration(Struct, frozen=True):
-    """Of a pod."""
-
     key: str | None = None
     operator: str | None = None
     value: str | None = None
@@ -85,14 +79,10 @@ class PodSpec(Struct, frozen=True):
 
 
 class TemplateMetadata(Struct, frozen=True):
-    """Of a pod template."""
-
     annotations: dict[str, str] | None = None
 
 
 class PodTemplate(Struct, frozen=True):
-    """Of a pod set."""
-
     metadata: TemplateMetadata | None = None
     spec: PodSpec | None = None
 

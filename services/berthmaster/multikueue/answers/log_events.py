@@ -40,7 +40,6 @@ def submitted(view: WorkloadView, hub_id: str, by: str, now_s: float) -> Submitt
 def event_of(
     step: Claim | Evict | Admit | Run | End, view: WorkloadView, by: str, now_s: float
 ) -> WorkloadEvent:
-    """The event that a step is."""
     bus = view.bus
     assert bus is not None
     head = head_of(bus, by, now_s)

@@ -45,7 +45,6 @@ class Parameters:
         self._last: dict[str, Selector] = {}  # by ConfigMap
 
     async def run(self) -> None:
-        """Until cancelled."""
         known: dict[str, AdmissionCheck] = {}
         due_s = 0.0
         now = asyncio.get_running_loop().time

@@ -64,8 +64,6 @@ class NotOurs(Declined):
 
 
 class HubWriter(Writer[Write]):
-    """Writes for one core."""
-
     def __init__(self, client: Client, hub: Hub) -> None:
         super().__init__(client)
         self._hub = hub

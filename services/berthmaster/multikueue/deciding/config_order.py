@@ -36,7 +36,6 @@ class ConfigOrder:
             self.moved = True
 
     def look(self, hub: Hub, know: BusState, policy: HubPolicy, now_s: float) -> list[Reorder]:
-        """The orders to write now."""
         if not self.moved and now_s < self.due_s:
             return []
         self.moved = False

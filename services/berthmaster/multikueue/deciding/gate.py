@@ -98,8 +98,6 @@ class Shortfall(NamedTuple):
 
 
 class HubGate(Gate):
-    """Of one Workload."""
-
     via = "hub"
     is_tiered = True
 

@@ -56,7 +56,6 @@ class HubCandidate(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For people."""
         if self.last:
             return f"goes last: {self.last}"
         note = f": {self.note}" if self.note else ""

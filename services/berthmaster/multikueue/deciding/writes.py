@@ -40,7 +40,6 @@ def nominate(view: WorkloadView, ref: str, cluster: str) -> Nominate:
 
 
 def clear(view: WorkloadView, ref: str) -> ClearNomination:
-    """Take back the nomination that is there."""
     hub, rules = view.hub, view.rules
     assert hub is not None
     assert rules is not None

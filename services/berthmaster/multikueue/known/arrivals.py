@@ -54,7 +54,6 @@ class Arrivals:
         self._arrived.pop((cluster, name), None)
 
     def drop_node(self, cluster: str, node: str) -> None:
-        """The node is no more."""
         self._uses.pop((cluster, node), None)
 
     @staticmethod

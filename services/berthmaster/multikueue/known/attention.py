@@ -33,8 +33,6 @@ _Copy = tuple[str, str]  # namespace, Workload
 
 
 class Attention:
-    """Of all clusters."""
-
     def __init__(self) -> None:
         self._unseen: dict[str, dict[_Copy, float]] = {}  # copies nobody looked at -> since when
         self._looked_at_s: dict[str, float] = {}  # at any copy there, last

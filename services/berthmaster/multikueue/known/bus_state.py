@@ -218,7 +218,6 @@ class BusState:
                 self.gone_copies.pop(at, None)
 
     def drop_copy(self, cluster: str, namespace: str, workload: str) -> None:
-        """A copy is no more."""
         self._news += 1
         self.copies.pop((cluster, namespace, workload), None)
         self.attention.copy_gone(cluster, namespace, workload)

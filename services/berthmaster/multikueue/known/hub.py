@@ -46,8 +46,6 @@ class Rules(NamedTuple):
 
 
 class Hub:
-    """The mirror of one hub."""
-
     def __init__(self, tenants: Mapping[str, str], former: Iterable[str] = ()) -> None:
         """``former``: ids of hubs that are no more, of whose objects none will come back."""
         self._tenants = tenants
@@ -133,7 +131,6 @@ class Hub:
         return self._all()
 
     def drop(self, thing: Object) -> set[Key]:
-        """An object that is gone."""
         at = key_of(thing.metadata)
         match thing:
             case KueueWorkload():

@@ -13,8 +13,6 @@ MOST_KEPT: Final = 1024  # a byte a node each
 
 
 class LabelledNodes:
-    """Of all clusters."""
-
     def __init__(self) -> None:
         self._layout = -1
         self._known: dict[tuple[range, Labels], NDArray[np.bool_]] = {}

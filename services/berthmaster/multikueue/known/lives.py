@@ -19,8 +19,6 @@ MOST_GONE: Final = 10_000  # deleted Workloads that are kept until the log knows
 
 
 class Lives:
-    """Of the Workloads of one hub."""
-
     def __init__(self) -> None:
         self.written_until_s = float("inf")  # before this life of the process
         self.gone: OrderedDict[Key, KueueWorkload] = OrderedDict()  # as they were last

@@ -24,8 +24,6 @@ def taken_words(cluster: str, blocked_by: str) -> str:
 
 
 class NamesTaken:
-    """Of all open workloads."""
-
     def __init__(self) -> None:
         self._found: dict[Key, dict[str, tuple[float, str]]] = {}  # -> cluster -> when, which words
 

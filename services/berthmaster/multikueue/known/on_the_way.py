@@ -94,7 +94,6 @@ class OnTheWay:
         self._arrivals.report(report, lambda: self._held_for(report))
 
     def node_gone(self, cluster: str, node: str) -> None:
-        """A node is no more."""
         self._arrivals.drop_node(cluster, node)
 
     def to(

@@ -68,8 +68,6 @@ class Ranked(NamedTuple):
 
 
 class ScheduleResult(NamedTuple):
-    """What was found, and how."""
-
     bindings: int  # valid ones
     eligible: tuple[str, ...]  # sets
     available: int  # clusters of those sets
