@@ -35,7 +35,6 @@ class Row(NamedTuple):
     end: str | None = None  # not None: all names that begin with ``name`` and end so
 
     def matches(self, name: str) -> bool:
-        """Whether a resource's name is of this row."""
         if self.end is None:
             return name == self.name
         return name.startswith(self.name) and name.endswith(self.end)

@@ -39,8 +39,6 @@ NO_STREAM: Final = 10059
 
 
 class Shell:
-    """One archivist on one connection."""
-
     def __init__(self, ctx: Context[ArchivistSettings], conn: Connection) -> None:
         settings = ctx.settings
         self._ctx = ctx

@@ -80,7 +80,6 @@ class Copies:
             self._ended_in[name] = workload.cluster
 
     def on_fact(self, cluster: str, at_s: float) -> None:
-        """A cluster was heard of."""
         heard_s = self._heard_at_s.get(cluster, at_s)
         self._heard_at_s[cluster] = at_s
         if at_s - heard_s > SILENT_S:
@@ -89,7 +88,6 @@ class Copies:
                 self._start(cluster, copy, at_s)
 
     def on_copy(self, report: CopyReport, at_s: float) -> None:
-        """A copy as it is now."""
         self.on_fact(report.cluster, at_s)
         copy = (report.namespace, report.workload)
         name = self._names.get(copy)
@@ -108,7 +106,6 @@ class Copies:
             self._stop(report.cluster, copy, at_s)
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """All that were found."""
         for cluster, copies in self._copies_in.items():
             for copy in list(copies):
                 self._stop(cluster, copy, self._heard_at_s[cluster])

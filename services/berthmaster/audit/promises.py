@@ -80,7 +80,6 @@ class Promises:
             del self._held[name]
 
     def on_node(self, report: NodeReport, at_s: float) -> None:
-        """One node report."""
         name = report.cluster, report.node
         memory = tuple((gpu.index, gpu.memory_mib) for gpu in report.gpus)
         prices = _Prices(memory, report.shares, report.fractions)

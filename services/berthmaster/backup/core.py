@@ -24,8 +24,6 @@ _END: Final = bytes(5)
 
 
 class Record(NamedTuple):
-    """One message of a backup."""
-
     subject: str
     sequence: int
     stored_ns: int
@@ -43,7 +41,6 @@ def nanoseconds(stored_at_s: float) -> int:
 
 
 def written(record: Record) -> bytes:
-    """A record's bytes."""
     subject = record.subject.encode()
     time = record.stored_ns << 1 if record.stored_ns >= 0 else (-record.stored_ns << 1) - 1
     head = (len(subject), time, record.sequence, 0, len(record.data))

@@ -37,7 +37,6 @@ class _Info(msgspec.Struct):
 
     @property
     def making(self) -> str:
-        """Which making of the stream it is."""
         return making_of(self.created, self.config.get("metadata"))
 
 

@@ -44,7 +44,6 @@ async def audit(session: Session) -> int:
 
 
 def audit_screen(report: "AuditReport") -> "RenderableType":
-    """What the auditor found."""
     from rich.console import Group
 
     from berthmaster.cli.render.terminal import plain_table, safe

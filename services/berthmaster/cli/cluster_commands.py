@@ -44,8 +44,6 @@ NAMESPACE: Final = "berth-system"
 
 
 class ClusterKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One cluster that has a key."""
-
     cluster: str
     key: str  # the public part
     ends: str  # when its JWT does; "" = never
@@ -281,7 +279,6 @@ def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
 
 
 def added_screen(added: Added) -> "RenderableType":
-    """What was made, and what to do with it."""
     from rich.console import Group
 
     from berthmaster.cli.render.terminal import safe
@@ -297,7 +294,6 @@ def added_screen(added: Added) -> "RenderableType":
 
 
 def removed_screen(removed: Removed) -> "RenderableType":
-    """What that means for what runs."""
     from berthmaster.cli.render.terminal import safe
 
     return safe(
@@ -307,7 +303,6 @@ def removed_screen(removed: Removed) -> "RenderableType":
 
 
 def list_screen(keys: list[ClusterKey]) -> "RenderableType":
-    """The table."""
     from berthmaster.cli.render.terminal import plain_table, safe
 
     if not keys:

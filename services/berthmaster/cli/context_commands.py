@@ -30,8 +30,6 @@ NONE = "-"  # of `berth context use`: no context
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One context as it is shown."""
-
     name: str
     current: bool
     server: str
@@ -62,7 +60,6 @@ def _kept() -> Iterator[Path]:
 
 
 def listed(contexts: Contexts) -> list[Listed]:
-    """All of them by name."""
     return [
         Listed(
             name=name,

@@ -35,8 +35,6 @@ class Context(
 
 
 class Contexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file."""
-
     current: str = ""  # "" = none is used
     contexts: dict[str, Context] = {}
 

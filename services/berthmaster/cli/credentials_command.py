@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster as a line of CSV."""
-
     cluster: str
     state: str
     ready: bool
@@ -40,7 +38,6 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, cluster: str, line: "Line") -> "ClusterAccess":
-        """All that is shown of it."""
         return cls(cluster=cluster, **msgspec.structs.asdict(line))
 
 

@@ -128,8 +128,6 @@ def with_an_odd_one(arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
 
 
 class DemoRun:
-    """The demo once everything is up."""
-
     def __init__(
         self,
         stack: Stack,

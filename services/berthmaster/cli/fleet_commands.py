@@ -111,7 +111,6 @@ async def uncordon(session: Session, cluster: str, node: str | None, reason: str
 
 
 def place_of(cluster: str, node: str | None) -> str:
-    """In words."""
     return f"node {node} of {cluster}" if node else cluster
 
 

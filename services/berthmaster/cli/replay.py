@@ -165,8 +165,6 @@ def trace_path(trace: str) -> Path:
 
 
 class Replay:
-    """One replay on its way."""
-
     def __init__(
         self,
         session: Session,

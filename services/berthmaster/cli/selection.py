@@ -74,7 +74,6 @@ class Followed:
         self._ids = ids
 
     def takes(self, event: "WorkloadEvent") -> bool:
-        """Whether the event is of one of them."""
         from berthmaster.messages.workload import Submitted
 
         if isinstance(event, Submitted) and self._selection.takes(
@@ -98,7 +97,6 @@ def selection_options(what: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def selection_of(set_name: str, label: Sequence[str]) -> Selection:
-    """What the flags say."""
     from berthmaster.cli.requests import WrongInput, parse_pairs
 
     try:

@@ -101,7 +101,6 @@ class Output:
         self.write(dumps(value))
 
     def write(self, body: bytes) -> None:
-        """JSON as it is."""
         sys.stdout.buffer.write(body + b"\n")
         sys.stdout.buffer.flush()
 

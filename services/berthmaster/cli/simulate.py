@@ -33,8 +33,6 @@ DEFAULT_POLICIES: Final = (OURS, "fifo", "sjf", "easy", "bestfit")
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, and what came out."""
-
     fleet: str
     jobs: str
     durations: Knowing

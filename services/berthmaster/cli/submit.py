@@ -170,7 +170,6 @@ _FLAGS = [
 
 
 def request_flags(function: Any) -> Any:
-    """The flags that make up one request."""
     for option in reversed(_FLAGS):
         function = option(function)
     return function

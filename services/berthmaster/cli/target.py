@@ -26,8 +26,6 @@ _FILE: Final = msgspec.json.Decoder(ConnectionFile)
 
 @dataclass(frozen=True, kw_only=True)
 class BusTarget:
-    """Where to connect."""
-
     url: str
     tenant: str
     creds_file: str

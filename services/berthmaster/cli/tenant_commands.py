@@ -34,8 +34,6 @@ TENANT = "tenant"
 
 
 class TenantKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One tenant that has a key."""
-
     tenant: str
     key: str  # the public part
     ends: str  # "" = never
@@ -52,8 +50,6 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken away."""
-
     tenant: str
     server_told: bool
 
@@ -151,7 +147,6 @@ def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
 
 
 def signed_screen(signed: Signed) -> "RenderableType":
-    """What was made, and where."""
     from berthmaster.cli.render.terminal import safe
 
     until = f"until {signed.ends}" if signed.ends else "for ever"
@@ -162,7 +157,6 @@ def signed_screen(signed: Signed) -> "RenderableType":
 
 
 def removed_screen(removed: Removed) -> "RenderableType":
-    """What that means for what runs."""
     from berthmaster.cli.render.terminal import safe
 
     return safe(
@@ -173,7 +167,6 @@ def removed_screen(removed: Removed) -> "RenderableType":
 
 
 def list_screen(keys: list[TenantKey]) -> "RenderableType":
-    """The table."""
     from berthmaster.cli.render.terminal import plain_table, safe
 
     if not keys:

@@ -213,7 +213,6 @@ class _Watching:
                 yield self._follow_control()
 
     def rows(self) -> list[Any]:
-        """Return the rows as they are now."""
         match self.kind:
             case "clusters":
                 return list(self._fleet.rows(self.berth.now()))

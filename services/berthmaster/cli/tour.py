@@ -201,7 +201,6 @@ def _end(session: Session, story: str, sent: list[Sent]) -> int:
 
 
 def screen(report: TourReport) -> "RenderableType":
-    """The jobs, and whether each went where it should."""
     from rich.console import Group
 
     from berthmaster.cli.render.terminal import plain_table, safe

@@ -30,8 +30,6 @@ async def position(berth: "Client") -> int | None:
 
 
 class Waiting:
-    """Workloads that are waited for."""
-
     def __init__(
         self, session: Session, berth: "Client", open_: set[str], goal: Goal = "ended"
     ) -> None:

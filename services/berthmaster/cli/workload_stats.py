@@ -39,16 +39,12 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """One placement, for the live view."""
-
     stored_at_s: float
     waited_s: float  # since submission
     event: Placed
 
 
 class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, as it stands."""
-
     submitted: int
     placed_at_least_once: int
     states: dict[str, int]
@@ -85,7 +81,6 @@ class WorkloadStats:
         self.sequence = 0
 
     def add(self, workload_id: str) -> None:
-        """One more workload that counts."""
         if self._only is not None:
             self._only.add(workload_id)
 
@@ -151,7 +146,6 @@ class WorkloadStats:
         return [each.id for each in self._workloads.values() if each.state in states]
 
     def summary(self) -> WorkloadSummary:
-        """All figures."""
         states = {str(state): self.states[state] for state in SHOWN_STATES if self.states[state]}
         return WorkloadSummary(
             submitted=self.known,

@@ -45,8 +45,6 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class People(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file of people."""
-
     people: Annotated[tuple[Listed, ...], Meta(max_length=100_000)] = ()
 
 
@@ -55,8 +53,6 @@ class PeopleError(ValueError):
 
 
 class Person(NamedTuple):
-    """Somebody who looks."""
-
     name: str  # "" = nobody in particular
     role: Role
     tenants: frozenset[str]
@@ -64,7 +60,6 @@ class Person(NamedTuple):
 
     @property
     def scope(self) -> Scope:
-        """What it may see."""
         return Scope(self.role != "tenant", self.tenants)
 
     def may_change(self, tenant: str) -> bool:

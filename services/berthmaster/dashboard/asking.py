@@ -43,8 +43,6 @@ _REASON: Final = msgspec.json.Decoder(Reason)
 
 
 class Asker:
-    """Questions over one connection."""
-
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()

@@ -40,13 +40,11 @@ class Scope(NamedTuple):
     tenants: frozenset[str] = frozenset()
 
     def sees(self, audience: Audience) -> bool:
-        """Whether a document for this audience may be shown."""
         if self.everything:
             return audience.watchers
         return audience.tenants is None or not self.tenants.isdisjoint(audience.tenants)
 
     def sees_tenant(self, tenant: str) -> bool:
-        """Whether what is a tenant's may be shown."""
         return self.everything or tenant in self.tenants
 
 
@@ -80,7 +78,6 @@ class Board:
         self._stirred = True
 
     def drop(self, key: str) -> None:
-        """Show it no more."""
         known = self._documents.pop(key, None)
         if known is None:
             return
@@ -91,7 +88,6 @@ class Board:
         self._stirred = True
 
     def keys(self, prefix: str) -> Iterator[str]:
-        """Keys that begin so."""
         return (key for key in self._documents if key.startswith(prefix))
 
     def stir(self) -> None:

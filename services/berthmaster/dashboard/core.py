@@ -70,7 +70,6 @@ class Dashboard(Known):
     # What is heard
 
     def on_fact(self, fact: FleetFact, stored_at_s: float) -> None:
-        """A fact of the fleet."""
         self.fleet.take(Stored(fact, stored_at_s))
         match fact:
             case NodeReport():
@@ -110,7 +109,6 @@ class Dashboard(Known):
         self._changed_clusters.add(cluster)
 
     def on_reading(self, reading: NodeTelemetry, now_s: float) -> None:
-        """What the GPUs of a node do."""
         grid = self.grids.get(reading.cluster)
         if grid is None or not grid.take_reading(reading, now_s, self._next):
             self.unknown_readings += 1
@@ -120,7 +118,6 @@ class Dashboard(Known):
     def on_event(
         self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, is_astray: bool
     ) -> None:
-        """An event of the log."""
         self.jobs.take(event, sequence, stored_at_s, is_astray=is_astray)
 
     def on_log_replaced(self) -> None:
@@ -131,7 +128,6 @@ class Dashboard(Known):
             self.board.drop(key)
 
     def on_control(self, subject: str, fact: ControlFact) -> None:
-        """What an operator has set."""
         self._control[subject] = fact
         if isinstance(fact, QueueSetting):
             self.queues[fact.queue] = fact
@@ -145,7 +141,6 @@ class Dashboard(Known):
             self.board.stir()
 
     def on_quality(self, report: QualityReport, now_s: float) -> None:
-        """How a decider does."""
         self.quality[report.cell] = (report, now_s)
 
     # What follows from the time

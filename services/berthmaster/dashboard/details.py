@@ -120,7 +120,6 @@ def gpus_of_job(known: Dashboard, work: Workload) -> list[dict[str, Any]]:
 
 
 def job_document(known: Dashboard, work: Workload) -> dict[str, Any]:
-    """What the page knows of a job by itself."""
     name = key(work.tenant, work.id)
     return {
         "job": row_of(work),

@@ -52,7 +52,6 @@ def fleet_document(rows: Sequence[ClusterRow], grids: Mapping[str, Grid]) -> dic
 
 
 def decider_document(reports: Mapping[str, QualityReport]) -> dict[str, Any]:
-    """How each cell's decider does."""
     return {
         cell: {
             "waiting": report.waiting,

@@ -30,15 +30,11 @@ _HEALTH: Final = {"ok": 0, "degraded": DEGRADED, "lost": LOST}
 
 
 class GpuName(NamedTuple):
-    """One GPU of a cluster."""
-
     node: str
     number: int
 
 
 class Node:
-    """What is known of one node."""
-
     __slots__ = ("closed", "first", "heard_s", "number", "rank", "readings", "report", "silent_s")
 
     def __init__(self, report: NodeReport) -> None:
@@ -70,7 +66,6 @@ class Grid:
 
     @property
     def gpus(self) -> int:
-        """How many there are."""
         return len(self.rows)
 
     def take_report(self, report: NodeReport, version: int) -> None:
@@ -86,7 +81,6 @@ class Grid:
             self._write(node, version)
 
     def forget(self, name: str) -> None:
-        """The node is gone."""
         if self.nodes.pop(name, None) is not None:
             self._dirty = True
 

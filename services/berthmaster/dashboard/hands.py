@@ -41,8 +41,6 @@ PlaceVerb = Literal["cordon", "uncordon", "drain"]
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants done."""
-
     verb: JobVerb | PlaceVerb
     tenant: Text = ""
     id: Text = ""
@@ -70,8 +68,6 @@ ACTS: Final = msgspec.json.Decoder(Act)
 
 
 class Hands:
-    """Carries acts out."""
-
     def __init__(self, settings: CommonSettings, folder: Path | None, log: LogLike) -> None:
         self._settings = settings
         self._folder = folder

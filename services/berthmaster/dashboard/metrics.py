@@ -26,7 +26,6 @@ class DashboardMetrics:
         self._told = dict.fromkeys(self._counters, 0)
 
     def show(self, known: Dashboard, streams: Streams, site: Site) -> None:
-        """The present values."""
         self._viewers.set(streams.viewers)
         self._connections.set(site.connections)
         self._gpus.set(sum(grid.gpus for grid in known.grids.values()))

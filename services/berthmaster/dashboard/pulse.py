@@ -18,7 +18,6 @@ class Pulse:
         self._next_s = 0.0
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time for a point."""
         return now_s >= self._next_s
 
     def add(

@@ -158,7 +158,6 @@ class Routes:
             raise Failed(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "application/json")
 
     def shown(self, request: web.BaseRequest) -> Shown:
-        """What a request shows of who sends it."""
         peer = request.transport.get_extra_info("peername") if request.transport else None
         address = str(peer[0]) if peer else ""
         kind, _, token = request.headers.get("Authorization", "").partition(" ")

@@ -67,8 +67,6 @@ _PONGS: Final = msgspec.json.Decoder(_Pong)
 
 
 class Shell:
-    """One dashboard."""
-
     def __init__(self, ctx: Context[DashboardSettings]) -> None:
         self._settings = ControlReader()
         settings = ctx.settings

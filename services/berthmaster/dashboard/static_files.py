@@ -15,8 +15,6 @@ KINDS: Final = {
 
 
 class StaticFile(NamedTuple):
-    """One file of the page."""
-
     kind: str
     plain: bytes
     packed: bytes  # gzip

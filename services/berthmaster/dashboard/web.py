@@ -77,7 +77,6 @@ class Site:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
         return len(self._web.connections)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -28,7 +28,6 @@ STARTS: Final[Mapping[Together, str]] = {
 
 
 def findings(worker: WorkerFacts) -> Iterator[Finding]:
-    """All of one worker."""
     shared = Counter(node.sharing for node in worker.gpu_nodes if node.sharing)
     for how, nodes in sorted(shared.items()):
         what = f"{nodes} nodes share GPUs by {how}: {LIMITS[how]}"

@@ -59,8 +59,6 @@ class ManagerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerPod:
-    """A pod of Kueue's manager."""
-
     name: str
     ready: bool = False
     words: str = ""  # why it is not, as its node says
@@ -86,8 +84,6 @@ class FailingKind:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterFacts:
-    """What is read of every cluster."""
-
     name: str
     context: str = ""  # for kubectl, and its kubeconfig where that is not the usual one
     kubeconfig: str = ""
@@ -113,8 +109,6 @@ class ClusterFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionCheck:
-    """One on the hub."""
-
     name: str
     controller: str
     config: str = ""  # of MultiKueue's: its MultiKueueConfig
@@ -123,8 +117,6 @@ class AdmissionCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterQueue:
-    """One of hub or worker."""
-
     name: str
     checks: tuple[str, ...] = ()
     state: State = State()
@@ -135,8 +127,6 @@ class ClusterQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalQueue:
-    """One of hub or worker."""
-
     namespace: str
     name: str
     cluster_queue: str
@@ -146,8 +136,6 @@ class LocalQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiKueueCluster:
-    """One on the hub."""
-
     name: str
     fleet_name: str  # what its agent calls it; the same unless an annotation says otherwise
     state: State = State()
@@ -191,8 +179,6 @@ class Poisoned:
 
 @dataclass(frozen=True, kw_only=True)
 class HubFacts(ClusterFacts):
-    """What is read of the hub."""
-
     manager: ManagerConfig | None = None  # None = not readable
     clearing: tuple[FoundPolicy, ...] = ()  # those that clear nominations
     poisoned: tuple[Poisoned, ...] = ()
@@ -252,8 +238,6 @@ class HeldObject(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerFacts(ClusterFacts):
-    """What is read of a worker."""
-
     namespaces: frozenset[str] = frozenset()
     cluster_queues: tuple[ClusterQueue, ...] = ()
     local_queues: tuple[LocalQueue, ...] = ()
@@ -297,8 +281,6 @@ class Without:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """All of it."""
-
     mode: Mode
     namespace: str  # where our pods are, or shall be
     hub: HubFacts | None = None

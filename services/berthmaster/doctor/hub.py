@@ -60,7 +60,6 @@ _HINTS: Final = {
 
 
 def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
-    """All of one hub."""
     if hub.unreachable:
         yield Finding(
             level="blocks",

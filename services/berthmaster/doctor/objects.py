@@ -240,7 +240,6 @@ def gpu_quota(groups: Iterable[ResourceGroup]) -> dict[str, int] | None:
 
 
 def cluster_queue(one: ClusterQueue) -> facts.ClusterQueue:
-    """As a fact."""
     return facts.ClusterQueue(
         name=one.metadata.name,
         checks=one.check_names,
@@ -252,7 +251,6 @@ def cluster_queue(one: ClusterQueue) -> facts.ClusterQueue:
 
 
 def local_queue(one: LocalQueue) -> facts.LocalQueue:
-    """As a fact."""
     return facts.LocalQueue(
         namespace=one.metadata.namespace,
         name=one.metadata.name,
@@ -459,7 +457,6 @@ def nominators(workloads: Iterable[ManagedWorkload]) -> dict[str, tuple[str, ...
 
 
 def poisoned(workloads: Iterable[Workload]) -> tuple[facts.Poisoned, ...]:
-    """As facts."""
     return tuple(
         facts.Poisoned(namespace=one.metadata.namespace, name=one.metadata.name, owner=one.owner)
         for one in workloads

@@ -50,7 +50,6 @@ MODEL_SOURCES: Final = (
 
 
 def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
-    """All of one worker."""
     if worker.unreachable:
         yield Finding(
             level="blocks",

@@ -75,7 +75,6 @@ def unreadable(workload_id: str, why: str) -> Refusal:
 
 
 def submitted(tenant: str, workload_id: str, sequence: int) -> SubmitReply:
-    """It is in the log."""
     return SubmitReply(tenant=tenant, id=workload_id, sequence=sequence)
 
 

@@ -496,7 +496,6 @@ def page(shared: SharedState, asked: Requested, tenant: str | None) -> Conversat
 
 
 def hello(asked: Requested, now_s: float) -> ApiReply:
-    """The verb hello."""
     request = validation.hello_request(asked.data)
     return request if isinstance(request, Refusal) else HelloReply(now_s=now_s)
 

@@ -78,7 +78,6 @@ class Order(NamedTuple):
 
 
 def order_of(tenant: str, body: JobVerbRequest) -> Order:
-    """As a tenant asks."""
     fields: dict[str, Any] = {"reason": getattr(body, "reason", "")}
     match body:
         case HoldRequest():
@@ -97,7 +96,6 @@ def order_of(tenant: str, body: JobVerbRequest) -> Order:
 
 
 def operators_order(verb: Verb, body: JobOrderRequest) -> Order:
-    """As an operator asks."""
     who = f"operator {body.who}" if body.who else "an operator"
     return Order(
         body.tenant,

@@ -16,8 +16,6 @@ IDLE_S: Final = 30.0
 
 
 class LogKey(NamedTuple):
-    """One pod's log."""
-
     tenant: str
     id: str
     attempt: int

@@ -66,8 +66,6 @@ class _Starts(NamedTuple):
 
 
 class LogReader:
-    """One gateway's."""
-
     def __init__(
         self,
         conn: Connection,

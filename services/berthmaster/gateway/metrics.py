@@ -35,7 +35,6 @@ class GatewayMetrics:
         self._verdicts: dict[Verdict, int] = {}
 
     def answered(self, verb: str, reply: ApiReply, took_s: float) -> None:
-        """One request was answered."""
         outcome = reply.code if isinstance(reply, Refusal) else "ok"
         seconds = self._seconds_of.get(verb)
         if seconds is None:

@@ -221,8 +221,6 @@ class _Shelf:
 
 
 class _Tenant:
-    """The workloads of one tenant."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.open: dict[str, Workload] = {}
@@ -409,7 +407,6 @@ class WorkloadIndex:
         return record.state if record is not None else None
 
     def has_ended(self, tenant: str, workload_id: str) -> bool:
-        """Whether it has ended and is remembered."""
         known = self._tenants.get(tenant)
         return known is not None and workload_id in known.ended
 

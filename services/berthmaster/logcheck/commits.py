@@ -35,7 +35,6 @@ class Torn(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Which commit it is."""
         size = batch_size(self.orders)
         return (
             f"decision {self.orders.number} of cell {self.orders.cell}, message {self.sequence}, "

@@ -244,14 +244,12 @@ class Numbers:
         self._bits = bytearray(raw)
 
     def add(self, number: int) -> None:
-        """Put it in."""
         at, bit = divmod(number, 8)
         if at >= len(self._bits):
             self._bits.extend(bytes(max(at + 1 - len(self._bits), 4096)))
         self._bits[at] |= 1 << bit
 
     def has(self, number: int) -> bool:
-        """Whether it is in."""
         at, bit = divmod(number, 8)
         return at < len(self._bits) and bool(self._bits[at] >> bit & 1)
 
@@ -297,12 +295,10 @@ class Archived:
         self.links = list(links)  # to decisions that are not in the archive
 
     def story(self, sequences: Iterable[int]) -> None:
-        """An archived story."""
         for sequence in sequences:
             self.numbers.add(sequence)
 
     def decision(self, link: Link) -> None:
-        """An archived decision."""
         self.decisions.setdefault(link.cell, Numbers()).add(link.number)
         self.links.append(link)
 

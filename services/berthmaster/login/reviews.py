@@ -55,7 +55,6 @@ class Reviewer:
         return cls(issuer, client)
 
     async def close(self) -> None:
-        """Close its connections."""
         await self._client.close()
 
     async def identity(self, token: str) -> Identity:

@@ -60,8 +60,6 @@ class Busy(LoginError):
 
 
 class Shell:
-    """One replica, connected."""
-
     def __init__(
         self,
         ctx: Context[LoginSettings],
@@ -81,7 +79,6 @@ class Shell:
         self._logins = ctx.metrics.counter("logins", "Requests, by what came of them", ("outcome",))
 
     async def answer(self, subject: str, data: bytes) -> bytes:
-        """Let in or refuse."""
         try:
             reply = await self._login(data)
         except Refused as error:

@@ -361,7 +361,6 @@ class _Reading:
             self._task.result()
 
     async def pause(self) -> None:
-        """Read no more for now."""
         task, self._task = self._task, None
         if task is None or self._follower is None:
             return

@@ -44,7 +44,6 @@ class Catalogue:
         self._only: dict[str, str] = {}  # cluster -> its one model
 
     def take(self, fact: FleetFact) -> None:
-        """A fact of the fleet."""
         match fact:
             case NodeReport():
                 found = NodeGpus(

@@ -94,7 +94,6 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held_gpu_us(self) -> int:
-        """The GPUs held."""
         return self.held_milli * (self.to_ms - self.from_ms)
 
 

@@ -22,8 +22,6 @@ class PricesError(ValueError):
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file."""
-
     currency: Annotated[str, Meta(min_length=1, max_length=16)]
     gpu_hour: Annotated[dict[Annotated[str, Meta(max_length=316)], Price], Meta(max_length=4096)]
     other: Price | None = None  # of models that are not named; None = they have no price

@@ -140,7 +140,6 @@ class About(NamedTuple):
 
 
 def report_of(ask: Asked, found: Found, jobs: list[JobRow] | None, about: About) -> UsageReport:
-    """The reply."""
     request, query = ask.request, ask.query
     shown = (jobs or [])[: request.limit]
     more = jobs is not None and len(jobs) > request.limit

@@ -50,8 +50,6 @@ FACT_SUBJECTS: Final = (subjects.fleet_facts("profile"), subjects.node_facts())
 
 
 class Shell:
-    """One replica, connected."""
-
     def __init__(
         self,
         ctx: Context[UsageSettings],

@@ -85,7 +85,6 @@ class Collector:
         self._wait("start", at_s, cell, tenant, start_s)
 
     def ended(self, at_s: float, cell: str, tenant: str) -> None:
-        """A job ended."""
         self._count("endings_per_s", at_s, cell, tenant)
 
     def _count(self, name: TrendName, at_s: float, cell: str, tenant: str) -> None:

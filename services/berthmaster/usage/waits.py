@@ -50,7 +50,6 @@ def sum_of(cells: Iterable[bytes | memoryview]) -> Buckets:
 
 
 def add(into: Buckets, more: Mapping[int, int]) -> None:
-    """Add up."""
     for bucket, jobs in more.items():
         into[bucket] = into.get(bucket, 0) + jobs
 

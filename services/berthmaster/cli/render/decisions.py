@@ -60,7 +60,6 @@ def first_difference(first: Difference) -> list[RenderableType]:
 
 
 def alternative(otherwise: Alternative, not_repeatable: int) -> RenderableType:
-    """Under other settings."""
     compared = otherwise.compared
     lines: list[RenderableType] = [
         safe(
@@ -83,7 +82,6 @@ def alternative(otherwise: Alternative, not_repeatable: int) -> RenderableType:
 
 
 def figures(was: Figures, would: Figures) -> RenderableType:
-    """Sums beside each other."""
     table = plain_table("", "WAS", "WOULD BE", right=("WAS", "WOULD BE"))
     table.add_row("jobs placed", f"{was.placements:,}", f"{would.placements:,}")
     table.add_row("mean wait", duration(was.mean_wait_s), duration(would.mean_wait_s))
@@ -95,7 +93,6 @@ def figures(was: Figures, would: Figures) -> RenderableType:
 
 
 def differences(first: Sequence[Would]) -> RenderableType:
-    """One job a line."""
     table = plain_table("DECISION", "WORKLOAD", "WAS", "WOULD BE", "HOW", right=("DECISION",))
     for each in first:
         table.add_row(

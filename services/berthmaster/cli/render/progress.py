@@ -36,8 +36,6 @@ class PlacementLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the demo has to say at its end."""
-
     summary: WorkloadSummary
     took_s: float
     started_in_s: float  # until every process was ready
@@ -50,8 +48,6 @@ class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a replay."""
-
     account: Account
     balanced: bool
     load: LoadResult
@@ -129,7 +125,6 @@ def _latency(latency: Latency) -> str:
 
 
 def demo(report: DemoReport) -> RenderableType:
-    """The summary at the end of the demo."""
     summary = report.summary
     facts = plain_table("", "")
     facts.show_header = False
@@ -229,7 +224,6 @@ def balance(balance_: Account, problems: Mapping[str, int]) -> RenderableType:
 
 
 def replay(report: ReplayReport) -> RenderableType:
-    """The end of a replay."""
     head = safe(
         f"{report.load.accepted:,} submitted at {report.submits_per_s:,.0f}/s, "
         f"{amounts.duration(report.took_s)} in all, {amounts.many(report.evictions, 'eviction')}"

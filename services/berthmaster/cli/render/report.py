@@ -16,7 +16,6 @@ _ASCII_LEVELS: Final = " .:-=+*#@"
 
 
 def report(reply: UsageReport) -> RenderableType:
-    """What was asked for."""
     head = safe(
         f"{moment(reply.since_s)} to {moment(reply.until_s)}, of jobs that have ended",
         style="bold",

@@ -30,7 +30,6 @@ def stack(view: StackView, *, hint: str) -> RenderableType:
 
 
 def change(process: ProcessView) -> Text:
-    """One process changed its condition."""
     line = safe(f"{process.name} (pid {process.pid}) is ")
     line.append(process.condition, style=CONDITION_STYLES.get(process.condition, ""))
     if process.note:

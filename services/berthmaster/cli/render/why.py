@@ -94,7 +94,6 @@ def _gpus(milli: int) -> str:
 
 
 def dry_run(reply: DryRunReply) -> RenderableType:
-    """Where a request would go."""
     if reply.summary.startswith("would "):
         head = safe(f"It {reply.summary}.", style="bold")
     else:

@@ -192,7 +192,6 @@ def job(reply: GetReply, now_s: float) -> RenderableType:
 
 
 def request_line(request: JobRequest) -> str:
-    """What a request asks for, in one line."""
     text = "; ".join(pod_set_line(pods) for pods in request.pod_sets)
     if request.clusters:
         text += f"; on {' or '.join(request.clusters)}"

@@ -27,8 +27,7 @@ class Database(Protocol):
     def change(self, sql: str, values: Sequence[object] = ()) -> int:
         """How many rows were changed."""
 
-    def change_each(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
-        """The same change for each row."""
+    def change_each(self, sql: str, rows: Iterable[Sequence[object]]) -> None: ...
 
     def begin(self) -> None:
         """A transaction; nobody else writes until it ends."""
@@ -45,13 +44,10 @@ class Database(Protocol):
     def close(self) -> None:
         """Raises nothing."""
 
-    def bytes(self) -> int:
-        """How large the store is."""
+    def bytes(self) -> int: ...
 
 
 class Words(Protocol):
-    """Where the two differ."""
-
     number: str  # the type of a primary key that the database counts itself
     blob: str
     double: str

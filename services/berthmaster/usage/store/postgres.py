@@ -19,8 +19,6 @@ WRITERS: Final = 0x62657274  # one number for all replicas: who writes holds it 
 
 
 class PostgresWords:
-    """As PostgreSQL says it."""
-
     number = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
     blob = "BYTEA"
     double = "DOUBLE PRECISION"
@@ -58,7 +56,6 @@ class Postgres:
         return StoreError(f"{self._name}: {words or type(error).__name__}")
 
     def fetch(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """As Database has it."""
         try:
             with self._conn.cursor() as cursor:
                 cursor.execute(_spelled(sql), values)
@@ -67,7 +64,6 @@ class Postgres:
             raise self._failed(error) from error
 
     def change(self, sql: str, values: Sequence[object] = ()) -> int:
-        """As Database has it."""
         try:
             with self._conn.cursor() as cursor:
                 cursor.execute(_spelled(sql), values)
@@ -76,7 +72,6 @@ class Postgres:
             raise self._failed(error) from error
 
     def change_each(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
-        """As Database has it."""
         try:
             with self._conn.cursor() as cursor:
                 cursor.executemany(_spelled(sql), rows)
@@ -84,37 +79,31 @@ class Postgres:
             raise self._failed(error) from error
 
     def begin(self) -> None:
-        """As Database has it."""
         self.change("BEGIN")
         self.fetch("SELECT pg_advisory_xact_lock(?)", (WRITERS,))
 
     def commit(self) -> None:
-        """As Database has it."""
         self.change("COMMIT")
 
     def rollback(self) -> None:
-        """As Database has it."""
         try:
             self._conn.execute("ROLLBACK")
         except psycopg.Error:
             pass  # the connection is gone, and the server does it
 
     def interrupt(self) -> None:
-        """As Database has it."""
         try:
             self._conn.cancel_safe(timeout=1.0)
         except (psycopg.Error, OSError):
             pass  # the server ends it at its own limit
 
     def close(self) -> None:
-        """As Database has it."""
         try:
             self._conn.close()
         except psycopg.Error:
             pass  # the process lets go of it
 
     def bytes(self) -> int:
-        """As Database has it."""
         return int(self.fetch("SELECT pg_database_size(current_database())")[0][0])
 
 

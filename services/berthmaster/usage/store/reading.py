@@ -87,8 +87,6 @@ class Sums(msgspec.Struct):
 
 
 class Found(NamedTuple):
-    """What a report found."""
-
     rows: list[tuple[Key, Sums]]  # those to be shown, in order
     total: Sums
     groups: int
@@ -398,8 +396,6 @@ def kept_since_ms(database: Database) -> int:
 
 
 class TrendRow(NamedTuple):
-    """One point."""
-
     at_s: int
     name: str
     cell: str

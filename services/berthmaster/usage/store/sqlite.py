@@ -17,8 +17,6 @@ CACHE_KIB: Final = 64 * 1024
 
 
 class SqliteWords:
-    """As SQLite says it."""
-
     number = "INTEGER PRIMARY KEY"
     blob = "BLOB"
     double = "REAL"
@@ -49,36 +47,30 @@ class Sqlite:
             raise StoreError(f"{self.path}: {error}") from error
 
     def fetch(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """As Database has it."""
         try:
             return self._conn.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: {error}") from error
 
     def change(self, sql: str, values: Sequence[object] = ()) -> int:
-        """As Database has it."""
         try:
             return self._conn.execute(sql, values).rowcount
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: {error}") from error
 
     def change_each(self, sql: str, rows: Iterable[Sequence[object]]) -> None:
-        """As Database has it."""
         try:
             self._conn.executemany(sql, rows)
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: {error}") from error
 
     def begin(self) -> None:
-        """As Database has it."""
         self.change("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """As Database has it."""
         self.change("COMMIT")
 
     def rollback(self) -> None:
-        """As Database has it."""
         try:
             if self._conn.in_transaction:
                 self._conn.execute("ROLLBACK")
@@ -86,20 +78,17 @@ class Sqlite:
             pass  # closing it does the same
 
     def interrupt(self) -> None:
-        """As Database has it."""
         try:
             self._conn.interrupt()
         except sqlite3.Error:
             pass  # it is closed, and nothing runs
 
     def close(self) -> None:
-        """As Database has it."""
         try:
             self._conn.close()
         except sqlite3.Error:
             pass  # the process lets go of it
 
     def bytes(self) -> int:
-        """As Database has it."""
         pages = self.fetch("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
         return int(pages[0][0])
