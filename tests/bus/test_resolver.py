@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from berthmaster.archivist.service import main as archivist_main
@@ -24,7 +23,6 @@ from berthmaster.lifecycle.instructions import Stored
 from berthmaster.logcheck import guard
 from berthmaster.logcheck.marks import flaws_of
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
-from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import API_REPLIES, DECISIONS, encode
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Submitted
 from berthmaster.resolver.replay import read_inputs, replay
@@ -36,7 +34,7 @@ from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 from tests.bus.shells import running
 from tests.bus.tools import accept_log
-from tests.support.builders import alive, job, node, pod_set, profile
+from tests.support.builders import alive, job, node, profile
 from tests.support.patience import ANSWER_S, hang_s, patient
 
 LIMIT_S = 10.0
@@ -213,88 +211,6 @@ def test_it_places_what_is_submitted_and_says_why(tmp_path: Path) -> None:
                 )
 
     asyncio.run(story())
-
-
-def test_jobs_go_by_when_they_are_due_where_that_is_set(tmp_path: Path) -> None:
-    def lasting(name: str, seconds: float) -> JobRequest:
-        return msgspec.structs.replace(job(name, gpus=2), expected_duration_s=seconds)
-
-    async def story() -> None:
-        with Server(tmp_path) as server:
-            async with (
-                fleet(server.url) as world,
-                resolver(server.url, order="due", stale_after_s=600.0, claim_timeout_s=600.0),
-            ):
-                await world.report(gpus=3)
-                await world.submit(lasting("first", 60.0))
-                first = await world.placed("first")
-                assert first is not None
-                for request in (lasting("long", 1e6), lasting("short", 10.0)):
-                    await world.submit(request)
-                    assert isinstance(await world.why(request.id), WhyReply)
-                await world.cancel(first)
-                assert await world.placed("short") is not None
-                assert await world.placed("long", within_s=0.2) is None
-                report = replay(await read_inputs(world.conn), "all")
-                assert (report.decisions, report.equal) == (2, 2), report.first_difference
-
-    asyncio.run(asyncio.wait_for(story(), hang_s()))
-
-
-def test_a_queues_profile_set_by_message_counts_from_the_next_decision_on(tmp_path: Path) -> None:
-    async def story() -> None:
-        with Server(tmp_path) as server:
-            async with (
-                fleet(server.url) as world,
-                resolver(server.url, stale_after_s=600.0, claim_timeout_s=600.0),
-            ):
-                for cluster in ("c1", "c2"):
-                    await world.report(gpus=8, cluster=cluster)
-                while True:  # until both are heard of
-                    tried = await world.ask("dry_run", encode(job("first")))
-                    assert isinstance(tried, DryRunReply)
-                    if tried.choice is not None and len(tried.choice.ranking) == 2:
-                        break
-                balanced = [await world.goes(job(f"a{n}", queue="q")) for n in range(2)]
-                assert sorted(balanced) == ["c1", "c2"]
-                packing = QueueSetting(queue="q", profile="pack", weights={"fit": 0.5})
-                await world.conn.request(
-                    subjects.queue_setting("q"), encode(packing), timeout_s=ANSWER_S
-                )
-                while True:  # until it is heard: before that nobody but the log knows of q
-                    tried = await world.ask("dry_run", encode(job("tried", queue="q")))
-                    if isinstance(tried, DryRunReply):
-                        break
-                    assert isinstance(tried, Refusal)
-                    assert tried.field == "queue"
-                    await asyncio.sleep(0.01)
-                assert tried.choice is not None
-                assert (tried.choice.profile, tried.choice.weights["fit"]) == ("pack", 0.5)
-                went = [await world.goes(job(f"b{n}", queue="q")) for n in range(3)]
-                assert len(set(went)) == 1  # whichever was heard of last
-                odd = msgspec.structs.replace(job("odd"), profile="fastest")
-                refused = await world.ask("dry_run", encode(odd))
-                assert isinstance(refused, Refusal)
-                assert (refused.field, refused.value) == ("profile", '"fastest"')
-                # A trial refuses whatever submit would.
-                for wrong, field in (
-                    (job("odd", queue="none"), "queue"),
-                    (job("odd", pod_sets=(pod_set(), pod_set())), "pod_sets[1].name"),
-                    (job("odd", gpus=2, gpu_milli=500), "pod_sets[0].gpu_milli"),
-                ):
-                    refused = await world.ask("dry_run", encode(wrong))
-                    assert isinstance(refused, Refusal)
-                    assert refused.field == field
-                own = msgspec.structs.replace(job("own", queue="q"), profile="spread")
-                assert await world.goes(own) not in went
-                there = await world.ask("why", b'{"id": "own"}')
-                assert isinstance(there, WhyReply)
-                assert there.choice is not None
-                assert (there.choice.profile, there.choice.weights) == ("spread", {})
-                report = replay(await read_inputs(world.conn), "all")
-                assert (report.decisions, report.equal) == (6, 6), report.first_difference
-
-    asyncio.run(asyncio.wait_for(story(), hang_s()))
 
 
 def test_decisions_that_have_moved_to_the_archive_are_repeated_as_well(tmp_path: Path) -> None:
