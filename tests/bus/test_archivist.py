@@ -23,13 +23,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.log import EventLog, Message, decode_story, next_message
-from berthmaster.bus.streams import (
-    ARCHIVE,
-    WORKLOADS,
-    ensure_streams,
-    stream_configs,
-    stream_info,
-)
+from berthmaster.bus.streams import ARCHIVE, WORKLOADS, ensure_streams, stream_configs, stream_info
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
 from berthmaster.messages.families import ARCHIVED_STORIES
@@ -197,9 +191,7 @@ async def test_to_remove_a_decision_twice_is_no_failure(server: Server) -> None:
 
 
 @in_loop
-async def test_many_writes_to_the_archive_are_one_batch(
-    server: Server,
-) -> None:
+async def test_many_writes_to_the_archive_are_one_batch(server: Server) -> None:
     async with client(server.url) as conn:
         writer = ArchiveWriter(conn)
         written = await asyncio.gather(*(writer.write("berth.archive.x", b"a") for _ in range(60)))

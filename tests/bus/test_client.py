@@ -33,13 +33,7 @@ from berthmaster.client import (
     following,
 )
 from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.messages.api import (
-    GetReply,
-    RecordedEvent,
-    Refusal,
-    SubmitReply,
-    WorkloadView,
-)
+from berthmaster.messages.api import GetReply, RecordedEvent, Refusal, SubmitReply, WorkloadView
 from berthmaster.messages.families import JOB_REQUESTS, encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
 from berthmaster.messages.workload import (
@@ -78,13 +72,7 @@ async def answering(
 
 def submitted(id: str, after: int = 0) -> Submitted:
     return Submitted(
-        tenant="lab",
-        id=id,
-        after=after,
-        at_s=0,
-        by="test",
-        request=JobRequest(id=id),
-        digest="d",
+        tenant="lab", id=id, after=after, at_s=0, by="test", request=JobRequest(id=id), digest="d"
     )
 
 
@@ -207,10 +195,7 @@ async def test_nobody_there_is_told_within_the_time_limit(server: Server) -> Non
 async def test_facts_are_listed_once_or_followed(server: Server) -> None:
     def alive(cluster: str, counter: int) -> ClusterAlive:
         return ClusterAlive(
-            cluster=cluster,
-            stamp=Stamp(epoch=1, counter=counter),
-            observed_at_s=0,
-            interval_s=1,
+            cluster=cluster, stamp=Stamp(epoch=1, counter=counter), observed_at_s=0, interval_s=1
         )
 
     async with connected(server.url, replicas=1) as conn, Client.connect(server.url) as berth:
@@ -352,9 +337,7 @@ async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
 
 
 @story
-async def test_what_a_lost_connection_kept_from_a_tenant_is_asked_for_again(
-    tmp_path: Path,
-) -> None:
+async def test_what_a_lost_connection_kept_from_a_tenant_is_asked_for_again(tmp_path: Path) -> None:
     """Also of a workload of which it had heard nothing; then the same for a program that blocks."""
     keys = tmp_path / "keys"
     users = ["gateway", "setup", "tenant.lab"]

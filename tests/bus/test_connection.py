@@ -286,9 +286,7 @@ async def test_a_server_that_hangs_is_left_and_found_again(
 
 
 @story
-async def test_of_several_servers_one_that_hangs_is_left_within_two_seconds(
-    server: Server,
-) -> None:
+async def test_of_several_servers_one_that_hangs_is_left_within_two_seconds(server: Server) -> None:
     log = Lines()
     async with (
         proxied(server.url) as one,

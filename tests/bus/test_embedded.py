@@ -80,9 +80,7 @@ def test_the_configuration_says_what_we_promise() -> None:
     )
 
 
-def test_streams_survive_kill_9_and_the_server_comes_back_where_it_was(
-    tmp_path: Path,
-) -> None:
+def test_streams_survive_kill_9_and_the_server_comes_back_where_it_was(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         url, pid = server.url, server.pid
         asyncio.run(make_streams(url))

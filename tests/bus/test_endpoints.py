@@ -247,9 +247,7 @@ async def test_several_replicas_share_the_requests(server: Server) -> None:
 
 
 @story
-async def test_beyond_the_bound_the_answer_is_overloaded_and_comes_at_once(
-    server: Server,
-) -> None:
+async def test_beyond_the_bound_the_answer_is_overloaded_and_comes_at_once(server: Server) -> None:
     async with connected(server.url) as conn, connected(server.url, "asker") as asker:
         go_on = asyncio.Event()
         waiting = 0
@@ -308,9 +306,7 @@ async def test_a_handler_that_raises_answers_too_late_or_too_much_is_answered_fo
 
 
 @story
-async def test_message_without_a_reply_subject_is_ignored(
-    server: Server,
-) -> None:
+async def test_message_without_a_reply_subject_is_ignored(server: Server) -> None:
     took: list[bytes] = []
 
     async def answer(_: str, data: bytes) -> bytes:

@@ -44,9 +44,7 @@ from tests.support.patience import hang_s, until
 
 BERLIN = "berlin west.1"  # a name that is no token of a subject
 SPEC = ClusterSpec(
-    BERLIN,
-    "eu-central",
-    tuple(NodeSpec(f"n{i}", 64_000, 262_144, 8, "T4") for i in range(4)),
+    BERLIN, "eu-central", tuple(NodeSpec(f"n{i}", 64_000, 262_144, 8, "T4") for i in range(4))
 )
 GPU_0 = PodBinding(pod="main-0", node="n0", gpus=(0,))
 

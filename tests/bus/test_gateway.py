@@ -19,13 +19,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.log import EventLog, decode_story, last_message
-from berthmaster.bus.streams import (
-    CONTROL,
-    WORKLOADS,
-    StreamInfo,
-    stream_configs,
-    stream_info,
-)
+from berthmaster.bus.streams import CONTROL, WORKLOADS, StreamInfo, stream_configs, stream_info
 from berthmaster.bus.turns import NUMBER_AGAIN_S, RATE_AGAIN_S
 from berthmaster.gateway import service
 from berthmaster.lifecycle.digest import request_digest
@@ -136,9 +130,7 @@ async def ask_patiently(conn: Connection, verb: str, body: object) -> object:
 
 
 @in_loop
-async def test_an_id_answers_for_its_content_even_after_its_story_is_purged(
-    server: Server,
-) -> None:
+async def test_an_id_answers_for_its_content_even_after_its_story_is_purged(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url):
         first = await ask(conn, "submit", job("train"))
         assert first == SubmitReply(tenant="ann", id="train", sequence=1)
@@ -185,9 +177,7 @@ async def race(conn: Connection, rounds: int) -> None:
 
 
 @in_loop
-async def test_of_many_submits_with_one_id_through_two_gateways_one_wins(
-    server: Server,
-) -> None:
+async def test_of_many_submits_with_one_id_through_two_gateways_one_wins(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url), gateway(server.url):
         await race(conn, 20)
 

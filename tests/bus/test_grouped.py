@@ -51,9 +51,7 @@ async def held(conn: Connection) -> dict[str, int]:
 
 
 @story
-async def test_few_go_alone_and_many_go_together_each_with_its_own_sequence(
-    server: Server,
-) -> None:
+async def test_few_go_alone_and_many_go_together_each_with_its_own_sequence(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         log = Counting(conn)
         group = GroupedAppends(log)

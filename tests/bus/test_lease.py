@@ -126,9 +126,7 @@ async def line(process: asyncio.subprocess.Process) -> str:
 
 
 @story
-async def test_it_is_taken_over_after_the_holder_was_killed(
-    server: Server,
-) -> None:
+async def test_it_is_taken_over_after_the_holder_was_killed(server: Server) -> None:
     async with connected(server.url, "a", replicas=1) as conn:
         doomed = await other_process(server.url)
         epoch = int(await line(doomed))
@@ -164,9 +162,7 @@ async def test_a_paused_holder_knows_that_it_lost_when_it_wakes(server: Server) 
 
 
 @story
-async def test_held_is_false_the_moment_it_runs_out_though_the_bus_is_away(
-    server: Server,
-) -> None:
+async def test_held_is_false_the_moment_it_runs_out_though_the_bus_is_away(server: Server) -> None:
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         one = Candidate(conn, "one")
         async with running(one):

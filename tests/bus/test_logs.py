@@ -124,9 +124,7 @@ async def read(berth: Client, most: int) -> list[bytes]:
 
 
 @in_loop
-async def test_a_hundred_follow_by_one_reading_and_each_gets_every_line(
-    server: Server,
-) -> None:
+async def test_a_hundred_follow_by_one_reading_and_each_gets_every_line(server: Server) -> None:
     async with bench(server.url) as there, there.client() as berth:
         there.pod.write(b"begins", b"\xff\xfe not UTF-8", b"x" * 100_000)
         followers = [asyncio.create_task(read(berth, 23)) for _ in range(100)]
@@ -164,9 +162,7 @@ async def test_who_reads_slowly_is_told_and_costs_the_others_nothing(server: Ser
 
 
 @in_loop
-async def test_a_job_that_writes_much_is_read_at_the_rate_that_is_set(
-    server: Server,
-) -> None:
+async def test_a_job_that_writes_much_is_read_at_the_rate_that_is_set(server: Server) -> None:
     rate = 200_000.0
     async with bench(server.url, bytes_per_s=rate) as there, there.client() as berth:
         for _ in range(10_000):  # 10 MB within the second
@@ -180,9 +176,7 @@ async def test_a_job_that_writes_much_is_read_at_the_rate_that_is_set(
 
 
 @in_loop
-async def test_a_log_is_its_tenants_and_only_the_jobs_cluster_is_believed(
-    server: Server,
-) -> None:
+async def test_a_log_is_its_tenants_and_only_the_jobs_cluster_is_believed(server: Server) -> None:
     async with bench(server.url) as there, there.client() as berth, there.client("evil") as evil:
         there.pod.write(b"secret")
         heard: list[LogAsk] = []

@@ -16,12 +16,7 @@ from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotPermitted
 from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import (
-    EXECUTOR_KINDS,
-    STREAMS,
-    grants,
-    inbox_prefix,
-)
+from berthmaster.bus.permissions import EXECUTOR_KINDS, STREAMS, grants, inbox_prefix
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.bus.subjects import jetstream, without_lanes
 from berthmaster.messages.families import AGENT_REQUESTS
@@ -823,9 +818,7 @@ async def last_sequence(conn: Connection) -> int:
 
 
 @in_a_loop
-async def test_the_filter_in_the_body_cannot_be_wider_than_the_one_in_the_subject(
-    bus: Bus,
-) -> None:
+async def test_the_filter_in_the_body_cannot_be_wider_than_the_one_in_the_subject(bus: Bus) -> None:
     """Permissions see only the subject: the server itself holds the two together."""
     async with bus.as_user("scorer") as conn:
         with pytest.raises(ApiError):

@@ -12,14 +12,7 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.reporting import FactReporter, StreamFacts, Told
 from berthmaster.bus.subjects import ALL_FLEET
-from berthmaster.messages.fleet import (
-    Amounts,
-    ClusterAlive,
-    FleetFact,
-    NodeGone,
-    NodeReport,
-    Stamp,
-)
+from berthmaster.messages.fleet import Amounts, ClusterAlive, FleetFact, NodeGone, NodeReport, Stamp
 from tests.bus.tools import connected, story, task
 from tests.support.patience import until
 

@@ -32,9 +32,7 @@ async def write(conn: Connection, name: str, *kinds: str) -> None:
 
 
 @in_loop
-async def test_many_stories_come_by_one_request_and_are_what_each_is_alone(
-    server: Server,
-) -> None:
+async def test_many_stories_come_by_one_request_and_are_what_each_is_alone(server: Server) -> None:
     async with client(server.url) as conn:
         log = EventLog(conn)
         names = [f"job.{number}" for number in range(40)]

@@ -293,10 +293,7 @@ async def test_no_service_fills_the_dead_letters_of_all(server: Server) -> None:
         for _ in range(1100):
             await conn.publish("berth.dead.gateway", b"{}")
         await conn.store("berth.dead.gateway", b"{}")
-        assert await subjects_of(conn, DEAD) == {
-            "berth.dead.gateway": 1000,
-            "berth.dead.scorer": 1,
-        }
+        assert await subjects_of(conn, DEAD) == {"berth.dead.gateway": 1000, "berth.dead.scorer": 1}
 
 
 @story

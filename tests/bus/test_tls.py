@@ -58,10 +58,7 @@ def serve(folder: Path, *, now_s: float | None = None, host: str = "127.0.0.1") 
     (folder / "accounts.conf").write_text(accounts_of(folder / "keys", USERS))
     files = ensure_certificates(folder / "tls", ["hub.test"], now_s=now_s or time.time())
     config = ServerConfig(
-        sync="default",
-        host=host,
-        tls=(files.certificate, files.key),
-        extra="include accounts.conf",
+        sync="default", host=host, tls=(files.certificate, files.key), extra="include accounts.conf"
     )
     return Bus(Server(folder, config), folder, files)
 
@@ -146,9 +143,7 @@ def test_a_name_that_is_none_is_told(tmp_path: Path) -> None:
 
 
 @story
-async def test_with_the_authority_a_user_connects_and_may_what_it_may_without_tls(
-    bus: Bus,
-) -> None:
+async def test_with_the_authority_a_user_connects_and_may_what_it_may_without_tls(bus: Bus) -> None:
     assert bus.server.url.startswith("tls://127.0.0.1:")
     async with await bus.connect("setup") as setup:
         await ensure_streams(setup)

@@ -476,7 +476,7 @@ def test_priorities_change_while_a_job_waits(up: Up) -> None:
         up.json("submit", "--id", name, "--set", "stuck", "--gpus", "1", "--model", "Q9")
     all_of_it = up.berth("reprioritize", "--set", "stuck", "prio", "7")
     assert sorted(line.split()[0] for line in all_of_it.stdout.splitlines()) == [
-        *("prio", "stuck-1", "stuck-2"),
+        *("prio", "stuck-1", "stuck-2")
     ]
     assert up.json("job", "stuck-2")["workload"]["priority"] == 7
     assert up.berth("cancel", "--set", "stuck").returncode == 0

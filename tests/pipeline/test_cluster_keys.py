@@ -140,10 +140,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stopped") / "berth"
     with berth_up(folder, *EXTERNAL):
         pass
-    told = run_berth(
-        *("cluster", "add", "berlin", "--data", str(folder)),
-        home=folder.parent,
-    )
+    told = run_berth(*("cluster", "add", "berlin", "--data", str(folder)), home=folder.parent)
     assert told.returncode == 0, told.stderr
     assert "No server runs on this folder now: it learns of it when it starts." in told.stdout
     return folder

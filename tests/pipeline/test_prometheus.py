@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(
         shutil.which("prometheus") is None or shutil.which("promtool") is None,
         reason="no prometheus and promtool (Debian: apt install prometheus)",
-    ),
+    )
 ]
 
 

@@ -39,10 +39,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import ApiReply, Refusal
-from berthmaster.messages.control import (
-    Cordon,
-    QueueSetting,
-)
+from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.runtimes import RuntimeSetting
 from tests.simulation.bus import Bus, Follower, Message, recorded
@@ -175,10 +172,7 @@ class Front(Process):
                     answer(step.reply)
             case Append():
                 self.bus.append(
-                    self,
-                    step.event,
-                    lambda o: self._answered(step.ref, o),
-                    settle_s=SETTLE_LIMIT_S,
+                    self, step.event, lambda o: self._answered(step.ref, o), settle_s=SETTLE_LIMIT_S
                 )
             case Breathe():
                 self.later(0.0, lambda: self._tell(Breathed(ref=step.ref)))

@@ -69,12 +69,7 @@ class Ground:
         self.front = Front(self.bus, self.judge)
         self.front.core_type = parts.gateway
         self.scoring = Scoring(self.bus)
-        self.processes: list[Process] = [
-            *self.sites,
-            *self.deciders,
-            self.front,
-            self.scoring,
-        ]
+        self.processes: list[Process] = [*self.sites, *self.deciders, self.front, self.scoring]
         # Those whose misfortunes matter most are hit most often.
         self.targets = [*self.processes, *self.sites, *self.deciders]
         if self.bus.watched:

@@ -61,13 +61,7 @@ MOST_MOVES: Final = 12  # of one workload in a world: as many as there are jobs 
 MAKES_ROOM: Final = (*WORDS.values(), REBALANCED)
 UNBORN: Final = "have events and no submission"
 # Why a cluster or its executor may end an attempt by itself.
-_OF_THE_CLUSTER: Final = (
-    "OutOf",
-    "GpuUnhealthy",
-    "GpuLost",
-    "NodeNotReady",
-    "InvalidPod",
-)
+_OF_THE_CLUSTER: Final = ("OutOf", "GpuUnhealthy", "GpuLost", "NodeNotReady", "InvalidPod")
 
 
 class Broken(Exception):
@@ -539,9 +533,7 @@ class Judge:
         return self.clusters[cluster].world.groups.get(attempt)
 
     def _check_ending(
-        self,
-        event: Evicted | Failed | Cancelled | Succeeded,
-        standing: Standing,
+        self, event: Evicted | Failed | Cancelled | Succeeded, standing: Standing
     ) -> None:
         name = key(event.tenant, event.id)
         request = self.workloads[name].request
@@ -588,10 +580,7 @@ class Judge:
             self._check_reason(event, group, standing)
 
     def _check_reason(
-        self,
-        event: Evicted | Failed,
-        group: Group | None,
-        standing: Standing,
+        self, event: Evicted | Failed, group: Group | None, standing: Standing
     ) -> None:
         """Nobody's running job ends because of silence."""
         work = self.workloads[key(event.tenant, event.id)]

@@ -8,14 +8,7 @@ from berthmaster.engine.fleet.needs import gpu_milli
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import (
-    Cancelled,
-    Evicted,
-    Failed,
-    Placed,
-    Succeeded,
-    Withdrawn,
-)
+from berthmaster.messages.workload import Cancelled, Evicted, Failed, Placed, Succeeded, Withdrawn
 from tests.simulation.bus import Message
 
 _OVER = (Cancelled, Evicted, Failed, Succeeded, Withdrawn)

@@ -30,14 +30,7 @@ from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
 from berthmaster.lifecycle.fold import judged_story
-from berthmaster.lifecycle.instructions import (
-    Answered,
-    Append,
-    Outcome,
-    Reload,
-    Reloaded,
-    Unknown,
-)
+from berthmaster.lifecycle.instructions import Answered, Append, Outcome, Reload, Reloaded, Unknown
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.workload import Placed

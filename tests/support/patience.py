@@ -127,10 +127,7 @@ def wait_until(
 
 
 async def until(
-    ask: Callable[[], T | None],
-    what: object = "",
-    *,
-    moves: Callable[[], object] | None = None,
+    ask: Callable[[], T | None], what: object = "", *, moves: Callable[[], object] | None = None
 ) -> T:
     """Ask until the answer is true, and return the answer, in an event loop. Raises Hung."""
     patience = Patience(what or ask, moves=moves)

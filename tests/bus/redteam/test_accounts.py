@@ -256,11 +256,7 @@ async def test_an_answer_goes_to_who_asked_wherever_it_was_to_go(
 @story
 async def test_an_operator_with_such_a_reply_subject_is_not_worked_for(bus: Bus) -> None:
     """In CORE nothing rewrites it: the service looks, and has no right to write there."""
-    async with (
-        unchanged(bus),
-        answering(bus) as (gateway, heard),
-        bus.user("operator") as operator,
-    ):
+    async with unchanged(bus), answering(bus) as (gateway, heard), bus.user("operator") as operator:
         for reply in (*LOG, "berth.operator.cordon"):
             await operator.publish("berth.operator.cordon", b"{}", reply=reply)
         await operator.request("berth.operator.list", b"{}", timeout_s=ANSWER_S)

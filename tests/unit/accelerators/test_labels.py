@@ -27,10 +27,7 @@ TYPE = "node.kubernetes.io/instance-type"
         ({GKE: "nvidia-next"}, Board("nvidia-next", 0)),
         ({GKE: "nvidia-tesla-t4", TYPE: "n1-standard-8"}, Board("Tesla-T4", 15_360)),
         ({EKS: "nvidia-a10g"}, Board("NVIDIA-A10G", 23_028)),
-        (
-            {EKS: "nvidia-tesla-a100", TYPE: "p4de.24xlarge"},
-            Board("NVIDIA-A100-SXM4-80GB", 81_920),
-        ),
+        ({EKS: "nvidia-tesla-a100", TYPE: "p4de.24xlarge"}, Board("NVIDIA-A100-SXM4-80GB", 81_920)),
         ({f"{KARPENTER}name": "l4", f"{KARPENTER}memory": "22888"}, Board("NVIDIA-L4", 22_888)),
         (
             {f"{KARPENTER}name": "a100", f"{KARPENTER}memory": "81920"},

@@ -66,11 +66,7 @@ def placement(
 
 
 def page(
-    *clusters: str,
-    number: int = 1,
-    group: int | None = 0,
-    of: str = PLACEMENT,
-    request: str = "",
+    *clusters: str, number: int = 1, group: int | None = 0, of: str = PLACEMENT, request: str = ""
 ) -> PlacementDecision:
     labels = {PLACEMENT_LABEL: of}
     notes = {REQUEST_ANNOTATION: request} if request else {}

@@ -113,10 +113,7 @@ async def test_a_configuration_is_written_as_it_was_decided_or_not_at_all() -> N
         assert answered == Answer(found=written)
         body: Any = stage.bodies[0]
         assert body == {
-            "metadata": {
-                "annotations": {"berthmaster.io/draining": "a"},
-                "resourceVersion": "4",
-            },
+            "metadata": {"annotations": {"berthmaster.io/draining": "a"}, "resourceVersion": "4"},
             "spec": {"clusters": ["a", "b"]},
         }
         answered = await mine.carry_out(write._replace(draining=()))

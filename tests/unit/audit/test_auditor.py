@@ -58,9 +58,7 @@ def use(name: str, attempt: int = 1, gpus: tuple[int, ...] = (0,), **fields: Any
     )
 
 
-def test_pods_of_a_job_that_no_log_knows_are_found_once_the_log_must_know_it(
-    world: World,
-) -> None:
+def test_pods_of_a_job_that_no_log_knows_are_found_once_the_log_must_know_it(world: World) -> None:
     shown = replace(node(gpus=2), pods=(use("gone"),))
     (found,) = audited(world, (world.now_s - 10, shown)).findings
     assert (found.rule, found.where) == ("the logs are whole", "c1/n1")

@@ -91,10 +91,7 @@ def test_file_names_of_a_manifest_name_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "pairs",
-    [
-        *([(1, 5), (1, 5)], [(1, 5), (5, 6)], [(4, 3)], [(0, 3)], [(8, 10)]),
-        [(6, 7), (1, 2)],
-    ],
+    [*([(1, 5), (1, 5)], [(1, 5), (5, 6)], [(4, 3)], [(0, 3)], [(8, 10)]), [(6, 7), (1, 2)]],
 )
 def test_manifest_with_segments_out_of_order_is_refused(
     tmp_path: Path, pairs: list[tuple[int, int]]

@@ -11,13 +11,7 @@ from berthmaster.credentials.objects import (
     ManagedServiceAccount,
     Secret,
 )
-from berthmaster.credentials.observed import (
-    Endpoint,
-    Managed,
-    Observed,
-    Refused,
-    Registration,
-)
+from berthmaster.credentials.observed import Endpoint, Managed, Observed, Refused, Registration
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, rules
 from berthmaster.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
 from tests.unit.credentials.world import CLUSTER, book, bootstrap, make, profile, secret_body

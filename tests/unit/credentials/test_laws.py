@@ -3,13 +3,7 @@ cluster cut off."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from berthmaster.credentials.errors import StillListed
 from berthmaster.credentials.instructions import Forget, Mint, Revoke, Sweep

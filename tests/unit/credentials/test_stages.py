@@ -154,20 +154,14 @@ LEFT_CASES: Final[dict[str, tuple[View, Stage]]] = {
     ),
     "expired": (view(registered=None, way_in=None, now_s=NOW + 900), Stage.FORGET),
     "OCM's token": (view(registered=None, secret=held(managed=True)), Stage.FORGET),
-    "another cluster's token": (
-        view(registered=None, way_in=bootstrap(THERE)),
-        Stage.EMPTY,
-    ),
+    "another cluster's token": (view(registered=None, way_in=bootstrap(THERE)), Stage.EMPTY),
     "never looked at": (view(registered=None, secret=None, survey=None), Stage.LOOK),
     "something is left there": (view(registered=None, secret=None), Stage.REVOKE),
     "nothing is left": (
         view(registered=None, secret=None, survey=survey(bound={}, account=False)),
         Stage.NOTHING,
     ),
-    "never anything": (
-        view(registered=None, secret=None, survey=None, way_in=None),
-        Stage.NOTHING,
-    ),
+    "never anything": (view(registered=None, secret=None, survey=None, way_in=None), Stage.NOTHING),
 }
 
 

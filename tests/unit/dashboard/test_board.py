@@ -1,14 +1,7 @@
 import json
 from typing import Any
 
-from berthmaster.dashboard.board import (
-    ALL,
-    WATCHERS,
-    Audience,
-    Board,
-    Scope,
-    tenant_alone,
-)
+from berthmaster.dashboard.board import ALL, WATCHERS, Audience, Board, Scope, tenant_alone
 
 EVERYTHING = Scope(True)
 ACME = Scope(False, frozenset({"acme"}))
@@ -54,14 +47,7 @@ def test_a_cursor_of_another_life_or_of_nobody_begins_from_the_beginning() -> No
     board.turn()
     assert [
         board.cursor_of(said) for said in ("life-1", "other-1", "life-2", "life--1", "", "x")
-    ] == [
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]
+    ] == [1, 0, 0, 0, 0, 0]
 
 
 def test_who_was_away_for_longer_than_is_remembered_is_sent_all_of_it() -> None:

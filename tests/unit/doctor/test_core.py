@@ -57,12 +57,7 @@ def test_where_all_is_in_order_nothing_is_wrong_and_all_that_was_looked_at_is_na
             "dispatch needs one that is not",
         ),
         (ManagerConfig(dispatcher=INCREMENTAL, step_size=1), "", "", "dispatch needs one"),
-        (
-            ManagerConfig(dispatcher="x/y"),
-            "",
-            "the dispatcher is y; order needs",
-            "",
-        ),
+        (ManagerConfig(dispatcher="x/y"), "", "the dispatcher is y; order needs", ""),
     ],
 )
 def test_each_mode_has_its_dispatcher(

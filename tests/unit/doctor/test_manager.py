@@ -81,8 +81,7 @@ def pod(name: str, status: Mapping[str, Any]) -> objects.Pod:
 
 def test_pods_and_leases_are_read_as_kubernetes_writes_them() -> None:
     deployment = msgspec.convert(
-        {"spec": {"replicas": 2, "selector": {"matchLabels": {"app": "kueue"}}}},
-        objects.Deployment,
+        {"spec": {"replicas": 2, "selector": {"matchLabels": {"app": "kueue"}}}}, objects.Deployment
     )
     waiting = {"ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     pods = [

@@ -61,10 +61,7 @@ def decoded(kind: type[objects.O], **body: object) -> objects.O:
 def test_a_cluster_queue_with_its_quota_over_flavors_and_its_checks() -> None:
     def flavor(name: str, gpus: str | int) -> dict[str, object]:
         cpu = {"name": "cpu", "nominalQuota": "100"}
-        return {
-            "name": name,
-            "resources": [cpu, {"name": "nvidia.com/gpu", "nominalQuota": gpus}],
-        }
+        return {"name": name, "resources": [cpu, {"name": "nvidia.com/gpu", "nominalQuota": gpus}]}
 
     queue = decoded(
         ClusterQueue,
@@ -246,9 +243,7 @@ def test_jobs_of_multikueue_s_in_no_queue_of_its_own_are_stranded() -> None:
 
     def queue(name: str, leads_to: str) -> LocalQueue:
         return decoded(
-            LocalQueue,
-            metadata={"namespace": "ml", "name": name},
-            spec={"clusterQueue": leads_to},
+            LocalQueue, metadata={"namespace": "ml", "name": name}, spec={"clusterQueue": leads_to}
         )
 
     jobs = [

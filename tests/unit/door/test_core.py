@@ -193,10 +193,7 @@ def test_what_a_new_list_does_not_name_is_gone() -> None:
 def test_a_fact_is_taken_under_the_subject_that_it_says_and_for_its_own_cluster() -> None:
     core = door()
     fact = report()
-    assert core.admit(RED, ReportedFact(fact=fact), 0.0) == (
-        subjects.node(RED, "n1"),
-        encode(fact),
-    )
+    assert core.admit(RED, ReportedFact(fact=fact), 0.0) == (subjects.node(RED, "n1"), encode(fact))
     other = core.admit("blue", ReportedFact(fact=fact), 0.0)
     assert not isinstance(other, tuple)
     assert (other.result, other.why) == ("forbidden", "cluster: it is another cluster's fact")

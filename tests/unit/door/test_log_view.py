@@ -148,11 +148,7 @@ def claimed(after: int, cluster: str = RED, attempt: int = 1, name: str = "train
 def succeeded(after: int, cluster: str = RED, attempt: int = 1, name: str = "train") -> Succeeded:
     by = f"executor/{cluster}"
     return Succeeded(
-        **head(after, name, by=by),
-        cluster=cluster,
-        attempt=attempt,
-        digest="d",
-        submitted_at_s=1.0,
+        **head(after, name, by=by), cluster=cluster, attempt=attempt, digest="d", submitted_at_s=1.0
     )
 
 

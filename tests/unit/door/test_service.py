@@ -53,11 +53,7 @@ async def test_what_cannot_be_stored_again_is_told_to_its_asker(
     monkeypatch.setattr(GroupedAppends, "append", refuses)
     monkeypatch.setattr(Shell, "_judged_receipt", verdict)
     ctx = Context(
-        "door",
-        DoorSettings(),
-        log=cast("Any", Lines()),
-        metrics=Metrics("door"),
-        health=Health(),
+        "door", DoorSettings(), log=cast("Any", Lines()), metrics=Metrics("door"), health=Health()
     )
     door = Shell(ctx, cast("Connection", Line()), cast("Heard", None))
     door._losses = Losses((Loss(LOG, 1000.0, 0),))

@@ -6,14 +6,7 @@ from berthmaster.emulator.records import ForeignCame, GpuTurned, GpuUse, NodeTur
 from berthmaster.emulator.telemetry import NodeModel
 from berthmaster.executor.cluster_protocol import Attempt, CreatePods
 from berthmaster.messages.families import FLEET_FACTS, TELEMETRY, encode
-from berthmaster.messages.fleet import (
-    Amounts,
-    ClusterProfile,
-    GpuDevice,
-    NodeReport,
-    PodUse,
-    Stamp,
-)
+from berthmaster.messages.fleet import Amounts, ClusterProfile, GpuDevice, NodeReport, PodUse, Stamp
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, PodSet
 

@@ -29,8 +29,7 @@ from tests.support.builders import node, pod_set
 from tests.unit.engine.fleets import MODELS, UNHURRIED, pods
 
 pytestmark = pytest.mark.skipif(
-    not COMPILED,
-    reason="engine.scoring._cards is not built here (no compiler or headers?)",
+    not COMPILED, reason="engine.scoring._cards is not built here (no compiler or headers?)"
 )
 
 NODES = 60

@@ -156,12 +156,7 @@ def test_pods_that_the_request_does_not_know_are_charged_to_no_model() -> None:
     assert ledger.used("q") == {"cpu": 9000, "memory": 250, "gpu": 4000}
 
 
-STEPS = [
-    ("hold", "a"),
-    ("hold", "b"),
-    ("n1", "T4"),
-    ("n2", "H100"),
-]
+STEPS = [("hold", "a"), ("hold", "b"), ("n1", "T4"), ("n2", "H100")]
 
 
 @settings(max_examples=100, deadline=None)

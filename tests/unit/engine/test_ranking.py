@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from berthmaster.engine.scoring.compiled import COMPILED, cards
 from berthmaster.engine.scoring.parts.fit import costs
-from berthmaster.engine.scoring.ranking import (
-    Field,
-    Fixed,
-    Ranked,
-    SetFit,
-    in_order,
-    ranked,
-    shown,
-)
+from berthmaster.engine.scoring.ranking import Field, Fixed, Ranked, SetFit, in_order, ranked, shown
 from berthmaster.engine.scoring.value import NOT_HERE, worth_of
 from berthmaster.messages.workload import PodSet
 from tests.support.builders import pod_set
@@ -25,8 +17,7 @@ from tests.unit.engine.fleets import UNHURRIED, pods
 from tests.unit.engine.test_compiled import MIXES, SPOILT, WRONG
 
 in_c = pytest.mark.skipif(
-    not COMPILED,
-    reason="engine.scoring._cards is not built here (no compiler or headers?)",
+    not COMPILED, reason="engine.scoring._cards is not built here (no compiler or headers?)"
 )
 
 FACTORS = st.sampled_from([0.0, 0.25, 0.5, 1 / 3, -0.125])

@@ -15,13 +15,7 @@ from berthmaster.engine.fitting.fit import (
 )
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Asks, Shape, Suitable, Suitables, suitable_nodes
-from berthmaster.engine.fleet.shares import (
-    Part,
-    least_milli,
-    profile_milli,
-    share_for,
-    takes_milli,
-)
+from berthmaster.engine.fleet.shares import Part, least_milli, profile_milli, share_for, takes_milli
 from berthmaster.engine.scoring.sampled import PodType
 from berthmaster.engine.scoring.value import worth_of
 from berthmaster.lifecycle.workload import key

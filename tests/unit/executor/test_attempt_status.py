@@ -131,10 +131,7 @@ def both(how: str = "Running") -> tuple[PodObject, PodObject]:
 def test_it_runs_when_all_pods_run_and_says_where_and_on_which_gpus() -> None:
     assert told(scene(job(), pod(0))) == [PodsWaiting(TRAIN, "1 of 2 pods are not made yet", 1)]
     assert told(scene(job(), pod(0), pod(1, "Pending"))) == [PodsWaiting(TRAIN, "")]
-    where = (
-        PodBinding(pod="main-0", node="n0"),
-        PodBinding(pod="main-1", node="n1", gpus=(1, 3)),
-    )
+    where = (PodBinding(pod="main-0", node="n0"), PodBinding(pod="main-1", node="n1", gpus=(1, 3)))
     assert told(scene(job(), *both())) == [PodsWaiting(TRAIN, ""), PodsRunning(TRAIN, where)]
     # One that is done before the other began has run all the same.
     half = scene(job(), pod(0, "Succeeded"), pod(1))

@@ -328,10 +328,7 @@ def test_each_pod_set_of_a_job_set_has_a_template_of_its_own() -> None:
     asked = json.loads(job["metadata"]["annotations"][TEMPLATES])
     assert {
         key: one["devices"]["requests"][0]["exactly"]["count"] for key, one in asked.items()
-    } == {
-        f"{name}-s0-gpu": 1,
-        f"{name}-s1-gpu": 2,
-    }
+    } == {f"{name}-s0-gpu": 1, f"{name}-s1-gpu": 2}
     specs = [one["template"]["spec"]["template"]["spec"] for one in job["spec"]["replicatedJobs"]]
     named = [spec.get("resourceClaims", [{}])[0] for spec in specs]
     templates = [f"{name}-s0-gpu", f"{name}-s1-gpu", None]

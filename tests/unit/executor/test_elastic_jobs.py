@@ -8,12 +8,7 @@ import pytest
 
 from berthmaster.executor.attempt_status import Scene
 from berthmaster.executor.attempts import Held
-from berthmaster.executor.cluster_protocol import (
-    PodsAdmitted,
-    PodsQueued,
-    PodsRunning,
-    PodsWaiting,
-)
+from berthmaster.executor.cluster_protocol import PodsAdmitted, PodsQueued, PodsRunning, PodsWaiting
 from berthmaster.executor.elastic_looks import ElasticLooks
 from berthmaster.executor.kinds import Gate, JobObject, PodObject, PodSpec
 from berthmaster.executor.writer import JobWriter

@@ -28,10 +28,7 @@ def made(style: Style, *sets: PodSet, offers: Offers | None = None) -> Any:
     ("gangs", "spec"),
     [
         (Gangs.KUBERNETES, {"schedulingPolicy": {"gang": {"minCount": 4}}}),
-        (
-            Gangs.WORKLOAD,
-            {"podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 4}}}]},
-        ),
+        (Gangs.WORKLOAD, {"podGroups": [{"name": "gang", "policy": {"gang": {"minCount": 4}}}]}),
         (Gangs.COSCHEDULING, {"minMember": 4}),
         (Gangs.VOLCANO, {"minMember": 4, "queue": "research"}),
     ],
@@ -46,11 +43,7 @@ def test_the_pods_of_a_job_name_a_group_that_is_as_large_as_they_are(
     assert group == Group(gangs, 4, "research" if gangs is Gangs.VOLCANO else "")
     found = document(group, name, {"a": "b"}, OWNER)
     assert found["spec"] == spec
-    assert found["metadata"] == {
-        "name": name,
-        "labels": {"a": "b"},
-        "ownerReferences": [OWNER],
-    }
+    assert found["metadata"] == {"name": name, "labels": {"a": "b"}, "ownerReferences": [OWNER]}
     told = template["metadata"].get("annotations", {})
     says = {
         Gangs.KUBERNETES: template["spec"].get("schedulingGroup") == {"podGroupName": name},

@@ -17,13 +17,7 @@ from berthmaster.executor.logs import LogDesk, NoLog
 from berthmaster.executor.pod_logs import PodLogs
 from berthmaster.executor.progress import ProgressReader
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored
-from berthmaster.messages.door import (
-    HubPods,
-    HubWork,
-    HubWorkReply,
-    HubWorkRequest,
-    LogEndRequest,
-)
+from berthmaster.messages.door import HubPods, HubWork, HubWorkReply, HubWorkRequest, LogEndRequest
 from berthmaster.messages.families import encode
 from berthmaster.messages.workload import Checkpoint, Checkpointed, Progress, Progressed
 from tests.support.patience import NEVER_S, hang_s

@@ -122,10 +122,7 @@ def test_one_pod_set_is_a_job_whose_every_field_is_ours() -> None:
             "backoffLimit": 0,
             "activeDeadlineSeconds": 60,
             "template": {
-                "metadata": {
-                    "labels": known | {labels.POD_SET: "main"},
-                    "annotations": told,
-                },
+                "metadata": {"labels": known | {labels.POD_SET: "main"}, "annotations": told},
                 "spec": {
                     "restartPolicy": "Never",
                     "containers": [

@@ -22,13 +22,7 @@ from berthmaster.lifecycle.instructions import Answered, Append, Refused, Reload
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Workload, key
 from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import (
-    Admitted,
-    Evicted,
-    JobRequest,
-    Placed,
-    Running,
-)
+from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Placed, Running
 
 REQUEST = JobRequest(id="train")
 PODS = (PodBinding(pod="main-0", node="n1"),)

@@ -128,13 +128,7 @@ async def playing(
     job_sets = JOB_SETS in kinds
     writer = JobWriter(client, NAME, namespaces, offers, style, clock, job_sets=job_sets)
     runtime = ClusterRuntime(
-        client,
-        writer,
-        executor=NAME,
-        namespaces=namespaces,
-        kinds=kinds,
-        clock=clock,
-        log=log,
+        client, writer, executor=NAME, namespaces=namespaces, kinds=kinds, clock=clock, log=log
     )
     play = Play(api, runtime, client, log)
     runtime.start(play.told.append)

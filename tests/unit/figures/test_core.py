@@ -15,12 +15,7 @@ from berthmaster.kubernetes.resources import JOBS
 from berthmaster.messages.telemetry import GpuHolder, GpuReading, NodeTelemetry
 
 LIMIT_S = 60.0
-OURS = {
-    labels.TENANT: "acme",
-    labels.WORKLOAD: "train",
-    labels.ATTEMPT: "2",
-    labels.POD: "main-0",
-}
+OURS = {labels.TENANT: "acme", labels.WORKLOAD: "train", labels.ATTEMPT: "2", labels.POD: "main-0"}
 TRAIN = OwnerReference(
     api_version="batch/v1", kind="Job", name="train-2", uid="j1", controller=True
 )

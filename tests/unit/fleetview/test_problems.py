@@ -40,11 +40,7 @@ CLUSTERS = {
     "silent for less than three of its own intervals": (row(seen_s=59.0), 20.0, []),
     "silent for more than three of them": (row(seen_s=61.0), 20.0, [SILENT]),
     "silent, whose interval nobody knows": (row(seen_s=11.0), 0.0, [SILENT]),
-    "never seen": (
-        row(seen_s=None),
-        2.0,
-        [Problem("note", "has given no sign of life yet", "c1")],
-    ),
+    "never seen": (row(seen_s=None), 2.0, [Problem("note", "has given no sign of life yet", "c1")]),
     "lost, which says that it is silent": (
         row(lost="fire", seen_s=9e9),
         2.0,

@@ -9,13 +9,7 @@ from berthmaster.dashboard.figures import fleet_document
 from berthmaster.fleetview.problems import Problem, of_cluster
 from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.control import ClusterLost
-from berthmaster.messages.fleet import (
-    ClusterScore,
-    FleetFact,
-    Freshness,
-    Stamp,
-    UnlistedKind,
-)
+from berthmaster.messages.fleet import ClusterScore, FleetFact, Freshness, Stamp, UnlistedKind
 from tests.support.builders import alive, profile
 from tests.unit.cli.screens import screen
 

@@ -278,10 +278,7 @@ def queue_trouble(code: str, value: str, wrong: str) -> Refusal:
                 "this one does not exist or is not open to it. There are: default, research",
             ),
         ),
-        (
-            "old",
-            queue_trouble("forbidden", "old", "it was deleted. There are: default, research"),
-        ),
+        ("old", queue_trouble("forbidden", "old", "it was deleted. There are: default, research")),
     ],
 )
 def test_a_queue_that_is_not_the_tenants_to_use_is_refused(queue: str, refusal: Refusal) -> None:
@@ -517,11 +514,7 @@ S, P, C = submitted(job()), placed(job(), 1), claimed(job(), 2)
         ((S, P), cancel_event(2, attempt=1, cluster="c1"), changed("cancelled")),
         ((S, P, C), cancel_wish(3), changed("claimed", ASKED)),
         ((S, P, C, running(job(), 3)), cancel_wish(4), changed("running", ASKED)),
-        (
-            (S, P, C, evicted(job(), 3)),
-            cancel_event(4, attempt=1),
-            changed("cancelled"),
-        ),
+        ((S, P, C, evicted(job(), 3)), cancel_event(4, attempt=1), changed("cancelled")),
     ],
 )
 def test_a_cancel_ends_what_nobody_holds_and_asks_whoever_holds_it(
@@ -766,12 +759,7 @@ def test_a_workload_with_an_event_of_a_newer_version_is_frozen_and_get_says_so()
     gateway = frozen_gateway()
     log(gateway, claimed(job(), 3), start=4)  # not taken: what came before is unknown
     shown = view(
-        "placed",
-        attempt=1,
-        cluster="c1",
-        changed_at_s=2.0,
-        sequence=2,
-        reason=f"frozen: {FROZEN}",
+        "placed", attempt=1, cluster="c1", changed_at_s=2.0, sequence=2, reason=f"frozen: {FROZEN}"
     )
     assert gateway.handle(ask("get", {"id": "train"}), 9.0) == say(
         GetReply(workload=shown, request=job())
@@ -923,12 +911,7 @@ def test_a_long_list_that_is_given_up_is_over() -> None:
             "cordon",
             {"cluster": "eu west.1", "node": "n1", "reason": "fan"},
             Cordon(
-                cluster="eu west.1",
-                node="n1",
-                cordoned=True,
-                reason="fan",
-                set_by=BY,
-                set_at_s=9.0,
+                cluster="eu west.1", node="n1", cordoned=True, reason="fan", set_by=BY, set_at_s=9.0
             ),
             "nothing new is placed there; what runs there goes on",
         ),

@@ -13,13 +13,7 @@ from berthmaster.lifecycle.instructions import Answered, Append, Reload, Reloade
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.workload import (
-    Cancelled,
-    Dependency,
-    JobRequest,
-    Released,
-    WorkloadEvent,
-)
+from berthmaster.messages.workload import Cancelled, Dependency, JobRequest, Released, WorkloadEvent
 from tests.unit.gateway.stories import (
     ask,
     cancelled,

@@ -241,11 +241,7 @@ def test_about_one_part_of_a_gang_nothing_is_done_and_a_loose_part_is_moved() ->
     one = msgspec.structs.replace(job(), part=PART)
     gateway = knowing(submitted(one), placed(one, 1), claimed(one, 2))
     for verb in ("cancel", "hold", "evict", "move"):
-        assert refused(gateway, verb) == (
-            "conflict",
-            "id",
-            "whole, the job that this is a part of",
-        )
+        assert refused(gateway, verb) == ("conflict", "id", "whole, the job that this is a part of")
     assert isinstance(done(gateway, "checkpointed", step=1, uri="s3://a"), Checkpointed)
     loose = msgspec.structs.replace(one, part=msgspec.structs.replace(PART, gang=False))
     gateway = knowing(submitted(loose), placed(loose, 1), claimed(loose, 2))

@@ -185,11 +185,7 @@ def claim(
 
 
 def cluster_queue(
-    name: str,
-    *,
-    spec: Json | None = None,
-    active: Json | None = None,
-    **status: Any,
+    name: str, *, spec: Json | None = None, active: Json | None = None, **status: Any
 ) -> ClusterQueue:
     conditions = [active or condition("Active", TRUE, "Ready", "Can admit new workloads")]
     return msgspec.convert(

@@ -44,19 +44,12 @@ def test_a_pod_of_twelve_containers_holds_their_sum() -> None:
     containers = [asks({"cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": "1"})] * 10
     containers += [asks({"memory": "1Gi"}), {}]
     big = pod(spec={"containers": containers})
-    assert held(big.spec) == {
-        "cpu": 1000,
-        "memory": 10 * 64 * 2**20 + 2**30,
-        "nvidia.com/gpu": 10,
-    }
+    assert held(big.spec) == {"cpu": 1000, "memory": 10 * 64 * 2**20 + 2**30, "nvidia.com/gpu": 10}
 
 
 def test_starting_can_need_more_than_running() -> None:
     spec = {
-        "initContainers": [
-            asks({"cpu": "3", "memory": "1Gi"}),
-            asks({"nvidia.com/gpu": "2"}),
-        ],
+        "initContainers": [asks({"cpu": "3", "memory": "1Gi"}), asks({"nvidia.com/gpu": "2"})],
         "containers": [asks({"cpu": "1", "memory": "4Gi", "nvidia.com/gpu": "1"})],
     }
     assert held(pod(spec=spec).spec) == {"cpu": 3000, "memory": 4 * 2**30, "nvidia.com/gpu": 2}

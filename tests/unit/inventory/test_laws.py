@@ -167,11 +167,7 @@ DEVICE = st.fixed_dictionaries(
     }
 )
 POOL = st.fixed_dictionaries(
-    {
-        "name": NODE_NAMES,
-        "generation": st.integers(0, 2),
-        "resourceSliceCount": st.integers(-1, 2),
-    }
+    {"name": NODE_NAMES, "generation": st.integers(0, 2), "resourceSliceCount": st.integers(-1, 2)}
 )
 DRIVERS = st.sampled_from(["gpu.nvidia.com", "tpu.google.com", "dra.net"])
 SLICES = named(

@@ -65,12 +65,7 @@ def test_replicas_under_the_plain_name_are_known_by_their_label_and_mps_divides_
         ways=(Way(GPU, (0,), 333, "shared"),),
         shares=(
             Share(
-                resource=GPU,
-                milli=333,
-                memory_mib=5120,
-                count=3,
-                kind="shared",
-                isolation="memory",
+                resource=GPU, milli=333, memory_mib=5120, count=3, kind="shared", isolation="memory"
             ),
         ),
     )
@@ -83,13 +78,7 @@ def test_replicas_under_the_plain_name_are_known_by_their_label_and_mps_divides_
         ({"nvidia.com/mps.capable": "true"}, "memory"),
         ({"nvidia.com/gpu.sharing-strategy": "none", "nvidia.com/mps.capable": "true"}, "memory"),
         ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, ""),
-        (
-            {
-                "nvidia.com/gpu.sharing-strategy": "time-slicing",
-                "nvidia.com/mps.capable": "true",
-            },
-            "",
-        ),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing", "nvidia.com/mps.capable": "true"}, ""),
         ({"nvidia.com/mps.capable": "false"}, ""),
         ({}, ""),
     ],
@@ -166,10 +155,7 @@ def test_hami_lists_its_devices_and_its_count_says_nothing(register: str) -> Non
         node("n", {GPU: "20"}, annotations={"hami.io/node-nvidia-register": register}), kai=False
     )
     assert found == Layout(
-        gpus=(
-            Gpu("Tesla-T4", 15_360, "GPU-a"),
-            Gpu("Tesla-T4", 15_360, "GPU-b", healthy=False),
-        ),
+        gpus=(Gpu("Tesla-T4", 15_360, "GPU-a"), Gpu("Tesla-T4", 15_360, "GPU-b", healthy=False)),
         ways=(Way(GPU, (0, 1), 1000, "hami", least_milli=100),),
         shares=(Share(resource="nvidia.com/gpucores", milli=10, count=200, kind="hami", parts=10),),
     )

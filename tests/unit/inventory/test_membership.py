@@ -110,8 +110,7 @@ def test_health_is_what_the_hub_says_and_unknown_where_it_does_not_know(
 ) -> None:
     hub = HubMembership()
     hub.take(
-        HubKind.MANAGED,
-        Added(managed_cluster("east", conditions=conditions, accepted=accepted)),
+        HubKind.MANAGED, Added(managed_cluster("east", conditions=conditions, accepted=accepted))
     )
     assert (told(hub).healthy, told(hub).reason) == (healthy, reason)
 

@@ -52,10 +52,7 @@ SPEC = {
     ],
 }
 RESERVED = [
-    {
-        "name": "t4",
-        "resources": [{"name": "cpu", "total": "1"}, {"name": GPU, "total": "3"}],
-    }
+    {"name": "t4", "resources": [{"name": "cpu", "total": "1"}, {"name": GPU, "total": "3"}]}
 ]
 
 
@@ -68,11 +65,7 @@ def test_a_queue_with_its_quota_its_flavors_and_what_leads_to_it() -> None:
     book.set_flavor(flavor("t4", accelerator="nvidia-tesla-t4"))
     book.set_queue(
         cluster_queue(
-            "gpus",
-            spec=SPEC,
-            flavorsReservation=RESERVED,
-            pendingWorkloads=2,
-            admittedWorkloads=1,
+            "gpus", spec=SPEC, flavorsReservation=RESERVED, pendingWorkloads=2, admittedWorkloads=1
         )
     )
     book.set_local(local_queue("vision", "gpus"))
@@ -263,9 +256,7 @@ def test_a_copys_life() -> None:
     book.set_copy(workload("w", [PENDING]))
     assert book.dirty_copies == {key: True}
     assert book.copy(key, STAMP, NOW_S, served=True) == report(
-        origin="multikueue",
-        message="couldn't assign flavors: 8 more needed",
-        reason="Pending",
+        origin="multikueue", message="couldn't assign flavors: 8 more needed", reason="Pending"
     )
     book.dirty_copies.clear()
     book.set_copy(workload("w", [PENDING]))

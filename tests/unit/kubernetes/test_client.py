@@ -84,10 +84,7 @@ def test_a_struct_is_sent_as_the_fields_that_it_has() -> None:
             await stage.put("a")
             body = Widget(spec=Spec(size=4))
             await client.merge_patch(A, body, Widget, resource_version="101")
-            assert stage.bodies[-1] == {
-                "spec": {"size": 4},
-                "metadata": {"resourceVersion": "101"},
-            }
+            assert stage.bodies[-1] == {"spec": {"size": 4}, "metadata": {"resourceVersion": "101"}}
             with pytest.raises(TypeError, match="a merge patch is an object, not list"):
                 await client.merge_patch(A, [1], Widget, resource_version="101")
 

@@ -44,11 +44,7 @@ def test_a_refusal_says_what_is_known_of_it() -> None:
         str(ApiError(404, reason, text, "/x"))
         for reason, text in (("NotFound", "no y"), ("NotFound", ""), ("", ""))
     ]
-    assert said == [
-        "no y (404 NotFound, /x)",
-        "NotFound (404 NotFound, /x)",
-        "refused (404 , /x)",
-    ]
+    assert said == ["no y (404 NotFound, /x)", "NotFound (404 NotFound, /x)", "refused (404 , /x)"]
 
 
 def test_metadata_keeps_what_is_needed_and_skips_the_rest() -> None:

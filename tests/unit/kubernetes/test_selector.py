@@ -107,8 +107,7 @@ def test_a_text_means_its_requirements_and_these_can_be_written_again() -> None:
 
 def test_the_fields_of_an_object_mean_the_same_as_the_text() -> None:
     fields = selector_of(
-        {"tier": "gold"},
-        [("gpu", "In", ["x", "nvidia-tesla-t4"]), ("missing", "DoesNotExist", ())],
+        {"tier": "gold"}, [("gpu", "In", ["x", "nvidia-tesla-t4"]), ("missing", "DoesNotExist", ())]
     )
     assert fields == parse_selector("tier=gold,gpu in (nvidia-tesla-t4,x),!missing")
     assert fields.matches(LABELS)

@@ -45,18 +45,11 @@ def test_parts_of_gpus_go_by_what_nodes_offer() -> None:
         return [dict(way) for way in devices_of(each)(pods)]
 
     assert asked(MIG) == [{"nvidia.com/mig-3g.40gb": 1}]
-    assert asked(REPLICA, MIG, MIG) == [
-        {"nvidia.com/mig-3g.40gb": 1},
-        {"nvidia.com/gpu.shared": 1},
-    ]
+    assert asked(REPLICA, MIG, MIG) == [{"nvidia.com/mig-3g.40gb": 1}, {"nvidia.com/gpu.shared": 1}]
     # The replica is too small, so nobody will ask for one.
     half = PodSet(gpus=1, gpu_milli=400)
     assert asked(REPLICA, MIG, pods=half) == [{"nvidia.com/mig-3g.40gb": 1}]
-    by_hami = {
-        "nvidia.com/gpu": 1,
-        "nvidia.com/gpucores": 20,
-        "nvidia.com/gpumem-percentage": 20,
-    }
+    by_hami = {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 20, "nvidia.com/gpumem-percentage": 20}
     assert asked(HAMI) == [by_hami]
     big = PodSet(gpus=1, gpu_milli=1, gpu_memory_mib=10_240)
     cores, memory = {"nvidia.com/gpu": 1}, {"nvidia.com/gpumem": 10_240}

@@ -40,10 +40,7 @@ def deleting() -> KueueWorkload:
 REFUSED = [
     (workload(), "no quota is reserved on the hub"),
     (ready(conditions=(condition("QuotaReserved"), condition("Finished"))), "it is finished"),
-    (
-        ready(conditions=(condition("QuotaReserved"), condition("Evicted"))),
-        "it is being evicted",
-    ),
+    (ready(conditions=(condition("QuotaReserved"), condition("Evicted"))), "it is being evicted"),
     (ready(conditions=(condition("QuotaReserved", False),)), "no quota is reserved on the hub"),
     (deleting(), "it is being deleted"),
     (ready(admission_checks=()), "it does not have the check multikueue yet"),

@@ -10,14 +10,7 @@ from berthmaster.lifecycle.fold import Verdict, judged_story
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL
-from berthmaster.messages.workload import (
-    Claimed,
-    HubObject,
-    Placed,
-    Recovered,
-    Running,
-    Submitted,
-)
+from berthmaster.messages.workload import Claimed, HubObject, Placed, Recovered, Running, Submitted
 from berthmaster.multikueue.known.bus_state import BusState
 from berthmaster.resolver.known.knowledge import Knowledge
 from tests.support.lives import ID, TENANT, fitting, lived, new

@@ -65,9 +65,7 @@ def score(
     points = int(200 * free / full - 100)
     resources = {
         name: ResourceScore(
-            score=points if name.startswith("gpu") else 0,
-            available=free,
-            full_scale=full,
+            score=points if name.startswith("gpu") else 0, available=free, full_scale=full
         )
         for name in OCM_NAMES
     }
@@ -151,8 +149,7 @@ def placed(
     )
     return PlacementScore(
         metadata=DatedMetadata(
-            **msgspec.structs.asdict(plain),
-            managed_fields=dates if stored_s is not None else (),
+            **msgspec.structs.asdict(plain), managed_fields=dates if stored_s is not None else ()
         ),
         status=PlacementScoreStatus(
             conditions=conditions if reason else (),

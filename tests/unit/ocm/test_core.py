@@ -10,13 +10,7 @@ from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import Condition, seconds, timestamp
 from berthmaster.ocm.core import OcmKind
-from berthmaster.ocm.instructions import (
-    CreateScore,
-    Instruction,
-    Key,
-    Look,
-    WriteScore,
-)
+from berthmaster.ocm.instructions import CreateScore, Instruction, Key, Look, WriteScore
 from berthmaster.ocm.objects import PlacementScore
 from berthmaster.ocm.placed import look
 from berthmaster.ocm.scores import FIXED_NAMES

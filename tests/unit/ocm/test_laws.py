@@ -9,10 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from berthmaster.controller.answer import Answer, Outcome
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.objects import seconds
-from berthmaster.ocm.instructions import (
-    Write,
-    WriteScore,
-)
+from berthmaster.ocm.instructions import Write, WriteScore
 from berthmaster.ocm.objects import PlacementScore
 from berthmaster.ocm.scores import FIXED_NAMES
 from tests.unit.ocm.builders import NAME, managed

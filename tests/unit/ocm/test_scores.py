@@ -170,11 +170,7 @@ def test_every_percentage_becomes_a_score(percent: float) -> None:
     percents=st.lists(st.none() | st.floats(), min_size=3, max_size=3),
 )
 def test_whatever_a_score_says_every_value_is_one_that_the_api_takes(
-    free: float,
-    full: float,
-    points: int,
-    gangs: dict[str, int],
-    percents: list[float | None],
+    free: float, full: float, points: int, gangs: dict[str, int], percents: list[float | None]
 ) -> None:
     found = score(gangs=gangs, idle=percents[0], calm=percents[1], fragmentation=percents[2])
     resources = {

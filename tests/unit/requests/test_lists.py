@@ -45,12 +45,7 @@ EMPTY: list[tuple[str, dict[str, Any], str, str]] = [
     ("queue", {"tenants": ["a", ""]}, "tenants[1]", '""'),
     ("runtime", {"clusters": ["", "a"]}, "clusters[0]", '""'),
     ("runtime", {"queues": ["a", ""]}, "queues[1]", '""'),
-    (
-        "runtime",
-        {"template": {"env_from_secrets": [""]}},
-        "template.env_from_secrets[0]",
-        '""',
-    ),
+    ("runtime", {"template": {"env_from_secrets": [""]}}, "template.env_from_secrets[0]", '""'),
 ]
 
 

@@ -134,12 +134,7 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         '"few"',
         'one of "", "fewest"',
     ),
-    "a fraction of a TPU": (
-        {"gpus": 0, "tpus": 0.5},
-        "tpus",
-        "0.5",
-        "a whole number from 0 to 64",
-    ),
+    "a fraction of a TPU": ({"gpus": 0, "tpus": 0.5}, "tpus", "0.5", "a whole number from 0 to 64"),
     "TPUs beside GPUs": (
         {"tpus": 4},
         "tpus",
@@ -201,13 +196,7 @@ BAD: dict[str, tuple[dict[str, object], str, str, str]] = {
         "4, as a slice of 4x4 is 4 pods with 4 TPUs each; further slices are further pod sets",
     ),
     "a slice on one node that needs several": (
-        {
-            "gpus": 0,
-            "tpus": 4,
-            "tpu_topology": "2x4",
-            "count": 2,
-            "topology": {"same": "node"},
-        },
+        {"gpus": 0, "tpus": 4, "tpu_topology": "2x4", "count": 2, "topology": {"same": "node"}},
         "topology.same",
         '"node"',
         "nothing: the nodes of a slice are those of one node pool, not one node",

@@ -153,10 +153,7 @@ BAD: dict[str, tuple[bytes, Refusal]] = {
     "an id in capitals": (b'{"id":"Train"}', invalid("id", '"Train"', ID_WORDS)),
     "an id with a line end": (b'{"id":"a\\n"}', invalid("id", '"a\\n"', ID_WORDS)),
     "an id with dots": (b'{"id":"a.b"}', invalid("id", '"a.b"', ID_WORDS)),
-    "a long id": (
-        b'{"id":"%s"}' % (b"a" * 200),
-        invalid("id", '"' + "a" * 78 + "…", ID_WORDS),
-    ),
+    "a long id": (b'{"id":"%s"}' % (b"a" * 200), invalid("id", '"' + "a" * 78 + "…", ID_WORDS)),
     "an id of another type": (b'{"id":7}', invalid("id", "7", ID_WORDS)),
     "a queue's name": (b'{"id":"a","queue":""}', invalid("queue", '""', NAME_WORDS)),
     "an unknown field": (
@@ -274,9 +271,7 @@ BAD: dict[str, tuple[bytes, Refusal]] = {
     "weights that are no object": (
         b'{"id":"a","weights":[1]}',
         invalid(
-            "weights",
-            "[1]",
-            "an object of at most 32 names and numbers: a number from -10 to 10",
+            "weights", "[1]", "an object of at most 32 names and numbers: a number from -10 to 10"
         ),
     ),
     "data at no place": (
@@ -408,9 +403,7 @@ OTHERS = {
             "cordon",
             json.dumps({"cluster": "a", "node": "é" * 200}).encode(),
             invalid(
-                "node",
-                '"' + "é" * 78 + "…",
-                "a name that fits a subject: 512 characters encoded",
+                "node", '"' + "é" * 78 + "…", "a name that fits a subject: 512 characters encoded"
             ),
         ),
         (
@@ -532,9 +525,7 @@ OTHERS = {
             "queue",
             json.dumps({"queue": "a", "places": {f"c{n}": {} for n in range(1001)}}).encode(),
             invalid(
-                "places",
-                '"1001 places"',
-                'at most 1000 clusters; "*" stands for every other one',
+                "places", '"1001 places"', 'at most 1000 clusters; "*" stands for every other one'
             ),
         ),
         (

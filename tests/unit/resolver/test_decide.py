@@ -479,10 +479,7 @@ def test_a_model_that_no_cluster_has_waits_and_why_says_so(world: World) -> None
     assert world.settle() == []
     reply = why(world, "train-1")
     assert reply.summary == "waits: of 2 clusters: 2 have no H100"
-    assert reply.hints == (
-        "another GPU model: T4 would fit now, on c1",
-        "no cluster has H100",
-    )
+    assert reply.hints == ("another GPU model: T4 would fit now, on c1", "no cluster has H100")
     assert reply.position == 1
     assert world.resolver.why(TENANT, None, world.now_s).reasons == {  # type: ignore[union-attr]
         "of 2 clusters: 2 have no H100": 1

@@ -87,10 +87,7 @@ def test_a_gang_that_only_a_mix_can_hold_gets_the_mix() -> None:
 
 
 def test_pod_sets_may_prefer_different_models() -> None:
-    world = world_of(
-        node("c1", "n1", gpus=2, model="A100"),
-        node("c1", "n2", gpus=2, model="H100"),
-    )
+    world = world_of(node("c1", "n1", gpus=2, model="A100"), node("c1", "n2", gpus=2, model="H100"))
     sets = (
         pod_set(name="trainer", prefer_gpu_models=("H100",)),
         pod_set(name="scorer", prefer_gpu_models=("A100",)),

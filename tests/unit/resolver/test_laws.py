@@ -95,11 +95,7 @@ class Histories(RuleBasedStateMachine):
     def report(self, cluster: str, name: str, gpus: int, foreign: list[int]) -> None:
         self.world.fact(
             node(
-                cluster,
-                name,
-                gpus=gpus,
-                foreign_milli=tuple(foreign[:gpus]),
-                counter=self._count(),
+                cluster, name, gpus=gpus, foreign_milli=tuple(foreign[:gpus]), counter=self._count()
             )
         )
 

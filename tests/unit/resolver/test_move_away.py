@@ -81,10 +81,7 @@ def test_a_held_job_waits_until_it_is_released_and_says_for_whom() -> None:
     world = fleet(c1=1)
     name = world.submit(job("a", gpus=1))
     world.append(Held(**head(world, name), who="operator ada", operator=True, reason="audit"))
-    assert (world.settle(), why(world, name)) == (
-        [],
-        "waits: held by operator ada for 0 s: audit",
-    )
+    assert (world.settle(), why(world, name)) == ([], "waits: held by operator ada for 0 s: audit")
     world.append(HoldReleased(**head(world, name), who="operator ada"))
     world.settle()
     assert world.placed_on(name) == "c1"

@@ -59,10 +59,7 @@ def test_jobs_share_a_nodes_tpus_and_who_finds_none_waits_until_some_are_free() 
     kept = planned(world.resolver.know, world.policy, world.now_s)[large]
     assert kept.held == (
         HeldNode(
-            node="n1",
-            cpu_milli=1000,
-            memory_mib=1024,
-            pieces=(HeldPieces(resource=TPU, number=6),),
+            node="n1", cpu_milli=1000, memory_mib=1024, pieces=(HeldPieces(resource=TPU, number=6),)
         ),
     )
     small = world.submit(asking("small", tpus=1))  # nobody knows for how long

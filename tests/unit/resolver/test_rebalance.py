@@ -16,10 +16,7 @@ from berthmaster.messages.api import (
     WhyReply,
 )
 from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.placement import (
-    Rebalance,
-    RebalanceMove,
-)
+from berthmaster.messages.placement import Rebalance, RebalanceMove
 from berthmaster.messages.workload import Evicted, EvictionRequested
 from berthmaster.resolver.answers.whatif import Budget
 from berthmaster.resolver.core import Resolver
@@ -152,12 +149,7 @@ def test_one_job_moves_so_that_another_fits_which_has_waited_for_long() -> None:
             cluster="c1",
             moves=(
                 RebalanceMove(
-                    tenant=TENANT,
-                    id=event.id,
-                    attempt=1,
-                    cluster="c1",
-                    to="c1",
-                    lost_gpu_s=160.0,
+                    tenant=TENANT, id=event.id, attempt=1, cluster="c1", to="c1", lost_gpu_s=160.0
                 ),
             ),
             gpus=4.0,

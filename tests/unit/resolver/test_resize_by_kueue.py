@@ -139,10 +139,7 @@ def test_one_whose_kueue_lets_no_number_change_keeps_it_and_why_says_so(world: W
 
 @pytest.mark.parametrize(
     ("fields", "grows"),
-    [
-        ({"pending": 1}, False),
-        ({"cohort": "all"}, True),
-    ],
+    [({"pending": 1}, False), ({"cohort": "all"}, True)],
     ids=["somebody waits in its queue", "nobody waits"],
 )
 def test_it_grows_into_quota_for_which_nobody_waits_there(
@@ -266,9 +263,7 @@ def test_one_that_kueue_takes_back_while_it_grows_waits_as_it_was_asked_for(worl
     assert isinstance(world.workloads[elastic].pods[0], PodBinding)
 
 
-def test_an_executor_is_not_believed_that_kueue_lets_several_pod_sets_change(
-    world: Worker,
-) -> None:
+def test_an_executor_is_not_believed_that_kueue_lets_several_pod_sets_change(world: Worker) -> None:
     sets = tuple(PodSet(name=name, gpus=1, count=4, min_count=1) for name in ("a", "b"))
     elastic = world.submit(job("elastic", queue="gpu", pod_sets=sets))
     world.settle()

@@ -208,11 +208,7 @@ def test_a_tenant_is_told_its_own_and_how_many_others() -> None:
 
 
 WRONG = {
-    "nothing": (
-        {},
-        "",
-        f"exactly one of {', '.join(KINDS)}",
-    ),
+    "nothing": ({}, "", f"exactly one of {', '.join(KINDS)}"),
     "two": (
         {"cordon": CordonRequest(cluster="c1"), "queue": SupposedQueue(queue="q")},
         "",

@@ -232,10 +232,7 @@ def test_a_better_priority_minds_no_kept_room() -> None:
 
 
 HINTS = {
-    "another model": (
-        {"gpu_models": ("H100",)},
-        "another GPU model: T4 would fit now, on c1",
-    ),
+    "another model": ({"gpu_models": ("H100",)}, "another GPU model: T4 would fit now, on c1"),
     "less memory of the GPU": (
         {"gpu_memory_mib": 24 * GIB},
         "less memory a GPU: a T4 with 16 GiB would fit now, on c1",
@@ -244,10 +241,7 @@ HINTS = {
     "fewer GPUs": ({"gpus": 16}, "fewer GPUs: 8 a pod would fit now, on c1"),
     "less memory": ({"memory_mib": 2000 * GIB}, "less memory: 768 GiB a pod would fit now, on c1"),
     "fewer CPUs": ({"cpu_milli": 200_000}, "fewer CPUs: 96 a pod would fit now, on c1"),
-    "another cluster": (
-        {"clusters": ("nowhere",)},
-        "another cluster: it would fit now, on c1",
-    ),
+    "another cluster": ({"clusters": ("nowhere",)}, "another cluster: it would fit now, on c1"),
     "no cluster labels": (
         {"cluster_labels": {"region": "moon"}},
         "no cluster labels: it would fit now, on c1",

@@ -36,11 +36,7 @@ def ended(policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2) -> di
 
 
 def run(
-    policy: str,
-    jobs: Sequence[Job],
-    nodes: int = 1,
-    gpus: int = 2,
-    knowing: Knowing | None = None,
+    policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2, knowing: Knowing | None = None
 ) -> Run:
     """A list to its end."""
     known = jobs if knowing is None else told(jobs, knowing, 1)

@@ -192,11 +192,7 @@ def test_shapes_are_equal_where_pods_fit_alike() -> None:
 
 @pytest.mark.parametrize(
     "too_much",
-    [
-        Allocation(0, 8001, 1, 0, ()),
-        Allocation(0, 1, 1001, 0, ()),
-        Allocation(0, 1, 1, 1001, (0,)),
-    ],
+    [Allocation(0, 8001, 1, 0, ()), Allocation(0, 1, 1001, 0, ()), Allocation(0, 1, 1, 1001, (0,))],
     ids=["cpu", "memory", "gpu"],
 )
 def test_more_than_a_node_has_of_any_one_thing_is_too_much(too_much: Allocation) -> None:

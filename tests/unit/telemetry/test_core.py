@@ -24,12 +24,7 @@ REFUSED = "http://x/metrics: Connection refused"
 
 def agent() -> Agent:
     return Agent(
-        cluster="east",
-        node="n1",
-        source="dcgm",
-        epoch=7,
-        interval_s=1.0,
-        read_limit_s=5.0,
+        cluster="east", node="n1", source="dcgm", epoch=7, interval_s=1.0, read_limit_s=5.0
     )
 
 

@@ -1,12 +1,6 @@
 import pytest
 
-from berthmaster.telemetry.gpu_health import (
-    RECOVERY,
-    XID_SETTLES_S,
-    Signs,
-    throttle_names,
-    verdict,
-)
+from berthmaster.telemetry.gpu_health import RECOVERY, XID_SETTLES_S, Signs, throttle_names, verdict
 from berthmaster.telemetry.xid import XIDS, Severity, look_up
 
 VERDICTS = {
@@ -82,11 +76,7 @@ def test_an_xid_is_never_forgiven_where_the_driver_cannot_say_what_it_needs() ->
 def test_throttle_reasons_have_names_and_unknown_bits_keep_their_number() -> None:
     assert throttle_names(0) == ()
     assert throttle_names(0x1) == ("gpu_idle",)
-    assert throttle_names(0x48 | 1 << 40) == (
-        "hw_slowdown",
-        "hw_thermal_slowdown",
-        "0x10000000000",
-    )
+    assert throttle_names(0x48 | 1 << 40) == ("hw_slowdown", "hw_thermal_slowdown", "0x10000000000")
 
 
 def test_what_kubernetes_device_plugins_pass_over_is_passed_over_here() -> None:

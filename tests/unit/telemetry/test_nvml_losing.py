@@ -46,11 +46,7 @@ def test_a_gpu_that_falls_off_the_bus_is_lost_and_the_others_go_on() -> None:
     read(reader, 0.0)
     driver.faults[1, ANY] = GPU_IS_LOST
     assert read(reader, 1.0)[1] == GpuReading(
-        index=1,
-        uuid="GPU-b",
-        model="NVIDIA A100-SXM4-40GB",
-        health="lost",
-        health_reason=LOST,
+        index=1, uuid="GPU-b", model="NVIDIA A100-SXM4-40GB", health="lost", health_reason=LOST
     )
     assert read(reader, 1.5)[0].health == "ok"
 
