@@ -28,7 +28,6 @@ class Disk:
 
 @contextmanager
 def own_disk(folder: Path, size_bytes: int) -> Iterator[Disk]:
-    """Skipped where nothing may be mounted."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     try:

@@ -23,6 +23,5 @@ async def door(url: str, **settings: Any) -> AsyncIterator[Context[DoorSettings]
 
 @asynccontextmanager
 async def with_door(url: str, *, log: Lines | None = None) -> AsyncIterator[Connection]:
-    """A connection, the streams, and a door."""
     async with connected(url, replicas=1, log=log) as conn, door(url):
         yield conn

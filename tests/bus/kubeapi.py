@@ -29,11 +29,9 @@ class KubeApi(Site):
         self.silent = False  # no watch is told anything, not even bookmarks
 
     def routes(self) -> list[web.RouteDef]:
-        """What it answers."""
         return [web.get("/version", self._tell_version), web.get("/{path:.*}", self._get)]
 
     def kubeconfig(self, folder: Path) -> Path:
-        """How to reach it."""
         path = folder / "kubeconfig"
         path.write_text(
             json.dumps(
@@ -65,7 +63,6 @@ class KubeApi(Site):
         await self._tell(resource, "MODIFIED" if known else "ADDED", body)
 
     async def remove(self, resource: Resource, name: str, namespace: str = "") -> None:
-        """Delete an object."""
         gone = self._served[resource.path()].pop(f"{namespace}/{name}")
         self._version += 1
         gone = {**gone, "metadata": gone["metadata"] | {"resourceVersion": str(self._version)}}

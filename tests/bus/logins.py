@@ -53,7 +53,6 @@ class OidcProvider(Site):
         return signed_token(self.claims(**claims), made, algorithm, kid=key)
 
     def claims(self, **claims: Any) -> Json:
-        """What a good token says."""
         now = int(time.time())
         said = {"iss": self.url, "sub": "ann", "aud": AUDIENCE, "iat": now, "exp": now + 60}
         said |= {"groups": ["ml", "all"]} | claims
@@ -61,7 +60,6 @@ class OidcProvider(Site):
 
 
 def signed_token(claims: Json, key: Any, algorithm: str, *, kid: str | None, **header: Any) -> str:
-    """Whatever it says."""
     named = {"kid": kid} if kid else {}
     return jwt.encode(claims, key, algorithm=algorithm, headers=named | header)
 
@@ -73,7 +71,6 @@ def raw_token(header: Json, claims: Json, signature: bytes = b"") -> str:
 
 
 def public_jwk(key: Any, kid: str) -> Json:
-    """As a provider publishes it."""
     kind = jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else None
     if kind is not None:
         made = kind.to_jwk(key.public_key(), as_dict=True)
@@ -123,7 +120,6 @@ class ReviewingApi(Site):
         return token
 
     def kubeconfig(self, path: Path) -> Path:
-        """How to reach it."""
         user = {"name": "u", "user": {}}
         context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
         path.write_text(

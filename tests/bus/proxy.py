@@ -16,8 +16,6 @@ _SIZED = re.compile(rb"(?i)^(MSG|HMSG|PUB|HPUB)\s")
 
 
 class Passing(NamedTuple):
-    """One protocol message on its way."""
-
     line: bytes  # such as b"PUB subject reply 5"
     payload: bytes
 
@@ -47,22 +45,18 @@ class Proxy:
         self._open.clear()
 
     def go_on(self) -> None:
-        """What was held passes."""
         self._open.set()
 
     def cut(self) -> None:
-        """Every connection breaks."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     async def start(self) -> None:
-        """Listen."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"nats://127.0.0.1:{port}"
 
     async def stop(self) -> None:
-        """Break everything."""
         self._stopped = True
         self._open.set()
         if self._server is not None:
@@ -116,7 +110,6 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(url: str) -> AsyncIterator[Proxy]:
-    """A proxy in front of this server."""
     proxy = Proxy(url)
     await proxy.start()
     try:
@@ -126,7 +119,6 @@ async def proxied(url: str) -> AsyncIterator[Proxy]:
 
 
 def the_next(matches: Verdict, count: int = 1) -> Verdict:
-    """Lose the next so many that match."""
     left = count
 
     def lose(passing: Passing) -> bool:
@@ -140,10 +132,8 @@ def the_next(matches: Verdict, count: int = 1) -> Verdict:
 
 
 def acknowledgement(passing: Passing) -> bool:
-    """A stream's answer to a publish."""
     return b'"stream":' in passing.payload and b'"seq":' in passing.payload
 
 
 def published_to(subject: str) -> Verdict:
-    """A publish to this subject."""
     return lambda passing: passing.line.split()[1:2] == [subject.encode()]

@@ -96,7 +96,6 @@ class Fleet:
         await self.conn.store(subject, encode(fact))  # as the door does
 
     async def measure(self, told: NodeTelemetry) -> None:
-        """Send telemetry that was made now."""
         told = replace(told, observed_at_s=self.conn.now())
         await self.conn.publish(subjects.telemetry(told.cluster, told.node), encode(told))
 

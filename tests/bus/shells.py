@@ -63,7 +63,6 @@ async def running(
 
 @asynccontextmanager
 async def gateway(url: str, **settings: Any) -> AsyncIterator[Context[GatewaySettings]]:
-    """A gateway on this server."""
     async with running(
         "gateway",
         patient(GatewaySettings, "gateway", nats_url=url, http_port=-1, **settings),
@@ -74,7 +73,6 @@ async def gateway(url: str, **settings: Any) -> AsyncIterator[Context[GatewaySet
 
 @asynccontextmanager
 async def client(url: str, *, streams: bool = True) -> AsyncIterator[Connection]:
-    """A connection, with the streams made."""
     settings = CommonSettings(nats_url=url)
     log = Log("client", level="error", stream=io.BytesIO())
     async with await Connection.open(settings, "client", log, timeout_s=ANSWER_S) as conn:
@@ -86,7 +84,6 @@ async def client(url: str, *, streams: bool = True) -> AsyncIterator[Connection]
 async def ask(
     conn: Connection, verb: str, body: object, *, tenant: str = "ann", timeout_s: float = ANSWER_S
 ) -> ApiReply:
-    """One request of a tenant."""
     data = body if isinstance(body, bytes) else encode(body)  # type: ignore[arg-type]
     reply = await conn.request(subjects.api(tenant, verb), data, timeout_s=timeout_s)
     answer: ApiReply = API_REPLIES.decode(reply.data)
@@ -94,7 +91,6 @@ async def ask(
 
 
 async def order(conn: Connection, verb: str, body: object) -> ApiReply:
-    """One order of an operator."""
     data = body if isinstance(body, bytes) else encode(body)  # type: ignore[arg-type]
     reply = await conn.request(subjects.operator(verb), data, timeout_s=ANSWER_S)
     answer: ApiReply = API_REPLIES.decode(reply.data)

@@ -30,7 +30,6 @@ class Bus(NamedTuple):
 
     @property
     def resolver(self) -> Path:
-        """What the server knows of accounts."""
         return self.keys.parent / "accounts"
 
     @asynccontextmanager

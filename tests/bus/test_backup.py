@@ -37,7 +37,6 @@ Message = tuple[str, int, float, bytes]
 
 
 async def messages(conn: Connection) -> list[Message]:
-    """The whole log as it is."""
     found: list[Message] = []
 
     def each(one: Recorded) -> None:
@@ -48,7 +47,6 @@ async def messages(conn: Connection) -> list[Message]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The segments of a backup."""
     return {str(file): file.read_bytes() for file in folder.rglob("*.seg")}
 
 

@@ -57,7 +57,6 @@ WRONG = Refusal(code="invalid", field="queue", value="qeue", expected="a queue t
 async def answering(
     conn: Connection, tenant: str, verb: str, answer: Callable[[str, bytes], Awaitable[bytes]]
 ) -> Endpoints:
-    """A service that answers one verb."""
     return await serve(
         conn,
         "stand-in",

@@ -184,7 +184,6 @@ class Asked:
         proxy.to_server = self._passes
 
     def reads(self) -> dict[bytes, int]:
-        """How often each message was asked for."""
         found = self.requests.items()
         return {body: count for (subject, body), count in found if b".MSG.GET." in subject}
 

@@ -104,7 +104,6 @@ def succeeded(name: str, after: int, cluster: str, attempt: int = 1) -> Succeede
 
 
 async def ask(conn: Connection, cluster: str, verb: str, body: object) -> DoorReply:
-    """One raw request."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     reply = await conn.request(subjects.agent(cluster, verb), data, timeout_s=ANSWER_S)
     answer: DoorReply = DOOR_REPLIES.decode(reply.data)
@@ -547,7 +546,6 @@ async def clusters_of(conn: Connection) -> list[tuple[str, str]]:
 
 
 async def place_on(log: Log, name: str, cluster: str, node: str) -> None:
-    """Through whatever happens to the bus meanwhile."""
     first = submitted(name)
     asked = msgspec.structs.replace(
         first.request,

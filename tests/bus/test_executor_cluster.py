@@ -149,7 +149,6 @@ async def executing(
 
 
 def idle(host: Host) -> bool:
-    """Nothing is left in the cluster."""
     world = host.cluster.world
     return not world.groups and all(not node.pods for node in world.nodes.values())
 

@@ -26,8 +26,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Mirrored:
-    """A mirror, and what it told."""
-
     def __init__(
         self, conn: Connection, filters: Sequence[str] = ALL, relist_s: float = 600.0
     ) -> None:

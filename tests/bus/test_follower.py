@@ -46,8 +46,6 @@ async def put(conn: Connection, number: int, kind: str = "queue.q") -> int:
 
 
 class Seen:
-    """What a follower handled."""
-
     def __init__(self) -> None:
         self.records: list[Recorded] = []
         self.caught_up_at: list[int] = []

@@ -50,7 +50,6 @@ def server(tmp_path: Path, disk: Disk) -> Iterator[Server]:
 
 
 async def submit(conn: Connection, name: str) -> SubmitReply | Refusal:
-    """Return the answer to a job."""
     reply = await ask(conn, "submit", JobRequest(id=name))
     assert isinstance(reply, SubmitReply | Refusal)
     return reply

@@ -43,7 +43,6 @@ class Counting(EventLog):
 
 
 async def held(conn: Connection) -> dict[str, int]:
-    """Subject -> messages stored under it."""
     raw = await patiently(
         lambda: conn.api(f"STREAM.INFO.{WORKLOADS}", {"subjects_filter": "berth.workload.>"})
     )

@@ -66,7 +66,6 @@ class Replica:
             self.proxy.to_server = lambda _: False
 
     async def ready(self) -> bool:
-        """What /readyz says now."""
         try:
             code, body = await asyncio.to_thread(self._ask)
         except (OSError, TimeoutError):
@@ -83,14 +82,12 @@ class Replica:
             return error.code, json.loads(error.read())
 
     async def look(self) -> None:
-        """Ask for ever."""
         while True:
             await self.ready()
             await asyncio.sleep(0.05)
 
 
 async def holder(conn: Connection, replicas: list[Replica]) -> Replica | None:
-    """Which of them has the lease."""
     found = await last_message(conn, LEASES, SUBJECT)
     if found is None:
         return None
@@ -135,7 +132,6 @@ async def goes_on(world: Fleet, names: list[str]) -> None:
 
 
 async def placements(log: EventLog, name: str) -> list[int]:
-    """The attempts of a job's placements."""
     recorded = decode_story(await log.story("team", name))
     return [each.event.attempt for each in recorded if isinstance(each.event, Placed)]
 

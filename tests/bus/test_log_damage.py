@@ -70,7 +70,6 @@ JOBS = 40
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One server has nothing to settle."""
     monkeypatch.setattr(guard, "SETTLE_S", 0.3)
     monkeypatch.setattr(logcheck_examine, "WHOLE_WITHIN_S", 0.3)
     monkeypatch.setattr(guard, "LOOK_S", 0.2)
@@ -97,7 +96,6 @@ class Side:
 
     @property
     def unready(self) -> dict[str, object]:
-        """What each of them waits for."""
         return {name: ctx.health.readiness()[1] for name, ctx in self.contexts.items()}
 
     @property
@@ -112,7 +110,6 @@ class Side:
 def started(
     service: Service[S], settings: S, both: Side, tasks: list["asyncio.Future[None]"]
 ) -> None:
-    """Begin one of them."""
     ctx = Context(
         service.name, settings, log=both.log, metrics=Metrics(service.name), health=Health()
     )
@@ -161,7 +158,6 @@ async def side(
 
 
 async def submit(conn: Connection, name: str) -> SubmitReply | Refusal:
-    """As a tenant does."""
     reply = await conn.request(
         subjects.api("team", "submit"), encode(job(name)), timeout_s=ANSWER_S
     )
@@ -201,7 +197,6 @@ async def at_work(url: str, snapshot_s: float = 60.0) -> int:
 
 
 async def stored_story(conn: Connection) -> list[RecordedEvent]:
-    """A job that was submitted and cancelled."""
     log = EventLog(conn)
     await Fleet(conn).submit(job("old"))
     (submitted,) = decode_story(await log.story("team", "old"))
@@ -221,7 +216,6 @@ async def stored_story(conn: Connection) -> list[RecordedEvent]:
 
 
 async def accept(conn: Connection) -> OperatorReply:
-    """As `berth repair accept-log` does."""
     looked = (await look(conn))[WORKLOADS]
     damage = [*looked.damage, *await read_through(conn, looked)]
     assert looked.seen is not None
@@ -243,7 +237,6 @@ async def accept(conn: Connection) -> OperatorReply:
 
 
 async def decided_at_s(conn: Connection) -> list[float]:
-    """When each decision was stored."""
     times: list[float] = []
     await read_all(
         conn, WORKLOADS, [subjects.ALL_DECISIONS], lambda seen: times.append(seen.stored_at_s)
@@ -252,7 +245,6 @@ async def decided_at_s(conn: Connection) -> list[float]:
 
 
 def block(server: Server) -> Path:
-    """The block of the log, on disk."""
     found = server.folder.rglob(f"{WORKLOADS}/msgs/*.blk")
     return max(found, key=lambda file: file.stat().st_size)
 

@@ -29,8 +29,6 @@ ATTEMPT = Attempt("acme", "train", 1)
 
 
 class Pod:
-    """A pod's log that a test writes."""
-
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.over = False
@@ -82,8 +80,6 @@ class Pods:
 
 
 class Bench:
-    """What a test of logs stands on."""
-
     def __init__(self, conn: Connection, url: str, pods: Pods, desk: LogDesk) -> None:
         self.conn, self.url, self.pods, self.desk = conn, url, pods, desk
         self.pod = pods.pod
@@ -114,7 +110,6 @@ async def bench(url: str, *, bytes_per_s: float = 1e9, **settings: object) -> As
 
 
 async def read(berth: Client, most: int) -> list[bytes]:
-    """So many lines of the job."""
     got: list[bytes] = []
     async for piece in berth.logs("train", follow=True):
         got += [line.text for line in lines_of(piece)]

@@ -660,8 +660,6 @@ CASES: Mapping[str, Case] = {
 
 
 class HeardLog:
-    """Keeps what was logged as an error."""
-
     def __init__(self) -> None:
         self.errors: list[tuple[str, dict[str, object]]] = []
 

@@ -50,7 +50,6 @@ async def submit(conn: Connection, name: str) -> int:
 
 
 async def chain_tail(conn: Connection, cell: str) -> tuple[int, int]:
-    """(number, sequence) of the last decision."""
     last = await patiently(lambda: last_message(conn, WORKLOADS, subjects.decision(cell)))
     return (0, 0) if last is None else (DECISIONS.decode(last.data).number, last.sequence)
 

@@ -115,7 +115,6 @@ def job(name: str, gpus: int = 1, lasts_s: float = 3600.0) -> JobRequest:
 
 
 async def standing(conn: Connection, name: str) -> Workload:
-    """As every reader folds it."""
     flaws = await flaws_of(conn, WORKLOADS)
     story = decode_story(await EventLog(conn).story("team", name), flaws)
     return judged_story("team", name, story, flaws.is_lost)[0]
@@ -165,7 +164,6 @@ async def accept(conn: Connection, side: Side) -> None:
 
 
 async def accept_what_is_known(conn: Connection) -> list[str]:
-    """The streams."""
     accepted = []
     for stream, looked in (await look(conn)).items():
         damage = [*looked.damage, *await read_through(conn, looked)]

@@ -63,8 +63,6 @@ class Nodes:
 
 
 class Heard:
-    """What a mirror hears, in order."""
-
     def __init__(self) -> None:
         self.facts: list[FleetFact] = []
         self.at_s: list[float] = []

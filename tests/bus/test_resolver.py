@@ -88,7 +88,6 @@ class Fleet:
         assert isinstance(await self.log.append(event), Stored)
 
     async def placed(self, name: str, *, within_s: float = LIMIT_S) -> Placed | None:
-        """Its placement, once there is one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         flaws = await flaws_of(self.conn, WORKLOADS)
@@ -115,7 +114,6 @@ class Fleet:
         assert isinstance(await self.log.append(event), Stored)
 
     async def goes(self, request: JobRequest) -> str:
-        """Where it is placed."""
         await self.submit(request)
         placed = await self.placed(request.id, within_s=3 * LIMIT_S)
         assert placed is not None

@@ -27,7 +27,6 @@ from tests.support.patience import ANSWER_S, until
 
 
 async def configs(conn: Connection) -> dict[str, dict[str, Any]]:
-    """What the server has, by stream."""
     found = {}
     for config in stream_configs():
         name = config["name"]

@@ -676,7 +676,6 @@ async def test_while_the_log_is_damaged_no_webhook_is_told_and_then_all_that_wai
 
 
 async def webhooks_of_all(conn: Connection) -> WebhooksReply:
-    """As operators see them."""
     reply = await order(conn, "webhooks", WebhooksRequest())
     assert isinstance(reply, WebhooksReply)
     return reply

@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a connection asks for."""
-
     nats_url: str
     nats_creds_file: Path | None = None
     inbox_prefix: str = "_INBOX"
@@ -44,8 +42,6 @@ class Settings:
 
 @dataclass
 class Lines:
-    """A log that remembers (level, event, fields)."""
-
     seen: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
 
     def info(self, event: str, /, **fields: object) -> None:
@@ -62,7 +58,6 @@ class Lines:
         return sum(one == event for _, one, _ in self.seen)
 
     def fields(self, event: str) -> list[dict[str, object]]:
-        """The fields of an event's lines."""
         return [fields for _, one, fields in self.seen if one == event]
 
 
@@ -155,14 +150,12 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def leader(conn: Connection, cluster: ServerCluster, stream: str) -> Server:
-    """The server that leads a stream."""
     raw = await conn.api(f"STREAM.INFO.{stream}")
     name = msgspec.json.decode(raw)["cluster"]["leader"]
     return next(server for server in cluster.servers if server.config.name == name)
 
 
 def submitted(name: str, *, after: int = 0, tenant: str = "acme", by: str = "gw-1") -> Submitted:
-    """A job of one pod."""
     return Submitted(
         tenant=tenant,
         id=name,
@@ -175,7 +168,6 @@ def submitted(name: str, *, after: int = 0, tenant: str = "acme", by: str = "gw-
 
 
 def placed(name: str, after: int, *, cluster: str = "c1", by: str = "r-1") -> Placed:
-    """Its first placement."""
     return Placed(
         tenant="acme",
         id=name,
@@ -191,21 +183,18 @@ def placed(name: str, after: int, *, cluster: str = "c1", by: str = "r-1") -> Pl
 
 
 def cancelled(name: str, after: int, *, by: str = "gw-1") -> Cancelled:
-    """Its ending before it was claimed."""
     return Cancelled(
         tenant="acme", id=name, after=after, at_s=3.0, by=by, digest="d1", submitted_at_s=1.0
     )
 
 
 def reprioritized(name: str, after: int, priority: int) -> Reprioritized:
-    """A small event."""
     return Reprioritized(
         tenant="acme", id=name, after=after, at_s=4.0, by="gw-1", priority=priority
     )
 
 
 def decision(number: int, after: int, *, decider: str = "r-1", cell: str = "all") -> Decision:
-    """One entry of a chain."""
     return Decision(
         cell=cell,
         number=number,
@@ -219,7 +208,6 @@ def decision(number: int, after: int, *, decider: str = "r-1", cell: str = "all"
 
 
 def alive(cluster: str, counter: int, *, epoch: int = 1, interval_s: float = 1.0) -> ClusterAlive:
-    """A small fact."""
     return ClusterAlive(
         cluster=cluster,
         stamp=Stamp(epoch=epoch, counter=counter),
@@ -229,5 +217,4 @@ def alive(cluster: str, counter: int, *, epoch: int = 1, interval_s: float = 1.0
 
 
 def alive_subject(cluster: str) -> str:
-    """Where that fact belongs."""
     return subjects.alive(cluster)

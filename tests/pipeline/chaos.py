@@ -155,7 +155,6 @@ class Rig:
         )
 
     def berth(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        """Run a `berth` command against it."""
         return run_berth(*argv, "--data", str(self.folder), home=self.folder)
 
     async def start_lasting(self, count: int = 16) -> None:
@@ -298,7 +297,6 @@ class Stream:
 
     @property
     def accepted(self) -> int:
-        """How many submits were acknowledged so far."""
         return self._load.result.accepted
 
     def _arrivals(self) -> Iterator[tuple[float, JobRequest]]:
@@ -402,7 +400,6 @@ async def _audited(rig: Rig, berth: Client) -> tuple[AuditReport, list[Unreadabl
 
 
 async def so_far_so_good(rig: Rig, berth: Client) -> AuditReport:
-    """What must hold at any moment."""
     report, unreadable = await _audited(rig, berth)
     assert (unreadable, report.findings, report.accounted) == ([], (), True), report
     # The clusters fail and evict nothing here: whatever ended otherwise was ended by us.

@@ -27,8 +27,6 @@ def environment(home: Path) -> dict[str, str]:
 
 @dataclass
 class Up:
-    """One that runs."""
-
     process: subprocess.Popen[str]
     folder: Path
     view: dict[str, Any]
@@ -48,7 +46,6 @@ class Up:
                 return changed
 
     def berth(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command against it."""
         return run_berth(*argv, "--data", str(self.folder), home=self.folder.parent, input=input)
 
     def json(self, *argv: str) -> Any:
@@ -69,7 +66,6 @@ class Up:
 
 
 def run_berth(*argv: str, home: Path, input: str | None = None) -> subprocess.CompletedProcess[str]:
-    """One `berth` command."""
     return warm.run_berth(*argv, env=environment(home), cwd=home, limit_s=hang_s(), input=input)
 
 
@@ -117,7 +113,6 @@ def wait_until_gone(pids: list[int]) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

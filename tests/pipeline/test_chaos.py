@@ -38,14 +38,12 @@ def one(kept: Kept) -> Iterator[Rig]:
 
 @pytest.fixture
 def two(kept: Kept) -> Iterator[Rig]:
-    """Two resolvers and two scorers."""
     with kept.lent("--resolvers", "2", "--scorers", "2") as rig:
         yield rig
 
 
 @pytest.fixture
 def three(kept: Kept) -> Iterator[Rig]:
-    """Three servers that hold each stream together."""
     with kept.lent("--servers", "3") as rig:
         yield rig
 

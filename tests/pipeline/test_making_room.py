@@ -30,7 +30,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 async def until(berth: Client, state: str, *names: str) -> None:
-    """All of these are in this state."""
     try:
         async with asyncio.timeout(hang_s()):
             while any([(await berth.get(name)).workload.state != state for name in names]):

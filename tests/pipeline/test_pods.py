@@ -50,8 +50,6 @@ HUB_PARTS = {
 
 @dataclass
 class Pod:
-    """One that runs."""
-
     process: subprocess.Popen[bytes]
     port: int
     log: Path
@@ -68,7 +66,6 @@ class Pod:
                 return error.code, json.loads(error.read())
 
     def parts(self) -> dict[str, bool]:
-        """Which parts are in order."""
         try:
             told = self.page("/readyz")[1]["parts"]
         except OSError:
@@ -76,14 +73,12 @@ class Pod:
         return {name: part["ok"] for name, part in told.items()}
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """Its own log lines of one kind."""
         whole = self.log.read_text().rpartition("\n")[0]  # the last line may be under way
         lines = whole.splitlines()
         told = [json.loads(line) for line in lines if line.startswith("{")]
         return [each for each in told if each.get("event") == event]
 
     def until(self, true: Callable[[], object], what: str) -> None:
-        """Wait, as long as it runs."""
         patience = Patience(what)
         while not true():
             assert self.process.poll() is None, self.log.read_text()

@@ -93,7 +93,6 @@ def get(url: str) -> Any:
 
 
 def series(base: str, expr: str) -> int:
-    """How many lines an expression draws now."""
     found = get(f"{base}/api/v1/query?{urllib.parse.urlencode({'query': expr})}")
     return len(found["result"]) if found else 0
 

@@ -37,7 +37,6 @@ class Tiny:
         self.events: list[dict[str, Any]] = []
 
     def until(self, event: str) -> dict[str, Any]:
-        """Read the log up to this event."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.events.append(json.loads(line))

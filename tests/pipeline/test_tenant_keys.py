@@ -19,7 +19,6 @@ from tests.support.patience import ANSWER_S, until
 
 
 def client(up: Up, tenant: str, creds: Path) -> Client:
-    """As that tenant's own program connects."""
     return Client.connect(
         up.view["url"],
         tenant=tenant,

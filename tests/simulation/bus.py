@@ -49,8 +49,6 @@ HINTS: Final = (
 
 
 class Message(NamedTuple):
-    """One message of a stream."""
-
     sequence: int
     stored_at_s: float
     subject: str
@@ -78,7 +76,6 @@ class Stream:
         self.end = 0  # the last sequence
 
     def store(self, subject: str, body: object, now_s: float) -> Message:
-        """One more."""
         self.end += 1
         message = Message(self.end, now_s, subject, body)
         self.messages.append(message)
@@ -86,7 +83,6 @@ class Stream:
         return message
 
     def behind(self, sequence: int) -> Message | None:
-        """The first message behind this one."""
         at = (
             sequence
             if self.end == len(self.messages)
@@ -143,11 +139,9 @@ class Follower:
         return self._next > self._stream.end
 
     def close(self) -> None:
-        """Nobody wants the rest."""
         self.life = -1
 
     def look(self) -> None:
-        """There may be something."""
         if self._looking:
             return
         if not self._listed and self._next >= self._stream.end and self._caught_up is None:
@@ -190,7 +184,6 @@ class Consumer:
         self._waits_s: dict[int, float] = {}  # by number, until it is handed out again
 
     def offer(self, message: Message) -> None:
-        """A hint of this cluster was stored."""
         event = message.body
         if getattr(event, "cluster", None) == self._cluster and _kind(event) in HINTS:
             self.pending[message.sequence] = message
@@ -199,13 +192,11 @@ class Consumer:
                 self._send(message)
 
     def resume(self) -> None:
-        """The process is there again."""
         self._waits_s = {}
         for message in self.pending.values():
             self._send(message)
 
     def ack(self, sequence: int) -> None:
-        """From the process; it may be lost."""
         if self._process.cut or self._bus.faults.happens("repeat", 0.1):
             return
         making = self._bus.makings
@@ -216,7 +207,6 @@ class Consumer:
             self.pending.pop(sequence, None)
 
     def forget(self, lost: Iterable[Message]) -> None:
-        """Damage: these hints are gone."""
         for message in lost:
             if self.pending.get(message.sequence) is message:
                 del self.pending[message.sequence]
@@ -274,7 +264,6 @@ class Bus:
         self._facts_arrive_s: dict[str, float] = {}  # one connection keeps its order
 
     def delay_s(self) -> float:
-        """From one end to the other."""
         if self.faults.happens("delay", 0.1):
             return self.faults.dice("delay").choice((0.1, 1.0, 5.0)) * self.chance.random()
         return 0.001 + 0.004 * self.chance.random()
@@ -326,7 +315,6 @@ class Bus:
 
     @property
     def accepted_missing(self) -> tuple[Gap, ...]:
-        """What people have accepted as lost."""
         return heard(self.accepted[0].missing) if self.accepted is not None else ()
 
     def is_lost(self, sequence: int) -> bool:
@@ -369,8 +357,6 @@ class Bus:
         events: Sequence[WorkloadEvent],
         done: Callable[[Outcome], None],
     ) -> None:
-        """One atomic batch."""
-
         def store() -> Outcome:
             return self._store_batch(decision, events)
 
@@ -526,7 +512,6 @@ class Bus:
         self.clock.at(at_s, arrive)
 
     def epoch(self, prefix: str, now_s: float) -> int:
-        """As FactWriter.begin chooses it."""
         stamps: list[Stamp] = [
             m.body.stamp for s, m in self.fleet.last.items() if s.startswith(prefix)
         ]
@@ -582,6 +567,5 @@ class Bus:
         return False
 
     def holds_lease(self, process: Process) -> bool:
-        """As the holder itself sees it."""
         holder, life, until_s = self.lease
         return (holder, life) == (process.name, process.life) and self.clock.now_s < until_s

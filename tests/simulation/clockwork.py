@@ -24,16 +24,13 @@ class Clockwork:
         self._number = 0
 
     def at(self, when_s: float, work: Work) -> None:
-        """Do this then."""
         self._number += 1
         heapq.heappush(self._due, (max(when_s, self.now_s), self._number, work))
 
     def after(self, delay_s: float, work: Work) -> None:
-        """Do this after so many seconds."""
         self.at(self.now_s + delay_s, work)
 
     def run(self, until_s: float) -> None:
-        """Let time pass."""
         while self._due and self._due[0][0] <= until_s:
             when_s, _, work = heapq.heappop(self._due)
             self.now_s = when_s
@@ -72,14 +69,12 @@ class Process:
         raise NotImplementedError
 
     def start(self) -> None:
-        """A new life."""
         self.life += 1
         self.up = True
         self.boot()
         self._run()
 
     def kill(self) -> None:
-        """kill -9."""
         self.life += 1
         self.up = False
         self.paused = False
@@ -87,7 +82,6 @@ class Process:
         self._queue.clear()
 
     def pause(self) -> None:
-        """SIGSTOP."""
         self.paused = True
 
     def wake(self) -> None:

@@ -41,8 +41,6 @@ SIZES: Final = (1, 2, 5, 20)
 
 @dataclass
 class Lost:
-    """One damage."""
-
     at_s: float
     form: str
     first: int
@@ -96,7 +94,6 @@ class Damaged(Peopled):
             each.when_healed(lambda p=each: self._reconnected(p))  # type: ignore[misc]
 
     def _acknowledged(self, process: Process, message: Message) -> None:
-        """Executors write through the door."""
         writer = self.door if isinstance(process, Site) else process
         if isinstance(writer, READERS) and writer.up and not writer.cut:
             writer.watch.knows(message)

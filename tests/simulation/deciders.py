@@ -40,8 +40,6 @@ STREAMS: Final = 3
 
 
 class Decider(Process):
-    """One replica."""
-
     core_type: type[Resolver] = Resolver
 
     def __init__(self, bus: Bus, name: str, policy: Policy) -> None:
@@ -65,7 +63,6 @@ class Decider(Process):
         return self.core.know.workloads_sequence < self.bus.log.end
 
     def boot(self) -> None:
-        """Restore, then fold what came after."""
         self.core = self.core_type("all", f"{self.name}/{self.life}", self.policy)
         self.held = None
         self._missing = STREAMS
@@ -80,7 +77,6 @@ class Decider(Process):
         self.watch.begin(self._follow)
 
     def _follow(self) -> None:
-        """The log is what it was."""
         self._folded_as = self.bus.snapshot_of  # whatever a person says of it later
         if cut_at := self.bus.accepted_to:
             self.core.log_was_cut(cut_at, self.bus.accepted_missing)

@@ -69,7 +69,6 @@ class Doorway(Process):
         self._asked: dict[str, Work] = {}  # clusters that want the list, and how they get it
 
     def boot(self) -> None:
-        """Look at the log, then read it."""
         self.ready = False
         self.watch = LogWatch(
             self.bus,
@@ -83,7 +82,6 @@ class Doorway(Process):
         self.watch.begin(self._follow)
 
     def log_replaced(self) -> None:
-        """It is read anew."""
         self.kill()
         self.start()
 
@@ -131,7 +129,6 @@ class Doorway(Process):
             self._asked[cluster] = answer
 
     def receipt(self, message: Message) -> str:
-        """Of a placement that is handed out."""
         event: Placed = message.body
         at = self.bus.makings, self.bus.accepted_at_s, message.sequence
         if at in self._made:
@@ -155,7 +152,6 @@ class Doorway(Process):
         return self._receipts.signed(Receipt(**told, sequence=sequence))
 
     def listed(self, cluster: str, *, renewed: bool) -> tuple[list[Hint], Listed]:
-        """All that is open there."""
         hints: list[Hint] = []
         for name in sorted(self._stories):
             found = self._open(name, cluster)
@@ -191,7 +187,6 @@ class Doorway(Process):
 
     @property
     def executors_have_spoken(self) -> bool:
-        """As the guard has it."""
         return self.bus.clock.now_s - self.bus.accepted_at_s >= RECOVERY_S + self._read_after_s
 
     def may_follow(self, cluster: str, event: WorkloadEvent) -> bool:

@@ -49,15 +49,12 @@ class Faults:
         self.quiet = False  # faults have stopped
 
     def has(self, kind: str) -> bool:
-        """Whether this seed has it."""
         return kind in self.kinds
 
     def dice(self, kind: str) -> random.Random:
-        """Its own dice."""
         return self._dice[kind]
 
     def happens(self, kind: str, chance: float) -> bool:
-        """Whether it happens now."""
         if self.quiet or kind not in self.kinds:
             return False
         return self._dice[kind].random() < chance

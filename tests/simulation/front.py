@@ -56,8 +56,6 @@ TENANT: Final = "acme"
 
 
 class Front(Process):
-    """One gateway."""
-
     core_type: type[Gateway] = Gateway
 
     def __init__(self, bus: Bus, judge: Judge) -> None:
@@ -114,7 +112,6 @@ class Front(Process):
             self._tell(LogDamaged(why=why))
 
     def log_replaced(self) -> None:
-        """What was followed is another log now."""
         if self.log is not None:
             self.log.close()
         self._tell(LogReplaced())
@@ -127,7 +124,6 @@ class Front(Process):
     def request(
         self, tenant: str | None, verb: str, data: bytes, answer: Callable[[ApiReply], None]
     ) -> None:
-        """Somebody's request has arrived."""
         self._number += 1
         ref = f"{self.core_life}/{self._number}"
         self._replies[ref] = answer
@@ -136,7 +132,6 @@ class Front(Process):
 
     @property
     def core_life(self) -> str:
-        """Part of each request's name."""
         return f"gateway-{self.life}"
 
     def _on_log(self, message: Message) -> None:

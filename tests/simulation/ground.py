@@ -35,8 +35,6 @@ class Parts(NamedTuple):
 
 
 class Ground:
-    """All that is there before anything happens."""
-
     def __init__(
         self,
         seed: int,
@@ -112,5 +110,4 @@ class Ground:
         return site
 
     def note_misfortune(self, at_s: float, kind: str, process: Process, lasts_s: float) -> None:
-        """For the story."""
         self.plan.append(f"{at_s - START_S:8.2f} {kind} {process.name} for {lasts_s:.2f} s")

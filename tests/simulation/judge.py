@@ -77,7 +77,6 @@ class Finding(NamedTuple):
 
 
 def _promises(work: Workload) -> Iterator[tuple[Gpu, int]]:
-    """What its pods were promised."""
     sets = {pods.name: pods for pods in work.request.pod_sets} if work.request is not None else {}
     for binding in work.pods:
         pods = sets.get(binding.pod.rpartition("-")[0])
@@ -157,11 +156,9 @@ class Judge:
         raise Broken(Finding(rule, what, self.clock.now_s))
 
     def note(self, who: str, what: object) -> None:
-        """For the story."""
         self.recent.append((self.clock.now_s, who, what))
 
     def watch(self, name: str, cluster: EmulatedCluster) -> None:
-        """The pods of this cluster."""
         self.clusters[name] = cluster
 
     # The log
@@ -463,7 +460,6 @@ class Judge:
         return sequence in self.gone
 
     def on_frozen(self, step: Freeze) -> None:
-        """An executor cannot read a story."""
         if not self.harmed:
             self.find("nothing is unreadable here", str(step))
 
@@ -582,7 +578,6 @@ class Judge:
     def _check_reason(
         self, event: Evicted | Failed, group: Group | None, standing: Standing
     ) -> None:
-        """Nobody's running job ends because of silence."""
         work = self.workloads[key(event.tenant, event.id)]
         if isinstance(event, Evicted) and event.blameless:
             is_lost = work.key in self.forgotten and event.reason in self.ordered.get(work.key, ())

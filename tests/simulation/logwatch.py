@@ -34,8 +34,6 @@ Marks = list[tuple[StreamMark, LogMark]]
 
 
 class LogWatch:
-    """One life's part in it."""
-
     def __init__(
         self,
         bus: Bus,
@@ -150,7 +148,6 @@ class LogWatch:
         self._bus.clock.after(pause_s, lambda: self._process.when_healed(again))
 
     def folds_anew(self) -> None:
-        """From its beginning, as it is now."""
         self._folded_as = self._bus.snapshot_of
         self._folded_at_s = self._bus.accepted_at_s
 
@@ -163,7 +160,6 @@ class LogWatch:
             self._reading = new_reading(self._bus, start)
 
     def saw(self, message: Message) -> None:
-        """One that was followed."""
         if self._reading is None:
             return
         self.knows(message)
@@ -191,7 +187,6 @@ class LogWatch:
 
     @property
     def seen_to(self) -> int:
-        """How far it has followed the log."""
         return self._reading.last if self._reading is not None else 0
 
     def own(self) -> list[Remembered]:
@@ -308,7 +303,6 @@ class LogWatch:
         self._look_now()
 
     def looks_at_once(self) -> None:
-        """There is a new connection."""
         if self._bus.watched:
             if self._begun:
                 self._told("nothing is decided: the log was not looked at since then")
@@ -390,7 +384,6 @@ def new_reading(bus: Bus, start: int = 1, *, remembered: Marks | None = None) ->
 
 
 def _seen(bus: Bus) -> Seen:
-    """What the server says."""
     log = bus.log
     first = log.messages[0].sequence if log.messages else 0
     return Seen(bus.created, first, log.end, len(log.messages))

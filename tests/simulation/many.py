@@ -19,7 +19,6 @@ def outcome_of(seed: int, pace: Pace = FAST) -> Outcome:
 def outcomes_of(
     seeds: Iterable[int], processes: int = 2, *, pace: Pace = FAST
 ) -> Iterator[Outcome]:
-    """In order, as they come."""
     if processes == 1:
         yield from (outcome_of(seed, pace) for seed in seeds)
         return

@@ -15,7 +15,6 @@ class Mirror:
         self.sequence = 0
 
     def take(self, message: Message) -> None:
-        """The stream's next fact."""
         self.sequence = message.sequence
         known = self._stamps.get(message.subject)
         if known is not None and message.body.stamp < known:

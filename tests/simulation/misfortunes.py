@@ -20,8 +20,6 @@ EVENTS_A_JOB: Final = 8  # of the log, decisions among them
 
 
 class Haunted(Damaged):
-    """A world in which things go wrong."""
-
     def _misfortunes(self) -> None:
         self._strikes: dict[int, list[tuple[str, Begin, Process, float]]] = {}
         self.bus.on_stored = self._on_stored
@@ -148,7 +146,6 @@ class Haunted(Damaged):
         self.clock.after(lasts_s, right)
 
     def _calm(self) -> None:
-        """Faults are over; what was hit recovers."""
         if self.clock.now_s < self.calm_at_s:  # something struck late
             self.clock.at(self.calm_at_s + 0.01, self._calm)
             return

@@ -16,8 +16,6 @@ from typing import Final, NamedTuple
 
 
 class Pace(NamedTuple):
-    """All periods of a world."""
-
     longer: float = 1.0  # jobs, deadlines, what befalls a cluster, and how long people watch
     alive_s: float = 5.0
     telemetry_s: float = 10.0
@@ -42,7 +40,6 @@ LONGER: Final = (60.0, 120.0, 240.0, 480.0)  # of slow worlds: jobs of minutes, 
 
 
 def fast(seed: int) -> Pace:
-    """Of a world of seconds and minutes."""
     del seed
     return FAST
 

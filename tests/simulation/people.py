@@ -13,8 +13,6 @@ SOON_S: Final = 10.0  # while it is placed and claimed
 
 
 class Peopled(Ground):
-    """A ground with people."""
-
     def _people(self) -> None:
         chance = self.chance
         span_s = self.calm_at_s - START_S

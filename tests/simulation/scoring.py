@@ -34,7 +34,6 @@ class Scoring(Process):
         bus.listeners.append((self, self._on_telemetry))
 
     def boot(self) -> None:
-        """Read the facts, then lead."""
         self.core = Scorer(rules(self.bus.pace))
         self._wake_s = float("inf")
         self._alarms = 0

@@ -46,8 +46,6 @@ NO_HINT: Final = 0  # of what a list names
 
 
 class Site(Process):
-    """The process of one cluster."""
-
     core_type: type[Executor] = Executor
 
     def __init__(
@@ -73,7 +71,6 @@ class Site(Process):
         self.asking: set[Key] = set()  # how these stand, and no answer has come yet
 
     def boot(self) -> None:
-        """Look at what is there, then listen."""
         if self.pods_die_with_it:
             self.cluster = EmulatedCluster(self.spec, self.nature, self.clock.now_s, self.journal)
             self.judge.watch(self.spec.name, self.cluster)
@@ -206,7 +203,6 @@ class Site(Process):
             self.bus.append(self, event, done, check=check)
 
     def _reload(self, step: Reload) -> None:
-        """Until it is readable."""
         self.asking.add(key(step.tenant, step.id))
         asked_s = self.clock.now_s  # not later than whoever answers reads it
 
@@ -313,7 +309,6 @@ class Site(Process):
         self.bus.put_fact(self, f"{self.spec.name}/{what}", fact, done)  # type: ignore[arg-type]
 
     def _mark(self) -> None:
-        """Something has changed."""
         if self.up and self.cluster.world.dirty and not self._look_due:
             self._look_due = True
             self.later(0.02, self._look)

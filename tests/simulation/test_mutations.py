@@ -138,8 +138,6 @@ def test_a_resolver_that_overlooks_who_waits_is_found() -> None:
 
 
 class Guesses(Resolver):
-    """Decides on something that no message says."""
-
     def on_fact(self, *args: object) -> None:
         super().on_fact(*args)  # type: ignore[arg-type]
         self.know.clusters.get("c1").alive_at_s += 0.5
@@ -173,7 +171,6 @@ def careless(
     *,
     judged: Verdict | None = None,
 ) -> Verdict:
-    """Counts whatever its state allows."""
     if sequence > workload.sequence:
         workload.sequence = event.after
     return fold.offer(workload, event, sequence, stored_at_s, judged=judged)

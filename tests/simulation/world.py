@@ -34,8 +34,6 @@ BEGINNING_S: Final = 60.0  # from a placement, an attempt has begun
 
 
 class Outcome(NamedTuple):
-    """What became of one seed."""
-
     seed: int
     kinds: tuple[str, ...]
     finding: Finding | None
@@ -48,8 +46,6 @@ class Outcome(NamedTuple):
 
 
 class World(Haunted):
-    """Everything that one seed has."""
-
     def __init__(
         self,
         seed: int,
@@ -145,7 +141,6 @@ class World(Haunted):
         return max((*ends_s, *begin_s), default=0.0) + self.pace.look_s
 
     def unsettled(self) -> str:
-        """What is still under way, or ""."""
         if self.damage_is_pending() and self.damages[-1].known:
             return f"damage is not accepted: {self.damages[-1]}"
         readers: list[Decider | Front] = [*self.deciders, self.front]
@@ -191,7 +186,6 @@ class World(Haunted):
         self.clock.after(self.pace.readers_s, self._look_at_readers)
 
     def _check_readers(self) -> None:
-        """Every reader folds the same."""
         open_ = {
             name: work
             for name, work in self.judge.workloads.items()
@@ -243,7 +237,6 @@ class World(Haunted):
         return f"{sorted(placed)} could run" if placed else ""
 
     def _check_waiting(self) -> None:
-        """Who waits has a reason."""
         for name, work in self.judge.workloads.items():
             if work.state is not State.QUEUED or name in self.judge.frozen:
                 continue
@@ -316,7 +309,6 @@ class World(Haunted):
             self.judge.find("a decision repeats bit for bit", str(report))
 
     def replay(self, last: int | None = None) -> Report:
-        """All decisions, or the newest ones, repeated."""
         log = self.bus.log.messages
         return replay(
             Inputs(
@@ -357,7 +349,6 @@ def run(
     parts: Parts = Parts(),  # noqa: B008
     pace: Pace = FAST,
 ) -> Outcome:
-    """One seed."""
     return World(seed, without, parts, pace).run()
 
 

@@ -66,7 +66,6 @@ def node(
 
 
 def alive(cluster: str = "c1", *, counter: int = 1, interval_s: float = 1.0) -> ClusterAlive:
-    """A sign of life."""
     return ClusterAlive(
         cluster=cluster,
         stamp=Stamp(epoch=1, counter=counter),
@@ -78,7 +77,6 @@ def alive(cluster: str = "c1", *, counter: int = 1, interval_s: float = 1.0) -> 
 def profile(
     cluster: str = "c1", *, labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = ()
 ) -> ClusterProfile:
-    """What a cluster is."""
     return ClusterProfile(
         cluster=cluster,
         stamp=Stamp(epoch=1, counter=1),

@@ -109,7 +109,6 @@ class World:
     # Facts
 
     def fact(self, *facts: FleetFact) -> None:
-        """Tell facts of the fleet, stored now."""
         for fact in facts:
             self.fleet_sequence += 1
             if isinstance(fact, NodeReport):
@@ -119,7 +118,6 @@ class World:
             self.resolver.on_fact(fact, self.fleet_sequence, self.now_s)
 
     def control(self, fact: ControlFact) -> None:
-        """An operator sets something."""
         self.control_sequence += 1
         self.controls.append((self.control_sequence, fact))
         self.resolver.on_control(fact, self.control_sequence)
@@ -157,11 +155,9 @@ class World:
         return self._head(name) | {"cluster": workload.cluster, "attempt": workload.attempt}
 
     def claim(self, name: Key) -> None:
-        """The executor claims the open attempt."""
         self.append(Claimed(**self._attempt(name), executor="x"))  # type: ignore[arg-type]
 
     def start(self, request: JobRequest) -> Key:
-        """Submitted, placed, claimed and running."""
         name = self.submit(request)
         self.settle()
         assert self.placed_on(name), request.id
@@ -175,7 +171,6 @@ class World:
         self.fact(*(alive(each, counter=int(self.now_s)) for each in clusters or ("c1",)))
 
     def run(self, name: Key) -> None:
-        """Its pods run where they were placed."""
         pods = self.workloads[name].pods
         self.append(Running(**self._attempt(name), pods=pods))  # type: ignore[arg-type]
 
@@ -185,11 +180,9 @@ class World:
         self.append(Resized(**self._attempt(name), pods=told))  # type: ignore[arg-type]
 
     def evict(self, name: Key, reason: str = "node died") -> None:
-        """The executor gives the attempt back."""
         self.append(Evicted(**self._attempt(name), reason=reason))  # type: ignore[arg-type]
 
     def succeed(self, name: Key) -> None:
-        """The job completes."""
         self.append(Succeeded(**self._attempt(name), **self._last(name)))  # type: ignore[arg-type]
 
     def cancelled(self, name: Key) -> Cancelled:

@@ -27,12 +27,10 @@ OFFLINE: Final = (  # how the tools say that nobody answers; whatever else they 
 
 
 def in_python() -> list[str]:
-    """With the interpreter that runs the tests."""
     return [sys.executable, str(FOLDER / "submit_and_follow.py")]
 
 
 def in_go() -> list[str]:
-    """A program that `go build` makes."""
     go = _tool("go", "/usr/local/go/bin")
 
     def build(folder: Path) -> None:

@@ -44,7 +44,6 @@ def render(folder: Path, *components: Path) -> list[Manifest]:
 
 
 def documents(path: Path) -> list[Manifest]:
-    """The objects of one file."""
     return [each for each in yaml.safe_load_all(path.read_text()) if each]
 
 

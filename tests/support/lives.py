@@ -47,7 +47,6 @@ ENDINGS = (Succeeded, Failed, Cancelled)
 
 
 def new() -> Workload:
-    """Before its first event."""
     return Workload(tenant=TENANT, id=ID)
 
 

@@ -134,11 +134,9 @@ class Play:
         self.now_s = now_s
 
     def after(self, seconds: float) -> None:
-        """Let so much time pass."""
         self.at(self.now_s + seconds)
 
     def run(self) -> None:
-        """Handle all that is there."""
         while self.inbox:
             for instruction in self.executor.handle(self.inbox.popleft(), self.now_s):
                 if self.kill_after is not None:
@@ -204,7 +202,6 @@ class Play:
         )
 
     def place(self, name: str, *pods: PodBinding, tell: bool = True) -> Placed:
-        """As a resolver would."""
         workload = self.log.load(name)
         assert workload.request is not None
         event = Placed(
@@ -241,7 +238,6 @@ class Play:
         return event
 
     def resize(self, name: str, *pods: PodBinding) -> ResizeRequested:
-        """As the resolver decides."""
         event = ResizeRequested(
             tenant=TENANT,
             id=name,

@@ -18,16 +18,13 @@ class Site:
         self.port = 0
 
     def routes(self) -> list[web.RouteDef]:
-        """What it answers."""
         raise NotImplementedError
 
     @property
     def url(self) -> str:
-        """Where it is, once it was started."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen, where it listened before."""
         app = web.Application(client_max_size=MOST_BYTES)
         app.add_routes(self.routes())
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handle_signals=False)

@@ -23,6 +23,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(story: Coroutine[Any, Any, T]) -> T:
-    """The story's result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(story)

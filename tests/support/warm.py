@@ -62,7 +62,6 @@ class Child:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until it has ended. Raises subprocess.TimeoutExpired."""
         deadline_s = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
@@ -73,16 +72,13 @@ class Child:
         return code
 
     def send_signal(self, number: int) -> None:
-        """If it runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """kill -9."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -104,7 +100,6 @@ class _Parent:
             )
 
     def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> dict[str, Any]:
-        """One request and its answer."""
         with self._lock:
             socket.send_fds(self._ours, [json.dumps(request).encode()], files)
             answer: dict[str, Any] = json.loads(self._ours.recv(_MOST_BYTES))
@@ -250,7 +245,6 @@ def _serve(door: socket.socket) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """python -m tests.support.warm DOOR."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_all()
     with socket.socket(fileno=int(sys.argv[1])) as door:

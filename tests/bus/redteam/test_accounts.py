@@ -104,8 +104,6 @@ OWN = (("T_evil", "berth.api.evil"), ("C_red", "berth.agent.red"))
 
 
 class Bus(NamedTuple):
-    """Servers in operator mode with their keys."""
-
     url: str
     keys: Path
 
@@ -150,7 +148,6 @@ async def unheard(error: Exception) -> None:
 
 
 async def refused(bus: Bus, creds: claims.Creds) -> None:
-    """Nobody comes in with these."""
     file = bus.keys / "stolen"
     file.write_text(claims.creds_text(creds))
     with pytest.raises(BusError, match="refuses this user"):
@@ -184,7 +181,6 @@ async def last(conn: Connection) -> dict[str, tuple[int, int]]:
 
 @asynccontextmanager
 async def unchanged(bus: Bus) -> AsyncIterator[Connection]:
-    """No stream is another after the block."""
     async with bus.user("operator") as operator:
         before = await last(operator)
         assert set(before) >= set(BACKED_UP)

@@ -57,7 +57,6 @@ class Bus(Fleet):
         return (await stream_info(self.conn, WORKLOADS)).state.last_seq
 
     async def put(self, subject: str, data: bytes) -> int:
-        """Without a guard; its sequence."""
         return await self.conn.store(subject, data, timeout_s=ANSWER_S)
 
     async def run(self, name: str) -> Placed:

@@ -98,7 +98,6 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 
 
 def listening(port: int) -> str:
-    """For a server that leaves come to."""
     return f'leafnodes {{ listen: "127.0.0.1:{port}" }}\n'
 
 
@@ -130,14 +129,12 @@ def as_agent(hub: Hub) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def may_all(hub: Hub) -> Iterator[Server]:
-    """One whose JWT forbids nothing."""
     with leaf(hub.folder, all_creds(hub.bus.keys, hub.folder), hub.leaves) as server:
         yield server
 
 
 @asynccontextmanager
 async def anybody(server: Server, **options: Any) -> AsyncIterator[NatsClient]:
-    """Whoever reaches the leaf."""
     client = await nats.connect(server.url, allow_reconnect=False, error_cb=unheard, **options)
     try:
         yield client
@@ -438,7 +435,6 @@ async def test_honest_work_behind_a_leaf_goes_on_while_it_is_attacked(
 
 
 async def all_attacks(evil: NatsClient, own: str) -> None:
-    """Each once, and heard."""
     for reply in REPLIES:
         for headers in (None, HEADERS, TRACE):
             await evil.publish(f"{own}.hello", b"{}", reply=reply, headers=headers)

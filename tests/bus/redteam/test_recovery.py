@@ -31,13 +31,11 @@ BY: dict[str, Any] = {"tenant": "team", "at_s": 0.0, "by": "test"}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One server has nothing to settle."""
     monkeypatch.setattr(guard, "SETTLE_S", 0.3)
     monkeypatch.setattr(guard, "LOOK_S", 0.2)
 
 
 async def place(conn: Connection, name: str, cluster: str) -> Placed:
-    """A job of the team."""
     request = job(name)
     digest = request_digest(request)
     submitted = Submitted(**BY, id=name, after=0, request=request, digest=digest)
@@ -86,7 +84,6 @@ async def claims(
 
 
 def altered(receipt: str, **changes: object) -> str:
-    """Its content changed, under the old signature."""
     content, _, mac = receipt.partition(".")
     said = msgspec.json.decode(urlsafe_b64decode(content)) | changes
     return f"{urlsafe_b64encode(msgspec.json.encode(said)).decode()}.{mac}"

@@ -74,8 +74,6 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
 
 
 class Site:
-    """A door, a gateway, and who listens."""
-
     def __init__(self, bus: Bus, door: Context[Any], users: dict[str, Connection]) -> None:
         self.bus = bus
         self.door = door
@@ -110,7 +108,6 @@ class Site:
         )
 
     async def reported(self, conn: Connection, cluster: str, verb: str, body: bytes) -> DoorReply:
-        """What the door answers."""
         reply = await conn.request(subjects.agent(cluster, verb), body, timeout_s=ANSWER_S)
         answer: DoorReply = DOOR_REPLIES.decode(reply.data)
         return answer
@@ -127,7 +124,6 @@ class Site:
         return [data for _, data in self.heard if data != marker]
 
     async def figures_of(self, name: str) -> tuple[JobFigures, ...]:
-        """Those that the tenant is shown."""
         reply = await self.tenant.request(
             subjects.api("acme", "get"), msgspec.json.encode({"id": name}), timeout_s=ANSWER_S
         )
@@ -136,13 +132,11 @@ class Site:
         return answer.figures
 
     async def stored_in(self, stream: str) -> int:
-        """How much was ever stored there."""
         return (await stream_info(self.operator, stream)).state.last_seq
 
 
 @asynccontextmanager
 async def site(bus: Bus) -> AsyncIterator[Site]:
-    """Services with their own keys."""
     users = ("resolver", "operator", "watcher", "agent.red", "agent.blue", "tenant.acme")
 
     def own(name: str) -> dict[str, Any]:
@@ -167,7 +161,6 @@ async def site(bus: Bus) -> AsyncIterator[Site]:
 
 
 def placed_on(cluster: str, name: str, after: int, attempt: int = 1) -> Placed:
-    """A placement that takes no GPU."""
     pods = (PodBinding(pod="main-0", node="n1"),)
     usual = placed(name, after, cluster=cluster)
     return msgspec.structs.replace(usual, attempt=attempt, pods=pods)

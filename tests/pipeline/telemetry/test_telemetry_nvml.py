@@ -23,7 +23,6 @@ GPU_IS_LOST, DRIVER_NOT_LOADED = 15, 9
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the fake driver's library."""
     folder = tmp_path_factory.mktemp("driver")
     target = folder / "libnvidia-ml.so.1"
     subprocess.run(
@@ -122,7 +121,6 @@ def with_health(listener: Listener, count: int, health: GpuHealth) -> NodeTeleme
 
 
 def processor_s(pid: int) -> float:
-    """What all threads have used so far."""
     tasks = Path(f"/proc/{pid}/task")
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 

@@ -59,22 +59,18 @@ class Agent:
         return [line for line in told if line["event"] == name]
 
     def until(self, name: str) -> dict[str, Any]:
-        """Wait for the first such line."""
         return wait_until(lambda: self.events(name), f"{name!r} in {self.lines}")[0]
 
     def end(self) -> int:
-        """Wait for its end; the exit code."""
         code = self.process.wait(hang_s())
         self._reader.join(hang_s())
         return code
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
         self.process.terminate()
         return self.end()
 
     def get(self, path: str) -> tuple[int, str]:
-        """Ask its status pages."""
         port = self.until("starting")["http_port"]
         try:
             with urllib.request.urlopen(
@@ -86,7 +82,6 @@ class Agent:
                 return error.code, error.read().decode()
 
     def source_is(self, ok: bool, why: str = "") -> bool:
-        """What readiness says of the source."""
         _, text = self.get("/readyz")
         part = json.loads(text)["parts"].get("source")
         return part is not None and part["ok"] is ok and why in part["why"]
@@ -143,12 +138,9 @@ class Listener:
         await connection.close()
 
     def messages(self, node: str = "n1") -> list[NodeTelemetry]:
-        """Those of one node so far."""
         return [message for _, message in list(self.heard) if message.node == node]
 
     def wait(self, count: int, node: str = "n1") -> list[NodeTelemetry]:
-        """The first so many of one node."""
-
         def enough() -> list[NodeTelemetry] | None:
             heard = self.messages(node)
             return heard[:count] if len(heard) >= count else None
@@ -182,7 +174,6 @@ class Exporter:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         return f"http://127.0.0.1:{self.port}/metrics"
 
     def start(self) -> None:
@@ -244,7 +235,6 @@ class Exporter:
 
 @contextmanager
 def exporter() -> Iterator[Exporter]:
-    """A running exporter with an empty page."""
     made = Exporter()
     made.start()
     try:

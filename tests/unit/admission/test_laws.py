@@ -20,8 +20,6 @@ one = st.sampled_from(NAMES)
 
 
 class Hub(RuleBasedStateMachine):
-    """Rules are what happens to a hub."""
-
     @initialize(wanted=some)
     def begin(self, wanted: list[str]) -> None:
         self.world = World(*NAMES, selected=wanted)
@@ -126,7 +124,6 @@ class Hub(RuleBasedStateMachine):
 
     @rule()
     def lag(self) -> None:
-        """Until time passes the mirror hears nothing."""
         self.world.lagging = True
 
     @rule()
@@ -147,7 +144,6 @@ class Hub(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        """Long enough for a breath."""
         for _ in range(3):
             self.time(SETTLE_S)
 

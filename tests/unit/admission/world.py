@@ -82,7 +82,6 @@ class World:
         return stored
 
     def drop(self, kind: str, name: str, namespace: str = "") -> None:
-        """Delete one."""
         self._tell(self.objects.pop((kind, namespace, name)), True)
 
     def _tell(self, thing: Object, gone: bool) -> None:
@@ -108,7 +107,6 @@ class World:
     # People and Kueue
 
     def select(self, *names: str) -> None:
-        """The Placement's decisions, a hundred a page."""
         pages = [names[at : at + 100] for at in range(0, max(len(names), 1), 100)]
         for number, some in enumerate(pages, 1):
             self.put(page(*some, number=number))
@@ -118,7 +116,6 @@ class World:
         self.put(workload(name, conditions=(RESERVED, *conditions)))
 
     def change(self, name: str, **fields: object) -> None:
-        """Some of a Workload's status."""
         thing = self.workload(name)
         assert thing.status is not None
         self.put(
@@ -131,7 +128,6 @@ class World:
         self.change(name, nominated_cluster_names=tuple(dict.fromkeys((*before, *clusters))))
 
     def admit(self, name: str, where: str) -> None:
-        """It runs there."""
         self.change(name, cluster_name=where, nominated_cluster_names=())
 
     def evict(self, name: str) -> None:
@@ -140,7 +136,6 @@ class World:
         self.change(name, cluster_name=None, nominated_cluster_names=(), admission_checks=states)
 
     def finish(self, name: str) -> None:
-        """It is over."""
         self.change(name, conditions=(RESERVED, condition("Finished")))
 
     # What is there
@@ -181,7 +176,6 @@ class World:
         return self.core.act(self.now_s)
 
     def settle(self, rounds: int = 20) -> None:
-        """Until nothing more is written."""
         for _ in range(rounds):
             if not self.perform(self.look()):
                 return
@@ -196,7 +190,6 @@ class World:
         self.settle()
 
     def perform(self, instructions: Sequence[Instruction]) -> int:
-        """Carry out; how many writes that were."""
         writes = 0
         for one in instructions:
             if isinstance(one, KubeEvent):
@@ -208,7 +201,6 @@ class World:
         return writes
 
     def answer(self, write: Write) -> Answer:
-        """What the server says."""
         match write:
             case WriteConfig():
                 return self._write_config(write)

@@ -261,7 +261,6 @@ def test_the_search_for_spelled_subjects_finds_them() -> None:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """As the server matches."""
     wanted, found = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted.pop()

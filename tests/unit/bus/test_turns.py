@@ -16,7 +16,6 @@ SHARE = Share(in_hand=4, bytes_in_hand=100, per_s=1000.0)
 def join(
     turns: Turns, asker: str, size: int = 1, work: int = 1, start: Callable[[], None] = lambda: None
 ) -> Beyond | None:
-    """As serve() does it."""
     if (beyond := turns.beyond(asker, size)) is None:
         turns.join(asker, size, work, start)
     return beyond

@@ -35,7 +35,6 @@ class Reader:
         self.hear(self.ahead.answered(found, self.mirror, self.version, self.now_s))
 
     def tell(self, found: Object, *, gone: bool = False) -> None:
-        """One event of the watch."""
         self.version = found.metadata.resource_version
         if gone:
             self.mirror.pop(KEY, None)

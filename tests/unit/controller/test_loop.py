@@ -32,8 +32,6 @@ WISH = 7
 
 
 class Resize(NamedTuple):
-    """Give a widget the right size."""
-
     widget: Widget
 
 
@@ -88,8 +86,6 @@ class Keeper:
 
 
 class WidgetWriter(Writer[Resize]):
-    """Its one verb."""
-
     def __init__(self, client: Client) -> None:
         super().__init__(client)
         self.gate = asyncio.Event()  # writes wait for it
@@ -114,8 +110,6 @@ class WidgetWriter(Writer[Resize]):
 
 
 class Memory:
-    """A lease in memory."""
-
     def __init__(self) -> None:
         self.record: Record | None = None
 
@@ -134,8 +128,6 @@ class Memory:
 
 
 class Widgets(Controller[Resize]):
-    """The controller."""
-
     def __init__(self, ctx: Context[Any], client: Client, memory: Memory, *, quiet: bool) -> None:
         self.keeper = Keeper()
         self.verbs = WidgetWriter(client)

@@ -48,7 +48,6 @@ class Service:
 
     @property
     def parts(self) -> dict[str, dict[str, object]]:
-        """Of its health."""
         parts: Any = self.context.health.readiness()[1]["parts"]
         return dict(parts)
 

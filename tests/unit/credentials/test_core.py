@@ -53,7 +53,6 @@ def reasons(world: World) -> list[str]:
 
 
 def held() -> World:
-    """A cluster whose access is there."""
     world = World()
     world.know()
     world.give(bootstrap())

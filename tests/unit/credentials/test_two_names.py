@@ -42,8 +42,6 @@ class Server(Site):
 
 
 class WaysIn:
-    """To one server, whatever the Secret."""
-
     def __init__(self, server: Server) -> None:
         self.server = server
 

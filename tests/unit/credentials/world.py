@@ -146,14 +146,12 @@ class World:
         self.core.begin()
 
     def act(self) -> list[Step]:
-        """What it wants now."""
         found = self._heard(self.core.act(self.now_s))
         assert len(self.core.aside) == 0
         self.steps += found
         return found
 
     def _heard(self, asked: list[Instruction]) -> list[Step]:
-        """Steps, while events are kept."""
         self.events += [one for one in asked if isinstance(one, KubeEvent)]
         return [one for one in asked if not isinstance(one, KubeEvent)]
 
@@ -171,7 +169,6 @@ class World:
         raise AssertionError(f"it never rests: {told}")
 
     def done(self, step: Step, answer: Answer) -> None:
-        """What became of a step."""
         assert self._heard(self.core.on_answer(step, answer, self.now_s)) == []
         self.watch()
 
@@ -291,7 +288,6 @@ class World:
         return held.serial if held is not None and held.usable else ""
 
     def token(self) -> str:
-        """What Kueue reads."""
         assert self.secret is not None
         assert self.secret.data is not None
         text = base64.b64decode(self.secret.data["kubeconfig"])

@@ -34,7 +34,6 @@ MANAGERS = {
 
 
 def hub(mode: Mode = "observe", **changed: Any) -> HubFacts:
-    """In order for this mode."""
     right = HubFacts(
         name="hub",
         context="kind-hub",
@@ -56,7 +55,6 @@ def hub(mode: Mode = "observe", **changed: Any) -> HubFacts:
 
 
 def worker(**changed: Any) -> WorkerFacts:
-    """In order."""
     right = WorkerFacts(
         name="berlin",
         kubeconfig="/k/b.yaml",
@@ -107,6 +105,5 @@ def wrong(report: Report) -> list[tuple[str, str, str]]:
 
 
 def finding(report: Report, what: str) -> Finding:
-    """The one finding that says so."""
     [found] = [each for each in report.findings if what in each.what]
     return found

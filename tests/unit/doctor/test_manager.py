@@ -18,7 +18,6 @@ CRASHED = ManagerPod(name="kueue-1", words="CrashLoopBackOff: back-off 5m0s")
 
 
 def about(life: ManagerLife, *, on_hub: bool) -> Finding:
-    """What is found of the manager."""
     report = of_hub(kueue_life=life) if on_hub else of_worker(kueue_life=life)
     [found] = [each for each in report.findings if "Kueue's manager" in each.what]
     return found

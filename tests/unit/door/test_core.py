@@ -56,7 +56,6 @@ def door(log: Log | None = None) -> Door:
 
 
 def taken(answer: Any) -> TakeReply:
-    """As the agent reads it."""
     reply = DOOR_REPLIES.decode(encode(answer))
     assert isinstance(reply, TakeReply)
     return reply

@@ -64,7 +64,6 @@ class Log:
         self.data: dict[int, bytes] = {}
 
     def store(self, event: WorkloadEvent) -> str:
-        """The cluster that has news."""
         self.last += 1
         self.data[self.last] = encode(event)
         return self.view.take(event_subject(event), self.last, 100.0, self.data[self.last])

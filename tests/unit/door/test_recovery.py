@@ -65,7 +65,6 @@ def receipt(**changes: Any) -> Receipt:
 
 
 def life(*kinds: type[WorkloadEvent]) -> list[RecordedEvent]:
-    """A story in tens."""
     workload, story = new(), []
     for at, kind in enumerate(kinds, 1):
         event = fitting(kind, workload)

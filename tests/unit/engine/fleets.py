@@ -35,7 +35,6 @@ def of_two_makers(report: NodeReport) -> NodeReport:
 
 @st.composite
 def reports(draw: st.DrawFn, cluster: str, name: str, counter: int = 1) -> NodeReport:
-    """A node in any state."""
     gpus = draw(st.integers(0, 4))
     report = node(
         cluster,
@@ -80,7 +79,6 @@ def fleets(draw: st.DrawFn) -> Fleet:
 
 @st.composite
 def pods(draw: st.DrawFn) -> PodSet:
-    """One pod of any sort."""
     gpus = draw(st.integers(0, 3))
     return pod_set(
         gpus=gpus,

@@ -69,7 +69,6 @@ def filled(seed: int, nodes: int = NODES) -> Fleet:
 
 
 def change(fleet: Fleet, chance: random.Random) -> None:
-    """One pod comes, or two go."""
     name = chance.choice(fleet.names)
     milli = chance.choice([30, 470, 999, WHOLE])
     gpus = tuple(chance.sample(range(8), chance.randrange(3)))

@@ -54,7 +54,6 @@ def test_the_worked_example() -> None:
 def slow(
     fleet: Fleet, jobs: dict[str, tuple[int, int, Loss, dict[str, Takes]]], need: PodNeed
 ) -> list[str]:
-    """Node by node, in Python."""
     costs = []
     for slot, (_, name) in enumerate(fleet.names):
         here = [

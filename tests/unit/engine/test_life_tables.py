@@ -20,7 +20,6 @@ ages = st.floats(0.0, 2.0**26, exclude_max=True)
 
 
 def seen(*endings: tuple[float, float, int]) -> LivesSeen:
-    """GPUs, how long, and how many."""
     lives = LivesSeen()
     for gpus, ran_s, count in endings:
         for _ in range(count):

@@ -31,7 +31,6 @@ NOWHERE_SCARCE = PLAIN.hole, 0.0
 
 
 def fleet_of(*nodes: tuple[str, int, str]) -> Fleet:
-    """Name, GPUs and model of each."""
     fleet = Fleet()
     for name, gpus, model in nodes:
         fleet.put_node(node("c", name, gpus=gpus, model=model, cpu_milli=96_000))

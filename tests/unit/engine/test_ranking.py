@@ -40,7 +40,6 @@ def fixed_of(clusters: int, seed: int) -> Fixed:
 
 
 def bests(clusters: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Few values, so that there are ties."""
     chance = np.random.default_rng(seed + 1)
     return chance.choice([NOT_HERE, 0.0, -1.0, 0.1, 0.7, 1e9], clusters).astype(np.float32)
 

@@ -111,7 +111,6 @@ class Story:
 
 @st.composite
 def steps(draw: st.DrawFn) -> Callable[[Story], None]:
-    """One thing that happens."""
     name = draw(st.sampled_from(NAMES))
     job = draw(st.sampled_from(["a", "b", "c", "d"]))
     held = Holding(

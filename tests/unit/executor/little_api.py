@@ -44,11 +44,9 @@ class LittleApi(Site):
         self._changed = asyncio.Condition()
 
     def routes(self) -> list[web.RouteDef]:
-        """What it answers."""
         return [web.route("*", "/{path:.*}", self._handle)]
 
     async def client(self, log: Lines, timeout_s: float = 1.0) -> Client:
-        """One of ours."""
         access = Access(server=self.url)
         return await Client.open(access, user_agent="tests", log=log, timeout_s=timeout_s)
 
@@ -107,7 +105,6 @@ class LittleApi(Site):
         await self._tell("DELETED", plural, found)
 
     def all(self, plural: str) -> list[Json]:
-        """Every object of a kind."""
         return [found for key, found in self.objects.items() if key[0] == plural]
 
     async def _tell(self, kind: str, plural: str, found: Json) -> None:

@@ -28,7 +28,6 @@ LATER = "2026-11-21T12:01:00Z"
 
 
 async def begun(play: Play) -> str:
-    """A Job runs; its name."""
     play.create()
     await play.pod("Running")
     await play.hears(PodsRunning)
@@ -36,7 +35,6 @@ async def begun(play: Play) -> str:
 
 
 async def ends(api: LittleApi, name: str, kind: str, at: str = ENDED) -> None:
-    """The Job controller says how it ended."""
     condition = {
         "type": kind,
         "status": "True",
@@ -55,7 +53,6 @@ async def cleaned(api: LittleApi, name: str) -> None:
 
 
 def kept(api: LittleApi) -> list[Any]:
-    """The finalizers of all Jobs."""
     return [job["metadata"]["finalizers"] for job in api.all("jobs")]
 
 

@@ -146,7 +146,6 @@ class Bench:
         return list(await self.logs.pods(attempt))
 
     async def look(self) -> None:
-        """At what it has written, now."""
         await self.progress._look(self.progress._watched[TRAIN])
 
 

@@ -53,8 +53,6 @@ QUEUED = Target(namespace="team", via="worker", local_queue="gpu")
 
 @dataclass
 class Play:
-    """One life of a runtime."""
-
     api: LittleApi
     runtime: ClusterRuntime
     client: Client
@@ -80,7 +78,6 @@ class Play:
         return job
 
     async def pod(self, phase: str, name: str = "p0", index: int = 0, **status: Any) -> None:
-        """Its kubelet says so."""
         template = (await self.job())["spec"]["template"]["metadata"]
         known = template["labels"] | {labels.INDEX: str(index)}
         await self.api.put(
@@ -99,7 +96,6 @@ class Play:
         )
 
     async def says(self, *conditions: str, reason: str = "", **status: Any) -> None:
-        """Its controller says so."""
         made = [{"type": each, "status": "True", "reason": reason} for each in conditions]
         name = (await self.job())["metadata"]["name"]
         await self.api.change("jobs", name, status={"conditions": made} | status)
@@ -117,7 +113,6 @@ async def playing(
     namespaces: tuple[str, ...] = ("team",),
     style: Style = Style(),  # noqa: B008
 ) -> AsyncIterator[Play]:
-    """A runtime that has listed everything."""
     log = Lines()
     client = await api.client(log)
 
@@ -566,7 +561,6 @@ async def test_an_api_server_that_comes_back_is_told_what_was_ordered_meanwhile(
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server is believed soon."""
     monkeypatch.setattr("berthmaster.executor.watch.GRACE_S", 0.1)
     monkeypatch.setattr("berthmaster.executor.watch.ABSENT_S", 0.1)
 

@@ -18,7 +18,6 @@ TRAIN = Attempt(TENANT, "train", 1)
 
 
 def empty(play: Play) -> bool:
-    """Nothing is left in the cluster."""
     nodes = play.cluster.world.nodes.values()
     return not play.cluster.world.groups and all(
         n.gpu_free_milli == [1000] * 8 and not n.pods for n in nodes

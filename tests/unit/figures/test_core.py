@@ -52,7 +52,6 @@ class Node:
         self._counter = 0
 
     def tells(self, busy: float, *pods: str, memory_mib: int = 4_000) -> None:
-        """For half a minute."""
         self._counter += 1
         gpus = tuple(
             GpuReading(

@@ -169,8 +169,6 @@ def test_of_nodes_tells_so_many_problems_of_a_cluster_and_counts_the_rest() -> N
 
 
 class Stored(NamedTuple):
-    """A fact as a stream has it."""
-
     fact: FleetFact
     stored_at_s: float = NOW_S
 

@@ -10,7 +10,6 @@ def line(second: int) -> bytes:
 
 
 def chunk(after: Cursor, *seconds: int) -> tuple[Cursor, LogChunk]:
-    """Lines as an agent answers them."""
     lines = [line(second) for second in seconds]
     cursor = advanced(after, lines)
     return cursor, LogChunk(ask="a", reader="r", data=b"".join(lines), cursor=str(cursor), pods=2)

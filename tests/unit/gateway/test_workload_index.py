@@ -44,7 +44,6 @@ def listed(view: WorkloadIndex, asked: ListRequest) -> ListReply:
 
 
 def ids(view: WorkloadIndex, **request: object) -> list[str]:
-    """All pages, one after the other."""
     asked = ListRequest(**request)  # type: ignore[arg-type] # fields of the request
     found: list[str] = []
     while True:

@@ -65,7 +65,6 @@ def node(
 
 
 def discovered(product: str = "Tesla-T4", count: int = 4, memory: int = 15_360) -> dict[str, str]:
-    """The labels of GPU feature discovery."""
     return {
         "nvidia.com/gpu.product": product,
         "nvidia.com/gpu.count": str(count),

@@ -23,8 +23,6 @@ JOBS = "/apis/batch/v1/namespaces/team/jobs"
 
 
 class Server:
-    """An API server's answers, by path."""
-
     def __init__(self) -> None:
         self.there: dict[str, dict[str, str]] = {}  # path -> labels
         self.asked: list[str] = []

@@ -30,8 +30,6 @@ THREE = "\N{ARABIC-INDIC DIGIT THREE}"  # a digit, and none that Go reads
 
 
 class Cluster:
-    """Nodes and what is wrong with them."""
-
     def __init__(self) -> None:
         self.problems = Problems()
         self.nodes = NodeIndex("east", self.problems)

@@ -113,7 +113,6 @@ class World:
         self.core.on_object(read(raw))
 
     def merge(self, job: str, **parts: Any) -> None:
-        """Somebody patches it."""
         self.put(job, _merged(self.bindings[job], parts))
 
     def drop(self, job: str) -> None:
@@ -135,7 +134,6 @@ class World:
         self.core.on_fact(_report(cluster, uses), 1, self.now_s)
 
     def place(self, name: Key, cluster: str = "m1") -> None:
-        """As the resolver does."""
         work = self.folds[name]
         assert work.request is not None
         count = sum(pods.count for pods in work.request.pod_sets)
@@ -151,7 +149,6 @@ class World:
         )
 
     def say(self, kind: type[Any], name: Key, **fields: Any) -> None:
-        """An event that others write."""
         work = self.folds[name]
         head = {"tenant": work.tenant, "id": work.id, "after": work.sequence}
         self._store(kind(**head, at_s=self.now_s, by="other", **fields))
@@ -226,13 +223,11 @@ class World:
         return bool((self.bindings[job]["spec"].get("suspension") or {}).get("scheduling"))
 
     def said(self, job: str = "train") -> tuple[str, str]:
-        """Reason and message of Karmada's condition Scheduled."""
         found = self.bindings[job].get("status", {}).get("conditions") or ()
         mine = [one for one in found if one["type"] == "Scheduled"]
         return (mine[0]["reason"], mine[0]["message"]) if mine else ("", "")
 
     def runs(self, job: str = "train") -> Key:
-        """One that was let go and runs."""
         name = self.bind(job)
         self.settle()
         self.place(name)
@@ -249,7 +244,6 @@ def _report(cluster: str, uses: tuple[PodUse, ...]) -> Any:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """A JSON merge patch (RFC 7386)."""
     if not isinstance(new, Mapping):
         return new
     merged = dict(old) if isinstance(old, Mapping) else {}

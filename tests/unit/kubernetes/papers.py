@@ -18,8 +18,6 @@ DAY = dt.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates for servers and clients."""
-
     def __init__(self, name: str = "authority") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -89,7 +87,6 @@ def serving(folder: Path, authority: Authority, *names: str) -> ssl.SSLContext:
 
 
 def encoded(data: bytes) -> str:
-    """As kubeconfigs hold files."""
     return base64.b64encode(data).decode()
 
 
@@ -112,10 +109,8 @@ def kubeconfig(
 
 
 def text(config: dict[str, Any]) -> bytes:
-    """As a Secret would hold it."""
     return json.dumps(config).encode()
 
 
 def credential(status: dict[str, Any] | None, **more: Any) -> str:
-    """What a credential plugin prints."""
     return json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status, **more})

@@ -24,15 +24,11 @@ WIDGETS = Resource("toys.example", "v1", "widgets", "Widget")
 
 
 class Spec(Struct, frozen=True):
-    """What we read of a widget's spec."""
-
     size: int = 0
     parts: tuple[str, ...] = ()
 
 
 class Widget(Object, frozen=True):
-    """A widget, as far as we care."""
-
     spec: Spec = Spec()
 
 
@@ -43,19 +39,15 @@ class Lines:
         self.lines: list[tuple[str, str, dict[str, object]]] = []
 
     def info(self, event: str, /, **fields: object) -> None:
-        """As runtime's log."""
         self.lines.append(("info", event, fields))
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """The same."""
         self.lines.append(("warning", event, fields))
 
     def error(self, event: str, /, *, error: BaseException | None = None, **fields: object) -> None:
-        """The same."""
         self.lines.append(("error", event, {**fields, "error": error}))
 
     def events(self) -> list[str]:
-        """Only what happened."""
         return [event for _, event, _ in self.lines]
 
 
@@ -64,7 +56,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def status(code: int, reason: str, message: str = "no") -> Json:
-    """A refusal as the API words it."""
     return {
         "kind": "Status",
         "apiVersion": "v1",
@@ -79,8 +70,6 @@ def status(code: int, reason: str, message: str = "no") -> Json:
 def refuse(
     code: int, reason: str, message: str = "no", headers: dict[str, str] | None = None
 ) -> Handler:
-    """Answers one request so."""
-
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(status(code, reason, message), status=code, headers=headers)
 
@@ -88,8 +77,6 @@ def refuse(
 
 
 class Refusal(Exception):
-    """Ends a request with a Status."""
-
     def __init__(self, code: int, reason: str, message: str = "no") -> None:
         super().__init__(reason)
         self.answer = status(code, reason, message)
@@ -124,26 +111,21 @@ class Stage(Site):
     # ------------------------------------------------------------ life
 
     def routes(self) -> list[web.RouteDef]:
-        """What it answers."""
         return [web.route("*", "/{path:.*}", self._handle)]
 
     async def stop(self) -> None:
-        """Watches end first."""
         self.drop()
         await super().stop()
 
     @property
     def version(self) -> str:
-        """The resource version of now."""
         return str(self._version)
 
     @property
     def watching(self) -> int:
-        """Open watches."""
         return len(self._watches)
 
     def seen(self, method: str, *, watch: bool | None = None) -> list[dict[str, str]]:
-        """The queries of the requests made so."""
         return [
             query
             for verb, _, query in self.requests
@@ -153,7 +135,6 @@ class Stage(Site):
     # ------------------------------------------------------------ the world changes
 
     async def put(self, name: str, namespace: str = "toys", **fields: Any) -> Json:
-        """Make or change a widget."""
         old = self.objects.get((namespace, name))
         found = {"apiVersion": "toys.example/v1", "kind": "Widget", **(old or {}), **fields}
         self._version += 1
@@ -170,7 +151,6 @@ class Stage(Site):
         return found
 
     async def remove(self, name: str, namespace: str = "toys") -> None:
-        """Delete a widget."""
         gone = self.objects.pop((namespace, name))
         self._version += 1
         gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}}
@@ -215,20 +195,17 @@ class Stage(Site):
         await self.say(line.encode() + b"\n")
 
     def drop(self) -> None:
-        """Break the connections of all watches."""
         for watch in self._watches:
             if watch.request.transport is not None:
                 watch.request.transport.abort()
         self._watches.clear()
 
     async def end(self) -> None:
-        """End all watches politely."""
         for watch in list(self._watches):
             await watch.response.write_eof()
         self._watches.clear()
 
     async def client(self, **options: Any) -> Client:
-        """A client of this server."""
         access = options.pop("access", None) or Access(server=self.url, context="stage")
         options.setdefault("log", Lines())
         return await Client.open(access, user_agent="berth-tests", **options)
@@ -307,7 +284,6 @@ class Stage(Site):
         await self.remove(name, namespace)
 
     def list_now(self, namespace: str, query: dict[str, str]) -> Json:
-        """What a list request is answered now."""
         start, at = 0, self._version
         if token := query.get("continue"):
             at, start = (int(part) for part in token.split("."))

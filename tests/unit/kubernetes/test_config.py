@@ -28,16 +28,12 @@ def read(path: Path | None = None, context: str = "") -> Access:
 
 
 class Shown(NamedTuple):
-    """What a server is shown."""
-
     authorization: str = ""
     certificate: bytes = b""
     key: bytes = b""
 
 
 def shown(access: Access) -> Shown:
-    """As the library has it."""
-
     async def story() -> Shown:
         loader = Loader(access)
         await loader.refresh()
@@ -61,7 +57,6 @@ def problem_of(data: bytes, **options: Any) -> str:
 
 
 def oidc(config: dict[str, Any]) -> dict[str, Any]:
-    """A user of an issuer."""
     whole = {
         "idp-issuer-url": "https://issuer",
         "client-id": "berth",
@@ -387,7 +382,6 @@ def test_what_is_no_kubeconfig_is_told_without_showing_it(data: bytes, problem: 
 
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that the kubelet mounts."""
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "ca.crt").write_bytes(AUTHORITY.pem)
     (tmp_path / "namespace").write_text("berth\n")

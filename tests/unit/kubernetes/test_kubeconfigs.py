@@ -109,7 +109,6 @@ def test_a_client_certificate_with_an_old_token_beside_it(tmp_path: Path) -> Non
 
 
 def program(folder: Path, body: str) -> dict[str, Any]:
-    """A user with this plugin."""
     path = folder / "plugin"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)

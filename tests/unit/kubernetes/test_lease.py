@@ -70,8 +70,6 @@ class Server:
 
 
 class Replica:
-    """One who would lead."""
-
     def __init__(self, server: Server, name: str) -> None:
         self.story: list[str] = []
         self.leader = Lease(

@@ -20,8 +20,6 @@ from tests.unit.kubernetes.stage import WIDGETS, Stage, Widget, refuse
 
 
 class Clock:
-    """Seconds since 1970, as the test says."""
-
     def __init__(self) -> None:
         self.now_s = 1_000_000.0
 
@@ -30,7 +28,6 @@ class Clock:
 
 
 def script(folder: Path, body: str, name: str = "plugin") -> Path:
-    """A program that a kubeconfig may name."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -49,8 +46,6 @@ def runs(folder: Path) -> int:
 
 
 class Asking:
-    """What a client asks before each request."""
-
     def __init__(
         self, command: Path, clock: Clock | None = None, *, hint: str = "", limit_s: float = 10.0
     ) -> None:

@@ -39,20 +39,16 @@ class Watcher:
         self.task = asyncio.create_task(self.mirror.run(self.stopping))
 
     def hear(self, change: Change[Widget]) -> None:
-        """What the reflector calls."""
         self.told.append(change)
         self.on_change()
 
     def words(self) -> list[str]:
-        """The changes, briefly."""
         return [word(change) for change in self.told]
 
     def sizes(self) -> dict[str, int]:
-        """What is mirrored."""
         return {name: found.spec.size for (_, name), found in self.mirror.objects.items()}
 
     async def stop(self) -> None:
-        """As a service would."""
         self.stopping.set()
         async with asyncio.timeout(hang_s()):
             await self.task

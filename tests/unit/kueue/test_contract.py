@@ -20,7 +20,6 @@ UID = uid_of("train")
 
 
 def ready(**status: object) -> KueueWorkload:
-    """One that may be nominated."""
     fields: dict[str, object] = {
         "conditions": (condition("QuotaReserved"),),
         "admission_checks": checks(),

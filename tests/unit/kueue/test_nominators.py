@@ -11,7 +11,6 @@ OURS = "berthmaster-multikueue"
 
 
 def managed(*entries: tuple[str, dict[str, object], str]) -> ManagedWorkload:
-    """(manager, fields, time)."""
     fields = [
         {"manager": manager, "fieldsV1": of_it, "time": time, "subresource": "status"}
         for manager, of_it, time in entries

@@ -39,7 +39,6 @@ STAMP = Stamp(epoch=1, counter=1)
 
 
 def reports_of(row: Row) -> list[QueueReport]:
-    """A row as an inventory reports it."""
     problems = Problems()
     index = QueueIndex("here", problems)
     documents = Documents(row)

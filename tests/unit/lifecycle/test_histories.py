@@ -50,8 +50,6 @@ NOT_YET_CLAIMED = frozenset({State.QUEUED, State.PLACED})
 
 @dataclass
 class Reader:
-    """Folds what it has read so far."""
-
     workload: Workload = field(default_factory=new)
     read: int = 0  # the last sequence it was given
     verdicts: list[tuple[Verdict, WorkloadEvent]] = field(default_factory=list)

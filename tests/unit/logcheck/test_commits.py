@@ -23,7 +23,6 @@ def of_commit(name: str, number: int) -> Placed:
 
 
 def commit(number: int, *names: str, says: bool = True) -> tuple[str, bytes]:
-    """A decision that places these."""
     made = msgspec.structs.replace(
         decision(number, 0),
         placements=tuple(map(choice, names)),

@@ -112,7 +112,6 @@ def test_a_message_comes_back_as_it_was_sent_and_fits_its_schema(
 
 
 def plain(message: msgspec.Struct) -> Any:
-    """As another program would hold it."""
     return json.loads(encode(message))
 
 

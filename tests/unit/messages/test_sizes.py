@@ -18,7 +18,6 @@ MAX_PAYLOAD_BYTES = 1024 * 1024  # the server's
 
 
 def telemetry(gpus: int) -> NodeTelemetry:
-    """Everything measured, one process a GPU."""
     return NodeTelemetry(
         cluster="c1",
         node="gpu-node-0001.eu-central.example.com",
@@ -51,7 +50,6 @@ def telemetry(gpus: int) -> NodeTelemetry:
 
 
 def placed(pods: int, gpus: int, node_name: str) -> Placed:
-    """One attempt of equal pods."""
     request = job(pod_sets=(PodSet(count=pods, gpus=gpus),))
     event = fitting(
         Placed,

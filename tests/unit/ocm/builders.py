@@ -95,7 +95,6 @@ def metadata(
     uid: str = "",
     leaving: bool = False,
 ) -> Metadata:
-    """Of any object."""
     owners = (OwnerReference(kind="Addon", name=owner, uid="o", controller=True),) if owner else ()
     return Metadata(
         name=name,
@@ -109,7 +108,6 @@ def metadata(
 
 
 def managed(cluster: str = "east", *, accepted: bool = True, leaving: bool = False) -> Any:
-    """A cluster of Open Cluster Management."""
     return ManagedCluster(
         metadata=metadata(cluster, leaving=leaving),
         spec=ManagedClusterSpec(hub_accepts_client=accepted),
@@ -195,7 +193,6 @@ def binding(name: str = "global", namespace: str = "fleet") -> SetBinding:
 
 
 def claim(name: str, value: str, *, version: int = 1, ours: bool = True) -> ClusterClaim:
-    """A claim in a managed cluster."""
     return ClusterClaim(
         metadata=metadata(name, version=version, labels={MANAGED_BY: OURS} if ours else {}),
         spec=ClusterClaimSpec(value=value),

@@ -41,20 +41,16 @@ class Story:
             self.hub.on_listed(kind.value)
 
     def act(self, after_s: float = 0.0) -> list[Instruction]:
-        """What is asked for after so long."""
         self.now_s += after_s
         return self.hub.act(self.now_s)
 
     def tell(self, cluster: str = "east", **rest: Any) -> None:
-        """A score comes."""
         self.hub.on_score(score(cluster, **rest), self.now_s)
 
     def sees(self, thing: Object, *, gone: bool = False) -> None:
-        """A watch brings an object."""
         self.hub.on_object(thing, gone=gone)
 
     def stored(self, write: Write) -> list[Instruction]:
-        """The server does it."""
         self.version += 1
         thing: Object
         match write:
@@ -92,7 +88,6 @@ class Story:
 
     @staticmethod
     def shows(write: WriteScore, version: int, stored_s: float | None = None) -> PlacementScore:
-        """The object that a write makes."""
         _, namespace, name = write.key
         return placed(
             namespace,
@@ -127,7 +122,6 @@ def the_write(asked: Sequence[Instruction]) -> WriteScore:
 
 
 def the_scores(story: Story) -> dict[str, int]:
-    """What stands of the cluster east."""
     thing = story.hub.targets.all[EAST].thing
     assert isinstance(thing, PlacementScore)
     return {one.name: one.value for one in thing.status.scores}

@@ -14,8 +14,6 @@ FREE = "gpu-free.berthmaster.io"
 
 
 class Story:
-    """A managed cluster whose claims are listed."""
-
     def __init__(self) -> None:
         rules = Rules(settle_s=60.0, refill_s=60.0, burst=6.0)
         self.core = Claims("east", OcmPolicy(rules=rules, silent_after_s=30.0))
@@ -33,7 +31,6 @@ class Story:
         self.core.on_answer(write, Answer(found=made), self.now_s)
 
     def settle(self) -> dict[str, str]:
-        """What was written."""
         told: dict[str, str] = {}
         for each in self.core.act(self.now_s):
             assert not isinstance(each, KubeEvent)

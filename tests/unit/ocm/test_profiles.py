@@ -155,7 +155,6 @@ def test_while_nobody_tells_a_profile_keeps_its_amounts_and_their_time() -> None
 
 
 def made(story: Story, cluster: str = "east") -> None:
-    """A profile of ours stands there."""
     story.tell(cluster)
     kinds = [type(each) for each in story.settle()]
     assert kinds[-2:] == [CreateProfile, WriteProperties]

@@ -42,7 +42,6 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 def pod(env: Mapping[str, str], rank: int, port: int, *command: str) -> subprocess.Popen[str]:
-    """As the runtime has a pod started."""
     request = JobRequest(
         id="train",
         run=RunSpec(image="ray:2", command=command),
@@ -75,7 +74,6 @@ def test_the_head_runs_the_command_and_how_that_ends_is_how_the_job_ends(
 
 
 def listening() -> socket.socket:
-    """Somewhere that the runtime's parameter may name."""
     for port in range(6400, 10_000):
         try:
             return socket.create_server(("127.0.0.1", port))

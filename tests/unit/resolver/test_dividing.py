@@ -65,14 +65,12 @@ def end(world: World) -> list[WorkloadEvent]:
 
 
 def begun(world: World, request: JobRequest = GANG) -> tuple[Key, list[Key]]:
-    """A divided job whose parts are placed."""
     name = world.submit(request)
     world.settle()
     return name, parts_of(world, name)
 
 
 def audited(world: World) -> None:
-    """The log is clean, and repeats itself."""
     auditor = Auditor()
     log = [(sequence, event) for sequence, _, event in world.events] + list(world.decisions)
     for sequence, entry in sorted(log, key=lambda each: each[0]):
@@ -405,7 +403,6 @@ def test_one_part_that_needs_no_others_moves_by_itself_and_no_other_stops() -> N
 
 
 def passes(world: World, counter: int) -> None:
-    """A while in which all clusters live."""
     world.now_s += 100.0
     world.fact(*(alive(cluster, counter=counter) for cluster in ("c1", "c2", "c3")))
 

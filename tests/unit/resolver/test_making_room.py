@@ -45,7 +45,6 @@ def ended(world: World) -> list[tuple[str, str, str]]:
 
 
 def make_room(world: World, name: Key) -> None:
-    """Its executor has ended it."""
     world.now_s += 3.0
     world.fact(alive(counter=int(world.now_s)))
     head = world._attempt(name)

@@ -62,7 +62,6 @@ def moves(world: World) -> list[tuple[str, str, str]]:
 
 
 def gone(world: World, name: Key) -> None:
-    """Its executor has ended it."""
     reason = world.workloads[name].leaving
     world.append(Evicted(**head(world, name), **here(world, name), reason=reason, blameless=True))
 

@@ -61,7 +61,6 @@ def known(know: Knowledge) -> bytes:
 
 
 def told(world: World) -> list[bytes]:
-    """What people are told who ask now."""
     resolver, now_s = world.resolver, world.now_s
     lines = resolver.know.derived.lines.lines()
     ids = [name.partition("/")[2] for line in lines for name in line.members][:6]
@@ -111,7 +110,6 @@ def step(world: World, chance: random.Random, number: int) -> None:
 
 
 def store(world: World) -> None:
-    """What is decided is stored, and starts."""
     for plan in world.settle():
         for choice in plan.decision.placements:
             name = next(n for n in world.workloads if n.endswith(f"/{choice.id}"))

@@ -78,7 +78,6 @@ def choice(world: World) -> Choice:
 
 
 def repeats_itself(world: World) -> None:
-    """Bit for bit, from what was stored."""
     stored = [(sequence, DECISIONS.decode(encode(each))) for sequence, each in world.decisions]
     report = replay(world.inputs()._replace(decisions=stored), "all")
     assert (report.equal, report.different) == (len(world.decisions), 0), report.first_difference

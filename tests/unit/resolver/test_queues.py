@@ -16,7 +16,6 @@ from tests.support.deciding import TENANT, World
 
 
 def fleet(gpus: int = 8, model: str = "T4", policy: Policy | None = None) -> World:
-    """One cluster with one node."""
     world = World(policy)
     world.fact(profile(), alive(), node(gpus=gpus, model=model))
     return world

@@ -45,7 +45,6 @@ def start(world: World, name: str, queue: str = "default", **fields: Any) -> Key
 
 
 def gone(world: World, name: Key) -> None:
-    """Its executor has ended it."""
     reason = world.workloads[name].leaving
     world.append(Evicted(**world._attempt(name), reason=reason, blameless=True))  # type: ignore[arg-type]
 

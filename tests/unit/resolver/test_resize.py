@@ -47,7 +47,6 @@ def pods(world: World, name: Key) -> list[str]:
 
 
 def carry_out(world: World, name: Key, pods: tuple[PodBinding, ...] | None = None) -> None:
-    """Its executor has brought it about."""
     world.pass_s(1.0)
     world.resized(name, pods)
 

@@ -35,7 +35,6 @@ class Worker(World):
         self.kueue(0)
 
     def kueue(self, used: int, **fields: Any) -> None:
-        """What its Kueue says of the queue."""
         self.counter += 1
         flavors = (flavor(used=used),)
         self.fact(report(flavors=flavors, local=(LOCAL,), counter=self.counter, **fields))

@@ -31,7 +31,6 @@ def charged(world: World, name: Key) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def free(world: World) -> list[list[int]]:
-    """Milli of each GPU of each node."""
     return [[int(milli) for milli in row] for row in world.resolver.know.fleet.arrays.gpu]
 
 

@@ -31,14 +31,12 @@ def started(policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2) -> 
 
 
 def ended(policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2) -> dict[str, float]:
-    """When each job ends."""
     return {name: end_s for name, (_, end_s) in times(run(policy, jobs, nodes, gpus)).items()}
 
 
 def run(
     policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2, knowing: Knowing | None = None
 ) -> Run:
-    """A list to its end."""
     known = jobs if knowing is None else told(jobs, knowing, 1)
     return play(policy, even_fleet(nodes, gpus), known, seed=1)
 

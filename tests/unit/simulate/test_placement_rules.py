@@ -151,8 +151,6 @@ def test_what_a_pod_would_fragment_is_what_is_lost_once_it_has_come() -> None:
 
 
 class Only(FirstFit):
-    """This node and no other."""
-
     def __init__(self, slot: int) -> None:
         self._slot = slot
 

@@ -57,8 +57,6 @@ STILL = Activity(0.0, 0.0)
 
 @dataclass
 class FakeMig:
-    """One MIG device."""
-
     uuid: str
     name: str
     made_of: Slice
@@ -96,8 +94,6 @@ class FakeGpu:
 
 
 class FakeDriver:
-    """The protocol Nvml over some FakeGpus."""
-
     def __init__(self, *gpus: FakeGpu) -> None:
         self.gpus = list(gpus)
         self.faults: dict[tuple[int | None, str], int] = {}

@@ -32,8 +32,6 @@ def _set(reference: Any, value: int) -> int:
 
 
 class Library:
-    """The functions; attributes are what they answer."""
-
     def __init__(self) -> None:
         self.processes: Sequence[tuple[int, int]] = ()
         self.samples: Sequence[tuple[int, int, int]] = ()  # pid, time stamp, share
