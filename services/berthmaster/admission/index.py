@@ -120,7 +120,6 @@ class HubIndex:
 
     @property
     def ocm(self) -> Ocm:
-        """Placements as they are."""
         return Ocm(
             self.namespace,
             self._placements,

@@ -21,8 +21,6 @@ MOST: Final = 20  # what the API takes
 
 
 class Members(NamedTuple):
-    """A configuration as it should be."""
-
     clusters: tuple[str, ...]  # by MultiKueueCluster; () = there can be none
     draining: tuple[str, ...]  # of those
     left_out: tuple[str, ...]  # wanted, and beyond the twentieth

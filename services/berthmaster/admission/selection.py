@@ -144,7 +144,6 @@ def half_written(check: AdmissionCheck, ocm: Ocm) -> bool:
 
 
 def placement_of(page: PlacementDecision) -> str:
-    """Whose page it is."""
     return page.metadata.labels.get(PLACEMENT_LABEL, "")
 
 

@@ -64,8 +64,6 @@ class KeptStream(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True, tag="backup.v1"):
-    """The whole of it."""
-
     taken_at_s: float = 0.0
     streams: dict[str, KeptStream] = {}
 

@@ -32,8 +32,6 @@ class CertificatesError(Exception):
 
 
 class Certificates(NamedTuple):
-    """Where the files are."""
-
     ca: Path
     certificate: Path
     key: Path

@@ -40,8 +40,6 @@ def parse_violation(text: str) -> tuple[str, str] | None:
 
 
 class _Question(NamedTuple):
-    """A request under way."""
-
     token: str
     subject: str
     data: bytes

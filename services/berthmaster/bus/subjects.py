@@ -498,7 +498,6 @@ def archived_decisions(cell: str, bucket: int) -> str:
 
 
 def dead(service: str) -> str:
-    """The dead letters of a service."""
     return f"berth.dead.{token(service)}"
 
 

@@ -83,7 +83,6 @@ class _Counts:
         return count
 
     def forget(self, sequence: int) -> None:
-        """It was handled."""
         self._counts.pop(sequence, None)
 
 

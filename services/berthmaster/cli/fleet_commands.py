@@ -49,7 +49,6 @@ _PLACE: Final = re.compile(
 
 
 async def fleet_rows(berth: Client) -> list[ClusterRow]:
-    """All clusters as they are known now."""
     view = FleetView()
     for seen in await berth.fleet():
         view.take(seen)

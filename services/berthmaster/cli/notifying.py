@@ -33,8 +33,6 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told."""
-
     outcome: str  # "ok", "failed" or "too_late"
     text: str  # one line for people; what chat services show
     workloads: tuple[Ending, ...]

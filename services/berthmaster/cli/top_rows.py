@@ -154,7 +154,6 @@ COLUMNS: Final[Mapping[Kind, tuple[Column, ...]]] = {
 
 
 def name_of(row: object) -> tuple[str, ...]:
-    """What a row is known by."""
     match row:
         case ClusterRow():
             return (row.cluster,)

@@ -43,8 +43,6 @@ IMAGE: Final = "busybox"
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of the tour."""
-
     job: str
     cluster: str
     free_gpus: dict[str, float]  # of every cluster, when it was submitted
@@ -52,8 +50,6 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TourReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was shown."""
-
     story: str
     jobs: list[Sent]
     right: bool

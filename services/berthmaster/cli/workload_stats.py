@@ -130,7 +130,6 @@ class WorkloadStats:
 
     @property
     def open(self) -> int:
-        """Workloads that have not ended."""
         return sum(self.states[state] for state in OPEN_STATES)
 
     def held_by_cluster(self) -> Mapping[str, float]:

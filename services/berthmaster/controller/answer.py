@@ -52,7 +52,6 @@ class Answer(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether all is as it was asked for."""
         return self.outcome is Outcome.DONE
 
     @property

@@ -88,7 +88,6 @@ class SetAside:
         self._untold.pop((phase, resource.plural, key), None)
 
     def gone(self, resource: Resource, key: Key) -> None:
-        """It is not there any more."""
         for phase in Phase:
             self.clear(phase, resource, key)
 

@@ -68,7 +68,6 @@ class Fleet:
         return self._now() - max(heard_s, self._began_s) > self._silent_s
 
     def show(self) -> None:
-        """Health as of now."""
         if self.conn is None:
             return
         self._ctx.health.ready("bus", self.conn.connected, "no connection to NATS")

@@ -293,7 +293,6 @@ class ClusterIndex:
 
 
 def is_ours(meta: Metadata) -> bool:
-    """Whether we made it."""
     return _is_ours(meta)
 
 

@@ -61,7 +61,6 @@ def forgotten(asked: Forget, now_s: float) -> Notice:
 
 
 def failed(asked: Step, answer: Answer, view: View) -> Notice:
-    """Something was not done."""
     what = _WHAT[type(asked).__name__]
     reason = _REASONS.get(answer.reason)
     note = f"{what}: {answer.why}"

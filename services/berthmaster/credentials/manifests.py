@@ -155,7 +155,6 @@ def permission_spec(rules: Sequence[Rule]) -> Body:
 
 
 def permission(cluster: str, spec: Body) -> Body:
-    """The same as an object."""
     return {
         **_kind(CLUSTER_PERMISSIONS),
         "metadata": _meta(ACCOUNT, labels(cluster), cluster),

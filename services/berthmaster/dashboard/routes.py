@@ -96,7 +96,6 @@ class Routes:
         }
 
     async def answer(self, request: web.BaseRequest) -> Answer:
-        """One request, whatever it is."""
         try:
             self._check_name(request)
             return await self._route(request)

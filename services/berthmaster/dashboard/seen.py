@@ -23,7 +23,6 @@ class Services:
         self._seen: dict[tuple[str, str], _Seen] = {}  # service, instance
 
     def on_answer(self, name: str, instance: str, now_s: float) -> None:
-        """One has answered a ping."""
         self._hear((name.removeprefix(PREFIX), instance), _Seen(now_s, SILENT_S))
 
     def on_lease(self, lease: Lease, stored_at_s: float) -> None:

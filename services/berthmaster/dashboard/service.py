@@ -311,7 +311,6 @@ def _names(settings: DashboardSettings) -> frozenset[str] | None:
 
 
 async def main(ctx: Context[DashboardSettings]) -> None:
-    """Serve pages, and follow the bus."""
     shell = Shell(ctx)
     await shell.serve()
     try:

@@ -37,8 +37,6 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _Visitor(RequestHandler):
-    """One connection."""
-
     __slots__ = ("_patience",)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

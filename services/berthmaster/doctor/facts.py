@@ -265,7 +265,6 @@ class Without:
     queue: str  # "*" = all of the namespace
 
     def covers(self, worker: str, queue: LocalQueue) -> bool:
-        """Whether it is about this queue there."""
         there = (self.worker, self.namespace) == (worker, queue.namespace)
         return there and self.queue in ("*", queue.name)
 

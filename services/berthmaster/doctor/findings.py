@@ -41,7 +41,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kubectl(cluster: ClusterFacts) -> str:
-    """The command for this cluster."""
     flags = [("--kubeconfig", cluster.kubeconfig), ("--context", cluster.context)]
     return " ".join(["kubectl", *(f"{flag} {shlex.quote(text)}" for flag, text in flags if text)])
 

@@ -74,8 +74,6 @@ REVIEWS: Final = Resource(
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterAccess:
-    """A cluster and how to reach it."""
-
     name: str
     kubeconfig: Path | None = None
     context: str = ""

@@ -114,7 +114,6 @@ class InHand:
         _less(self._requests, cluster, 1)
 
     def end_items(self, cluster: str, items: int) -> None:
-        """Some of its items are."""
         _less(self._items, cluster, items)
 
 

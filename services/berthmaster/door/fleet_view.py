@@ -26,8 +26,6 @@ _PROFILES: Final = msgspec.json.Decoder(ClusterProfile)
 
 
 class StoredFact(NamedTuple):
-    """One fact, as its stream has it."""
-
     sequence: int
     stored_at_s: float
     data: bytes

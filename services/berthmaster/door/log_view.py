@@ -74,8 +74,6 @@ _OF_PLACED: Final = tuple(set(Placed.__struct_fields__) & set(Recovered.__struct
 
 
 class StoredHint(NamedTuple):
-    """One hint, as the log has it."""
-
     sequence: int
     event: bytes
     held: bool = False

@@ -29,7 +29,6 @@ class Polls:
         return sum(map(len, self._waiting.values()))
 
     def waits(self, cluster: str) -> bool:
-        """Whether a poll of this cluster is open."""
         return cluster in self._waiting
 
     def stir(self, cluster: str, kind: str = "") -> None:

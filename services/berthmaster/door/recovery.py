@@ -119,8 +119,6 @@ class Stands(NamedTuple):
 
 
 class BringBack(NamedTuple):
-    """Store this."""
-
     event: Recovered | Claimed
 
 

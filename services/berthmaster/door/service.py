@@ -769,7 +769,6 @@ def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:
 
 
 async def main(ctx: Context[DoorSettings]) -> None:
-    """Connect, wait for the streams, serve."""
     async with joined(ctx, WORKLOADS, FLEET) as conn:
         if conn is None:
             return

@@ -44,7 +44,6 @@ class EmulatedFigures:
         self._meter.on_node(msgspec.structs.replace(told, gpus=gpus), now_s)
 
     def take(self, now_s: float) -> list[JobFigures]:
-        """What is due."""
         return self._meter.take(now_s)
 
 

@@ -150,7 +150,6 @@ def gpu_memory_mib(model: str) -> int:
 
 
 def gpu_power_w(model: str) -> float:
-    """Power limit of one GPU of the model."""
     return _GPUS.get(model, _OTHER_GPU).power_w
 
 

@@ -59,7 +59,6 @@ class Group(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As the annotation has it."""
         text = f"{self.gangs.value}:{self.pods}"
         return f"{text}:{self.queue}" if self.queue else text
 

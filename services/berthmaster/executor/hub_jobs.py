@@ -178,7 +178,6 @@ class HubJobs:
         return group.work if group is not None else None
 
     def stored(self, attempt: Attempt, sequence: int) -> None:
-        """An event of it was stored by us."""
         group = self._attempts.get(attempt)
         if group is not None and group.work is not None:
             group.work = msgspec.structs.replace(group.work, sequence=sequence)

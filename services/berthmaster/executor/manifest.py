@@ -209,7 +209,6 @@ def kueue_may_resize(order: CreatePods, kind: Resource) -> bool:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """As the annotation has them."""
     return " ".join(f"{name}:{count}" for name, count in counts.items())
 
 

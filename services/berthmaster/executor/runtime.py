@@ -187,7 +187,6 @@ class ClusterRuntime:
     # ---- Runtime
 
     def start(self, tell: Callable[[PodEvent], None]) -> None:
-        """From now on tell what happens."""
         self._tell = tell
 
     async def found(self, executor: str) -> list[PodEvent]:

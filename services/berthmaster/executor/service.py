@@ -124,7 +124,6 @@ class ExecutorMetrics:
 
 
 async def main(ctx: Context[ExecutorSettings]) -> None:
-    """Until the service is told to stop."""
     async with (
         reached(ctx, NAME) as client,
         at_the_door(ctx, ctx.settings.cluster) as door,

@@ -69,8 +69,6 @@ class Runtime(Protocol):
 
 
 class Counts:
-    """What the shell has done; for metrics."""
-
     def __init__(self) -> None:
         self.stored = 0
         self.refused = 0

@@ -121,7 +121,6 @@ class JobMirrors:
         return ""
 
     def all_closed(self, now_s: float) -> dict[str, str]:
-        """Namespaces that are closed, and why."""
         found = {namespace: self.closed(namespace, now_s) for namespace in self._pods}
         return {namespace: why for namespace, why in found.items() if why}
 

@@ -29,7 +29,6 @@ Write = FindOwner | Annotate
 
 
 def name_of(write: Write) -> str:
-    """What it is about, for the log."""
     if isinstance(write, Annotate):
         return f"{write.resource.kind} {write.namespace}/{write.name}"
     return f"{write.reference.kind} {write.namespace}/{write.reference.name}"

@@ -80,7 +80,6 @@ class Notes:
         )
 
     def failed(self, write: Annotate, now_s: float) -> None:
-        """It is not known what is written."""
         if write.uid in self._written:
             self._written[write.uid] = _Written(now_s, None)
 

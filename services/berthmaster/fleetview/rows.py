@@ -22,8 +22,6 @@ from berthmaster.messages.telemetry import NodeTelemetry
 
 
 class StoredFact(Protocol):
-    """A fact as a stream has it."""
-
     @property
     def fact(self) -> FleetFact: ...
     @property

@@ -107,7 +107,6 @@ class FleetView:
         before: Mapping[str, tuple[int, ...]],
         now: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Other GPUs of a cluster are lost than before."""
         for node in sorted(before.keys() | now.keys()):
             if before.get(node, ()) == now.get(node, ()):
                 continue

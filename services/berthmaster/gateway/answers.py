@@ -31,7 +31,6 @@ def unavailable(why: str) -> Refusal:
 
 
 def not_stored(trouble: str) -> Refusal:
-    """Nothing can be stored for now."""
     return unavailable(f"{trouble}; repeating the request is safe")
 
 

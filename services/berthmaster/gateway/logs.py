@@ -51,8 +51,6 @@ Story = Callable[[str, str], Awaitable[GetReply | Refusal]]
 
 
 class _Place(NamedTuple):
-    """Where the log that is asked for is."""
-
     state: WorkloadStateName
     attempt: int
     cluster: str

@@ -387,7 +387,6 @@ class Shell:
 
 
 async def main(ctx: Context[GatewaySettings]) -> None:
-    """Connect, wait for the streams, serve."""
     async with joined(ctx, WORKLOADS, CONTROL, ARCHIVE) as conn:
         if conn is None:
             return

@@ -43,8 +43,6 @@ Told = tuple[FleetFact, float | None]
 
 
 class HubKind(Enum):
-    """What is watched on a hub."""
-
     PROFILES = "clusterprofiles"
     MANAGED = "managedclusters"
     MEMBERS = "memberclusters"

@@ -227,8 +227,6 @@ def queue_report(
 
 
 class Copy(NamedTuple):
-    """A copy as it stands."""
-
     origin: str = ""
     quota_reserved: bool = False
     admitted: bool = False

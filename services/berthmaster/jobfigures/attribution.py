@@ -34,8 +34,6 @@ class Disagreement(Enum):
 
 
 class Wrong(NamedTuple):
-    """One contradiction."""
-
     kind: Disagreement
     about: str  # the pod by uid, else by name, else the node or GPU
     text: str

@@ -34,8 +34,6 @@ HOLDERS_LACK: Final = "who has which GPU"
 
 @dataclass
 class _Device:
-    """One device over a while."""
-
     readings: int = 0
     busy_sum: float = 0.0
     busy_readings: int = 0

@@ -45,8 +45,6 @@ class Pod(NamedTuple):
 
 
 class Book:
-    """All pods of a cluster."""
-
     def __init__(self) -> None:
         self._by_uid: dict[str, Pod] = {}
         self._by_name: dict[tuple[str, str], str] = {}

@@ -124,7 +124,6 @@ class KarmadaCore:
         return self._aside
 
     def on_object(self, thing: Object, *, gone: bool = False) -> None:
-        """As it is now, or as it was last."""
         self._work.add(self.know.put(thing, gone=gone))
 
     def begin(self) -> None:

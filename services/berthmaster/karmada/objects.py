@@ -93,8 +93,6 @@ class Suspension(Struct, frozen=True):
 
 
 class TargetCluster(Struct, frozen=True):
-    """Where it goes."""
-
     name: str = ""
     replicas: int = 0
 

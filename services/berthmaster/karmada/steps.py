@@ -78,8 +78,6 @@ class Claim(NamedTuple):
 
 
 class Run(NamedTuple):
-    """All its pods run there."""
-
     pods: tuple[PodBinding, ...]
 
 

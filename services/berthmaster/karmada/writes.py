@@ -42,7 +42,6 @@ def release(binding: ResourceBinding, work: Workload, ref: str) -> PutBinding:
 
 
 def label(binding: ResourceBinding, work: Workload, ref: str) -> PutOverride:
-    """What labels its pods."""
     meta, of = binding.metadata, binding.spec.resource
     told = {
         labels.TENANT: work.tenant,

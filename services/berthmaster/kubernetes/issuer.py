@@ -29,8 +29,6 @@ class IssuerFailed(Exception):
 
 
 class Requestor(OpenIDRequestor):
-    """One issuer."""
-
     def __init__(self, issuer: Issuer, tls: ssl.SSLContext, limit_s: float = LIMIT_S) -> None:
         super().__init__(issuer.client_id, issuer.client_secret, issuer.idp_issuer_url)
         self._tls = tls

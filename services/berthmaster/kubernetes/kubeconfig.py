@@ -30,8 +30,6 @@ class Cluster(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):
 
 
 class EnvVar(msgspec.Struct):
-    """One variable for a plugin."""
-
     name: str = ""
     value: str = ""
 

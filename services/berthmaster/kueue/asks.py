@@ -32,7 +32,6 @@ def asked_resource(pods: PodSet) -> str:
 
 
 def gpu_milli_of(pods: PodSet) -> int:
-    """GPU milli that all its pods take."""
     return pods.count * pods.gpus * pods.gpu_milli
 
 

@@ -21,8 +21,6 @@ MAX_NAME_CHARS: Final = 253
 
 
 class ConfigMap(Object, frozen=True):
-    """Where it lies."""
-
     data: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -25,8 +25,6 @@ class FieldsOf(Struct, frozen=True):
 
 
 class ManagedMetadata(Metadata, frozen=True):
-    """Metadata with who has set what."""
-
     managed_fields: tuple[FieldsOf, ...] = ()
 
 

@@ -145,8 +145,6 @@ class ClusterQueue(Object, frozen=True):
 
 
 class LocalQueueSpec(Struct, frozen=True):
-    """Where a LocalQueue leads."""
-
     cluster_queue: str = ""
     stop_policy: str | None = None
 

@@ -37,8 +37,6 @@ class _Suspension:
 
 
 class Refusals:
-    """Of one decider."""
-
     def __init__(self) -> None:
         self.limit: int | None = None  # events of a commit, while it is found out whose it is
         self._refused: tuple[int, tuple[WorkloadEvent, ...]] | None = None

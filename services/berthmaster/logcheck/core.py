@@ -49,12 +49,10 @@ class Loss(NamedTuple):
 
 
 def told(gaps: Iterable[Gap]) -> tuple[LogGap, ...]:
-    """Gaps as messages have them."""
     return tuple(LogGap(first=first, last=last) for first, last in gaps)
 
 
 def heard(gaps: Iterable[LogGap]) -> tuple[Gap, ...]:
-    """Gaps of a message."""
     return tuple((gap.first, gap.last) for gap in gaps)
 
 

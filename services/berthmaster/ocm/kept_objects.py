@@ -21,8 +21,6 @@ MAX_ON_THE_WAY: Final = 16  # writes at a time, of all objects together
 
 
 class KeptObject(Generic[T]):
-    """One object that should be there."""
-
     def __init__(self, key: Key, rules: Rules) -> None:
         self.key = key
         self.pace = Pace(rules)
@@ -42,8 +40,6 @@ class KeptObject(Generic[T]):
 
 
 class KeptObjects(Generic[T]):
-    """All objects of a core."""
-
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self.all: dict[Key, KeptObject[T]] = {}

@@ -110,7 +110,6 @@ def short_name(model: str) -> str:
 
 
 def model_name(model: str) -> str:
-    """A GPU model's score."""
     return GANG + short_name(model)
 
 

@@ -73,8 +73,7 @@ class Side(Core[Write], Protocol):
     """What a side decides with, hub or worker."""
 
     @property
-    def targets(self) -> KeptObjects[Any]:
-        """The objects that it keeps."""
+    def targets(self) -> KeptObjects[Any]: ...
 
     def listen(self, now_s: float, *, blind: bool) -> None:
         """Scores that are told from now on are heard, or the bus is away."""

@@ -73,8 +73,6 @@ Thing = (
 
 
 class OwnPlacement:
-    """What is known of one of our Placements."""
-
     __slots__ = (
         "again_at_s",
         "busy",

@@ -192,8 +192,6 @@ class AddOnCoordinate(Struct, frozen=True):
 
 
 class ScoreCoordinate(Struct, frozen=True):
-    """Where a score comes from."""
-
     type: str = ""
     built_in: str = ""
     add_on: AddOnCoordinate | None = None
@@ -287,8 +285,6 @@ class Placement(Object, frozen=True):
 
 
 class ClusterDecision(Struct, frozen=True):
-    """One cluster that was chosen, and why."""
-
     cluster_name: str = ""
     reason: str = ""
     score: int | None = None  # not every version of the CRD has it

@@ -21,8 +21,6 @@ MAX_RANKING_CHARS: Final = 3900  # longer annotations are not mirrored
 
 
 class Decided(NamedTuple):
-    """One entry of a page."""
-
     cluster: str
     reason: str
     score: int

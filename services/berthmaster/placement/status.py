@@ -14,8 +14,6 @@ MAX_MESSAGE_CHARS: Final = 1024
 
 
 class WantedCondition(NamedTuple):
-    """A condition to be."""
-
     type: str
     holds: bool
     reason: str

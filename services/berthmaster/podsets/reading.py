@@ -73,7 +73,6 @@ def queue_fault(queue: str) -> str:
 
 
 def bounded_priority(priority: int | None) -> int:
-    """As a request may have it."""
     return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority or 0))
 
 

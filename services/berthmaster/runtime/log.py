@@ -89,7 +89,6 @@ class Log:
         self.write("error", event, fields)
 
     def write(self, level: Level, event: str, fields: Mapping[str, object]) -> None:
-        """Write one event if its level is on."""
         if LEVELS[level] < LEVELS[self._level]:
             return
         line = self._line(level, event, {**self._fields, **fields})

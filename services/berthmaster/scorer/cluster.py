@@ -38,8 +38,6 @@ CALM_PERCENT: Final = 70
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What a message did to its cluster."""
-
     dropped: Drop | None = None  # it had no effect, or only the effect that its node is gone
     capacity: bool = False  # amounts on which the fleet's scale rests
     only_measured: bool = False  # nothing but what telemetry measures

@@ -31,13 +31,11 @@ class ScorerMetrics:
         self._clusters: set[str] = set()
 
     def stored(self, put: PutScore, now_s: float) -> None:
-        """A score is on the bus."""
         self._scores.labels(put.fact.freshness).inc()
         if put.since_s is not None:
             self._seconds.observe(max(0.0, now_s - put.since_s))
 
     def failed(self) -> None:
-        """A score is not."""
         self._failed.inc()
 
     def refresh(self, now_s: float) -> None:

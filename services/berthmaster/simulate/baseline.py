@@ -86,7 +86,6 @@ class _Reserved(NamedTuple):
 
 
 def asked(job: Job) -> str:
-    """What a job asks for, in words."""
     cpu = sum(pods.count * pods.cpu_milli for pods in job.request.pod_sets) / 1000
     return f"{job.gpus:g} GPUs and {cpu:g} CPUs"
 

@@ -56,8 +56,6 @@ class Shape(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """What one pod has."""
-
     node: int
     cpu: int
     memory: int

@@ -41,7 +41,6 @@ Mix = tuple[tuple[float, Shape], ...]  # share of the list, one pod
 
 
 def pod_sets_of(jobs: Iterable[Job]) -> Iterable[PodSet]:
-    """All pod sets of a list."""
     return (pods for job in jobs for pods in job.request.pod_sets)
 
 

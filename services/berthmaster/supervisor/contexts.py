@@ -20,8 +20,6 @@ MEET_S: Final = 5.0  # for one context, its credential plugin included
 
 
 class Met(NamedTuple):
-    """What one context leads to."""
-
     target: KubeTarget
     uid: str = ""  # of the API server's namespace kube-system; "" = not known
     away: str = ""  # why it does not answer; "" = it does

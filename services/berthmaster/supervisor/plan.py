@@ -227,7 +227,6 @@ def entries(options: UpOptions) -> list[Entry]:
 
 
 def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[Entry]:
-    """What belongs to the hub."""
     at = hub.name
     side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags), at)
     order = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags), at)

@@ -99,8 +99,6 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackView(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it, once it is up."""
-
     url: str
     page: str  # where the dashboard's page is; "" = there is none
     folder: str

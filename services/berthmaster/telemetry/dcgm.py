@@ -36,8 +36,6 @@ _WANTED_LINES: Final = tuple(f"{name}{{" for name in sorted(WANTED))
 
 
 class DcgmSource:
-    """One exporter."""
-
     kind: TelemetrySource = "dcgm"
 
     def __init__(

@@ -145,7 +145,6 @@ class _Device:
 
     @property
     def key(self) -> str:
-        """What it is known by."""
         return self.uuid or f"#{self.index}"
 
 

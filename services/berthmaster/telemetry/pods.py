@@ -26,9 +26,7 @@ MAX_REMEMBERED: Final = 16_384  # twice what 1,000 processes on each of eight GP
 class Proc(Protocol):
     """The processes of this machine. All raise OSError for one that is not there (any more)."""
 
-    def cgroup(self, pid: int) -> str:
-        """The text of /proc/PID/cgroup."""
-        ...
+    def cgroup(self, pid: int) -> str: ...
 
     def name(self, pid: int) -> str:
         """What it calls itself, in 15 characters at most."""

@@ -115,7 +115,6 @@ def _pod(
 
 
 def _milli(pod_set: PodSet, node: NodeGpus, memory_mib: int) -> int:
-    """Of each GPU."""
     return charged_milli(part_of(pod_set), node.shares, memory_mib, fractions=node.fractions)
 
 

@@ -53,7 +53,6 @@ def begin_of(size: Size, at_ms: int) -> int:
 
 
 def end_of(size: Size, at_ms: int) -> int:
-    """When it will be over."""
     if size == "hour":
         return begin_of(size, at_ms) + HOUR_MS
     if size == "day":

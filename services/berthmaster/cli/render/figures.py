@@ -9,7 +9,6 @@ UNKNOWN = "-"
 
 
 def use_line(use: GpuUse) -> str:
-    """What some GPUs do."""
     parts = [amounts.many(use.gpus, "GPU")]
     parts.append(f"{_percent(use.utilization_percent)} busy")
     if use.sm_active_percent is not None:

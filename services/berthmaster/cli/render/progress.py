@@ -96,14 +96,12 @@ def live(
 
 
 def jobs_line(summary: WorkloadSummary) -> Text:
-    """Jobs by state."""
     line = safe("Jobs: ", style="bold")
     line.append(amounts.counted(summary.states) or "none yet", style="not bold")
     return line
 
 
 def placement_line(placement: PlacementLine, width: int) -> Text:
-    """One placement and its reason, in one line."""
     gpus = amounts.number(placement.gpus)
     line = safe(f"{placement.id:<12} {gpus:>4} GPU  -> ")
     line.append(visible(f"{placement.cluster} "), style="cyan")
@@ -153,7 +151,6 @@ def demo(report: DemoReport) -> RenderableType:
 
 
 def ended(summary: WorkloadSummary) -> str:
-    """How many ended and how."""
     how = {name: summary.states.get(name, 0) for name in ("succeeded", "failed", "cancelled")}
     return f"{summary.ended:,}" + (f" ({amounts.counted(how, ', ')})" if summary.ended else "")
 
@@ -185,7 +182,6 @@ def latencies(found: Mapping[str, Latency]) -> RenderableType:
 
 
 def waiting_reasons(reply: WhyReply) -> list[RenderableType]:
-    """Why those that wait do."""
     lines: list[RenderableType] = [safe(f"Why they wait: {reply.summary}")]
     table = plain_table("WORKLOADS", "REASON", right=("WORKLOADS",))
     ordered = sorted(reply.reasons.items(), key=lambda item: (-item[1], item[0]))

@@ -67,7 +67,6 @@ def _room(reply: WhyReply) -> list[str]:
 
 
 def queue_line(account: QueueStanding) -> str:
-    """How a queue stands, in one line."""
     parts = [f"{_gpus(account.used_gpu_milli)} GPUs in use"]
     if account.max_running_jobs is not None:
         parts.append(f"{account.running} of {account.max_running_jobs} jobs")

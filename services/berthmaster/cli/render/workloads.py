@@ -205,7 +205,6 @@ def request_line(request: JobRequest) -> str:
 
 
 def pod_set_line(pods: PodSet) -> str:
-    """What each pod of a set asks for."""
     parts: list[str] = []
     if pods.gpus:
         models = " or ".join(pods.gpu_models)

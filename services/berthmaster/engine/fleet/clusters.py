@@ -131,8 +131,6 @@ class Cluster(msgspec.Struct, kw_only=True):
 
 
 class Clusters:
-    """All clusters that were heard of."""
-
     def __init__(self) -> None:
         self._clusters: dict[str, Cluster] = {}
         self._by_name: list[Cluster] = []

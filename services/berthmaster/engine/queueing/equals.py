@@ -48,8 +48,6 @@ class Rest(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """One that would be stopped."""
-
     rest: Rest
     again_s: float  # until it is where it was: done again, and starting again
 

@@ -220,8 +220,6 @@ class Part(NamedTuple):
 
 
 class PodNeed(NamedTuple):
-    """What one pod needs of a node."""
-
     cpu_milli: int
     memory_mib: int
     gpus: int

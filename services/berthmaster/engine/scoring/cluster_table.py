@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 
 class Seen(NamedTuple):
-    """The clusters at one time."""
-
     age_s: Floats  # since the newest sign of life; infinite if there was none
     closed: dict[int, str]  # number of a cluster -> why it takes no new placements, by number
 

@@ -21,8 +21,6 @@ _TYPE: Final = re.compile(
 
 
 class Claimable(NamedTuple):
-    """The devices that a class means."""
-
     name: str
     driver: str
     type: str = ""  # of devices; "" = of any

@@ -85,7 +85,6 @@ class Checks:
             self.moved = True
 
     def look(self, hub: Hub, now_s: float) -> list[Instruction]:
-        """Conditions that are not as they should be."""
         if not self.moved:
             return []
         self.moved = False

@@ -56,8 +56,6 @@ class Commit(NamedTuple):
 
 
 class ToPlace(NamedTuple):
-    """One that wants a place."""
-
     view: WorkloadView
     place: Place
     ready_at_s: float  # since when it may have one
@@ -218,7 +216,6 @@ def decide(
 
 
 def left_out(filtered: Mapping[str, str]) -> str:
-    """The clusters that are out, and why."""
     parts = "; ".join(f"{name}: {why}" for name, why in sorted(filtered.items()))
     return f"; left out: {parts}"[:700] if parts else ""
 

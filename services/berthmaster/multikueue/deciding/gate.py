@@ -477,7 +477,6 @@ def _capacity_milli(fleet: Fleet, suitable: Suitable, part: slice) -> NDArray[np
 
 
 def _of_places(places: NDArray[np.int32], room: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pods that each place has room for."""
     inside = places > NO_PLACE
     if not inside.any():
         return np.zeros(0, np.int64)

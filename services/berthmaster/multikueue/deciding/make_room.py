@@ -88,8 +88,6 @@ class Made(NamedTuple):
 
 
 class _Goes(NamedTuple):
-    """One that may go."""
-
     victim: Victim
     right: RightName
     floors: Floors
@@ -410,7 +408,6 @@ class RoomMaker:
 
 
 def orders_of(made: Made, bus: Workload, know: BusState) -> Iterable[EvictionOrder]:
-    """As the decision has them."""
     for each in made.victims:
         goes = know.open[each.victim.key]
         yield EvictionOrder(

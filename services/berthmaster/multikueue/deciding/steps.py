@@ -175,7 +175,6 @@ Step = (
 
 
 def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -> Step:
-    """The one thing to do now."""
     bus, hub = view.bus, view.hub
     if view.elsewhere:
         return Wait(elsewhere_words(view.elsewhere))

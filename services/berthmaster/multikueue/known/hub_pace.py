@@ -41,8 +41,6 @@ _Nominated = tuple[str, int]  # cluster, attempt
 
 
 class _Waiting:
-    """One that is nominated."""
-
     __slots__ = (
         "nominated",
         "nudges",

@@ -28,8 +28,6 @@ ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait
 
 
 class Way(NamedTuple):
-    """What is on its way to a cluster."""
-
     devices: Mapping[str, float]  # by resource, of pods that nodes do not report yet
     unreserved: tuple[Workload, ...]  # for whose copies no quota is reserved yet
 

@@ -55,7 +55,6 @@ def origin_of(workload: KueueWorkload, cluster_queue: str, hub: str) -> HubObjec
 
 
 def read_sets(workload: KueueWorkload) -> tuple[SetRead, ...]:
-    """Its pod sets that have pods."""
     read = []
     for one in workload.spec.pod_sets or ():
         if one.count != 0:

@@ -25,8 +25,6 @@ _AWAITS: Final = (State.CLAIMED, State.ADMITTED)
 
 
 class _Row(NamedTuple):
-    """How one stands."""
-
     cluster: str  # that it holds room in, or will; "" = in none
     state: State
     kind: Kind | None  # None: the hub or its rules do not know it

@@ -144,7 +144,6 @@ class Memo:
 
 
 def view_of(name: Key, know: BusState, hub: Hub) -> WorkloadView:
-    """All that is known of one workload."""
     bus = know.open.get(name)
     workload = hub.workload(name, bus.origin.uid if bus is not None and bus.origin else "")
     if workload is None:

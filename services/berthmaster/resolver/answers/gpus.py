@@ -27,8 +27,6 @@ Steps = Generator[None, None, GpusReply | Refusal]
 
 
 class _Counted:
-    """The GPUs of one model."""
-
     def __init__(self) -> None:
         self.memory_mib: set[int] = set()
         self.clusters: set[str] = set()

@@ -326,7 +326,6 @@ def _need(pods: PodSet, gpu_milli: int) -> PodNeed:
 
 
 def _part(fleet: Fleet, victim: Victim, node: str) -> Part:
-    """What a victim has on a node."""
     here = [held for held in fleet.holdings(victim.key) if held.node == node]
     return Part(
         victim,

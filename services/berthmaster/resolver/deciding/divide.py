@@ -71,8 +71,6 @@ class Share(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """How a job would be divided."""
-
     parts: tuple[Share, ...]
     filtered: dict[str, str]  # clusters that get nothing, and why
 

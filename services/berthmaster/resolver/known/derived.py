@@ -162,7 +162,6 @@ class Derived(FleetDerived):
         self._attempt_left(name, cluster)
 
     def left(self, name: Key, cluster: str) -> None:
-        """Its attempt is over."""
         self._attempt_left(name, cluster)
         self.growth += 1
 

@@ -7,8 +7,6 @@ from berthmaster.messages.workload import Checkpoint, Fault
 
 
 class PartEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one part ended."""
-
     id: str
     state: State
     reason: str = ""

@@ -35,8 +35,6 @@ class _Set:
 
 
 class JobSets:
-    """All sets with such a bound."""
-
     def __init__(self) -> None:
         self._sets: dict[SetKey, _Set] = {}
 

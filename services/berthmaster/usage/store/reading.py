@@ -31,8 +31,6 @@ _Packed = defaultdict[Key | None, list[bytes]]  # None: of all groups that are n
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report is about."""
-
     since_ms: int
     until_ms: int
     group: tuple[ReportGroup, ...] = ()
@@ -311,8 +309,6 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRow(NamedTuple):
-    """One job and what it held."""
-
     tenant: str
     id: str
     submitted_ms: int

@@ -43,8 +43,6 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written together."""
-
     jobs: Sequence[EndedJob] = ()
     uses: Sequence[MeasuredUse] = ()
     samples: Sequence[Sample] = ()
@@ -53,8 +51,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Cell:
-    """What is added to one."""
-
     def __init__(self) -> None:
         self.sums = dict.fromkeys(SUMS, 0)
         self.waits: waits.Buckets = {}
