@@ -23,6 +23,7 @@ from berthmaster.kubernetes.mirror import Key
 from berthmaster.kubernetes.objects import key_of
 from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.placement import status
+from berthmaster.placement.cel.question import Answer
 from berthmaster.placement.index import DecisionIndex
 from berthmaster.placement.instructions import (
     Instruction,
@@ -53,10 +54,10 @@ from berthmaster.placement.objects import (
 from berthmaster.placement.pages import pages, ranking
 from berthmaster.placement.planning import plan, reduced
 from berthmaster.placement.scheduling import sets
-from berthmaster.placement.scheduling.plugin import Snapshot, Unfinished
+from berthmaster.placement.scheduling.plugin import Snapshot
 from berthmaster.placement.scheduling.request import Request, read
 from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
-from berthmaster.placement.scheduling.verdicts import Verdicts
+from berthmaster.placement.scheduling.verdicts import Pending, Unfinished, Verdicts
 
 FIRST_RETRY_S: Final = 0.05
 LONGEST_RETRY_S: Final = 15.0
@@ -84,10 +85,10 @@ class OwnPlacement:
         "good",
         "later",
         "outcome",
+        "pending",
         "placement",
         "refreshed_at_s",
         "request",
-        "unfinished",
         "untold",
         "verdicts",
     )
@@ -101,7 +102,7 @@ class OwnPlacement:
         self.good: tuple[Good, ...] = ()
         self.outcome: ScheduleResult | None = None
         self.verdicts = Verdicts()
-        self.unfinished = False  # expressions are to be asked of more clusters yet
+        self.pending: Pending | None = None  # what expressions are asked; until then it rests
         self.busy = False
         self.dirty = True
         self.due_s = 0.0  # not before
@@ -131,7 +132,7 @@ class OwnPlacement:
         if not self.good or self.good[0].request is not self.request:
             self.good = (good(self.placement, self.request, self.verdicts), *self.good[-1:])
             self.refreshed_at_s = float("-inf")
-        if outcome.ranked or not any(one.programs for one in self.request.predicates):
+        if outcome.ranked or not any(one.expressions for one in self.request.predicates):
             self.good = self.good[:1]
         return self.good[0]
 
@@ -179,10 +180,22 @@ class Evaluator:
         standing = self._ours.get(key)
         return standing.outcome if standing is not None else None
 
-    def unfinished(self, key: Key) -> bool:
-        """Whether its last look has to be gone on with."""
+    def pending(self, key: Key) -> Pending | None:
+        """What expressions have to answer before it can be decided."""
         standing = self._ours.get(key)
-        return standing is not None and standing.unfinished
+        return standing.pending if standing is not None else None
+
+    def settle(self, key: Key, pending: Pending, answer: Answer | None, now_s: float) -> None:
+        """The answer of expressions; None if there is none now, and it is asked again later."""
+        standing = self._ours.get(key)
+        if standing is None or standing.pending is not pending:
+            return
+        standing.pending = None
+        standing.dirty = True
+        if answer is not None:
+            pending.settle(answer)
+        else:
+            self._failed(key, standing, now_s)
 
     def has(self, key: Key) -> bool:
         return key in self._ours
@@ -302,6 +315,7 @@ class Evaluator:
             key
             for key, one in self._ours.items()
             if not one.busy
+            and one.pending is None
             and one.due_s <= now_s
             and (one.dirty or (one.again_at_s is not None and one.again_at_s <= now_s))
         ]
@@ -338,7 +352,9 @@ class Evaluator:
         times = [
             max(one.due_s, 0.0 if one.dirty else one.again_at_s or float("inf"))
             for one in self._ours.values()
-            if not one.busy and (one.dirty or one.again_at_s is not None)
+            if not one.busy
+            and one.pending is None
+            and (one.dirty or one.again_at_s is not None)
         ]
         times += [one.due_s for one in self._untidy.values() if not one.busy]
         return min(times, default=float("inf"))
@@ -369,14 +385,13 @@ class Evaluator:
 
     def _evaluate(self, key: Key, standing: OwnPlacement, now_s: float) -> list[Instruction]:
         standing.dirty = False
-        standing.unfinished = False
         standing.again_at_s = None
         try:
             if standing.request is None:
                 standing.request = read(standing.placement)
             outcome = schedule(self._snapshot(key, standing.verdicts, now_s), standing.request)
-        except Unfinished:
-            standing.dirty = standing.unfinished = True
+        except Unfinished as unfinished:
+            standing.pending = unfinished.pending
             return []
         except Misconfigured as error:
             return self._wrong(key, standing, error, now_s)
@@ -408,8 +423,8 @@ class Evaluator:
                 continue
             try:
                 outcome = schedule(self._snapshot(key, known.verdicts, now_s), known.request)
-            except Unfinished:
-                standing.dirty = standing.unfinished = True
+            except Unfinished as unfinished:
+                standing.pending = unfinished.pending
                 return []
             except Misconfigured:
                 continue  # what they have in common is wrong: a set, or what an expression costs

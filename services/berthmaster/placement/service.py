@@ -22,9 +22,11 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.joining import reached
 from berthmaster.kubernetes.lease import Lease
 from berthmaster.kubernetes.mirror import Key
+from berthmaster.placement.cel.client import CelWorker, Unanswered
 from berthmaster.placement.core import Evaluator
 from berthmaster.placement.instructions import WriteDecisions
 from berthmaster.placement.metrics import PlacementMetrics
+from berthmaster.placement.scheduling.verdicts import Pending
 from berthmaster.placement.settings import PlacementSettings
 from berthmaster.placement.watch import WATCHED
 from berthmaster.placement.writer import PlacementWriter
@@ -46,6 +48,8 @@ class PlacementController(Controller[WriteDecisions]):
         super().__init__(ctx, client, core, PlacementWriter(client, core), name=CONTROLLER)
         self.watches(WATCHED, absent_s=ctx.settings.absent_s)
         self._figures = PlacementMetrics(ctx.metrics)
+        self._expressions = CelWorker()
+        self._spent_s: dict[Key, float] = {}  # CPU time of expressions since the last decision
         self._loop_s = asyncio.get_running_loop().time
         self._changed_at_s = 0.0  # the first change not yet looked at; 0 = none
         self._since_s: dict[Key, float] = {}  # what is being written: since when it was to change
@@ -66,7 +70,10 @@ class PlacementController(Controller[WriteDecisions]):
                 on_gained=lambda _: self.wake(),
             )
         )
-        await self.finish()
+        try:
+            await self.finish()
+        finally:
+            await self._expressions.close()
 
     def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
         self._evaluator.on_object(thing, gone=gone)
@@ -94,9 +101,23 @@ class PlacementController(Controller[WriteDecisions]):
             self.carry_out(instruction)
         took_s = time.thread_time() - began_s
         self._figures.look_s.observe(took_s)
-        dear = max(DEAR, ALL_DEAR * len(self._evaluator))
-        rest_s = took_s * (1.0 if self._evaluator.unfinished(key) else dear)
+        if (pending := self._evaluator.pending(key)) is not None:
+            self._spawn(self._ask(key, pending), "ask expressions")
+            return
+        took_s += self._spent_s.pop(key, 0.0)
+        rest_s = took_s * max(DEAR, ALL_DEAR * len(self._evaluator))
         self._evaluator.rest(key, now_s + max(self.ctx.settings.pause_s, rest_s))
+
+    async def _ask(self, key: Key, pending: Pending) -> None:
+        answer = None
+        try:
+            answer = await self._expressions.ask(pending.question)
+        except Unanswered as error:
+            self.ctx.log.warning("expressions not evaluated", placement="/".join(key), why=str(error))
+        else:
+            self._spent_s[key] = self._spent_s.get(key, 0.0) + answer.spent_s
+        self._evaluator.settle(key, pending, answer, self.now())
+        self.wake()
 
     def about(self, write: WriteDecisions) -> str:
         return "/".join(write.placement)

@@ -12,7 +12,7 @@ from berthmaster.kubernetes.objects import key_of
 from berthmaster.placement.core import Evaluator, Thing
 from berthmaster.placement.instructions import DropPage, PutPage, PutStatus, Write, WriteDecisions
 from berthmaster.placement.objects import Placement, PlacementDecision
-from tests.unit.placement.objects import NAMESPACE, NOW_S, binding, cluster_set
+from tests.unit.placement.objects import NAMESPACE, NOW_S, binding, cluster_set, language
 
 
 class Hub:
@@ -26,6 +26,8 @@ class Hub:
         self.writes: list[str] = []
         self.events: list[KubeEvent] = []
         self.refuse: Callable[[Write], str] = lambda write: ""
+        self.answers = True  # whether expressions can be evaluated
+        self.questions = 0
         self._versions = 100
         for thing in (cluster_set(), binding(), *things):
             self.set(thing)
@@ -81,7 +83,13 @@ class Hub:
 
     def look(self, key: Key) -> WriteDecisions | None:
         found: WriteDecisions | None = None
-        for one in self.core.evaluate(key, self.now_s):
+        looks = self.core.evaluate(key, self.now_s)
+        while (pending := self.core.pending(key)) is not None:
+            self.questions += 1
+            answer = language().answer(pending.question) if self.answers else None
+            self.core.settle(key, pending, answer, self.now_s)
+            looks += self.core.evaluate(key, self.now_s) if self.answers else []
+        for one in looks:
             if isinstance(one, KubeEvent):
                 self.events.append(one)
             else:

@@ -1,12 +1,14 @@
 """Objects of Open Cluster Management, valid from the start; a test says only what it is about."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from hypothesis import HealthCheck, settings
 
 from berthmaster.kubernetes.objects import Metadata, timestamp
+from berthmaster.placement.cel.language import Language
 from berthmaster.placement.names import CLUSTER_SET_LABEL, DISABLED, PLACEMENT_LABEL
 from berthmaster.placement.objects import (
     AddOnPlacementScore,
@@ -20,6 +22,7 @@ from berthmaster.placement.objects import (
 )
 from berthmaster.placement.scheduling.plugin import Snapshot
 from berthmaster.placement.scheduling.request import Request, read
+from berthmaster.placement.scheduling.verdicts import Unfinished, Verdicts
 
 NAMESPACE = "team"
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -173,6 +176,19 @@ def snapshot(
         decided=frozenset(decided),
         elsewhere=elsewhere or {},
     )
+
+
+language = lru_cache(Language)  # one in this process: no test that uses it builds long strings
+
+
+def answered(run: Callable[..., Any], now: Snapshot, *rest: Any) -> Any:
+    """Run the scheduler, or a filter, with the answers of all expressions."""
+    now = now if now.verdicts is not None else now._replace(verdicts=Verdicts())
+    while True:
+        try:
+            return run(now, *rest)
+        except Unfinished as unfinished:
+            unfinished.pending.settle(language().answer(unfinished.pending.question))
 
 
 def named(*names: str) -> list[ManagedCluster]:

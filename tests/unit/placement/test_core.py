@@ -25,6 +25,7 @@ from tests.unit.placement.objects import (
     cluster,
     cluster_set,
     exactly,
+    language,
     named,
     page,
     placement,
@@ -112,21 +113,45 @@ def test_a_heartbeat_of_a_cluster_is_no_reason_to_look() -> None:
     assert hub.core.due(hub.now_s) == []
 
 
-def test_expressions_over_thousands_of_clusters_are_asked_in_several_looks() -> None:
-    cel = "managedCluster.status.clusterClaims.all(c, c.name != '' && c.value == 'yes')"
-    claims = {f"claim-{n}": "yes" for n in range(40)}
-    clusters = [cluster(f"c{n:04}", claims=claims) for n in range(1_200)]
-    asking = {"requiredClusterSelector": {"celSelector": {"celExpressions": [cel]}}}
-    hub = Hub(*clusters, placement(predicates=[asking]))
-    assert hub.core.act(hub.now_s) == []  # nothing is decided by a part of them …
-    assert hub.core.unfinished(KEY)
-    assert hub.core.due(hub.now_s) == [KEY]  # … and it goes on at once
-    looks = 1
-    while hub.core.unfinished(KEY) and looks < 9:
-        hub.settle()
-        looks += 1
-    assert 1 < looks < 9
+def test_expressions_over_many_clusters_are_asked_in_slices_before_any_decision() -> None:
+    clusters = [cluster(f"c{n:04}", claims={"id": "yes"}) for n in range(1_200)]
+    cel = "managedCluster.status.clusterClaims.all(c, c.value == 'yes')"
+    hub = Hub(*clusters, placement(predicates=[where(cel=[cel])]))
+    assert hub.core.act(hub.now_s) == []
+    assert hub.core.due(hub.now_s) == []  # it rests until the expressions have answered
+    hub.settle()
+    assert hub.questions == 0  # nothing is due, since the first question is not answered
+    for asked in (500, 500, 200):
+        pending = hub.core.pending(KEY)
+        assert pending is not None and len(pending.clusters) == asked
+        hub.core.settle(KEY, pending, language().answer(pending.question), hub.now_s)
+        hub.look(KEY) if asked == 200 else hub.core.evaluate(KEY, hub.now_s)
+    assert hub.core.pending(KEY) is None
     assert len(hub.core.index.decided(KEY)) == 1_200
+
+
+def test_settle_without_an_answer_asks_again_after_a_pause() -> None:
+    hub = Hub(*named("a"), placement(predicates=[where(cel=["true"])]))
+    hub.answers = False
+    assert hub.settle() == []
+    assert (hub.questions, hub.core.due(hub.now_s)) == (1, [])
+    hub.answers = True
+    hub.now_s = hub.core.wake_at_s()
+    assert NOW_S < hub.now_s < NOW_S + 1
+    hub.settle()
+    assert hub.pages() == ["a"]
+
+
+def test_settle_ignores_the_answer_to_a_placement_that_was_made_anew() -> None:
+    hub = Hub(*named("a"), placement(predicates=[where(cel=["true"])]))
+    hub.core.act(hub.now_s)
+    pending = hub.core.pending(KEY)
+    assert pending is not None
+    hub.drop(hub.placements[KEY])
+    hub.set(placement(uid="2", predicates=[where(cel=["false"])]))
+    hub.core.settle(KEY, pending, language().answer(pending.question), hub.now_s)
+    hub.settle()
+    assert hub.pages() == [""]
 
 
 def test_a_changed_score_changes_the_decision_at_once() -> None:
@@ -516,7 +541,7 @@ def test_a_thousand_clusters_are_decided_in_bounded_time() -> None:
     hub = Hub(*many(1000), placement(predicates=[where(cel=[expression])]))
     began_s = time.thread_time()
     work = hub.look(KEY)
-    assert time.thread_time() - began_s < 2  # 0.05 is usual
+    assert time.thread_time() - began_s < 4  # 0.2 is usual, most of it in the expression
     hub.carry_out(work)
     assert [len(one.split(",")) for one in hub.pages()] == [100] * 10
 

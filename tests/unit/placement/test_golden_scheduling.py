@@ -22,7 +22,7 @@ from berthmaster.placement.objects import (
 from berthmaster.placement.pages import pages
 from berthmaster.placement.scheduling.request import read
 from berthmaster.placement.scheduling.scheduler import schedule
-from tests.unit.placement.objects import snapshot
+from tests.unit.placement.objects import answered, snapshot
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parent / "vectors" / "scheduling.json").read_text()
@@ -38,7 +38,8 @@ def test_clusters_are_chosen_as_ocms_scheduler_does(story: dict[str, Any]) -> No
     index = DecisionIndex()
     for decision in msgspec.convert(story["decisions"], list[PlacementDecision]):
         index.set(decision)
-    found = schedule(
+    found = answered(
+        schedule,
         snapshot(
             msgspec.convert(story["clusters"], list[ManagedCluster]),
             scores=msgspec.convert(story["scores"], list[AddOnPlacementScore]),

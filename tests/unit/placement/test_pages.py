@@ -13,6 +13,7 @@ from berthmaster.placement.scheduling.request import Request
 from berthmaster.placement.scheduling.scheduler import ScheduleResult, schedule
 from tests.unit.placement.objects import (
     UNHURRIED,
+    answered,
     cluster,
     exactly,
     named,
@@ -27,7 +28,7 @@ Told = list[tuple[str, int, str]]
 
 def made(clusters: list[ManagedCluster], **spec: Any) -> tuple[tuple[Page, ...], Told]:
     wanted = request(**spec)
-    found, groups = pages(wanted, schedule(snapshot(clusters), wanted))
+    found, groups = pages(wanted, answered(schedule, snapshot(clusters), wanted))
     told = [
         (one.decision_group_name, one.cluster_count, ",".join(one.decisions or ()))
         for one in groups

@@ -1,33 +1,27 @@
-"""What can be wrong with an expression, by whose fault it is. Pure.
+"""What a function of an expression can fail by. Pure.
 
-::
-
-    CelError
-    ├── Malformed     the text is no expression of ours, for no cluster; says where
-    ├── TooCostly     it costs more than it may
-    └── EvalError     it cannot be worked out for this cluster
-        └── WrongType     ... because it treats a value as what it is not
+CEL's Python library turns an exception into an error value: only its text and, roughly, its class
+arrive. A ``WrongType`` is told from other errors by how its text begins.
 """
 
+from typing import Final
 
-class CelError(Exception):
-    """Anything that is wrong with an expression."""
-
-
-class Malformed(CelError):
-    """The text is no expression."""
-
-    def __init__(self, problem: str, at: int = -1) -> None:
-        super().__init__(f"at character {at + 1}: {problem}" if at >= 0 else problem)
+WRONG: Final = "wrong type: "
 
 
-class TooCostly(CelError):
-    """More steps than one evaluation may take."""
+class NoValue(ValueError):
+    """No value for this input: a score that is not there, a number out of range."""
 
 
-class EvalError(CelError):
-    """No value for this input: a key that is not there, a number out of range."""
-
-
-class WrongType(EvalError):
+class WrongType(TypeError):
     """An operation on a value of a kind that has no such operation."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(WRONG + problem)
+
+
+def integer(value: int) -> int:
+    """The value, if 64 bits hold it. Raises NoValue."""
+    if not -(2**63) <= value < 2**63:
+        raise NoValue("a whole number beyond 64 bits")
+    return value

@@ -1,422 +1,368 @@
-"""Arithmetic and the functions that expressions may call. Pure.
+"""Functions of expressions that CEL's library lacks, or that answer otherwise than cel-go's. Pure.
 
-Each takes the meter and its values, charges for what it looks at or makes, and raises WrongType for
-kinds that it has no meaning for. Functions stand before brackets, methods behind a value; one name
-may be both. Tables at the end.
+Each takes and gives CEL's values as Python's: bool, int, float, str, bytearray, None, list, dict,
+datetime and timedelta. A time or a duration is given as ``Timestamp`` or ``Duration``, since
+Python's own have no nanoseconds. NoValue and WrongType are what they raise.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import pairwise
-from math import isinf, isnan, nan
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berthmaster.placement.cel.amounts import QUANTITIES, VERSIONS, AmountMethod, sign
-from berthmaster.placement.cel.errors import EvalError, WrongType
-from berthmaster.placement.cel.formatting import formatted, quoted, shortest
-from berthmaster.placement.cel.patterns import pattern
-from berthmaster.placement.cel.times import (
-    PARTS,
-    SECOND_NS,
-    part_of_span,
-    part_of_time,
-    span_in,
-    span_of,
-    text_of_span,
-    text_of_time,
-    time_at,
-    time_of,
-)
-from berthmaster.placement.cel.values import (
-    LEAST,
-    MOST,
-    TYPE_NAMES,
-    Duration,
-    Kind,
-    Meter,
-    Quantity,
-    Timestamp,
-    Value,
-    Version,
-    equal,
-    from_json,
-    integer,
-    is_number,
-    kind_of,
-    less,
-)
+from berthmaster.placement.cel.amounts import AMOUNTS, is_quantity
+from berthmaster.placement.cel.errors import NoValue, WrongType, integer
 
+Value = Any
+Native = Callable[..., Value]  # evaluates an expression over variables a, b, c by CEL alone
 MAX_JSON_CHARS: Final = 65_536
+JSON_LEVELS: Final = 50
+_SECOND_NS: Final = 10**9
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS: Final = "[0-9](?:_?[0-9]){0,63}"
 _NUMBER: Final = re.compile(
     rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?", re.ASCII
 )
 _NO_NUMBER: Final = re.compile(r"[+-]?(?:inf|infinity)|nan", re.ASCII | re.IGNORECASE)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
+_SPAN: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_UNITS_NS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": _SECOND_NS,
+    "m": 60 * _SECOND_NS,
+    "h": 3600 * _SECOND_NS,
+}
+_CLAUSE: Final = re.compile(r"%(%|(?:\.(\d{1,4}))?([sdfebxXo]))", re.ASCII)
 
 
-Function = Callable[..., Value]  # of the meter and the values, a method's own first
+class Timestamp(NamedTuple):
+    """A point in time; CEL's library knows it by the names of the class and its fields."""
+
+    seconds: int
+    nanos: int
 
 
-# ---- arithmetic
+class Duration(NamedTuple):
+    """A span of time, likewise."""
+
+    seconds: int
+    nanos: int
 
 
-def arithmetic(sign: str, left: Value, right: Value, meter: Meter) -> Value:
-    """``+ - * / %``."""
-    if isinstance(left, str) and isinstance(right, str) and sign == "+":
-        meter.text(len(left), len(right))
-        return left + right
-    if isinstance(left, list) and isinstance(right, list) and sign == "+":
-        meter.charge(1 + len(left) + len(right))
-        return left + right
-    if isinstance(left, Timestamp | Duration) and isinstance(right, Timestamp | Duration):
-        return _times(sign, left, right)
-    if not (is_number(left) and is_number(right) and type(left) is type(right)):
-        raise WrongType(f"no {sign} of {kind_of(left)} and {kind_of(right)}")
-    if isinstance(left, float):
-        return _doubles(sign, left, right)
-    match sign:
-        case "+":
-            return integer(left + right)
-        case "-":
-            return integer(left - right)
-        case "*":
-            return integer(left * right)
-    if right == 0:
-        raise EvalError("division by zero")
-    quotient = abs(left) // abs(right)
-    if (left < 0) != (right < 0):
-        quotient = -quotient  # toward zero, as CEL has it
-    return integer(quotient) if sign == "/" else left - quotient * right
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _times(sign: str, left: Timestamp | Duration, right: Timestamp | Duration) -> Value:
-    spans = isinstance(left, Duration), isinstance(right, Duration)
-    if sign == "+" and all(spans):
-        return span_of(left.ns + right.ns)
-    if sign == "+" and any(spans):
-        at = right if isinstance(right, Timestamp) else left
-        return time_at(left.ns + right.ns, at.zone_s if isinstance(at, Timestamp) else 0)
-    if sign == "-" and spans[0] == spans[1]:
-        return span_of(left.ns - right.ns)
-    if sign == "-" and isinstance(left, Timestamp):
-        return time_at(left.ns - right.ns, left.zone_s)
-    raise WrongType(f"no {sign} of {kind_of(left)} and {kind_of(right)}")
+def _texts(name: str, *values: Value) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise WrongType(f"{name} takes strings")
 
 
-def _doubles(sign: str, left: float, right: float) -> float:
-    match sign:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-        case "/" if right:
-            return left / right
-        case "/":
-            return float("nan") if not left else left * float("inf")
-    raise WrongType("no % of doubles")
+def _count(name: str, value: Value) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise WrongType(f"{name} takes a whole number")
+    return value
 
 
-def negative(value: Value) -> Value:
-    """``-a``."""
-    if isinstance(value, float):
-        return -value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return integer(-value)
-    raise WrongType(f"- of a {kind_of(value)}")
+# ---- conversions
 
 
-# ---- kinds into each other
-
-
-def _size(meter: Meter, of: Value) -> int:
-    meter.charge(1)
-    if isinstance(of, str | list | Mapping):
-        return len(of)
-    raise WrongType(f"a {kind_of(of)} has no size")
-
-
-def _int(meter: Meter, of: Value) -> int:
-    meter.charge(1)
-    if isinstance(of, int) and not isinstance(of, bool):
-        return of
-    if isinstance(of, Timestamp):
-        return of.ns // SECOND_NS
-    if isinstance(of, Duration):
-        return of.ns
-    if not isinstance(of, float | str):
-        raise WrongType(f"no int of a {kind_of(of)}")
-    if isinstance(of, float):
-        if LEAST < of < MOST:
+def _int(of: Value) -> int:
+    if isinstance(of, datetime):
+        return (of - _EPOCH) // timedelta(seconds=1)
+    if isinstance(of, timedelta):
+        return of // timedelta(microseconds=1) * 1000
+    if _is_number(of):
+        if -(2**63) < of < 2**63:
             return int(of)
+    elif not isinstance(of, str):
+        raise WrongType("int takes a number, a string, a time or a duration")
     elif _WHOLE.fullmatch(of):
         return integer(int(of))
-    raise EvalError(f"no whole number: {str(of)[:40]!r}")
+    raise NoValue(f"no whole number: {str(of)[:40]!r}")
 
 
-def _double(meter: Meter, of: Value) -> float:
-    meter.charge(1)
-    if is_number(of):
+def _double(of: Value) -> float:
+    if _is_number(of):
         return float(of)
-    if isinstance(of, str):
-        found = float(of) if _NUMBER.fullmatch(of) else nan
-        if (isinf(found) or isnan(found)) and not _NO_NUMBER.fullmatch(of):
-            raise EvalError(f"no number: {of[:40]!r}")
-        return float(of) if isnan(found) else found
-    raise WrongType(f"no double of a {kind_of(of)}")
+    _texts("double", of)
+    if _NUMBER.fullmatch(of) and float(of) not in (float("inf"), float("-inf")):
+        return float(of)
+    if _NO_NUMBER.fullmatch(of):
+        return float(of)
+    raise NoValue(f"no number: {of[:40]!r}")
 
 
-def _string(meter: Meter, of: Value) -> str:
-    meter.charge(1)
+def _string(of: Value) -> str:
     if isinstance(of, bool):
         return "true" if of else "false"
-    if isinstance(of, str):
-        return of
-    if isinstance(of, int):
+    if isinstance(of, int | str):
         return str(of)
     if isinstance(of, float):
-        return shortest(of)
-    if isinstance(of, Timestamp):
-        return text_of_time(of)
-    if isinstance(of, Duration):
-        return text_of_span(of)
-    raise WrongType(f"no string of a {kind_of(of)}")
+        return _shortest(of)
+    if isinstance(of, bytearray):
+        try:
+            return of.decode()
+        except UnicodeDecodeError:
+            raise NoValue("bytes that are no text") from None
+    raise WrongType("string takes a bool, a number, a string or bytes")
 
 
-def _bool(meter: Meter, of: Value) -> bool:
-    meter.charge(1)
+def _bool(of: Value) -> bool:
     if isinstance(of, bool):
         return of
-    if isinstance(of, str):
-        if of in ("true", "True", "TRUE", "t", "T", "1"):
-            return True
-        if of in ("false", "False", "FALSE", "f", "F", "0"):
-            return False
-        raise EvalError(f"neither true nor false: {of[:40]!r}")
-    raise WrongType(f"no bool of a {kind_of(of)}")
+    _texts("bool", of)
+    if of in ("true", "True", "TRUE", "t", "T", "1"):
+        return True
+    if of in ("false", "False", "FALSE", "f", "F", "0"):
+        return False
+    raise NoValue(f"neither true nor false: {of[:40]!r}")
 
 
-def _timestamp(meter: Meter, of: Value) -> Timestamp:
-    meter.charge(1)
-    if isinstance(of, Timestamp):
-        return of
-    if isinstance(of, str):
-        return time_of(of)
+def _plain(value: float) -> str:
+    """A double without an exponent, in as few digits as it needs."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return format(Decimal(repr(value)), "f").removesuffix(".0")
+
+
+def _shortest(value: float) -> str:
+    """A double as Go's %g writes it, with an exponent below -4 and from 6 on: 100000, 1e+06."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "+Inf" if value > 0 else "-Inf"
+    exact = Decimal(repr(value)).normalize()
+    power = exact.adjusted()
+    if not value or -4 <= power < 6:
+        return _plain(value)
+    sign, digits, _ = exact.as_tuple()
+    first, *rest = map(str, digits)
+    part = f".{''.join(rest)}" if rest else ""
+    return f"{'-' if sign else ''}{first}{part}e{'-' if power < 0 else '+'}{abs(power):02d}"
+
+
+# ---- times
+
+
+def _timestamp(of: Value) -> Timestamp:
+    """A time as RFC 3339 writes it, or in seconds since 1970."""
+    if isinstance(of, datetime):
+        return Timestamp(_int(of), of.microsecond * 1000)
     if isinstance(of, int) and not isinstance(of, bool):
-        return time_at(of * SECOND_NS)
-    raise WrongType(f"no timestamp of a {kind_of(of)}")
+        return Timestamp(of, 0)
+    _texts("timestamp", of)
+    match = _TIME.fullmatch(of) if len(of) <= 64 else None
+    try:
+        if match is None:
+            raise ValueError
+        told, part, zone = match.groups()
+        at = datetime.fromisoformat(f"{told}+00:00")
+        seconds = (at - _EPOCH) // timedelta(seconds=1) - (0 if zone == "Z" else _offset_s(zone))
+    except ValueError:
+        raise NoValue(f"no time such as 2026-01-31T12:00:00Z: {of[:64]!r}") from None
+    return Timestamp(seconds, int(((part or "") + "0" * 9)[:9]))
 
 
-def _duration(meter: Meter, of: Value) -> Duration:
-    meter.charge(1)
-    if isinstance(of, Duration):
-        return of
-    if isinstance(of, str):
-        meter.text(len(of))
-        return span_in(of)
-    raise WrongType(f"no duration of a {kind_of(of)}")
+def _offset_s(zone: str) -> int:
+    hours, minutes = int(zone[1:3]), int(zone[4:])
+    if hours > 24 or minutes > 60:  # Go takes these two
+        raise ValueError
+    return (hours * 60 + minutes) * (-60 if zone[0] == "-" else 60)
 
 
-def _part(name: str) -> Callable[..., int]:
-    def part(meter: Meter, of: Value, zone: Value = None) -> int:
-        meter.charge(1)
-        if isinstance(of, Timestamp) and (zone is None or isinstance(zone, str)):
-            return part_of_time(name, of, zone)
-        found = part_of_span(name, of) if isinstance(of, Duration) and zone is None else None
-        if found is None:
-            raise WrongType(f"{name} of a {kind_of(of)}")
-        return found
+def _duration(of: Value) -> Duration:
+    """A duration as Go writes it: ``1h30m``, ``1.5s``, ``-100ms``."""
+    if isinstance(of, timedelta):
+        return _span(_int(of))
+    _texts("duration", of)
+    rest = of[1:] if of[:1] in ("-", "+") else of
+    total, at = 0, 0
+    while match := _SPAN.match(rest, at):
+        number, unit = match.groups()
+        whole, _, part = number.partition(".")
+        if len(number) > 40:
+            break
+        total += int(whole or 0) * _UNITS_NS[unit]
+        total += int(part or 0) * _UNITS_NS[unit] // 10 ** len(part)
+        at = match.end()
+    if rest != "0" and (not rest or at != len(rest)):
+        raise NoValue(f"no duration such as 1h30m or 1.5s: {of[:64]!r}")
+    return _span(integer(-total if of[0] == "-" else total))
 
-    return part
 
-
-def _type(meter: Meter, of: Value) -> Kind:
-    meter.charge(1)
-    return Kind(TYPE_NAMES[kind_of(of)])
-
-
-def _sign(meter: Meter, of: Value) -> int:
-    meter.charge(1)
-    if not isinstance(of, Quantity):
-        raise WrongType(f"sign of a {kind_of(of)}")
-    return sign(of)
+def _span(ns: int) -> Duration:
+    seconds, nanos = divmod(abs(ns), _SECOND_NS)
+    return Duration(-seconds, -nanos) if ns < 0 else Duration(seconds, nanos)
 
 
 # ---- strings
 
 
-def _texts(name: str, *values: Value) -> None:
-    for value in values:
-        if not isinstance(value, str):
-            raise WrongType(f"{name} of a {kind_of(value)}")
-
-
-def _on_texts(name: str, run: Callable[..., Value]) -> Callable[..., Value]:
-    """Of strings only, and charged for their length and that of the answer."""
-
-    def called(meter: Meter, *values: Value) -> Value:
-        _texts(name, *values)
-        meter.text(*(len(value) for value in values))
-        answer = run(*values)
-        if isinstance(answer, str):
-            meter.text(len(answer))
-        return answer
-
-    return called
-
-
-def _matches(meter: Meter, of: Value, wanted: Value) -> bool:
-    _texts("matches", of, wanted)
-    meter.text(len(of), len(wanted))
-    return pattern(wanted).found_in(of, meter)
-
-
-def _find(meter: Meter, of: Value, wanted: Value) -> str:
-    _texts("find", of, wanted)
-    meter.text(len(of), len(wanted))
-    return pattern(wanted).first_in(of, meter)
-
-
-def _find_all(meter: Meter, of: Value, wanted: Value, most: Value = -1) -> list[str]:
-    _texts("findAll", of, wanted)
-    if not isinstance(most, int) or isinstance(most, bool):
-        raise WrongType(f"findAll takes a whole number, not a {kind_of(most)}")
-    meter.text(len(of), len(wanted))
-    return pattern(wanted).all_in(of, most, meter)
-
-
-def _format(meter: Meter, of: Value, values: Value) -> str:
-    _texts("format", of)
-    if not isinstance(values, list):
-        raise WrongType(f"format of a {kind_of(values)}")
-    return formatted(meter, of, values)
-
-
-def _place(of: Value, name: str, at: Value, most: int) -> int:
-    if not isinstance(at, int) or isinstance(at, bool):
-        raise WrongType(f"{name} takes a whole number, not a {kind_of(at)}")
-    if not 0 <= at <= most:
-        raise EvalError(f"{name}: {at} is beyond a length of {len(of)}")
-    return at
-
-
-def _char_at(meter: Meter, of: Value, at: Value) -> str:
-    _texts("charAt", of)
-    meter.charge(1)
-    place = _place(of, "charAt", at, len(of))
-    return str(of[place : place + 1])
-
-
-def _substring(meter: Meter, of: Value, start: Value, end: Value = None) -> str:
-    _texts("substring", of)
-    last = _place(of, "substring", len(of) if end is None else end, len(of))
-    first = _place(of, "substring", start, last)
-    meter.text(last - first)
-    return str(of[first:last])
-
-
 def _index_of(name: str) -> Callable[..., int]:
-    def index(meter: Meter, of: Value, wanted: Value, start: Value = None) -> int:
-        if isinstance(of, list):
-            if start is not None:
-                raise WrongType(f"{name} of a list takes one value")
+    def index(of: Value, wanted: Value, start: Value = None) -> int:
+        if isinstance(of, list) and start is None:
             places = range(len(of)) if name == "indexOf" else reversed(range(len(of)))
-            return next((at for at in places if equal(of[at], wanted, meter)), -1)
+            return next((at for at in places if _same(of[at], wanted)), -1)
         _texts(name, of, wanted)
-        meter.text(len(of), len(wanted))
         if start is None:
             return int(of.find(wanted) if name == "indexOf" else of.rfind(wanted))
-        if not isinstance(start, int) or isinstance(start, bool):
-            raise WrongType(f"{name} takes a whole number, not a {kind_of(start)}")
+        at = _count(name, start)
         if not wanted:
-            return start  # as in Go, wherever that is
-        if start < 0:
-            raise EvalError(f"{name}: {start} is before the text")
-        if start >= len(of):
+            return at  # as in Go, wherever that is
+        if at < 0:
+            raise NoValue(f"{name}: {at} is before the text")
+        if at >= len(of):
             return -1
         if name == "lastIndexOf":
-            return int(of.rfind(wanted, 0, start + len(wanted)))
-        return int(of.find(wanted, start))
+            return int(of.rfind(wanted, 0, at + len(wanted)))
+        return int(of.find(wanted, at))
 
     return index
 
 
-def _replace(meter: Meter, of: Value, old: Value, new: Value, count: Value = -1) -> str:
-    _texts("replace", of, old, new)
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise WrongType(f"replace takes a whole number, not a {kind_of(count)}")
-    most = len(of) // max(len(old), 1) + 1
-    times = most if count < 0 else min(count, most)
-    meter.text(len(of), times * len(new))
-    return str(of.replace(old, new, count))
-
-
-def _split(meter: Meter, of: Value, by: Value, count: Value = -1) -> list[str]:
+def _split(of: Value, by: Value, count: Value = -1) -> list[str]:
     _texts("split", of, by)
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise WrongType(f"split takes a whole number, not a {kind_of(count)}")
-    meter.charge(1 + len(of))
-    if count == 0:
+    most = _count("split", count)
+    if most == 0:
         return []
     if not by:
         chars = list(of)
-        cut = len(chars) if count < 0 else count - 1
-        return chars if count < 0 or count >= len(chars) else [*chars[:cut], "".join(chars[cut:])]
-    return list(of.split(by, -1 if count < 0 else count - 1))
+        if most < 0 or most >= len(chars):
+            return chars
+        return [*chars[: most - 1], "".join(chars[most - 1 :])]
+    return list(of.split(by, -1 if most < 0 else most - 1))
 
 
-def _join(meter: Meter, of: Value, by: Value = "") -> str:
-    if not isinstance(of, list):
-        raise WrongType(f"join of a {kind_of(of)}")
-    _texts("join", by, *of)
-    meter.text(sum(len(one) for one in of) + len(by) * len(of))
-    return str(by.join(of))
+def _format(native: Native) -> Callable[..., str]:
+    def formatted(of: Value, values: Value) -> str:
+        """Checked as cel-go checks it, and doubles written as Go writes them."""
+        _texts("format", of)
+        letters = [match[3] for match in _CLAUSE.finditer(of) if match[3]]
+        if "%" in _CLAUSE.sub("", of) or not isinstance(values, list):
+            raise WrongType("format knows %s %d %f %e %b %o %x %X %%, and takes a list")
+        if len(letters) != len(values):
+            raise WrongType(f"format: {len(letters)} clauses for {len(values)} values")
+        shown, clauses = [], iter(zip(letters, values, strict=True))
+
+        def clause(match: re.Match[str]) -> str:
+            if not match[3]:
+                return match[0]
+            letter, value = next(clauses)
+            if letter in "sd" and isinstance(value, float):
+                shown.append(_plain(value))
+                return "%s"
+            if letter in "ds" and not _has_text(value):
+                raise WrongType("format writes no times, types, quantities, lists of doubles")
+            shown.append(value)
+            return match[0]
+
+        return str(native("a.format(b)", _CLAUSE.sub(clause, of), shown))
+
+    return formatted
 
 
-def _parse_json(meter: Meter, of: Value) -> Value:
+def _has_text(value: Value) -> bool:
+    """Whether the library writes a value as cel-go does. Python's maps take 1 and true for one."""
+    if isinstance(value, list):
+        return all(not isinstance(one, float) and _has_text(one) for one in value)
+    if isinstance(value, Mapping):
+        named = not is_quantity(value) and all(isinstance(key, str) for key in value)
+        return named and _has_text(list(value.values()))
+    return value is None or isinstance(value, int | float | str | bytearray)
+
+
+def _found(native: Native) -> Callable[..., list[str]]:
+    """All that matches, by the library's own RE2: it marks them in the text, and here it is cut."""
+
+    def find_all(of: Value, pattern: Value, most: Value = -1) -> list[str]:
+        _texts("find", of, pattern)
+        number = 0
+        while (mark := f"\x01{number}\x02") in of:
+            number += 1
+        marked = native("regex.replace(a, b, c)", of, pattern, mark + r"\0" + mark)
+        found = marked.split(mark)[1::2]
+        return found if _count("findAll", most) < 0 else found[:most]
+
+    return find_all
+
+
+def _parse_json(of: Value) -> Value:
     _texts("parseJSON", of)
     if len(of) > MAX_JSON_CHARS:
-        raise EvalError(f"JSON of {len(of)} characters, at most {MAX_JSON_CHARS}")
-    meter.text(len(of))
+        raise NoValue(f"JSON of {len(of)} characters, at most {MAX_JSON_CHARS}")
     try:
         found = msgspec.json.decode(of)
     except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
-        raise EvalError(f"no JSON: {str(error)[:100]}") from None
-    return from_json(found, meter)
+        raise NoValue(f"no JSON: {str(error)[:100]}") from None
+    return _from_json(found, JSON_LEVELS)
+
+
+def _from_json(value: Value, levels: int) -> Value:
+    if not levels:
+        raise NoValue(f"JSON of more than {JSON_LEVELS} levels")
+    if isinstance(value, list):
+        return [_from_json(one, levels - 1) for one in value]
+    if isinstance(value, dict):
+        return {key: _from_json(one, levels - 1) for key, one in value.items()}
+    return float(value) if _is_number(value) else value  # numbers are doubles, as in Go
 
 
 # ---- lists
 
 
-def _numbers(name: str, of: Value, meter: Meter) -> list[Value]:
+def _same(left: Value, right: Value) -> bool:
+    """CEL's equality: numbers by value, other kinds only among themselves."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
+
+
+def _less(left: Value, right: Value) -> bool:
+    alike = type(left) is type(right) or (_is_number(left) and _is_number(right))
+    if not alike or not isinstance(left, bool | int | float | str | bytearray):
+        raise WrongType("no order between two values of a list")
+    return bool(left < right)
+
+
+def _list(of: Value) -> Sequence[Value]:
     if not isinstance(of, list):
-        raise WrongType(f"{name} of a {kind_of(of)}")
-    meter.charge(1 + len(of))
+        raise WrongType("a list is expected")
     return of
 
 
-def _sum(meter: Meter, of: Value) -> Value:
-    total: Value = None
-    for one in _numbers("sum", of, meter):
-        if not is_number(one) and not isinstance(one, Duration):
-            raise WrongType(f"sum of a {kind_of(one)}")
-        total = one if total is None else arithmetic("+", total, one, meter)
-    return 0 if total is None else total
+def _sum(of: Value) -> Value:
+    total: Value = 0
+    for at, one in enumerate(_list(of)):
+        if not _is_number(one) or (at and type(one) is not type(total)):
+            raise WrongType("sum takes numbers of one type")
+        total = total + one if at else one
+    return integer(total) if isinstance(total, int) else total
 
 
-def _extreme(name: str) -> Callable[..., Value]:
-    def extreme(meter: Meter, of: Value) -> Value:
-        numbers = _numbers(name, of, meter)
-        if not numbers:
-            raise EvalError(f"{name} of nothing")
-        best = numbers[0]
-        for one in numbers[1:]:
+def _extreme(name: str) -> Callable[[Value], Value]:
+    def extreme(of: Value) -> Value:
+        if not _list(of):
+            raise NoValue(f"{name} of nothing")
+        best = of[0]
+        for one in of[1:]:
             try:
-                if less(one, best, meter) if name == "min" else less(best, one, meter):
+                if _less(one, best) if name == "min" else _less(best, one):
                     best = one
             except WrongType:
                 continue  # what has no order is passed over, as in cel-go
@@ -425,93 +371,26 @@ def _extreme(name: str) -> Callable[..., Value]:
     return extreme
 
 
-def _is_sorted(meter: Meter, of: Value) -> bool:
-    numbers = _numbers("isSorted", of, meter)
-    return not any(less(two, one, meter) for one, two in pairwise(numbers))
-
-
-def _reverse(meter: Meter, of: Value) -> str:
-    _texts("reverse", of)
-    meter.text(len(of))
-    return str(of[::-1])
-
-
-# ---- quantities and versions
-
-
-def _amounts(name: str) -> Callable[..., Value]:
-    """A method that quantities and versions have, each in its own way."""
-    of_quantity: AmountMethod | None = QUANTITIES.get(name)
-    of_version: AmountMethod | None = VERSIONS.get(name)
-
-    def called(meter: Meter, of: Value, *values: Value) -> Value:
-        meter.charge(1)
-        if isinstance(of, Quantity) and of_quantity is not None:
-            return of_quantity(of, *values)
-        if isinstance(of, Version) and of_version is not None:
-            return of_version(of, *values)
-        raise WrongType(f"{name} of a {kind_of(of)}")
-
-    return called
-
-
-def _made(name: str, table: Mapping[str, AmountMethod]) -> Callable[..., Value]:
-    def called(meter: Meter, of: Value) -> Value:
-        _texts(name, of)
-        meter.text(len(of))
-        return table[name](of)
-
-    return called
-
-
-_SPACE: Final = " \t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-_LOWER: Final = {code: code + 32 for code in range(65, 91)}
-_UPPER: Final = {code: code - 32 for code in range(97, 123)}
-FUNCTIONS: Final[Mapping[str, Function]] = {
-    "size": _size,
-    "int": _int,
-    "double": _double,
-    "string": _string,
-    "bool": _bool,
-    "dyn": lambda meter, of: of,
-    "type": _type,
-    "timestamp": _timestamp,
-    "duration": _duration,
-    "strings.quote": _on_texts("strings.quote", quoted),
-    "sign": _sign,
-    "matches": _matches,
-    **{name: _made(name, QUANTITIES) for name in ("quantity", "isQuantity")},
-    **{name: _made(name, VERSIONS) for name in ("semver", "isSemver")},
-}
-METHODS: Final[Mapping[str, Function]] = {
-    "size": _size,
-    "matches": _matches,
-    "startsWith": _on_texts("startsWith", str.startswith),
-    "endsWith": _on_texts("endsWith", str.endswith),
-    "contains": _on_texts("contains", lambda of, what: what in of),
-    "charAt": _char_at,
-    "substring": _substring,
-    "indexOf": _index_of("indexOf"),
-    "lastIndexOf": _index_of("lastIndexOf"),
-    "replace": _replace,
-    "split": _split,
-    "join": _join,
-    "trim": _on_texts("trim", lambda of: of.strip(_SPACE)),
-    "lowerAscii": _on_texts("lowerAscii", lambda of: of.translate(_LOWER)),
-    "upperAscii": _on_texts("upperAscii", lambda of: of.translate(_UPPER)),
-    "reverse": _reverse,
-    "parseJSON": _parse_json,
-    "sum": _sum,
-    "min": _extreme("min"),
-    "max": _extreme("max"),
-    "isSorted": _is_sorted,
-    **{name: _amounts(name) for name in ("isInteger", "asInteger", "asApproximateFloat")},
-    **{name: _amounts(name) for name in ("major", "minor", "patch")},
-    **{name: _amounts(name) for name in ("isGreaterThan", "isLessThan", "compareTo", "add", "sub")},
-    "format": _format,
-    "find": _find,
-    "findAll": _find_all,
-    **{name: _part(name) for name in (*PARTS, "getMilliseconds")},
-}
+def functions(native: Native) -> Mapping[str, Callable[..., Value]]:
+    """All of them by their names in CEL; ``native`` raises NoValue."""
+    find_all = _found(native)
+    return {
+        **AMOUNTS,
+        "int": _int,
+        "double": _double,
+        "string": _string,
+        "bool": _bool,
+        "timestamp": _timestamp,
+        "duration": _duration,
+        "indexOf": _index_of("indexOf"),
+        "lastIndexOf": _index_of("lastIndexOf"),
+        "split": _split,
+        "format": _format(native),
+        "find": lambda of, pattern: next(iter(find_all(of, pattern, 1)), ""),
+        "findAll": find_all,
+        "parseJSON": _parse_json,
+        "sum": _sum,
+        "min": _extreme("min"),
+        "max": _extreme("max"),
+        "isSorted": lambda of: not any(_less(two, one) for one, two in pairwise(_list(of))),
+    }

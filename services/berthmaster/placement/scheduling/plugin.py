@@ -18,10 +18,6 @@ LEAST: Final = -100
 MOST: Final = 100
 
 
-class Unfinished(Exception):
-    """A filter has not looked at all clusters yet; what it found is kept, and it is asked again."""
-
-
 class Snapshot(NamedTuple):
     """All that one evaluation of one Placement may look at."""
 

@@ -1,7 +1,7 @@
-"""A Placement as it was read and checked: what the scheduler needs, and nothing to go wrong. Pure.
+"""A Placement as it was read and checked: what the scheduler needs. Pure.
 
-Whatever a person can have got wrong is found here, all at once for one edit, so that nothing
-half-understood is ever decided.
+Whatever a person can have got wrong is found here, all at once for one edit, but for expressions:
+those are checked where they are evaluated, before anything is decided.
 """
 
 import re
@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from berthmaster.kubernetes.selector import Selector
-from berthmaster.placement.cel.errors import Malformed
-from berthmaster.placement.cel.program import Program, compiled
 from berthmaster.placement.names import (
     HYSTERESIS,
     MAX_LABEL_CHARS,
@@ -30,8 +28,6 @@ PREDICATE: Final = "Predicate"
 TAINTS: Final = "TaintToleration"
 PRIORITIZERS: Final = "Prioritizers"
 GROUPS: Final = "DecisionStrategy"
-NAMES: Final = frozenset({"managedCluster"})
-METHODS: Final = frozenset({"scores"})
 BUILT_IN: Final = ("Balance", "Steady", "ResourceAllocatableCPU", "ResourceAllocatableMemory")
 DEFAULTS: Final = {"Balance": 1, "Steady": 1}
 MAX_WEIGHT: Final = 10
@@ -47,7 +43,7 @@ class Predicate(NamedTuple):
 
     labels: Selector
     claims: Selector
-    programs: tuple[Program, ...] = ()
+    expressions: tuple[str, ...] = ()
 
 
 class Weighted(NamedTuple):
@@ -89,13 +85,13 @@ class Request(NamedTuple):
     @property
     def asks(self) -> bool:
         """Whether expressions are asked, which may look at anything of a cluster."""
-        return any(one.programs for one in self.predicates)
+        return any(one.expressions for one in self.predicates)
 
     def reads(self, resource: str) -> bool:
         """Whether scores of this resource can matter."""
         if any(one.resource == resource for one in self.prioritizers):
             return True
-        return any("scores" in program.text for one in self.predicates for program in one.programs)
+        return any("scores" in text for one in self.predicates for text in one.expressions)
 
 
 def read(placement: Placement) -> Request:
@@ -152,17 +148,10 @@ def _bounded(found: tuple[T, ...] | None, what: str, plugin: str) -> tuple[T, ..
 
 def _predicate(selector: ClusterSelector, where: str) -> Predicate:
     texts = (selector.cel_selector.cel_expressions or ()) if selector.cel_selector else ()
-    programs: list[Program] = []
-    for at, text in enumerate(_bounded(texts, "celExpressions", PREDICATE)):
-        try:
-            programs.append(compiled(text, NAMES, METHODS))
-        except Malformed as error:
-            problem = f"{where}.celExpressions[{at}] {text[:200]!r}: {error}"
-            raise Misconfigured(PREDICATE, problem) from None
     return Predicate(
         labels_of(selector.label_selector, PREDICATE, f"{where}.labelSelector"),
         claims_of(selector.claim_selector, PREDICATE, f"{where}.claimSelector"),
-        tuple(programs),
+        tuple(_bounded(texts, "celExpressions", PREDICATE)),
     )
 
 

@@ -1,14 +1,22 @@
 """What a Placement's expressions gave for each cluster, kept between looks. Pure.
 
 A verdict stands until the cluster, or a score that was looked at, is another; keeping it changes no
-outcome.
+outcome. What is not known is asked for in a ``Pending``, which the service has answered elsewhere:
+
+1. ``schedule`` raises ``Unfinished`` with the pending question.
+2. The service sends ``pending.question`` to the process that evaluates expressions.
+3. ``pending.settle(answer)`` keeps the answer, and the Placement is looked at again.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from berthmaster.kubernetes.mirror import Key
+from berthmaster.placement.cel.question import Answer, Question
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
 from berthmaster.placement.scheduling.request import Predicate
+
+Scores = Mapping[str, AddOnPlacementScore]  # of one cluster, by resource
 
 
 class Verdict(NamedTuple):
@@ -16,7 +24,6 @@ class Verdict(NamedTuple):
 
     cluster: ManagedCluster
     selected: bool
-    spent: int = 0
     meant: int = 0  # bit i: expression i had a meaning for it …
     wrong: int = 0  # … or treats a value as what it is not
     scores: tuple[tuple[Key, AddOnPlacementScore | None], ...] = ()  # that were looked at
@@ -27,8 +34,10 @@ class Verdicts:
 
     def __init__(self) -> None:
         self.predicates: tuple[Predicate, ...] | None = None
+        self.checked = False  # whether the expressions have been compiled
         self.numbers: dict[str, int] = {}  # expression -> its bit
         self.why: dict[int, str] = {}  # why one was wrong, the first time
+        self.refused: dict[int, str] = {}  # why one cannot be evaluated for any cluster
         self.by_cluster: dict[str, Verdict] = {}
 
     def about(self, predicates: tuple[Predicate, ...]) -> None:
@@ -36,6 +45,38 @@ class Verdicts:
         if self.predicates is predicates:
             return
         self.predicates = predicates
-        texts = dict.fromkeys(one.text for each in predicates for one in each.programs)
+        texts = dict.fromkeys(text for each in predicates for text in each.expressions)
         self.numbers = {text: number for number, text in enumerate(texts)}
-        self.why, self.by_cluster = {}, {}
+        self.checked = not texts
+        self.why, self.refused, self.by_cluster = {}, {}, {}
+
+
+class Pending(NamedTuple):
+    """A question, and what its answer is about."""
+
+    verdicts: Verdicts
+    predicates: tuple[Predicate, ...]
+    question: Question
+    clusters: tuple[tuple[ManagedCluster, Scores], ...]
+
+    def settle(self, answer: Answer) -> None:
+        """Keep the answer, unless the verdicts are of other predicates by now."""
+        known = self.verdicts
+        if known.predicates is not self.predicates:
+            return
+        known.checked = True
+        known.refused |= answer.refused
+        for number, why in answer.why.items():
+            known.why.setdefault(number, why)
+        for (cluster, scores), one in zip(self.clusters, answer.clusters, strict=False):
+            name = cluster.name
+            looked = tuple(((name, resource), scores.get(resource)) for resource in one.looked)
+            known.by_cluster[name] = Verdict(cluster, one.selected, one.meant, one.wrong, looked)
+
+
+class Unfinished(Exception):
+    """Expressions have to be evaluated before a filter can answer."""
+
+    def __init__(self, pending: Pending) -> None:
+        super().__init__(f"{len(pending.clusters)} clusters to be asked")
+        self.pending = pending

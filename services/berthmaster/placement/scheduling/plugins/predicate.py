@@ -4,32 +4,23 @@ Predicates are ORed; in one, labels AND claims AND all expressions must hold. An
 a value for some cluster (a key or a score that is not there) does not select that cluster. One that
 treats values as what they are not for every cluster asked, or that costs too much, is wrong itself.
 
-What was found of a cluster is kept (verdicts.py) until the cluster, or a score that was looked at,
-is another. What all of them may cost grows with their number. One look evaluates a slice of it and
-says that it is unfinished; the next goes on from there, so that thousands of clusters keep nobody
-waiting.
+Expressions are evaluated elsewhere (``verdicts``): what is not known of some clusters is asked for
+at once, of as many as one question may have.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-from berthmaster.kubernetes.mirror import Key
-from berthmaster.placement.cel.errors import EvalError, TooCostly, WrongType
-from berthmaster.placement.cel.program import Program
-from berthmaster.placement.cel.values import Meter, Value, kind_of
+from berthmaster.placement.cel.question import SLICE, ClusterInput, Question
 from berthmaster.placement.names import Misconfigured
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
-from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot, Unfinished
+from berthmaster.placement.scheduling.plugin import Clusters, Filtered, Snapshot
 from berthmaster.placement.scheduling.request import PREDICATE, Predicate, Request
 from berthmaster.placement.scheduling.selectors import claims
-from berthmaster.placement.scheduling.verdicts import Verdict, Verdicts
+from berthmaster.placement.scheduling.verdicts import Pending, Unfinished, Verdict, Verdicts
 
 NAME: Final = PREDICATE
 DESCRIPTION: Final = "clusters remain that a predicate selects; all, if there are no predicates"
-FREE_STEPS: Final = 500_000  # of a Placement's expressions: about half a second …
-CLUSTER_STEPS: Final = 1_000  # … and for each cluster so many more; a usual one takes 20 to 300
-CALL_STEPS: Final = 500_000  # of one expression and cluster; OCM's limit is 1,000,000 of its own
-SLICE_STEPS: Final = 250_000  # of one look
 
 
 def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
@@ -38,13 +29,77 @@ def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
         return Filtered(tuple(clusters))
     known = snapshot.verdicts or Verdicts()
     known.about(request.predicates)
-    asking = _Asking(snapshot, known, len(clusters))
+    _refuse(known)
     found: dict[str, Verdict] = {}
+    asked: list[tuple[ManagedCluster, list[int]]] = []
     for cluster in clusters:
-        found[cluster.name] = asking.verdict(cluster)
+        verdict = known.by_cluster.get(cluster.name)
+        if verdict is None or verdict.cluster is not cluster or not _same(snapshot, verdict):
+            matching = list(_matching(request.predicates, cluster))
+            if matching and request.predicates[matching[0]].expressions:
+                asked.append((cluster, matching))
+                continue
+            verdict = Verdict(cluster, bool(matching))
+        found[cluster.name] = verdict
     known.by_cluster = found
+    if asked or not known.checked:
+        raise Unfinished(_pending(snapshot, known, request.predicates, asked[:SLICE]))
     _judge(known)
     return Filtered(tuple(one for one in clusters if found[one.name].selected))
+
+
+def _same(snapshot: Snapshot, verdict: Verdict) -> bool:
+    return all(snapshot.scores.get(key) is found for key, found in verdict.scores)
+
+
+def _matching(predicates: tuple[Predicate, ...], cluster: ManagedCluster) -> Iterator[int]:
+    """Predicates whose labels and claims match."""
+    for number, one in enumerate(predicates):
+        if one.labels.matches(cluster.metadata.labels) and (
+            not one.claims.requirements or one.claims.matches(claims(cluster))
+        ):
+            yield number
+
+
+def _pending(
+    snapshot: Snapshot,
+    known: Verdicts,
+    predicates: tuple[Predicate, ...],
+    asked: list[tuple[ManagedCluster, list[int]]],
+) -> Pending:
+    scores: dict[str, dict[str, AddOnPlacementScore]] = {one.name: {} for one, _ in asked}
+    if any("scores" in text for text in known.numbers):
+        for (cluster, resource), score in snapshot.scores.items():
+            if cluster in scores:
+                scores[cluster][resource] = score
+    question = Question(
+        tuple(known.numbers),
+        tuple(tuple(known.numbers[text] for text in one.expressions) for one in predicates),
+        [
+            ClusterInput(one.document, _values(scores[one.name]), numbers)
+            for one, numbers in asked
+        ],
+    )
+    return Pending(
+        known, predicates, question, tuple((one, scores[one.name]) for one, _ in asked)
+    )
+
+
+def _values(scores: dict[str, AddOnPlacementScore]) -> dict[str, list[tuple[str, int]]]:
+    return {
+        resource: [(one.name, one.value) for one in score.status.scores or ()]
+        for resource, score in scores.items()
+    }
+
+
+def _refuse(known: Verdicts) -> None:
+    """Raises Misconfigured for the first expression that cannot be evaluated at all."""
+    texts = tuple(known.numbers)
+    for at, predicate in enumerate(known.predicates or ()):
+        for place, text in enumerate(predicate.expressions):
+            if (why := known.refused.get(texts.index(text))) is not None:
+                where = f"predicates[{at}].celExpressions[{place}] {text[:200]!r}"
+                raise Misconfigured(NAME, f"{where}: {why}")
 
 
 def _judge(known: Verdicts) -> None:
@@ -56,82 +111,3 @@ def _judge(known: Verdicts) -> None:
     for text, number in known.numbers.items():
         if (wrong & ~meant) >> number & 1:
             raise Misconfigured(NAME, f"expression {text[:200]!r}: {known.why[number]}")
-
-
-class _Asking:
-    """One look at all clusters."""
-
-    def __init__(self, snapshot: Snapshot, known: Verdicts, clusters: int) -> None:
-        self._snapshot = snapshot
-        self._known = known
-        self._left = FREE_STEPS + CLUSTER_STEPS * clusters
-        self._slice = SLICE_STEPS
-        self._host = {"scores": self._scores}
-        self._meant = self._wrong = 0
-        self._looked: dict[Key, AddOnPlacementScore | None] = {}
-
-    def verdict(self, cluster: ManagedCluster) -> Verdict:
-        """Of one cluster, kept or new."""
-        known = self._known.by_cluster.get(cluster.name)
-        if known is None or known.cluster is not cluster or not self._same(known):
-            if self._slice <= 0 and self._snapshot.verdicts is not None:
-                raise Unfinished
-            known = self._found(cluster)
-            self._known.by_cluster[cluster.name] = known
-            self._slice -= known.spent
-        else:
-            self._left -= known.spent
-        return known
-
-    def _same(self, known: Verdict) -> bool:
-        return all(self._snapshot.scores.get(key) is found for key, found in known.scores)
-
-    def _found(self, cluster: ManagedCluster) -> Verdict:
-        self._meant = self._wrong = 0
-        self._looked = {}
-        before = self._left
-        predicates = self._known.predicates or ()
-        selected = any(self._selects(predicate, cluster) for predicate in predicates)
-        scores = tuple(self._looked.items())
-        spent = before - self._left
-        return Verdict(cluster, selected, spent, self._meant, self._wrong, scores)
-
-    def _selects(self, predicate: Predicate, cluster: ManagedCluster) -> bool:
-        return (
-            predicate.labels.matches(cluster.metadata.labels)
-            and (not predicate.claims.requirements or predicate.claims.matches(claims(cluster)))
-            and all(self._holds(program, cluster) for program in predicate.programs)
-        )
-
-    def _holds(self, program: Program, cluster: ManagedCluster) -> bool:
-        meter = Meter(min(CALL_STEPS, max(self._left, 0)))
-        began = meter.left
-        number = self._known.numbers[program.text]
-        try:
-            value = program.holds({"managedCluster": cluster.document}, meter, self._host)
-        except TooCostly as error:
-            raise Misconfigured(NAME, f"expression {program.text[:200]!r}: {error}") from None
-        except WrongType as error:
-            self._known.why.setdefault(number, str(error))
-            self._wrong |= 1 << number
-            return False
-        except EvalError:
-            value = False
-        finally:
-            self._left -= began - max(meter.left, 0)
-        self._meant |= 1 << number
-        return value
-
-    def _scores(self, meter: Meter, cluster: Value, resource: Value) -> list[dict[str, Any]]:
-        """``managedCluster.scores("name")``: whatever is written, expired or not, as with OCM."""
-        metadata = cluster.get("metadata") if isinstance(cluster, Mapping) else None
-        name = metadata.get("name") if isinstance(metadata, Mapping) else None
-        if not isinstance(name, str) or not isinstance(resource, str):
-            raise WrongType(f"scores of a {kind_of(cluster)} by a {kind_of(resource)}")
-        found: AddOnPlacementScore | None = self._snapshot.scores.get((name, resource))
-        self._looked[name, resource] = found
-        if found is None:
-            raise EvalError(f"no AddOnPlacementScore {resource[:64]!r}")
-        scores = found.status.scores or ()
-        meter.charge(10 + 31 * len(scores))
-        return [{"name": one.name, "value": one.value} for one in scores]
