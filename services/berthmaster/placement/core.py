@@ -23,7 +23,7 @@ from berthmaster.kubernetes.mirror import Key
 from berthmaster.kubernetes.objects import key_of
 from berthmaster.kubernetes.resources import PLACEMENTS
 from berthmaster.placement import status
-from berthmaster.placement.cel.question import Answer
+from berthmaster.placement.cel.question import CelAnswer
 from berthmaster.placement.index import DecisionIndex
 from berthmaster.placement.instructions import (
     Instruction,
@@ -185,7 +185,7 @@ class Evaluator:
         standing = self._ours.get(key)
         return standing.pending if standing is not None else None
 
-    def settle(self, key: Key, pending: Pending, answer: Answer | None, now_s: float) -> None:
+    def settle(self, key: Key, pending: Pending, answer: CelAnswer | None, now_s: float) -> None:
         """The answer of expressions; None if there is none now, and it is asked again later."""
         standing = self._ours.get(key)
         if standing is None or standing.pending is not pending:
@@ -352,9 +352,7 @@ class Evaluator:
         times = [
             max(one.due_s, 0.0 if one.dirty else one.again_at_s or float("inf"))
             for one in self._ours.values()
-            if not one.busy
-            and one.pending is None
-            and (one.dirty or one.again_at_s is not None)
+            if not one.busy and one.pending is None and (one.dirty or one.again_at_s is not None)
         ]
         times += [one.due_s for one in self._untidy.values() if not one.busy]
         return min(times, default=float("inf"))

@@ -53,6 +53,7 @@ class PlacementController(Controller[WriteDecisions]):
         self._loop_s = asyncio.get_running_loop().time
         self._changed_at_s = 0.0  # the first change not yet looked at; 0 = none
         self._since_s: dict[Key, float] = {}  # what is being written: since when it was to change
+        self._asked_since_s: dict[Key, float] = {}  # likewise, what waits for its expressions
 
     async def run(self) -> None:
         """Until the service is asked to stop; the lease is given back at the end."""
@@ -95,6 +96,7 @@ class PlacementController(Controller[WriteDecisions]):
 
     def _look(self, key: Key, changed_at_s: float) -> None:
         now_s, began_s = self.now(), time.thread_time()
+        changed_at_s = self._asked_since_s.pop(key, 0.0) or changed_at_s
         for instruction in self._evaluator.evaluate(key, now_s):
             if isinstance(instruction, WriteDecisions):
                 self._since_s[key] = changed_at_s
@@ -102,6 +104,7 @@ class PlacementController(Controller[WriteDecisions]):
         took_s = time.thread_time() - began_s
         self._figures.look_s.observe(took_s)
         if (pending := self._evaluator.pending(key)) is not None:
+            self._asked_since_s[key] = changed_at_s
             self._spawn(self._ask(key, pending), "ask expressions")
             return
         took_s += self._spent_s.pop(key, 0.0)
@@ -113,7 +116,9 @@ class PlacementController(Controller[WriteDecisions]):
         try:
             answer = await self._expressions.ask(pending.question)
         except Unanswered as error:
-            self.ctx.log.warning("expressions not evaluated", placement="/".join(key), why=str(error))
+            self.ctx.log.warning(
+                "expressions not evaluated", placement="/".join(key), why=str(error)
+            )
         else:
             self._spent_s[key] = self._spent_s.get(key, 0.0) + answer.spent_s
         self._evaluator.settle(key, pending, answer, self.now())

@@ -19,7 +19,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text
 MODULES = {
     "aiohttp": "aiohttp",
     "cryptography": "cryptography",
-    "google-re2": "re2",
+    "cel-expr-python": "cel_expr_python",
     "numpy": "numpy",
     "nvidia-ml-py": "pynvml",
     "pyyaml": "yaml",

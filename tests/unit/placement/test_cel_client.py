@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from berthmaster.placement.cel.client import COMMAND, MOST_WAITING, CelWorker, Unanswered
-from berthmaster.placement.cel.question import TOO_COSTLY, Answer, ClusterInput, Question
+from berthmaster.placement.cel.client import COMMAND, CelWorker, Unanswered
+from berthmaster.placement.cel.question import TOO_COSTLY, CelAnswer, ClusterInput, Question
 
 CLUSTER = ClusterInput({"metadata": {"name": "c1", "labels": {"a": "b"}}}, {}, [0])
 GOOD = "managedCluster.metadata.labels.a == 'b'"
@@ -49,7 +49,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(story(), 300))
 
 
-def selected(answer: Answer) -> bool:
+def selected(answer: CelAnswer) -> bool:
     return answer.clusters[0].selected
 
 
@@ -134,7 +134,8 @@ def test_ask_replaces_a_process_that_hangs() -> None:
             assert hung is not None
             os.kill(hung, signal.SIGSTOP)
             assert selected(await worker.ask(question(GOOD)))
-            assert worker.pid != hung and ends(hung)
+            assert worker.pid != hung
+            assert ends(hung)
 
     run(story)
 
@@ -153,16 +154,6 @@ def test_ask_cancelled_ends_the_process_and_mixes_no_answers() -> None:
                 await asking
             assert ends(first)
             assert selected(await worker.ask(question(GOOD)))
-
-    run(story)
-
-
-def test_ask_refuses_to_let_more_wait_than_the_limit() -> None:
-    async def story() -> None:
-        async with working() as worker:
-            asking = [worker.ask(question(GOOD)) for _ in range(MOST_WAITING + 3)]
-            answers = await asyncio.gather(*asking, return_exceptions=True)
-            assert sum(isinstance(one, Unanswered) for one in answers) == 3
 
     run(story)
 

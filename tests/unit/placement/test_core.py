@@ -123,7 +123,8 @@ def test_expressions_over_many_clusters_are_asked_in_slices_before_any_decision(
     assert hub.questions == 0  # nothing is due, since the first question is not answered
     for asked in (500, 500, 200):
         pending = hub.core.pending(KEY)
-        assert pending is not None and len(pending.clusters) == asked
+        assert pending is not None
+        assert len(pending.clusters) == asked
         hub.core.settle(KEY, pending, language().answer(pending.question), hub.now_s)
         hub.look(KEY) if asked == 200 else hub.core.evaluate(KEY, hub.now_s)
     assert hub.core.pending(KEY) is None

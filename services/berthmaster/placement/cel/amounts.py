@@ -1,7 +1,7 @@
 """Quantities and semantic versions, as the Kubernetes libraries of CEL have them. Pure.
 
-CEL's Python library has no values of types of our own. The checker knows ``kubernetes.Quantity`` and
-``kubernetes.Semver``; an evaluation carries a quantity as a map and a version as a list. Two
+CEL's Python library has no values of types of our own. The checker knows ``kubernetes.Quantity``
+and ``kubernetes.Semver``; an evaluation carries a quantity as a map and a version as a list. Two
 quantities of one amount must be equal, also if one is an integer to Go and the other is not (``1``
 and ``1000m``): that flag is 1 or 1.0, which are equal in CEL.
 """

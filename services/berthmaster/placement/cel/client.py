@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.placement.cel.question import Answer, Question, too_costly
+from berthmaster.placement.cel.question import CelAnswer, Question, too_costly
 from berthmaster.placement.cel.worker import (
     ANSWER,
     ASK,
@@ -24,7 +24,6 @@ from berthmaster.placement.cel.worker import (
 from berthmaster.runtime.children import dying_with_this_process
 
 WAIT_S: Final = 20.0  # for an answer, beside the CPU time that it may take; a busy machine is slow
-MOST_WAITING: Final = 100  # questions
 COMMAND: Final = (sys.executable, "-m", "berthmaster.placement.cel.worker")
 
 
@@ -43,33 +42,24 @@ class _Ended(Exception):
 class CelWorker:
     """One process, and the questions that wait for it."""
 
-    def __init__(
-        self, *, command: tuple[str, ...] = COMMAND, wait_s: float = WAIT_S
-    ) -> None:
+    def __init__(self, *, command: tuple[str, ...] = COMMAND, wait_s: float = WAIT_S) -> None:
         self.restarts = 0  # processes that were started after the first
         self._command = command
         self._wait_s = wait_s
-        self._waiting = 0
         self._one_by_one = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._started = False
-        self._decoder = msgspec.msgpack.Decoder(Answer)
+        self._decoder = msgspec.msgpack.Decoder(CelAnswer)
 
     @property
     def pid(self) -> int | None:
         """Of the process; None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: Question) -> CelAnswer:
         """The answer. Raises Unanswered."""
-        if self._waiting >= MOST_WAITING:
-            raise Unanswered(f"{MOST_WAITING} questions are waiting")
-        self._waiting += 1
-        try:
-            async with self._one_by_one:
-                return await self._answer(question)
-        finally:
-            self._waiting -= 1
+        async with self._one_by_one:
+            return await self._answer(question)
 
     async def close(self) -> None:
         """End the process."""
@@ -79,7 +69,7 @@ class CelWorker:
                 process.kill()
             await process.wait()
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: Question) -> CelAnswer:
         with contextlib.suppress(_Ended):
             return await self._once(question, ASK)
         try:
@@ -89,7 +79,7 @@ class CelWorker:
                 raise Unanswered(str(ended)) from None
             return too_costly(ended.expression, question.budget_s)
 
-    async def _once(self, question: Question, kind: bytes) -> Answer:
+    async def _once(self, question: Question, kind: bytes) -> CelAnswer:
         marked: list[int] = []
         try:
             async with asyncio.timeout(self._wait_s + question.budget_s):
@@ -101,9 +91,10 @@ class CelWorker:
             await self.close()  # its late answer would be taken for that of the next question
             raise
 
-    async def _exchange(self, question: Question, kind: bytes, marked: list[int]) -> Answer:
+    async def _exchange(self, question: Question, kind: bytes, marked: list[int]) -> CelAnswer:
         process = await self._running()
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(frame(kind, msgspec.msgpack.encode(question)))
         await process.stdin.drain()
         while True:

@@ -293,7 +293,7 @@ def _found(native: Native) -> Callable[..., list[str]]:
         number = 0
         while (mark := f"\x01{number}\x02") in of:
             number += 1
-        marked = native("regex.replace(a, b, c)", of, pattern, mark + r"\0" + mark)
+        marked: str = native("regex.replace(a, b, c)", of, pattern, mark + r"\0" + mark)
         found = marked.split(mark)[1::2]
         return found if _count("findAll", most) < 0 else found[:most]
 

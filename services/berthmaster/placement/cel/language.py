@@ -18,7 +18,7 @@ from cel_expr_python import cel
 from berthmaster.placement.cel.errors import WRONG, NoValue, WrongType
 from berthmaster.placement.cel.functions import functions
 from berthmaster.placement.cel.question import (
-    Answer,
+    CelAnswer,
     ClusterAnswer,
     ClusterInput,
     Question,
@@ -173,7 +173,7 @@ class Language:
             extensions=[cel.CelExtension("berth", list(self._implemented()))],
         )
 
-    def answer(self, question: Question, mark: Callable[[int], None] = lambda _: None) -> Answer:
+    def answer(self, question: Question, mark: Callable[[int], None] = lambda _: None) -> CelAnswer:
         """``mark`` is called with the number of each expression before it is compiled or
         evaluated."""
         programs: list[Any] = []
@@ -185,7 +185,7 @@ class Language:
             except Refused as error:
                 refused[number] = str(error)
         if refused:
-            return Answer(refused=refused)
+            return CelAnswer(refused=refused)
         answers: list[ClusterAnswer] = []
         why: dict[int, str] = {}
         began_s = time.thread_time()
@@ -199,7 +199,7 @@ class Language:
             spent_s = time.thread_time() - began_s
             if spent_s > question.budget_s:
                 return too_costly(asking.dearest, spent_s)
-        return Answer(tuple(answers), why, spent_s=spent_s)
+        return CelAnswer(tuple(answers), why, spent_s=spent_s)
 
     def look_at(self, cluster: ClusterInput) -> dict[str, None]:
         """From now on ``scores`` are those of this cluster; the names that are looked up."""
@@ -341,7 +341,7 @@ def _problem(told: str) -> str:
     """The first problem that the checker names, and where it is."""
     found = _PLACE.search(told)
     if found is None:
-        return told.split("\n")[0][:300]
+        return told.split("\n", maxsplit=1)[0][:300]
     line, column, problem = found.groups()
     where = f"line {line}, " if line != "1" else ""
     return f"at {where}character {column}: {_OURS.sub('', problem)[:300]}"

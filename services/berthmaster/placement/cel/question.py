@@ -46,7 +46,7 @@ class ClusterAnswer(msgspec.Struct, array_like=True, frozen=True):
     looked: tuple[str, ...] = ()  # names of AddOnPlacementScores that were looked up
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CelAnswer(msgspec.Struct, frozen=True):
     """The answers in the order of the clusters; none if an expression is refused."""
 
     clusters: tuple[ClusterAnswer, ...] = ()
@@ -58,6 +58,6 @@ class Answer(msgspec.Struct, frozen=True):
 TOO_COSTLY: Final = "it costs more CPU time or memory than an evaluation may"
 
 
-def too_costly(number: int, spent_s: float) -> Answer:
+def too_costly(number: int, spent_s: float) -> CelAnswer:
     """The answer where an expression exceeded its limits."""
-    return Answer(refused={number: TOO_COSTLY}, spent_s=spent_s)
+    return CelAnswer(refused={number: TOO_COSTLY}, spent_s=spent_s)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from berthmaster.placement.cel.question import Answer, Question, too_costly
+from berthmaster.placement.cel.question import CelAnswer, Question, too_costly
 
 MEMORY_BYTES: Final = 384 * 1024 * 1024  # address space; 120 MiB of it are code and libraries
 LARGE_BYTES: Final = 192 * 1024 * 1024  # memory in use, after which it answers and ends
@@ -41,7 +41,7 @@ def _peak_bytes() -> int:
 
 
 def serve(language: Any, asked: BinaryIO, answers: BinaryIO) -> None:
-    """Answer questions until there are no more, or one took so much memory that a new process is
+    """CelAnswer questions until there are no more, or one took so much memory that a new process is
     better than this one."""
     decoder = msgspec.msgpack.Decoder(Question)
     last = 0
@@ -58,7 +58,7 @@ def serve(language: Any, asked: BinaryIO, answers: BinaryIO) -> None:
         body = asked.read(int.from_bytes(head[:LENGTH], "big"))
         question = decoder.decode(body)
         _limit_cpu(question.budget_s)
-        answer: Answer
+        answer: CelAnswer
         try:
             answer = language.answer(question, mark)
         except MemoryError:

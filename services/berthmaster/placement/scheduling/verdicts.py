@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from berthmaster.kubernetes.mirror import Key
-from berthmaster.placement.cel.question import Answer, Question
+from berthmaster.placement.cel.question import CelAnswer, Question
 from berthmaster.placement.objects import AddOnPlacementScore, ManagedCluster
 from berthmaster.placement.scheduling.request import Predicate
 
@@ -59,7 +59,7 @@ class Pending(NamedTuple):
     question: Question
     clusters: tuple[tuple[ManagedCluster, Scores], ...]
 
-    def settle(self, answer: Answer) -> None:
+    def settle(self, answer: CelAnswer) -> None:
         """Keep the answer, unless the verdicts are of other predicates by now."""
         known = self.verdicts
         if known.predicates is not self.predicates:

@@ -75,14 +75,9 @@ def _pending(
     question = Question(
         tuple(known.numbers),
         tuple(tuple(known.numbers[text] for text in one.expressions) for one in predicates),
-        [
-            ClusterInput(one.document, _values(scores[one.name]), numbers)
-            for one, numbers in asked
-        ],
+        [ClusterInput(one.document, _values(scores[one.name]), numbers) for one, numbers in asked],
     )
-    return Pending(
-        known, predicates, question, tuple((one, scores[one.name]) for one, _ in asked)
-    )
+    return Pending(known, predicates, question, tuple((one, scores[one.name]) for one, _ in asked))
 
 
 def _values(scores: dict[str, AddOnPlacementScore]) -> dict[str, list[tuple[str, int]]]:
