@@ -39,7 +39,8 @@ EXTRAS = {
     "archivist": ("archivist",),
     "usage": ("usage", "postgres"),
     "door": ("door",),
-    "accounts": ("accounts",),
+    # `berth cluster add` and `berth tenant add` are run beside the folder of keys.
+    "accounts": ("accounts", "cli"),
     "login": ("kubernetes", "login"),
     "telemetry": ("telemetry",),
     "inventory": ("kubernetes",),
@@ -53,9 +54,6 @@ EXTRAS = {
     "placement": ("kubernetes", "placement"),
     "dashboard": ("dashboard",),
     "emulator": ("emulator",),
-    # A side in one pod; `berth cluster add` is run in the hub's.
-    "hub": ("resolver", "kubernetes", "embedded", "cli", "login", "postgres"),
-    "agent": ("kubernetes", "telemetry"),
 }
 TARGETS = tuple(EXTRAS)
 

@@ -20,7 +20,11 @@ MADE_BY: Final = "# Made by scripts/monitoring.py.\n"
 # Where runbooks are: an external label of Prometheus, else the file of this repository.
 RUNBOOKS: Final = "{{ with $externalLabels.runbooks }}{{ . }}{{ else }}docs/runbooks.md{{ end }}"
 JOB: Final = 'job="berthmaster"'
-METRICS_PORTS: Final = range(8080, 8096)  # of a side's pod: its own, and its services' behind it
+# The containers of the pods of both sides: each shows its metrics on a port of its name.
+SCRAPED: Final = (
+    *("gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts", "inventory"),
+    *("multikueue", "login", "karmada", "ocm", "admission", "executor", "figures", "telemetry"),
+)
 
 
 class Panel(NamedTuple):
@@ -405,46 +409,31 @@ def _operator_objects() -> dict[str, list[dict[str, Any]]]:
     def meta(name: str) -> dict[str, Any]:
         return {"name": name, "namespace": "berth-system", "labels": part}
 
-    scraped = []
-    for side in ("hub", "agent"):
-        ports = [
-            {"name": f"http-{port}", "port": port, "targetPort": port} for port in METRICS_PORTS
-        ]
-        scraped.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": meta(f"berth-{side}-metrics")
-                | {"labels": part | {"berthmaster.io/metrics": side}},
-                "spec": {
-                    "clusterIP": "None",
-                    "publishNotReadyAddresses": True,
-                    "selector": {"app.kubernetes.io/name": f"berth-{side}"},
-                    "ports": ports,
-                },
-            }
-        )
-        scraped.append(
-            {
-                "apiVersion": "monitoring.coreos.com/v1",
-                "kind": "ServiceMonitor",
-                "metadata": meta(f"berth-{side}"),
-                "spec": {
-                    "jobLabel": "app.kubernetes.io/part-of",
-                    "selector": {"matchLabels": {"berthmaster.io/metrics": side}},
-                    "endpoints": [
-                        {"port": f"http-{port}", "interval": "15s"} for port in METRICS_PORTS
-                    ],
-                },
-            }
-        )
+    pods = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": meta("berthmaster"),
+        "spec": {
+            "jobLabel": "app.kubernetes.io/part-of",
+            "selector": {
+                "matchExpressions": [
+                    {
+                        "key": "app.kubernetes.io/name",
+                        "operator": "In",
+                        "values": ["berth-hub", "berth-agent"],
+                    }
+                ]
+            },
+            "podMetricsEndpoints": [{"port": name, "interval": "15s"} for name in SCRAPED],
+        },
+    }
     rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": meta("berthmaster"),
         "spec": rules(),
     }
-    return {"service-monitors.yaml": scraped, "rules.yaml": [rule]}
+    return {"pod-monitor.yaml": [pods], "rules.yaml": [rule]}
 
 
 def files() -> dict[Path, str]:

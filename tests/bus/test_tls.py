@@ -1,6 +1,10 @@
 """The bus over TLS: who trusts whom, what is told when they do not, and what stays as it was."""
 
 import asyncio
+import functools
+import os
+import runpy
+import socket
 import ssl
 import stat
 import time
@@ -20,16 +24,17 @@ from berthmaster.bus.certificates import (
     ensure_certificates,
 )
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import EVERYWHERE, Server, ServerConfig, ServerFailed
+from berthmaster.bus.embedded import EVERYWHERE, Server, ServerConfig
 from berthmaster.bus.errors import BusError, NotConnected, NotPermitted
 from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.reload import reload_servers, running_pid
+from berthmaster.bus.running_servers import running
 from berthmaster.bus.streams import ensure_streams
 from tests.bus.tools import Lines, Settings, accounts_of, story
-from tests.support.patience import ANSWER_S, until
+from tests.support.patience import ANSWER_S, hang_s, until
 
 DAY_S = 86400.0
+ROOT = Path(__file__).parents[2]
 USERS = ("setup", "gateway", "agent.berlin")
 
 
@@ -222,16 +227,50 @@ async def test_a_server_that_listens_everywhere_is_reached_by_its_own_machine(
 
 
 @story
-async def test_a_configuration_that_is_none_is_refused_and_the_old_one_stays(bus: Bus) -> None:
-    (bus.folder / "accounts.conf").write_text("accounts { oh no")
-    with pytest.raises(ServerFailed, match="keeps its old configuration"):
-        await asyncio.to_thread(reload_servers, bus.folder)
+async def test_server_reads_a_renewed_certificate_by_its_health_check(
+    bus: Bus,
+) -> None:
+    healthy = runpy.run_path(str(ROOT / "deploy/nats/healthy.py"))
+    check = functools.partial(
+        healthy["main"],
+        bus.server.monitor_url,
+        str(bus.folder),
+        bus.server.pid,
+        str(bus.files.certificate),
+    )
+    served = functools.partial(certificate_of, bus.server.config.port)
     async with await bus.connect("gateway") as conn:
+        first = await asyncio.to_thread(served)
+        assert await asyncio.to_thread(check) == ""
+        assert await asyncio.to_thread(served) == first
+        renewed = ensure_certificates(
+            bus.folder / "tls", ["hub.test"], now_s=time.time() + SERVER_LIFE.total_seconds() * 0.7
+        )
+        later_s = time.time() + 5
+        os.utime(renewed.certificate, (later_s, later_s))
+        assert await asyncio.to_thread(check) == ""
+        await until(lambda: served() != first, "the server shows the new certificate")
         assert conn.connected
+        assert conn.reconnects == 0
 
 
-def test_a_folder_that_nobody_serves_has_nothing_to_reload(tmp_path: Path) -> None:
-    assert (reload_servers(tmp_path), running_pid(tmp_path)) == (0, 0)
-    # A number that has become another process's is not taken for the server.
-    (tmp_path / "nats-server.pid").write_text("1\n")
-    assert running_pid(tmp_path) == 0
+def test_folder_without_a_server_has_none_that_runs(tmp_path: Path) -> None:
+    assert running(tmp_path) == []
+    with Server(tmp_path / "one", ServerConfig(sync="default")) as server:
+        assert running(tmp_path / "one") == [tmp_path / "one"]
+        # Another folder names the port of this server, which is not its own any more.
+        (tmp_path / "two").mkdir()
+        text = server.config_path.read_text().replace("one/jetstream", "two/jetstream")
+        (tmp_path / "two" / server.config_path.name).write_text(text)
+        assert running(tmp_path / "two") == []
+    assert running(tmp_path / "one") == []
+
+
+def certificate_of(port: int) -> bytes:
+    """What a server shows to whoever connects: nats-server begins TLS after its first line."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=hang_s()) as plain:
+        plain.recv(4096)
+        with context.wrap_socket(plain) as secure:
+            return secure.getpeercert(binary_form=True) or b""

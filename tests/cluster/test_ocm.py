@@ -1,13 +1,8 @@
 """Scores and properties on a real hub, written by a token that has only the Role of deploy/ocm."""
 
 import asyncio
-import json
 import secrets
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +10,6 @@ from typing import Any
 import pytest
 
 from berthmaster.ocm.scores import FIXED_NAMES
-from berthmaster.runtime.ports import free_ports
 from berthmaster.scorer.service import main as scorer_main
 from berthmaster.scorer.settings import ScorerSettings
 from tests.bus.shells import in_loop, running
@@ -40,9 +34,7 @@ from tests.cluster.ocming import (
 from tests.controlplane.api import ApiError
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-from tests.pipeline.running import environment
-from tests.support.patience import Hung, hang_s, wait_until
-from tests.support.ports import free_block
+from tests.support.patience import hang_s
 
 # An API server's crash and return alone may take half a minute on a busy machine.
 
@@ -66,7 +58,7 @@ def clusters(planes: Planes) -> Iterator[list[str]]:
 
 
 def hub_rights(planes: Planes, namespace: str, *more: str) -> Path:
-    return with_rights(planes.hub, namespace, "hub-rbac.yaml", "berthmaster-ocm-hub", *more)
+    return with_rights(planes.hub, namespace, "hub/rbac.yaml", "berthmaster-ocm-hub", *more)
 
 
 @in_loop
@@ -191,58 +183,3 @@ async def test_ocms_vector_of_nodes_6_and_8_from_real_nodes_to_the_score_on_the_
             last = await until(hub, scores_path(east), lambda one: gpus(one) == (-20, -20))
             assert values(last)["gpuIdle"] == -100
             assert values(last)[GANG] == -20
-
-
-def readiness(port: int) -> dict[str, Any]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=hang_s()) as reply:
-            text = reply.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read()
-    except OSError:
-        return {}
-    parts: dict[str, Any] = json.loads(text)["parts"]
-    return parts
-
-
-def test_a_hub_runs_it_beside_the_rest_where_it_is_asked_to_as_a_user_of_its_own(
-    planes: Planes, namespace: str, clusters: list[str], tmp_path: Path
-) -> None:
-    hub, mute = planes.hub, clusters[2]
-    [nats] = free_ports(1)
-    port = free_block(20)  # its own, and behind it those of its services
-    argv = [sys.executable, "-m", "berthmaster.cli.main", "serve", "hub", "--also", "ocm"]
-    argv += ["--kubeconfig", str(hub.kubeconfig), "--data-dir", str(tmp_path / "data")]
-    argv += ["--nats-port", str(nats), "--http-port", str(port)]
-    log = tmp_path / "hub.log"
-
-    def there(what: Callable[[], bool]) -> bool:
-        assert process.poll() is None, f"it ended with {process.returncode}: {log.read_text()}"
-        return what()
-
-    def wait(what: Callable[[], bool], told: str) -> None:
-        try:
-            wait_until(lambda: there(what), told)
-        except Hung as late:
-            last = log.read_text()[-6000:]
-            raise AssertionError(f"{late}; ready: {readiness(port)}; its log:\n{last}") from late
-
-    def told_of_silence() -> bool:
-        found = hub.api.find(scores_path(mute))
-        return found is not None and reason(found) == "NoReport"
-
-    def all_ready() -> bool:
-        told = readiness(port)
-        return "ocm" in told and all(one["ok"] for one in told.values())
-
-    with log.open("wb") as output:
-        process = subprocess.Popen(argv, env=environment(tmp_path), stdout=output, stderr=output)
-    try:
-        wait(all_ready, "all of it is ready")
-        # Nobody reports here: after half a minute that is said of every managed cluster.
-        wait(told_of_silence, f"scores of {mute}")
-    finally:
-        process.terminate()
-        process.wait(hang_s())
-    assert "permission violation" not in log.read_text()

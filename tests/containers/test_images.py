@@ -29,8 +29,6 @@ SERVICES = (
     "placement",
     "dashboard",
     "emulator",
-    "hub",
-    "agent",
 )
 pytestmark = pytest.mark.timeout(1800)  # the first test builds all images
 
@@ -74,7 +72,7 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "archivist": [],
         "usage": ["numpy"],
         "door": [],
-        "accounts": [],
+        "accounts": ["click", "rich"],
         "login": [],
         "telemetry": ["pynvml"],
         "inventory": [],
@@ -88,8 +86,6 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "placement": [],
         "dashboard": ["numpy"],
         "emulator": [],
-        "hub": ["numpy", "click", "rich"],
-        "agent": ["pynvml"],
     }
 
 

@@ -25,7 +25,7 @@ from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import Resized, RunSpec
 from tests.support.one_cluster import Play, job
 from tests.support.patience import Patience
-from tests.support.ports import free_block
+from tests.support.ports import kept_port
 
 MEMBER = Path(__file__).with_name("member.py")
 
@@ -36,7 +36,7 @@ class Processes:
     next_due_s = None
 
     def __init__(self) -> None:
-        self.port = free_block(1)
+        self.port = kept_port()
         self.pods: dict[str, subprocess.Popen[str]] = {}
         self.steps: list[tuple[int, int, int]] = []  # number, members, sum
         self.env: dict[str, str] = {}

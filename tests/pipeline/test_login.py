@@ -4,16 +4,22 @@ import asyncio
 import contextlib
 import json
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from berthmaster.bus.claims import parse_creds
+from berthmaster.bus.connection import Connection
+from berthmaster.runtime.ports import free_ports
 from tests.bus.logins import AUDIENCE, OidcProvider, ReviewingApi
-from tests.bus.tools import story
-from tests.pipeline.running import berth_up, run_berth
-from tests.pipeline.test_pods import Pod, pod
+from tests.bus.tools import Lines, Settings, story
+from tests.pipeline.running import berth_up, environment, run_berth
+from tests.support.containers import Running
+from tests.support.patience import ANSWER_S, hang_s, wait_until
 
 EMPTY = {"type": "api.workloads.v1"}
 
@@ -31,13 +37,28 @@ def mapping(provider: OidcProvider, api: ReviewingApi, kubeconfig: Path) -> dict
     }
 
 
-def is_heard(agent: Pod) -> bool:
-    """Whether the door answers the first of its children."""
+@contextlib.contextmanager
+def logging_in(home: Path, data: dict[str, str]) -> Iterator[Running]:
+    """The container `login` of an agent's pod, with what `berth cluster add --login` made."""
+    [port] = free_ports(1)
+    log = home / "login.log"
+    env = environment(home) | {
+        "BERTH_AGENT_LOGIN_CLUSTER": data["cluster"],
+        "BERTH_AGENT_LOGIN_SENTINEL_FILE": str(home / "sentinel.creds"),
+        "BERTH_AGENT_LOGIN_TOKEN_FILE": str(home / "pod-token"),
+        "BERTH_AGENT_LOGIN_CREDS_FILE": str(home / "agent.creds"),
+        "BERTH_NATS_URL": data["url"],
+        "BERTH_NATS_CA_FILE": str(home / "ca.crt"),
+        "BERTH_HTTP_PORT": str(port),
+    }
+    argv = [sys.executable, "-m", "berthmaster.bus.agent_login"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(argv, env=env, stdout=output, stderr=output)
     try:
-        told = Pod(agent.process, agent.port + 1, agent.log).page("/readyz")[1]
-    except OSError:
-        return False
-    return bool(told["parts"].get("door", {}).get("ok"))
+        yield Running("login", process, port, log)
+    finally:
+        process.kill()
+        process.wait(hang_s())
 
 
 @story
@@ -92,23 +113,22 @@ def lives(home: Path, file: Path, token: str, api: ReviewingApi) -> None:
         for name in ("sentinel.creds", "ca.crt"):
             (home / name).write_text(data[name])
         (home / "pod-token").write_text(api.token("berth-system/berth-agent", AUDIENCE))
-        agent = owned.enter_context(
-            pod(
-                home / "agent",
-                "agent",
-                BERTH_AGENT_CLUSTER=data["cluster"],
-                BERTH_AGENT_NAMESPACES=data["namespaces"],
-                BERTH_NATS_URL=data["url"],
-                BERTH_NATS_CREDS_FILE=str(home / "agent.creds"),
-                BERTH_AGENT_SENTINEL_FILE=str(home / "sentinel.creds"),
-                BERTH_AGENT_LOGIN_TOKEN_FILE=str(home / "pod-token"),
-                BERTH_NATS_CA_FILE=str(home / "ca.crt"),
+        login = owned.enter_context(logging_in(home, data))
+        wait_until(lambda: login.is_ready, "the login service takes the pod's token")
+        # With what the container wrote, another one of the pod connects as the cluster's agent.
+        settings = Settings(data["url"], home / "agent.creds", data["inbox"], home / "ca.crt")
+
+        async def seen() -> list[dict[str, Any]]:
+            opening = Connection.open(
+                settings, "agent", Lines(), timeout_s=ANSWER_S, clock_subject=""
             )
-        )
-        agent.until(lambda: agent.parts().get("login"), "it is let in")
-        agent.until(lambda: is_heard(agent), "its children are")
-        [berlin] = up.json("cluster", "list")
+            async with await opening:
+                listed: list[dict[str, Any]] = await asyncio.to_thread(up.json, "cluster", "list")
+                return listed
+
+        [berlin] = asyncio.run(seen())
         assert (berlin["cluster"], berlin["connected"]) == ("berlin", True)
-        said = agent.log.read_text() + (up.folder / "logs" / "login.log").read_text()
+        assert login.end() == 0
+        said = login.log.read_text() + (up.folder / "logs" / "login.log").read_text()
         assert (home / "pod-token").read_text() not in said
         assert token not in said

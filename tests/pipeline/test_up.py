@@ -10,9 +10,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
-from berthmaster.runtime.confinement import version
 from tests.pipeline.running import (
     alive,
     berth_up,
@@ -64,24 +61,6 @@ def test_all_comes_up_and_one_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> No
         assert up.process.wait(hang_s()) == 0
         wait_until_gone(pids)
         assert not (up.folder / "connection.json").exists()
-
-
-@pytest.mark.skipif(not version(), reason="this kernel has no Landlock")
-def test_each_service_is_confined_to_its_own_room(tmp_path: Path) -> None:
-    with berth_up(tmp_path / "berth", "--services", "gateway,resolver,accounts") as up:
-        for name, pid in up.pids().items():
-            is_confined = "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text()
-            assert is_confined == (name != "nats-server"), name
-            if is_confined:
-                argv = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                creds = Path(argv[argv.index("--nats-creds-file") + 1])
-                assert creds == up.folder / "rooms" / name / "user.creds"
-        # New credentials come to who has them: revoked ones would let nobody in any more.
-        fresh = up.folder / "rooms" / "gateway" / "user.creds"
-        before = fresh.stat().st_ino
-        (up.folder / "keys" / "gateway.creds").touch()
-        wait_until(lambda: fresh.stat().st_ino != before, "the new credentials are there")
-        assert up.berth("submit", "--id", "train").returncode == 0
 
 
 def test_a_second_up_on_the_same_folder_says_that_one_is_running(tmp_path: Path) -> None:

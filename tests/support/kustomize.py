@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 Manifest = dict[str, Any]
-KNOWN = {"apiVersion", "kind", "resources", "images"}
-KNOWN_OF_A_COMPONENT = {"apiVersion", "kind", "resources", "patches"}
+KNOWN = {"apiVersion", "kind", "resources", "components", "images"}
+KNOWN_OF_A_COMPONENT = {"apiVersion", "kind", "resources", "patches", "images"}
 # What an item of a list is known by in a patch; items without one of these take the list's place.
 MERGED_BY = ("mountPath", "name")
 
@@ -24,23 +24,30 @@ def render(folder: Path, *components: Path) -> list[Manifest]:
     for name in told["resources"]:
         path = folder / name
         found += render(path) if path.is_dir() else documents(path)
-    for component in components:
+    own = (folder / name for name in told.get("components", ()))
+    for component in (*own, *components):
         parts = _told(component, KNOWN_OF_A_COMPONENT)
-        found += [each for name in parts["resources"] for each in documents(component / name)]
+        more = parts.get("resources", ())
+        found += [each for name in more for each in documents(component / name)]
         for patch in parts["patches"]:
             for change in documents(component / patch["path"]):
                 [meant] = [each for each in found if _identity(each) == _identity(change)]
                 _merge(meant, change)
+        _tag(found, parts)
     names = [_identity(one) for one in found]
     if len(set(names)) != len(names):
         raise ValueError(f"{folder}: an object stands in it twice")
+    _tag(found, told)
+    return found
+
+
+def _tag(objects: list[Manifest], told: Manifest) -> None:
     tags = {image["name"]: image["newTag"] for image in told.get("images", ())}
-    for one in found:
+    for one in objects:
         pod = one.get("spec", {}).get("template", {}).get("spec", {})
-        for container in pod.get("containers", ()):
+        for container in (*pod.get("initContainers", ()), *pod.get("containers", ())):
             if container["image"] in tags:
                 container["image"] += f":{tags[container['image']]}"
-    return found
 
 
 def documents(path: Path) -> list[Manifest]:
@@ -64,6 +71,9 @@ def _merge(whole: Manifest, change: Manifest) -> None:
         if isinstance(value, dict) and isinstance(whole.get(name), dict):
             _merge(whole[name], value)
         elif isinstance(value, list) and whole.get(name) and (key := _key(value)):
+            gone = {each[key] for each in value if each.get("$patch") == "delete"}
+            value = [each for each in value if each[key] not in gone]
+            whole[name] = [each for each in whole[name] if each[key] not in gone]
             items = {each[key]: each for each in whole[name]}
             added = [each for each in value if each[key] not in items]
             for each in value:

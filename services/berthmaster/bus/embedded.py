@@ -39,7 +39,6 @@ _POLL_S: Final = 0.002
 
 EVERYWHERE: Final = "0.0.0.0"  # with TLS only
 CONFIG_FILE: Final = "nats-server.conf"
-PID_FILE: Final = "nats-server.pid"
 PORTS_FILE: Final = "ports.json"
 # A member that stands still is left by the others within two seconds, so that no request is sent
 # there any more (the server's own: half a minute).
@@ -251,7 +250,6 @@ class Server:
                 start_new_session=True,  # a Ctrl-C is for whoever started it, not for the server
                 preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
             )
-        (self.folder / PID_FILE).write_text(f"{self.pid}\n")  # for whoever wants it to read anew
 
     def ready(self) -> bool:
         """Whether it takes clients. Raises ServerFailed when it has ended instead."""

@@ -17,7 +17,7 @@ import msgspec
 from berthmaster.bus.certificates import names_of
 from berthmaster.bus.keys import creds_file, remove_user, sign_user
 from berthmaster.bus.permissions import SENTINEL
-from berthmaster.bus.reload import connected_keys
+from berthmaster.bus.running_servers import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli import secret
 from berthmaster.cli.bootstrap_command import bootstrap
@@ -197,7 +197,7 @@ def _hand_over(
     if login and not handed_over.exists():
         raise FolderFailed(
             "--login: no login service belongs to this bus; it is started with a mapping "
-            "(`berth up --login FILE`, BERTH_HUB_LOGIN_MAPPING)"
+            "(`berth up --login FILE`, the component deploy/kubernetes/login)"
         )
     if again or not creds.exists():
         sign_user(folder.keys, user, days=days)
@@ -225,7 +225,7 @@ def _hand_over(
         secret.write(file, manifest)
     apply: list[str] = []
     if file is not None and not stdout:
-        apply = secret.commands(name, file, namespace, allowed)
+        apply = secret.commands(name, file, namespace, allowed, login=login)
         if nodes:
             apply = secret.commands_of_nodes(name, file)
     added = Added(

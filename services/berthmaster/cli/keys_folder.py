@@ -29,7 +29,7 @@ from berthmaster.bus.keys import (
     refuse_old_form,
 )
 from berthmaster.bus.permissions import PUSHER, UnknownUser, account_of, inbox_prefix
-from berthmaster.bus.reload import client_url, running_pid
+from berthmaster.bus.running_servers import client_url, running
 from berthmaster.bus.subjects import SubjectError, text
 from berthmaster.cli.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, Output
@@ -81,7 +81,7 @@ class Folder:
         if path is None or not (path / KEYS_FOLDER).is_dir():
             raise FolderFailed(
                 f"no keys in {path or 'any folder that was found'}: name the data folder of "
-                "`berth up` or `berth serve hub` with --data"
+                "`berth up`, or of the hub's container `accounts`, with --data"
             )
         return cls(path.absolute(), read_external(path))
 
@@ -104,8 +104,7 @@ class Folder:
 
     def tell(self, user: str) -> bool:
         """Tell the servers of a user's account; whether one was there. Raises BusError."""
-        places = (self.path, *self.path.glob("server-*"))
-        urls = [client_url(place) for place in places if running_pid(place)]
+        urls = [client_url(place) for place in running(self.path)]
         if not urls:
             return False
         settings = _Settings(

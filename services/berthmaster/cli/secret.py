@@ -42,6 +42,7 @@ def manifest(
         "cluster": cluster,
         "namespaces": ",".join(namespaces),
         "url": url,
+        "inbox": inbox_prefix(f"agent.{token(cluster)}"),
         SENTINEL_KEY if login else CREDS_KEY: creds,
         CA_KEY: ca,
     }
@@ -86,13 +87,16 @@ def write(path: Path, text: str) -> None:
         file.write(text)
 
 
-def commands(cluster: str, file: Path, namespace: str, namespaces: Sequence[str]) -> list[str]:
+def commands(
+    cluster: str, file: Path, namespace: str, namespaces: Sequence[str], *, login: bool = False
+) -> list[str]:
     """What to type, in order."""
+    folder = "overlays/agent-login" if login else "agent"
     kubectl = f"kubectl --context {shlex.quote(cluster)}"
     quoted = shlex.quote(str(file))
     account = shlex.quote(f"{namespace}:{AGENT_ACCOUNT}")
     return [
-        f"{kubectl} apply -k deploy/kubernetes/agent",
+        f"{kubectl} apply -k deploy/kubernetes/{folder}",
         f"{kubectl} apply -f {quoted} && rm {quoted}",
         *(
             f"{kubectl} -n {shlex.quote(each)} create rolebinding {role} "

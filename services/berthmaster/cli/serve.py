@@ -35,13 +35,7 @@ SERVICES = (
     "admission",
     "placement",
     "dashboard",
-    "hub",
-    "agent",
 )
-PODS = {  # several in one pod
-    "hub": "berthmaster.supervisor.hub",
-    "agent": "berthmaster.supervisor.agent",
-}
 EXTRAS = {
     "inventory": "kubernetes",
     "executor": "kubernetes",
@@ -94,7 +88,5 @@ def serve() -> None:
 
 def find(name: str) -> "Service[Any]":
     """Import one service by name."""
-    service: Service[Any] = importlib.import_module(
-        PODS.get(name, f"berthmaster.{name}.service")
-    ).SERVICE
+    service: Service[Any] = importlib.import_module(f"berthmaster.{name}.service").SERVICE
     return service

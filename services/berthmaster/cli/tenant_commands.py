@@ -12,7 +12,7 @@ import msgspec
 
 from berthmaster.bus.keys import creds_file, remove_user, sign_user
 from berthmaster.bus.permissions import OF_TENANTS
-from berthmaster.bus.reload import connected_keys
+from berthmaster.bus.running_servers import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli.keys_folder import (
     Folder,

@@ -210,7 +210,7 @@ def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
             where=hub.name,
             what=f"the dispatcher is {_named(config)}; dispatch needs one that is not Kueue's",
             means="Kueue then waits for our nominations, in all MultiKueue queues of this hub: "
-            "start `berth serve hub --mode dispatch` first, then change this.",
+            "apply deploy/kubernetes/overlays/dispatch first, then change this.",
             change=edit_manager(hub, f"multiKueue:\n  dispatcherName: {OURS}"),
             undo=edit_manager(hub, _before(config)),
         )
@@ -290,10 +290,9 @@ def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
                 what=f"AdmissionCheck {check.name} has no controller",
                 means="Its queues admit nothing. A check with a Placement is for `berth serve "
                 "admission`, one with a ConfigMap for `berth serve multikueue --mode dispatch`.",
-                change=f"{kubectl(hub)} apply -k deploy/kubernetes/admission\n{kubectl(hub)} -n "
-                """berth-system patch configmap berth-hub --type merge -p """
-                """'{"data":{"BERTH_HUB_ALSO":"admission"}}'   # ocm,admission where it is ocm\n"""
-                f"{kubectl(hub)} -n berth-system rollout restart statefulset berth-hub",
+                change="(cd deploy/kubernetes/overlays/observe && "
+                "kustomize edit add component ../../admission)   # in the overlay that you apply\n"
+                f"{kubectl(hub)} apply -k deploy/kubernetes/overlays/observe",
             )
         elif check.controller == CHECK_CONTROLLER and check.state.active is False:
             yield Finding(

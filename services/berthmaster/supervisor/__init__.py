@@ -1,4 +1,4 @@
-"""Runs Berthmaster's services as processes: of this machine for `berth up`, of one pod for a side.
+"""Runs Berthmaster's services as processes for `berth up`, and prepares the folder of a hub's pod.
 
 May live here: which processes a plan means, starting, watching and stopping them, the data folder.
 Must not: flags of commands, tables, or what a single service does.

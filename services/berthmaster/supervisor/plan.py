@@ -239,10 +239,9 @@ def worker_entries(
     namespaces: Sequence[str],
     services: Iterable[str],
     *,
-    user: str = "",
     labels: Sequence[str] = (),
 ) -> list[Entry]:
-    """What belongs to one worker cluster; ``user``: who all of it is, if it has one key."""
+    """What belongs to one worker cluster."""
     where = ("--cluster", worker.name)
     allowed = ("--namespaces", ",".join(namespaces))
     name = token(worker.name)
@@ -254,7 +253,7 @@ def worker_entries(
         "ocm": ("--side", "worker", *where, *worker.flags),
     }
     return [
-        Entry(f"{service}-{name}", service, user or f"{service}.{name}", flags, worker.name)
+        Entry(f"{service}-{name}", service, f"{service}.{name}", flags, worker.name)
         for service, flags in told.items()
         if service in services
     ]
@@ -319,13 +318,6 @@ def planned(
             Planned(name=entry.name, service=entry.service, argv=(*argv, *entry.flags))
         )
     return processes
-
-
-def keys_of(service: str, keys: Path) -> list[Path]:
-    """What a service needs of the folder of keys beside its own credentials."""
-    if service == "accounts":
-        return [keys]
-    return [keys / SIGNERS] if service == LOGIN else []
 
 
 def with_fleet(

@@ -18,16 +18,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from berthmaster.bus.embedded import Server, ServerFailed
 from berthmaster.runtime.backoff import Backoff
 from berthmaster.runtime.children import dying_with_this_process
 from berthmaster.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
-from berthmaster.supervisor.rooms import Room
 
 WATCH_INTERVAL_S: Final = 0.02
 PROBE_TIMEOUT_S: Final = 1.0
@@ -53,7 +51,7 @@ class Child(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def log_path(self) -> Path | None: ...
+    def log_path(self) -> Path: ...
     @property
     def shown_url(self) -> str: ...
     @property
@@ -77,13 +75,11 @@ class ServiceChild:
 
     name: str
     argv: Sequence[str]
-    log_path: Path | None  # None = what it says goes where we say ours, as a pod wants it
+    log_path: Path
     http_port: int
-    env: Mapping[str, str] = field(default_factory=dict)
     stop_last: bool = False
     our_exit_codes: bool = True
     cluster: str = ""
-    room: Room | None = None  # all that it sees of what is hidden; None = nothing is
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -98,29 +94,15 @@ class ServiceChild:
 
     def start(self) -> None:
         """Start it, with its output appended to its log. Raises OSError."""
-        if self.log_path is None:
-            self._launch(None)
-            return
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            self._launch(log)
-
-    def _launch(self, log: BinaryIO | None) -> None:
-        env = {**os.environ, **self.env}
-        last_steps = [dying_with_this_process()]
-        with ExitStack() as owned:
-            if self.room is not None:
-                self.room.refresh()
-                env |= self.room.env
-                last_steps.append(owned.enter_context(self.room.confinement.prepared()))
             self._process = subprocess.Popen(
                 list(self.argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=env,
                 start_new_session=True,  # a Ctrl-C is ours: we stop them in order
-                preexec_fn=lambda: [step() for step in last_steps],  # noqa: PLW1509 # takes no lock
+                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
             )
 
     def ended(self) -> int | None:
@@ -129,9 +111,6 @@ class ServiceChild:
 
     async def unready(self) -> str:
         """Ask /readyz."""
-        if self.room is not None:
-            with suppress(OSError):  # its credentials are being made anew
-                self.room.refresh()
         return await probe("127.0.0.1", self.http_port, "/readyz")
 
     async def wants_restart(self, why: str) -> bool:
@@ -272,11 +251,9 @@ class Supervisor:
         patience: Backoff = SLOW,
         cluster_s: float = CLUSTER_S,
         stop_limit_s: float = STOP_LIMIT_S,
-        server_stop_limit_s: float = SERVER_STOP_LIMIT_S,
     ) -> None:
         self._cluster_s = cluster_s
         self._stop_limit_s = stop_limit_s
-        self._server_stop_limit_s = server_stop_limit_s
         self.watched: list[Supervised] = []
         self._told = told
         self._slow = slow
@@ -338,7 +315,7 @@ class Supervisor:
         for probe_ in self._probes:
             probe_.cancel()
         await self._end([w for w in self.watched if not w.child.stop_last], self._stop_limit_s)
-        await self._end([w for w in self.watched if w.child.stop_last], self._server_stop_limit_s)
+        await self._end([w for w in self.watched if w.child.stop_last], SERVER_STOP_LIMIT_S)
 
     async def _end(self, those: Sequence[Supervised], limit_s: float) -> None:
         for watched in those:
@@ -477,10 +454,8 @@ def describe_exit(code: int) -> str:
         return f"signal {-code}"
 
 
-def bound_log(path: Path | None, most_bytes: int = MAX_LOG_BYTES) -> None:
+def bound_log(path: Path, most_bytes: int = MAX_LOG_BYTES) -> None:
     """Keep a log and one predecessor within bounds: its writer appends, so it can be cut here."""
-    if path is None:
-        return
     try:
         if path.stat().st_size > most_bytes:
             path.with_suffix(".log.1").write_bytes(path.read_bytes()[-most_bytes:])
@@ -491,8 +466,6 @@ def bound_log(path: Path | None, most_bytes: int = MAX_LOG_BYTES) -> None:
 
 def _tail(child: Child, lines: int = 5) -> str:
     """The end of a child's log, to be shown where it failed."""
-    if child.log_path is None:
-        return ""  # it stands above, in the same output
     try:
         text = child.log_path.read_bytes()[-8192:].decode(errors="replace").strip()
     except OSError:

@@ -40,16 +40,12 @@ from berthmaster.supervisor.folder import (
 )
 from berthmaster.supervisor.plan import (
     DASHBOARD,
-    EMULATOR_FOLDER,
-    LOGIN,
-    REMEMBERING,
     USAGE_FOLDER,
     Entry,
     PlanError,
     UpOptions,
     entries,
     figures_from,
-    keys_of,
     planned,
     with_fleet,
 )
@@ -62,7 +58,6 @@ from berthmaster.supervisor.processes import (
     Supervised,
     Supervisor,
 )
-from berthmaster.supervisor.rooms import ROOMS_FOLDER, rooms
 
 if TYPE_CHECKING:
     from berthmaster.bus.certificates import Certificates
@@ -73,9 +68,7 @@ OPERATOR: Final = "operator"
 RESOLVER_FOLDER: Final = "accounts"  # what a server knows of accounts
 RESTORER: Final = "restorer"
 SETUP: Final = "setup"
-
-
-ChildMaker = Callable[[Entry, Sequence[str], int], ServiceChild]
+MEMORY_FOLDER: Final = "memory"
 
 
 class _Settings(msgspec.Struct, frozen=True):
@@ -121,24 +114,18 @@ class Stack:
         *,
         env: Mapping[str, str] = os.environ,
         announce: bool = True,
-        supervisor: Supervisor | None = None,
-        child: "ChildMaker | None" = None,
-        ports: Callable[[int], Sequence[int]] | None = None,
         start_limit_s: float = START_LIMIT_S,
         slow: Callable[[SlowStart | LeftOut], None] = lambda slow: None,
         away: Container[str] = (),
     ) -> None:
         """``away``: clusters that do not answer, so that the start does not wait for their
-        services. ``announce``: leave a connection file where other commands look for it. A pod
-        brings a supervisor, children of its own kind, and ports. ``slow`` is told when a start
-        takes long."""
+        services. ``announce``: leave a connection file where other commands look for it.
+        ``slow`` is told when a start takes long."""
         self._entries = entries(options)  # a plan that cannot be is told before anything is started
         self.options = options
         self.folder = options.folder.absolute()
-        self.supervisor = supervisor or Supervisor(told, slow=self._slow_start)
-        self._child = child or self._logged
+        self.supervisor = Supervisor(told, slow=self._slow_start)
         self._claims = PortClaims()
-        self._ports = ports or self._claims.choose
         self._start_limit_s = start_limit_s
         self._slow = slow
         self._away = away
@@ -231,15 +218,6 @@ class Stack:
             write_connection(self.folder, self.connection, self._env)
         self._slow(slow)
 
-    def renew_certificates(self) -> bool:
-        """Make the server's certificate anew if its end is near; whether it was. The server must
-        then read it (see reload.py)."""
-        if self._files is None:
-            return False
-        before = self._files.certificate.read_bytes()
-        self._ensure_certificates()
-        return self._files.certificate.read_bytes() != before
-
     def _ensure_certificates(self) -> "Certificates":
         # Not at the top: most run without TLS and need not load what makes it.
         from berthmaster.bus.certificates import CertificatesError, ensure_certificates
@@ -286,31 +264,12 @@ class Stack:
             self._page_port = self._choose_page_port()
         told = with_fleet(self._entries, self.options, self._cluster_names())
         folder = self.folder.absolute()
-        memory = folder / "memory"
-        users = {entry.user for entry in told}
-        made = rooms(
-            folder / ROOMS_FOLDER,
-            {user: creds_file(self.keys, user) for user in users},
-            hidden=[folder],
-        )
-        for entry in told:
-            room = made[entry.user]
-            if self.ca_file is not None:
-                room.show(self.ca_file)
-            if entry.service in REMEMBERING:
-                room.show(memory)
-            room.show(*keys_of(entry.service, self.keys))
-            if entry.service == LOGIN and self.options.login_mapping is not None:
-                room.show(self.options.login_mapping)
-            if entry.service == "emulator":
-                room.show(folder / EMULATOR_FOLDER)
-            if entry.service == "usage":
-                room.show(folder / USAGE_FOLDER)
+        memory = folder / MEMORY_FOLDER
         lines = command_lines(
             told,
             url=self.url,
-            creds_files={user: room.creds_file for user, room in made.items()},
-            http_ports=self._ports(len(told)),
+            creds_files={entry.user: creds_file(self.keys, entry.user) for entry in told},
+            http_ports=self._claims.choose(len(told)),
             log_level=self.options.log_level,
             ca_file=self.ca_file,
             memory=memory,
@@ -318,10 +277,7 @@ class Stack:
             usage=folder / USAGE_FOLDER,
             page_port=self._page_port,
         )
-        children = [self._child(*line) for line in lines]
-        for (entry, *_), child in zip(lines, children, strict=True):
-            child.room = made[entry.user]
-        return children
+        return [self._logged(*line) for line in lines]
 
     def _choose_page_port(self) -> int:
         """The one that was asked for; else the usual one, as people remember it."""
@@ -330,7 +286,7 @@ class Stack:
             raise PlanError(f"port {asked} is in use; give another with --page-port")
         if asked:
             return asked
-        return PAGE_PORT if self._claims.take(PAGE_PORT) else self._ports(1)[0]
+        return PAGE_PORT if self._claims.take(PAGE_PORT) else self._claims.choose(1)[0]
 
     def _logged(self, entry: Entry, argv: Sequence[str], port: int) -> ServiceChild:
         log = self.folder / "logs" / f"{entry.name}.log"
@@ -472,7 +428,7 @@ def process_view(watched: Supervised) -> ProcessView:
         condition=watched.condition,
         restarts=watched.restarts,
         url=watched.child.shown_url,
-        log=str(watched.child.log_path or ""),
+        log=str(watched.child.log_path),
         note=watched.note,
     )
 

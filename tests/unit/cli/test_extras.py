@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.cli.serve import EXTRAS, PODS, SERVICES
+from berthmaster.cli.serve import EXTRAS, SERVICES
 from tests.support.patience import hang_s
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
@@ -47,7 +47,7 @@ def brought_by(extra: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("service", [name for name in SERVICES if name not in PODS])
+@pytest.mark.parametrize("service", SERVICES)
 def test_a_service_starts_with_its_own_extra(service: str) -> None:
     extra = service if service in PROJECT["optional-dependencies"] else EXTRAS[service]
     absent = [module for name, module in MODULES.items() if name not in brought_by(extra)]

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import yaml
 
+from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.bus.subjects import token
 from berthmaster.cli import secret
 
 
@@ -29,6 +31,7 @@ def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() 
             "cluster": name,
             "namespaces": "ml,research",
             "url": "tls://h:4222",
+            "inbox": inbox_prefix(f"agent.{token(name)}"),
             "agent.creds": "SUSEED\n",
             "ca.crt": "-----\nX\n",
         },
@@ -64,6 +67,8 @@ def test_commands_can_be_pasted_whatever_the_names_are() -> None:
             "--clusterrole=berthmaster-figures --serviceaccount=ns:berth-agent"
         ),
     ]
+    logging_in = secret.commands("b", Path("/x/y.yaml"), "ns", [], login=True)
+    assert logging_in[0] == "kubectl --context b apply -k deploy/kubernetes/overlays/agent-login"
     assert secret.commands_of_nodes("a b", Path("/x/$(id).yaml")) == [
         "kubectl --context 'a b' apply -k deploy/kubernetes/agent/telemetry",
         "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",

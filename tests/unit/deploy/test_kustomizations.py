@@ -15,9 +15,6 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.cli import secret
 from berthmaster.cli.cluster_commands import NAMESPACE
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
-from berthmaster.runtime.settings import load
-from berthmaster.supervisor.agent import AgentSettings
-from berthmaster.supervisor.hub import HubSettings
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.usage.settings import UsageSettings
 from tests.support.environment import load_with
@@ -26,15 +23,18 @@ from tests.support.patience import hang_s
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
-    *("agent", "agent/telemetry", "external", "placement", "credentials", "login", "dashboard"),
-    *("overlays/observe", "overlays/order", "overlays/dispatch", "nominations"),
+    *("agent", "agent/telemetry", "external", "placement", "credentials", "dashboard"),
+    *("overlays/observe", "overlays/order", "overlays/dispatch", "overlays/agent-login"),
+    "nominations",
 )
-SIDES = ("agent", "overlays/dispatch")
-PODS = (*SIDES, "placement", "credentials")
-
-
+PODS = ("agent", "overlays/dispatch", "placement", "credentials")
 WEBHOOKS = DEPLOY / "webhooks"
 HUB = DEPLOY / "overlays/dispatch"
+COMPONENTS = {
+    **dict.fromkeys(("login", "admission", "karmada", "webhooks", "own-nats"), "overlays/dispatch"),
+    "../ocm/hub": "overlays/dispatch",
+    **dict.fromkeys(("agent/login", "agent/dcgm", "../ocm/agent"), "agent"),
+}
 
 
 def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
@@ -51,9 +51,38 @@ def pod_of(objects: list[Manifest]) -> dict[str, Any]:
     return template
 
 
+def container_of(objects: list[Manifest], name: str) -> dict[str, Any]:
+    """The container of this name."""
+    spec = pod_of(objects)["spec"]
+    [found] = [
+        each
+        for each in (*spec.get("initContainers", ()), *spec["containers"])
+        if each["name"] == name
+    ]
+    return dict(found)
+
+
 def ordered(objects: list[Manifest]) -> list[str]:
-    """Whatever their order."""
-    return sorted(json.dumps(each, sort_keys=True) for each in objects)
+    """Whatever the order of objects, and of lists in which items go by a name."""
+    return sorted(json.dumps(sorted_within(each), sort_keys=True) for each in objects)
+
+
+def sorted_within(value: Any) -> Any:
+    """The same with such lists in the order of the names; init containers run in their own."""
+    if isinstance(value, dict):
+        return {
+            name: [sorted_within(one) for one in each]
+            if name == "initContainers"
+            else sorted_within(each)
+            for name, each in value.items()
+        }
+    if isinstance(value, list):
+        items = [sorted_within(each) for each in value]
+        for key in ("mountPath", "name"):
+            if all(isinstance(each, dict) and key in each for each in items):
+                return sorted(items, key=lambda each: str(each[key]))
+        return items
+    return value
 
 
 def kustomized(folder: Path) -> list[Manifest]:
@@ -74,20 +103,21 @@ def test_kustomize_renders_the_same_as_the_tests_do(folder: str) -> None:
     assert ordered(kustomized(DEPLOY / folder)) == ordered(render(DEPLOY / folder))
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
-def test_kustomize_puts_webhooks_on_a_hub_as_the_tests_do(tmp_path: Path) -> None:
+def test_kustomize_adds_a_component_as_the_tests_do(component: str, tmp_path: Path) -> None:
+    base = DEPLOY / COMPONENTS[component]
     own = {
-        "resources": [os.path.relpath(HUB, tmp_path)],
-        "components": [os.path.relpath(WEBHOOKS, tmp_path)],
+        "resources": [os.path.relpath(base, tmp_path)],
+        "components": [os.path.relpath(DEPLOY / component, tmp_path)],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
-    assert ordered(kustomized(tmp_path)) == ordered(render(HUB, WEBHOOKS))
+    assert ordered(kustomized(tmp_path)) == ordered(render(base, DEPLOY / component))
 
 
 def test_with_webhooks_a_hub_reads_their_file_and_keys_and_gets_out_to_those_who_are_told() -> None:
     objects, without = render(HUB, WEBHOOKS), render(HUB)
-    [container] = pod_of(objects)["spec"]["containers"]
-    [before] = pod_of(without)["spec"]["containers"]
+    container, before = (container_of(each, "usage") for each in (objects, without))
     # All else of the hub is as it was.
     [setting] = [each for each in container["env"] if each not in before["env"]]
     [mount] = [each for each in container["volumeMounts"] if each not in before["volumeMounts"]]
@@ -132,33 +162,17 @@ def test_a_pod_has_no_privilege_and_can_write_only_where_it_must(folder: str) ->
         "fsGroupChangePolicy": "",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    [container] = spec["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert container["resources"]["limits"].keys() == {"memory"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     kinds = {next(iter(set(each) - {"name"})) for each in spec["volumes"]}
     assert kinds <= {"emptyDir", "projected", "secret"}
-
-
-@pytest.mark.parametrize("folder", SIDES)
-def test_whoever_selects_the_pod_means_its_labels_and_ports(folder: str) -> None:
-    objects = render(DEPLOY / folder)
-    template = pod_of(objects)
-    labels, [container] = template["metadata"]["labels"], template["spec"]["containers"]
-    policy = one(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"]
-    assert policy.items() <= labels.items()
-    ports = {port["name"] for port in container["ports"]}
-    assert {container[each]["httpGet"]["port"] for each in ("livenessProbe", "readinessProbe")} == {
-        "http"
-    } & ports
-    services = [*objects, *render(DEPLOY / "external")]
-    for service in (each for each in services if each["kind"] == "Service"):
-        if folder != "agent":
-            assert service["spec"]["selector"].items() <= labels.items()
-            assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
 def test_the_pods_of_nodes_see_processes_and_the_kubelet_and_can_do_nothing_to_either() -> None:
@@ -263,100 +277,18 @@ def test_the_account_is_bound_to_roles_that_are_there(folder: str, account: str)
         assert secret.EXECUTOR_ROLE not in {each["roleRef"]["name"] for each in bindings}
 
 
-def test_an_overlay_gives_the_hub_its_mode_and_the_rights_of_no_other() -> None:
+def test_overlay_gives_the_hub_its_mode_and_the_rights_of_no_other() -> None:
     for mode in ("observe", "order", "dispatch"):
         objects = render(DEPLOY / "overlays" / mode)
-        assert one(objects, "ConfigMap")["data"] == {"BERTH_HUB_MODE": mode}
+        assert one(objects, "ConfigMap")["data"] == {"BERTH_MULTIKUEUE_MODE": mode}
         bound = {
             each["roleRef"]["name"] for each in objects if each["kind"] == "ClusterRoleBinding"
         }
         others = {"observe", "order", "dispatch"} - {mode}
         assert not {f"berthmaster-multikueue-{other}" for other in others} & bound
-        [container] = pod_of(objects)["spec"]["containers"]
-        assert {"configMapRef": {"name": "berth-hub-mode", "optional": True}} in (
-            container["envFrom"]
-        )
-
-
-def test_the_agents_pod_takes_from_the_secret_what_cluster_add_puts_there() -> None:
-    made = yaml.safe_load(
-        secret.manifest(
-            cluster="berlin",
-            namespaces=["ml", "research"],
-            namespace=NAMESPACE,
-            url="tls://h:4222",
-            creds="SU",
-            ca="CA",
-        )
-    )
-    spec = pod_of(render(DEPLOY / "agent"))["spec"]
-    [container] = spec["containers"]
-    given = {
-        each["name"]: each.get("value")
-        or made["stringData"][each["valueFrom"]["secretKeyRef"]["key"]]
-        for each in container["env"]
-    }
-    names = {
-        each["valueFrom"]["secretKeyRef"]["name"]
-        for each in container["env"]
-        if "valueFrom" in each
-    }
-    [volume] = [each["secret"] for each in spec["volumes"] if "secret" in each]
-    assert names | {volume["secretName"]} == {made["metadata"]["name"]}
-    assert {item["key"] for item in volume["items"]} - set(made["stringData"]) == {"sentinel.creds"}
-
-    settings = load_with(AgentSettings, "agent", given)
-    assert (settings.cluster, settings.namespaces) == ("berlin", ("ml", "research"))
-    # Without credentials of its own it logs in, with a token that is good for nothing else.
-    sentinel = Path(volume_mount(container, "key")) / "sentinel.creds"
-    [login] = [each["projected"] for each in spec["volumes"] if "projected" in each]
-    [token] = [each["serviceAccountToken"] for each in login["sources"]]
-    assert settings.sentinel_file == sentinel
-    assert settings.login_token_file == Path(volume_mount(container, "login")) / token["path"]
-    assert token["audience"] == "berthmaster"
-    assert (settings.nats_url, settings.nats_creds_file, settings.nats_ca_file) == (
-        "tls://h:4222",
-        Path("/etc/berth/agent.creds"),
-        Path("/etc/berth/ca.crt"),
-    )
-
-
-def volume_mount(container: dict[str, Any], name: str) -> str:
-    """Where a volume is in it."""
-    [path] = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == name]
-    return str(path)
-
-
-def test_the_hubs_certificate_is_for_its_service() -> None:
-    objects = render(DEPLOY / "overlays/observe")
-    service = one(objects, "Service")["metadata"]
-    settings = load(HubSettings, "hub")
-    assert settings.external == (f"{service['name']}.{service['namespace']}.svc",)
-    assert str(settings.data_dir) == "/data"
-
-
-def test_beside_karmada_the_hubs_pod_has_its_kubeconfig_where_the_setting_says() -> None:
-    """A component; its rights are for Karmada's own API server, so they are no part of it."""
-    folder = DEPLOY / "karmada"
-    told = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    assert (told["kind"], told["resources"]) == ("Component", ["network-policy.yaml"])
-    [patch] = told["patches"]
-    patched = yaml.safe_load((folder / patch["path"]).read_text())
-    hub = one(render(DEPLOY / "overlays/observe"), "StatefulSet")
-    for named in ("kind", "apiVersion"):
-        assert patched[named] == hub[named]
-    assert patched["metadata"].items() <= hub["metadata"].items()
-    spec = patched["spec"]["template"]["spec"]
-    [container], [volume] = spec["containers"], spec["volumes"]
-    assert container["name"] in [each["name"] for each in pod_of([hub])["spec"]["containers"]]
-    given = {each["name"]: each["value"] for each in container["env"]}
-    settings = load_with(HubSettings, "hub", given)
-    [mount] = container["volumeMounts"]
-    assert settings.karmada == Path(mount["mountPath"]) / "kubeconfig"
-    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
-    policy = yaml.safe_load((folder / "network-policy.yaml").read_text())
-    selected = policy["spec"]["podSelector"]["matchLabels"]
-    assert selected.items() <= pod_of([hub])["metadata"]["labels"].items()
+        reads = {"configMapRef": {"name": "berth-hub-mode", "optional": True}}
+        containers = pod_of(objects)["spec"]["containers"]
+        assert [each["name"] for each in containers if reads in each["envFrom"]] == ["multikueue"]
 
 
 def _rules() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -88,28 +88,25 @@ def test_every_alert_has_its_place_among_the_runbooks() -> None:
         assert rule["annotations"]["runbook_url"].endswith(f"#{rule['alert'].lower()}")
 
 
-def test_the_operators_objects_scrape_the_pods_of_both_sides() -> None:
+def test_operators_objects_scrape_the_containers_of_both_sides() -> None:
     objects = render(ROOT / "deploy" / "kubernetes" / "monitoring")
     kinds = sorted((each["kind"], each["metadata"]["name"]) for each in objects)
-    assert kinds == [
-        ("PrometheusRule", "berthmaster"),
-        ("Service", "berth-agent-metrics"),
-        ("Service", "berth-hub-metrics"),
-        ("ServiceMonitor", "berth-agent"),
-        ("ServiceMonitor", "berth-hub"),
-    ]
-    services = {
-        each["metadata"]["labels"]["berthmaster.io/metrics"]: each
-        for each in objects
-        if each["kind"] == "Service"
+    assert kinds == [("PodMonitor", "berthmaster"), ("PrometheusRule", "berthmaster")]
+    [monitor] = [each["spec"] for each in objects if each["kind"] == "PodMonitor"]
+    [selector] = monitor["selector"]["matchExpressions"]
+    assert (selector["key"], selector["operator"]) == ("app.kubernetes.io/name", "In")
+    pods = {
+        pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod
+        for folder in ("overlays/observe", "agent")
+        for each in render(ROOT / "deploy" / "kubernetes" / folder)
+        if (pod := each.get("spec", {}).get("template"))
     }
-    for monitor in (each for each in objects if each["kind"] == "ServiceMonitor"):
-        side = monitor["spec"]["selector"]["matchLabels"]["berthmaster.io/metrics"]
-        ports = {port["name"] for port in services[side]["spec"]["ports"]}
-        assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} == ports
+    assert pods.keys() == set(selector["values"])
+    scraped = {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]}
+    for pod in pods.values():
+        assert {each["ports"][0]["name"] for each in pod["spec"]["containers"]} <= scraped
         # The label that becomes `job`, by which the rules know their targets.
-        label = monitor["spec"]["jobLabel"]
-        assert services[side]["metadata"]["labels"][label] == "berthmaster"
+        assert pod["metadata"]["labels"][monitor["jobLabel"]] == "berthmaster"
     [rule] = [each for each in objects if each["kind"] == "PrometheusRule"]
     plain = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())
     assert rule["spec"] == plain

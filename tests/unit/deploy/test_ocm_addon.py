@@ -9,8 +9,6 @@ import yaml
 from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from berthmaster.ocm.claims import NAMES
 from berthmaster.ocm.policy import DEFAULT_NAME
-from berthmaster.supervisor.agent import AgentSettings
-from tests.support.environment import load_with
 from tests.support.kustomize import Manifest, documents, render
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -52,20 +50,11 @@ def may(told: list[dict[str, Any]], resource: Resource, part: str = "") -> dict[
 
 
 def test_the_addon_brings_what_kubectl_apply_would_and_the_claims() -> None:
-    wanted = copy.deepcopy(render(DEPLOY / "kubernetes/agent"))
+    wanted = copy.deepcopy(render(DEPLOY / "kubernetes/agent", OCM / "agent"))
     nodes = copy.deepcopy(render(DEPLOY / "kubernetes/agent/telemetry"))
     for objects in (wanted, nodes):
         of_kind(objects, "Namespace")["metadata"]["annotations"] = {ORPHAN: ""}
-    [container] = of_kind(wanted, "Deployment")["spec"]["template"]["spec"]["containers"]
-    container["env"].append({"name": "BERTH_AGENT_ALSO", "value": "ocm"})
-    assert carried() == [*wanted, *nodes, *documents(OCM / "worker-rbac.yaml")]
-
-
-def test_the_agent_of_the_addon_understands_its_settings() -> None:
-    [container] = of_kind(carried(), "Deployment")["spec"]["template"]["spec"]["containers"]
-    env = {one["name"]: one.get("value", "x") for one in container["env"]}
-    env["BERTH_NATS_URL"] = "tls://hub.example.com:4222"
-    assert load_with(AgentSettings, "agent", env).also == ("ocm",)
+    assert carried() == [*wanted, *nodes]
 
 
 def test_the_addon_has_one_name_and_its_template_is_the_default() -> None:
@@ -89,8 +78,9 @@ def test_the_example_of_a_deployment_config_means_the_agents_container_image_and
 ):
     spec = of_kind(documents(OCM / "addon-config-example.yaml"), "AddOnDeploymentConfig")["spec"]
     deployment = of_kind(carried(), "Deployment")
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    containers = deployment["spec"]["template"]["spec"]["containers"]
     [needs] = spec["resourceRequirements"]
+    [container] = [each for each in containers if needs["containerID"].endswith(each["name"])]
     meta = deployment["metadata"]
     assert needs["containerID"] == f"deployments:{meta['name']}:{container['name']}"
     assert needs["resources"].keys() == container["resources"].keys()
@@ -101,7 +91,7 @@ def test_the_example_of_a_deployment_config_means_the_agents_container_image_and
 
 
 def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
-    told = rules("hub-rbac.yaml", "berthmaster-ocm-hub")
+    told = rules("hub/rbac.yaml", "berthmaster-ocm-hub")
     assert may(told, ADD_ON_PLACEMENT_SCORES) == {
         "get": {DEFAULT_NAME},
         "list": {DEFAULT_NAME},
@@ -113,7 +103,7 @@ def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
 
 
 def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
-    told = may(rules("worker-rbac.yaml", "berthmaster-ocm-worker"), CLUSTER_CLAIMS)
+    told = may(rules("agent/rbac.yaml", "berthmaster-ocm-worker"), CLUSTER_CLAIMS)
     assert told == {
         "get": {"*"},
         "list": {"*"},
@@ -125,8 +115,8 @@ def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
 
 def test_the_rights_stand_as_they_are_applied() -> None:
     for file in (
-        "hub-rbac.yaml",
-        "worker-rbac.yaml",
+        "hub/rbac.yaml",
+        "agent/rbac.yaml",
         "addon.yaml",
         "addon-example.yaml",
         "addon-config-example.yaml",

@@ -35,7 +35,7 @@ class Child:
     name: str
     let: asyncio.Event = field(default_factory=asyncio.Event)
     code: int | None = None
-    log_path: Path | None = None
+    log_path: Path = Path("/no/such/log")
     shown_url: str = ""
     pid: int = 7
     stop_last: bool = False
@@ -132,9 +132,13 @@ def test_exit_codes_of_somebody_elses_program_mean_nothing_and_it_is_started_aga
     asyncio.run(story())
 
 
-def test_a_program_that_is_not_there_is_told_without_the_number_of_the_error() -> None:
+def test_a_program_that_is_not_there_is_told_without_the_number_of_the_error(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
-        absent = ServiceChild(name="gateway", argv=["/no/such/program"], log_path=None, http_port=1)
+        absent = ServiceChild(
+            name="gateway", argv=["/no/such/program"], log_path=tmp_path / "log", http_port=1
+        )
         supervisor = Supervisor()
         with pytest.raises(NotReady) as told:
             await supervisor.start([absent], timeout_s=NO_LIMIT_S)
