@@ -1,9 +1,9 @@
 """Real API servers: quota to nomination, a node's change to its score, API calls, memory.
 
-A hub and three workers of tests/controlplane, a Kueue on each (the real manager where KUEUE_BIN and
-KUEUE_CRDS name one, else the stand-in), and everything of ours as `berth up --hub --worker` runs it
-on one machine. What is measured is seen by a client's own watches, and counted by the API servers'
-own audit logs. BERTH_BENCH_STEADY_S=600 watches the steady state for as long as the budget says.
+A hub and three workers of tests/controlplane, a Kueue on each, and everything of ours as `berth up
+--hub --worker` runs it on one machine. What is measured is seen by a client's own watches, and
+counted by the API servers' own audit logs. BERTH_BENCH_STEADY_S=600 watches the steady
+state for as long as the budget says.
 """
 
 import asyncio
@@ -28,13 +28,15 @@ from berthmaster.client.client import Client
 from berthmaster.messages.fleet import ClusterScore, NodeReport
 from berthmaster.runtime.children import dying_with_this_process
 from tests.controlplane.api import Unreachable
-from tests.controlplane.build import Unavailable, find
+from tests.controlplane.build import find
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.managers import Options, is_real
+from tests.controlplane.kueue.managers import Options
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.controlplane.projects import KUEUE, find_project
 
 NAMESPACE: Final = "bench"
 WORKLOADS: Final = 500
@@ -390,7 +392,7 @@ def measure() -> dict[str, float]:
     except Unavailable as reason:
         NOTES.append(f"not measured: {reason}")
         return {}
-    NOTES.append(f"Kueue: {'the real manager' if is_real() else 'the stand-in'}")
+    NOTES.append(f"Kueue: {find_project(KUEUE).words}")
     with tempfile.TemporaryDirectory(prefix="berth-kubernetes-") as text:
         folder = Path(text)
         with Planes(folder / "planes", workers=3, programs=programs) as planes:

@@ -33,7 +33,8 @@ from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterAlive
 from scripts.benchmarks.scoring import connect, fact, percentile, process, rss_mib, telemetry
 from tests.controlplane.api import Unreachable
-from tests.controlplane.build import Unavailable, find
+from tests.controlplane.build import find
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 

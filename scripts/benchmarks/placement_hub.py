@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from tests.cluster.placementing import GROUP, Rig, rig
 from tests.controlplane.api import Unreachable
-from tests.controlplane.build import Unavailable, find
+from tests.controlplane.build import find
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.planes import Planes
 
 CLUSTERS: Final = 20

@@ -40,7 +40,8 @@ from scripts.benchmarks.scheduler_cluster import (
     Pods,
     register,
 )
-from tests.controlplane.build import Unavailable, find
+from tests.controlplane.build import find
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.nodes import remove_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes

@@ -1,8 +1,7 @@
-"""What we rely on in Kueue, seen in the real manager and in the stand-in alike.
+"""The contract with Kueue: what we rely on, seen in its manager.
 
-Each test is one fact of the contract, as a story. With KUEUE_BIN and KUEUE_CRDS set they run with a
-real manager (written against v0.19.2), otherwise with the stand-in of tests/controlplane/kueue,
-which is thereby kept honest.
+Each test is one fact of the contract, as a story. KUEUE_BIN and KUEUE_CRDS hold another version of
+Kueue to the same facts.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from berthmaster.kueue.reasons import Family, family_of
 from tests.controlplane.api import ApiError
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.objects import condition_of
-from tests.controlplane.kueue.setup import API, Kueue, Options, is_real
+from tests.controlplane.kueue.setup import API, Kueue, Options
 from tests.controlplane.nodes import cpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
@@ -857,10 +856,3 @@ def test_in_steady_state_nobody_writes(k: Kueue) -> None:
     before = versions()
     time.sleep(QUIET_S * 2)
     assert versions() == before
-
-
-def test_half_a_real_kueue_is_an_error_and_not_a_stand_in() -> None:
-    assert is_real({}) is False
-    assert is_real({"KUEUE_BIN": "a", "KUEUE_CRDS": "b"}) is True
-    with pytest.raises(ValueError, match="go together"):
-        is_real({"KUEUE_BIN": "a"})

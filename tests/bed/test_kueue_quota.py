@@ -1,10 +1,11 @@
-"""The table of what Kueue lets in, held against the Kueue that runs here: the real one where
-KUEUE_BIN and KUEUE_CRDS are set, otherwise the stand-in.
+"""The table of what Kueue lets in, held against Kueue.
 
 The same rows are what our own arithmetic is held to (tests/unit/kueue/test_quota.py). All of them
-run side by side in one worker: each has queues, flavors and cohorts of its own.
+run side by side in one worker: each has queues, flavors and cohorts of its own. Beside them stand
+clusters that are drawn, of which Kueue and our arithmetic have to say the same.
 """
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,13 +16,31 @@ from tests.controlplane.api import documents
 from tests.controlplane.kueue.cleaning import patiently, remove_all
 from tests.controlplane.kueue.managers import Options, manager
 from tests.controlplane.kueue.objects import condition_of, is_true
-from tests.controlplane.kueue.rows import NEVER, ROWS, WAITS, Documents, Row
+from tests.controlplane.kueue.rows import (
+    GPU,
+    NEVER,
+    ROWS,
+    TAINT,
+    WAITS,
+    Cohort,
+    Documents,
+    Flavor,
+    Pods,
+    Queue,
+    Row,
+    only,
+    quota,
+)
 from tests.controlplane.kueue.setup import API, HERE, SYSTEM
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support.patience import wait_until
+from tests.unit.kueue.test_quota import answer_to, outcome, reports_of
 
 AT_ONCE = 8
+CLUSTERS = 20  # that are drawn
+FLAVORS = ("a", "b", "c")
+COHORTS = ("north", "south", "all")
 ACTIVE, RESERVED = "Active", "QuotaReserved"
 Json = dict[str, Any]
 
@@ -106,8 +125,9 @@ class Table:
         return {one["metadata"]["name"]: one for one in items}
 
 
-def test_what_kueue_lets_in(worker: Plane, namespace: str) -> None:
-    table = Table(worker, namespace, ROWS)
+def let_in(worker: Plane, namespace: str, rows: Sequence[Row]) -> dict[str, object]:
+    """What Kueue makes of each row's request, by the row's name."""
+    table = Table(worker, namespace, rows)
     table.make(Documents.flavors)
     table.make(Documents.cohorts)
     queues = table.make(Documents.queues)
@@ -121,9 +141,94 @@ def test_what_kueue_lets_in(worker: Plane, namespace: str) -> None:
 
     asked = table.make(lambda row: iter([row.asked()]))
     wait_until(lambda: not table.undecided(asked), "an answer to all", poll_s=0.2)
-    other: dict[str, object] = {}
-    for what, became in table.became().items():
-        then = table.rows[what].row.then
-        if (became[0] if isinstance(became, tuple) else became) != then:
-            other[what] = (then, became)
+    return table.became()
+
+
+def test_what_kueue_lets_in(worker: Plane, namespace: str) -> None:
+    then = {row.what: row.then for row in ROWS}
+    became = let_in(worker, namespace, ROWS)
+    other = {
+        what: (then[what], found)
+        for what, found in became.items()
+        if (found[0] if isinstance(found, tuple) else found) != then[what]
+    }
     assert other == {}
+
+
+# Any cluster
+
+
+def drawn(seed: int) -> Row:
+    """A cluster that nobody has thought of. What runs there stays within its queue's own quota."""
+    dice = random.Random(seed)
+
+    def quotas(*, is_limited: bool) -> list[dict[str, dict[str, str | Json]]]:
+        def one() -> Json:
+            nominal = dice.randint(0, 6)
+            lend, borrow = dice.randint(0, nominal), dice.randint(0, 6)
+            return quota(
+                str(nominal),
+                borrow=str(borrow) if is_limited and dice.random() < 0.5 else None,
+                lend=str(lend) if is_limited and dice.random() < 0.5 else None,
+            )
+
+        names = dice.sample(FLAVORS, dice.randint(1, len(FLAVORS)))
+        if len(names) > 1 and dice.random() < 0.5:
+            return [{names[0]: {"cpu": one()}}, {name: {GPU: one()} for name in names[1:]}]
+        return [{name: {"cpu": one(), GPU: one()} for name in names}]
+
+    def queue() -> Queue:
+        cohort = dice.choice(("", *COHORTS))
+        granted = quotas(is_limited=bool(cohort))
+        used: dict[str, dict[str, str]] = {}
+        for flavor, amounts in ((name, each) for group in granted for name, each in group.items()):
+            for name, amount in amounts.items():
+                assert not isinstance(amount, str)
+                if uses := dice.randint(0, int(amount["nominalQuota"])):
+                    used.setdefault(flavor, {})[name] = str(uses)
+        return Queue(granted, cohort=cohort, prefers_own=dice.random() < 0.5, used=used)
+
+    def pods() -> Pods:
+        asked = {GPU: str(dice.randint(1, 5))}
+        if dice.random() < 0.5:
+            asked["cpu"] = str(dice.randint(1, 5))
+        zone = {"zone": dice.choice(FLAVORS)} if dice.random() < 0.3 else {}
+        return Pods(asked, count=dice.randint(1, 2), labels=zone)
+
+    def flavor(name: str) -> Flavor:
+        return Flavor(
+            labels={"zone": name} if dice.random() < 0.5 else {},
+            taints=[TAINT] if dice.random() < 0.15 else [],
+        )
+
+    queues = only(*(queue() for _ in range(dice.randint(1, 4))))
+    parents = {"north": dice.choice(("", "all")), "south": "all", "all": ""}
+    made = dice.sample(COHORTS, dice.randint(0, len(COHORTS)))
+    return Row(
+        what=f"seed {seed}",
+        queues=queues,
+        asks=[pods() for _ in range(dice.randint(1, 3))],
+        then="",
+        flavors={name: flavor(name) for name in FLAVORS},
+        cohorts={
+            name: Cohort(
+                parent=parents[name],
+                groups=quotas(is_limited=bool(parents[name])) if dice.random() < 0.5 else (),
+            )
+            for name in made
+        },
+        coming=[(dice.choice(list(queues)), pods())] if dice.random() < 0.5 else (),
+    )
+
+
+def test_any_cluster_is_judged_as_kueue_judges_it(worker: Plane, namespace: str) -> None:
+    rows = [drawn(seed) for seed in range(CLUSTERS)]
+    ours = {row.what: outcome(answer_to(row, reports_of(row))) for row in rows}
+    other = {
+        what: (ours[what], found)
+        for what, found in let_in(worker, namespace, rows).items()
+        # Kueue's words of what waits and what never fits are of single flavors, ours of all.
+        if ours[what] != found and not (isinstance(ours[what], str) and isinstance(found, tuple))
+    }
+    assert other == {}
+    assert {isinstance(each, str) for each in ours.values()} == {True, False}

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from tests.controlplane.api import Api, ApiError
-from tests.controlplane.build import KUBERNETES_VERSION
+from tests.controlplane.compiling import KUBERNETES_VERSION
 from tests.controlplane.jobs import gpu_job, jobs_path, pods_path, wait_condition
 from tests.controlplane.nodes import (
     bring_back,

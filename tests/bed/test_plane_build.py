@@ -7,11 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import build
-from tests.controlplane.build import HERE, SOURCES, BuildFailed, Unavailable
+from tests.controlplane import build, compiling
+from tests.controlplane.build import MODULES, SOURCES
+from tests.controlplane.compiling import (
+    HERE,
+    KUBERNETES_VERSION,
+    LD_FLAGS,
+    MISSING,
+    BuildFailed,
+    Unavailable,
+    cache_key,
+    folder_of,
+)
+from tests.controlplane.projects import KUEUE, PROJECTS, build_project, find_project
 from tests.support.patience import hang_s, wait_until
 
 GO = """#!/bin/sh
+if [ "$1" = mod ]; then
+    mkdir -p "$HOME/module/$DEFINITIONS"
+    echo 'kind: CustomResourceDefinition' >"$HOME/module/$DEFINITIONS/one.yaml"
+    exec printf '{"Dir": "%s"}' "$HOME/module"
+fi
 echo "$*" >>"$GO_CALLS"
 while [ "$1" != -o ]; do shift; done
 printf '#!/bin/sh\\n' >"$2"
@@ -33,6 +49,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "HOME": str(tmp_path),
         "BERTH_CACHE": str(tmp_path / "cache"),
         "GO_CALLS": str(tmp_path / "calls"),
+        "DEFINITIONS": KUEUE.definitions,
     }
 
 
@@ -40,6 +57,9 @@ def calls(environment: dict[str, str]) -> list[str]:
     """The packages that Go compiled."""
     path = Path(environment["GO_CALLS"])
     return [line.split()[-1] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+PACKAGES = [package for _, package in {**SOURCES, **KUEUE.sources}.values()]
 
 
 def assets(tmp_path: Path, *names: str) -> str:
@@ -65,39 +85,41 @@ def test_programs_are_compiled_once_and_found_from_then_on(environment: dict[str
     with pytest.raises(Unavailable, match=r"not built yet: etcd, .*controlplane\.build"):
         build.find(environment)
     programs = build.build(environment)
-    assert calls(environment) == [package for _, package in SOURCES.values()]
+    assert calls(environment) == PACKAGES
     assert build.build(environment) == build.find(environment) == programs
-    assert len(calls(environment)) == len(SOURCES)
-    assert programs.kube_apiserver.parent.parent == Path(environment["BERTH_CACHE"], "controlplane")
+    assert calls(environment) == PACKAGES
+    for program in (programs.kube_apiserver, programs.kueue):
+        assert program.parent.parent == Path(environment["BERTH_CACHE"], "controlplane")
+    assert [each.name for each in programs.kueue_definitions.iterdir()] == ["one.yaml"]
 
 
 def test_a_version_or_a_flag_that_changes_makes_another_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in build.MODULES:
+    for module in MODULES:
         (tmp_path / module).mkdir()
         for name in ("go.mod", "go.sum"):
             (tmp_path / module / name).write_bytes((HERE / module / name).read_bytes())
-    keys = [build.cache_key(), build.cache_key(tmp_path)]
+    keys = [cache_key(SOURCES), cache_key(SOURCES, tmp_path)]
     assert keys[0] == keys[1]
     go_mod = tmp_path / "kubernetes" / "go.mod"
     go_mod.write_text(go_mod.read_text().replace("v1.36.3", "v1.36.4"))
-    keys.append(build.cache_key(tmp_path))
-    monkeypatch.setattr(build, "FLAGS", ("-race",))
-    keys.append(build.cache_key(tmp_path))
+    keys.append(cache_key(SOURCES, tmp_path))
+    monkeypatch.setattr(compiling, "FLAGS", ("-race",))
+    keys.append(cache_key(SOURCES, tmp_path))
     assert len(set(keys)) == 3
 
 
 def test_the_version_that_programs_tell_is_the_one_that_is_compiled() -> None:
     go_mod = (HERE / "kubernetes" / "go.mod").read_text()
-    assert f"k8s.io/kubernetes v{build.KUBERNETES_VERSION}" in go_mod
-    assert f"gitVersion=v{build.KUBERNETES_VERSION}" in build.LD_FLAGS
+    assert f"k8s.io/kubernetes v{KUBERNETES_VERSION}" in go_mod
+    assert f"gitVersion=v{KUBERNETES_VERSION}" in LD_FLAGS
 
 
 def test_a_build_that_is_killed_leaves_no_program_and_the_next_one_cleans_up(
     environment: dict[str, str],
 ) -> None:
-    folder = build.cache_root(environment) / build.cache_key()
+    folder = folder_of(SOURCES, environment)
     with in_another_process(environment | {"GO_WAITS": "60"}) as killed:
         wait_until(lambda: calls(environment), "Go at work")
         wait_until(lambda: list(folder.glob(".*etcd")), "half a program")
@@ -116,8 +138,8 @@ def test_two_builds_at_a_time_compile_once(environment: dict[str, str]) -> None:
     assert [one.returncode, other.returncode] == [0, 0], texts
     made = calls(environment)  # the kubelet too, where this machine can run one
     assert len(made) == len(set(made))
-    assert {target for _, target in SOURCES.values()} <= set(made)
-    assert sum("another build is at it" in text for text in texts) == 1
+    assert set(PACKAGES) <= set(made)
+    assert any("another build is at it" in text for text in texts)
 
 
 def test_what_go_says_against_a_program_is_told(environment: dict[str, str]) -> None:
@@ -139,6 +161,7 @@ def test_programs_are_taken_from_a_folder_and_what_it_lacks_is_compiled(
         "kube-controller-manager",
         "kube-scheduler",
         "kwok",
+        "kueue",
     ]
     assert build.find(environment | {"KUBEBUILDER_ASSETS": folder}) == programs
 
@@ -176,7 +199,67 @@ def test_a_command_runs_after_the_build_and_learns_why_there_was_none(
     assert "why: no etcd, kube-apiserver" in text
     for ask in (build.find, build.build):
         with pytest.raises(Unavailable, match=r"^because$"):
-            ask(environment | {build.MISSING: "because"})
+            ask(environment | {MISSING: "because"})
     with in_another_process(bare) as alone:
         alone.communicate(timeout=hang_s())
     assert alone.returncode == 75
+
+
+def handed_in(tmp_path: Path) -> dict[str, str]:
+    """Variables that name a Kueue of another version."""
+    (tmp_path / "other" / "crds").mkdir(parents=True)
+    (tmp_path / "other" / "kueue").touch()
+    return {
+        "KUEUE_BIN": str(tmp_path / "other" / "kueue"),
+        "KUEUE_CRDS": str(tmp_path / "other" / "crds"),
+    }
+
+
+def test_project_named_by_its_variables_is_used_and_not_compiled(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    named = handed_in(tmp_path)
+    programs = build.build(environment | named)
+    assert [str(programs.kueue), str(programs.kueue_definitions)] == list(named.values())
+    assert build.find(environment | named) == programs
+    assert not any("kueue" in package for package in calls(environment))
+    assert find_project(KUEUE, named).words == "kueue as handed in"
+
+
+@pytest.mark.parametrize("lacking", ["KUEUE_BIN", "KUEUE_CRDS"])
+def test_project_named_by_half_is_an_error(
+    environment: dict[str, str], tmp_path: Path, lacking: str
+) -> None:
+    half = {name: value for name, value in handed_in(tmp_path).items() if name != lacking}
+    with pytest.raises(ValueError, match="KUEUE_BIN and KUEUE_CRDS go together"):
+        build.build(environment | half)
+    nowhere = handed_in(tmp_path / "again") | {lacking: "/nowhere"}
+    with pytest.raises(ValueError, match=f"{lacking} names '/nowhere', which does not exist"):
+        find_project(KUEUE, environment | nowhere)
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_project_is_compiled_once_in_the_version_of_its_go_mod(
+    environment: dict[str, str], name: str
+) -> None:
+    project = PROJECTS[name]
+    made = environment | {"DEFINITIONS": project.definitions}
+    with pytest.raises(Unavailable, match=rf"controlplane\.build {name}` does it in about"):
+        find_project(project, made)
+    found = build_project(project, made)
+    assert find_project(project, made) == found == build_project(project, made)
+    assert calls(made) == [package for _, package in project.sources.values()]
+    assert found.words == f"{name} {project.version}"
+    assert all(found.program(each).exists() for each in project.packages)
+    assert found.definitions is None or (found.definitions / "one.yaml").exists()
+
+
+def test_build_names_the_programs_that_it_knows(environment: dict[str, str]) -> None:
+    with in_another_process(environment, "kueue", "helm") as refused:
+        text = refused.communicate(timeout=hang_s())[0].decode()
+    assert refused.returncode == 2
+    assert "no program 'helm'" in text
+    with in_another_process(environment, "kueue") as built:
+        built.communicate(timeout=hang_s())
+    assert built.returncode == 0
+    assert calls(environment) == ["sigs.k8s.io/kueue/cmd/kueue"]

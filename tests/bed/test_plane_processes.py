@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from berthmaster.runtime.ports import free_ports
-from tests.controlplane.build import HERE, Programs
+from tests.controlplane.build import Programs
+from tests.controlplane.compiling import HERE
 from tests.controlplane.processes import Failed, Process
 from tests.support.patience import wait_until
 

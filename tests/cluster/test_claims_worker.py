@@ -23,18 +23,12 @@ from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API as CLAIMS
 from tests.cluster.claiming import gpu, mig, offered, reported
 from tests.cluster.executing import job, site
-from tests.controlplane.kueue.managers import is_real
 from tests.controlplane.kueue.objects import condition_of
 from tests.controlplane.kueue.setup import API, Options, kueue
 from tests.controlplane.nodes import cpu_node, make_nodes, wait_open
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 
-pytestmark = [
-    pytest.mark.skipif(
-        not is_real(), reason="counting claims needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
-    ),
-]
 STAMP = Stamp(epoch=1, counter=1)
 GPUS, SLICES = "example.com/gpus", "example.com/slices"
 CLASSES = {GPUS: ("gpu.nvidia.com",), SLICES: ("mig.nvidia.com",)}

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 
 from berthmaster.executor.core import BACK_IN_QUEUE
@@ -18,14 +17,11 @@ from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.api import documents
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.managers import Options, is_real
+from tests.controlplane.kueue.managers import Options
 from tests.controlplane.kueue.setup import API, ELASTIC_POLICY, Kueue, kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-pytestmark = [
-    pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
-]
 GPUS: Final = 4  # what the worker's queue grants; its node has twice as many
 ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 PARTIAL: Final = "kueue.x-k8s.io/job-min-parallelism"

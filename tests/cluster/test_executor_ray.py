@@ -21,7 +21,7 @@ from berthmaster.requests.builtin_runtimes import BUILT_IN
 from berthmaster.requests.runtimes import filled_in
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
-from tests.controlplane.build import Unavailable
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.frameworks import definitions
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane

@@ -44,7 +44,7 @@ from tests.cluster.inventorying import CLUSTER, Told, bus, inventory
 from tests.controlplane.api import ApiError, documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
-from tests.controlplane.planes import Planes, kueue_crds
+from tests.controlplane.planes import Planes
 from tests.support.patience import wait_until
 from tests.unit.kubernetes.stage import Lines
 
@@ -396,7 +396,7 @@ def removed(plane: Plane, name: str, documents_: list[dict[str, Any]]) -> Iterat
 async def test_kinds_that_are_served_later(planes: Planes, tmp_path: Path) -> None:
     plane = planes.workers[0]
     queues = "clusterqueues.kueue.x-k8s.io"
-    definition = [one for one in documents(kueue_crds()) if one["metadata"]["name"] == queues]
+    definition = [one for one in planes.crds if one["metadata"]["name"] == queues]
     with removed(plane, queues, definition):
         async with bus(tmp_path) as told, inventory(told.url, plane.kubeconfig) as ctx:
             await told.lives()  # a kind that is not there holds nothing up
@@ -457,7 +457,7 @@ async def test_kind_with_a_dead_conversion_webhook_is_reported_and_the_rest_goes
 ) -> None:
     plane = planes.workers[0]
     cohorts = "cohorts.kueue.x-k8s.io"
-    [definition] = [one for one in documents(kueue_crds()) if one["metadata"]["name"] == cohorts]
+    [definition] = [one for one in planes.crds if one["metadata"]["name"] == cohorts]
     with removed(plane, cohorts, [definition]):
         await asyncio.to_thread(plane.apply, [with_dead_webhook(definition)])
         body = {

@@ -22,7 +22,7 @@ from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
 from tests.controlplane import frameworks
 from tests.controlplane.api import ApiError, documents
-from tests.controlplane.build import Unavailable
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.planes import Planes
 from tests.support import warm
 from tests.support.builders import node, profile

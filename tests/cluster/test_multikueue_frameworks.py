@@ -17,14 +17,14 @@ from berthmaster.credentials.rights import FRAMEWORKS, rules
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueueing import Bus, Rig
-from tests.controlplane.api import Api, ApiError, Object
-from tests.controlplane.build import Unavailable
+from tests.controlplane.api import Api, ApiError, Object, documents
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.frameworks import SOURCES, definitions
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, USER, Kueue, Options, is_real
+from tests.controlplane.kueue.setup import API, USER, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
-from tests.controlplane.planes import Planes, default_crds
+from tests.controlplane.planes import CRDS, Planes
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
 KINDS: Final = tuple(SOURCES)
@@ -197,7 +197,7 @@ def define(plane: Plane, found: dict[str, list[Object]], *names: str) -> None:
 
 def undefine(plane: Plane, found: dict[str, list[Object]]) -> None:
     """As the other tests know the plane: with their own JobSet, and no others."""
-    theirs = {each["metadata"]["name"]: each for each in default_crds()}
+    theirs = {each["metadata"]["name"]: each for each in documents(CRDS)}
     ours = [one for name in KINDS for one in found[name]]
     plane.withdraw([one for one in ours if one["metadata"]["name"] not in theirs])
     plane.apply(
@@ -261,8 +261,6 @@ def test_a_hub_keeps_those_kinds_in_a_worker_that_it_was_given_and_no_others(
 def rig(
     planes: Planes, namespace: str, found: dict[str, list[Object]], tmp_path: Path
 ) -> Iterator[Rig]:
-    if not is_real():
-        pytest.skip("frameworks need a real Kueue: set KUEUE_BIN and KUEUE_CRDS")
     for plane in planes:
         if plane.name != THREE:
             define(plane, found, *KINDS)

@@ -3,7 +3,6 @@ test_multikueue_outages): workers lost for too long, remotes that are changed or
 configurations and Secrets that are missing, odd conditions, preemptions, unequal quota."""
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,8 @@ from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import ENDS, Census, each_ends_once, inventories
 from tests.cluster.multikueueing import Rig, running_in
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options, is_real
+from tests.controlplane.kueue.managers import environment
+from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
@@ -485,7 +485,6 @@ def test_a_stranger_s_job_of_the_same_name_keeps_its_cluster_out_for_this_job(
 # Remedies of `berth doctor`
 
 
-@pytest.mark.skipif(not is_real(), reason="only Kueue's own manager has feature gates")
 def test_the_doctor_s_remedy_for_a_gate_starts_kueue_where_gates_stand_in_the_arguments(
     rig: Rig, tmp_path: Path
 ) -> None:
@@ -537,11 +536,11 @@ def first_words(hub: Plane, args: Sequence[str], configuration: str, folder: Pat
     """What Kueue's manager writes until it starts or refuses to."""
     (folder / "configuration.yaml").write_text(configuration)
     kubeconfig = hub.kubeconfig_for("kueue-manager", ("system:masters",))
-    argv = [os.environ["KUEUE_BIN"], f"--config={folder}/configuration.yaml"]
-    environment = {"HOME": str(folder), "POD_NAMESPACE": SYSTEM}
+    argv = [str(hub.programs.kueue), f"--config={folder}/configuration.yaml"]
     log = folder / "manager.log"
     log.write_text("")
-    process = Process("kueue", [*argv, f"--kubeconfig={kubeconfig}", *args], log, environment)
+    argv += [f"--kubeconfig={kubeconfig}", *args]
+    process = Process("kueue", argv, log, environment(folder))
     process.launch()
     try:
         wait_until(

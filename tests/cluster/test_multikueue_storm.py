@@ -2,8 +2,7 @@
 two flavors, priorities, modes switched, managers, API servers and the reconciler killed.
 
 BERTH_STORM_SEED and BERTH_STORM_JOBS make another storm, or a longer one. It prints how long each
-step took. It is a storm of preemption, which the stand-in leaves out: without a real Kueue it is
-skipped.
+step took.
 """
 
 import contextlib
@@ -26,7 +25,6 @@ from tests.cluster.multikueue_workers import Census, inventories
 from tests.cluster.multikueueing import Rig
 from tests.controlplane.api import ApiError, Unreachable
 from tests.controlplane.kueue import builders
-from tests.controlplane.kueue.managers import is_real
 from tests.controlplane.kueue.objects import GROUP, QUEUE_LABEL
 from tests.controlplane.kueue.setup import API, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
@@ -39,12 +37,7 @@ DISPATCHERS: Final = {"dispatch": OURS, "order": "Incremental"}
 MODELS: Final = {"a100": "NVIDIA-A100", "t4": "Tesla-T4"}
 GPUS: Final = {"worker-1": ("a100", 12), "worker-2": ("t4", 12), "worker-3": ("a100", 8)}
 POLL_S: Final = 0.25
-pytestmark = [
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(
-        not is_real(), reason="preemption needs a real Kueue: set KUEUE_BIN and KUEUE_CRDS"
-    ),
-]
+pytestmark = pytest.mark.timeout(1800)
 
 
 def quotas(a100: int, t4: int) -> dict[str, dict[str, str | int]]:

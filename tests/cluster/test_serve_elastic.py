@@ -6,19 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tests.cluster.deploying import bind_executor
 from tests.cluster.test_serve_sides import ONE, deployed, inside, serving
-from tests.controlplane.kueue.managers import is_real
 from tests.controlplane.kueue.setup import API, Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
 __all__ = ["inside"]
-pytestmark = [
-    pytest.mark.skipif(not is_real(), reason="the stand-in knows no elastic jobs: set KUEUE_BIN"),
-]
 GPUS: Final = 6  # what the worker's queue grants; its node has more
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.controlplane.build import Programs, Unavailable, find
+from tests.controlplane.build import Programs, find
+from tests.controlplane.compiling import Unavailable
 from tests.controlplane.nodes import remove_nodes
 from tests.controlplane.planes import Planes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.controlplane.api import Object, documents
-from tests.controlplane.build import Unavailable
+from tests.controlplane.compiling import Unavailable
 from tests.support.patience import hang_s
 
 

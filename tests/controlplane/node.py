@@ -26,7 +26,8 @@ from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from berthmaster.runtime.children import dying_with_this_process
-from tests.controlplane.build import Unavailable, cannot_run_a_kubelet, find_kubelet
+from tests.controlplane.build import cannot_run_a_kubelet, find_kubelet
+from tests.controlplane.compiling import Unavailable
 from tests.support.patience import hang_s, wait_until
 from tests.unit.telemetry.test_kubelet import field
 

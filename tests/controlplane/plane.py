@@ -115,7 +115,7 @@ class Plane:
         self._proxies: list[Proxy] = []
         self._crds: dict[str, Mapping[str, Any]] = {}
         self._pairs: dict[tuple[str, tuple[str, ...]], Pair] = {}
-        self._programs = programs
+        self.programs = programs
         self._authority = Authority(folder, name)
         self.ca = self._authority.certificate
         self.audit = AuditLog(folder / "audit.log")
@@ -318,7 +318,7 @@ class Plane:
         if settings is not None:
             path = self.folder / f"scheduler-{next(self._numbers)}.json"
             path.write_text(json.dumps(components.scheduler_configuration(identity, settings)))
-        argv = components.kube_scheduler(self._programs, identity, path)
+        argv = components.kube_scheduler(self.programs, identity, path)
         scheduler = self._process("kube-scheduler", argv)
         self.parts = replace(self.parts, scheduler=scheduler)
         scheduler.launch()

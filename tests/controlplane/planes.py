@@ -9,7 +9,6 @@ hub and three workers fit into 4 GiB.
         make_nodes(planes.workers[0], [gpu_node("a100-0", model="NVIDIA-A100-SXM4-80GB")])
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,20 +20,26 @@ from tests.controlplane.build import Programs, find
 from tests.controlplane.plane import Etcd, Plane, Role
 from tests.controlplane.processes import Failed
 
-HERE: Final = Path(__file__).resolve().parent
+CRDS: Final = Path(__file__).resolve().parent / "crds"  # of other projects than Kueue
 HUB: Final = "hub"
 START_TRIES: Final = 3  # a free port may be somebody else's before its program has it
 _PORT_TAKEN: Final = "address already in use"
 
 
-def kueue_crds() -> Path:
-    """Kueue's definitions: its own where KUEUE_CRDS points to them, else ours."""
-    return Path(os.environ.get("KUEUE_CRDS") or HERE / "kueue" / "crds")
-
-
-def default_crds() -> list[Object]:
+def default_crds(programs: Programs) -> list[Object]:
     """Every definition that our services meet."""
-    return documents(HERE / "crds", kueue_crds())
+    return [*documents(CRDS), *map(stored, documents(programs.kueue_definitions))]
+
+
+def stored(definition: Object) -> Object:
+    """Return a definition with the version that is stored alone.
+
+    A webhook that tests do not run would convert the others, and without them an API server needs
+    1.5 s of computing less at every start.
+    """
+    spec = definition["spec"]
+    versions = [version for version in spec["versions"] if version["storage"]]
+    return {**definition, "spec": {**spec, "versions": versions}}
 
 
 class Planes:
@@ -55,8 +60,8 @@ class Planes:
         )
         self._roles: dict[str, Role] = {HUB: "hub"} if hub else {}
         self._roles |= dict.fromkeys(names, "worker")
-        self._crds = default_crds() if crds is None else list(crds)
-        self._programs = programs or find()
+        self.programs = programs or find()
+        self.crds = default_crds(self.programs) if crds is None else list(crds)
         self._planes: dict[str, Plane] = {}
         self._etcd: Etcd | None = None
 
@@ -102,10 +107,10 @@ class Planes:
 
     def _try_start(self, number: int) -> None:
         folder = self._folder / f"start-{number}"
-        self._etcd = Etcd(folder / "etcd", self._programs)
+        self._etcd = Etcd(folder / "etcd", self.programs)
         self._etcd.start()
         self._planes = {
-            name: Plane(name, role, folder / name, self._programs, self._etcd)
+            name: Plane(name, role, folder / name, self.programs, self._etcd)
             for name, role in self._roles.items()
         }
         for plane in self._planes.values():
@@ -114,7 +119,7 @@ class Planes:
 
     def _finish(self, plane: Plane) -> None:
         plane.wait_ready()
-        plane.apply(self._crds)  # before the controller manager, whose garbage collector then knows
+        plane.apply(self.crds)  # before the controller manager, whose garbage collector then knows
         plane.start_followers()
 
     def _each(self, work: Callable[[Plane], None]) -> None:

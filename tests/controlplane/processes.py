@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from berthmaster.runtime.children import dying_with_this_process
-from tests.support import warm
 from tests.support.patience import HANG_S, Hung, hang_s, wait_until
 
 _LAST_LINES: Final = 6
@@ -97,17 +96,12 @@ class Process:
         argv: Sequence[str],
         log_path: Path,
         environment: Mapping[str, str] | None = None,
-        *,
-        module: str = "",
     ) -> None:
-        """With a module it is one of ours, forked from a Python that has it imported; `argv` are
-        its arguments."""
         self.name = name
-        self._module = module
         self.argv = tuple(argv)
         self.log_path = log_path
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | warm.Child | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     @property
@@ -126,13 +120,6 @@ class Process:
             raise Failed(f"{self.name} is running already (pid {self.pid})")
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-
-        if self._module:
-            with self.log_path.open("ab") as log:
-                self._process = warm.start(
-                    self._module, self.argv, output=log, env=self._environment
-                )
-            return
 
         def start() -> subprocess.Popen[bytes]:
             with self.log_path.open("ab") as log:

@@ -38,7 +38,6 @@ from tests.support.patience import PATIENT, hang_s
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SERVICES: Final = ROOT / "services"
 BERTH: Final = "berthmaster.cli.main"
-MANAGER: Final = "tests.controlplane.kueue.standin"
 ANSWER_LIMIT_S: Final = 60.0
 _MOST_BYTES: Final = 256 * 1024  # of one request: an environment and a command line
 
@@ -192,7 +191,7 @@ def _import_all() -> None:
     """What the programs import when they have read their arguments."""
     paths = [*SERVICES.glob("berthmaster/*/service.py"), *SERVICES.glob("berthmaster/cli/*.py")]
     ours = [".".join(path.relative_to(SERVICES).with_suffix("").parts) for path in paths]
-    for module in (*ours, MANAGER):
+    for module in ours:
         with contextlib.suppress(Exception):  # whoever starts that one shall be told
             importlib.import_module(module)
     gc.collect()

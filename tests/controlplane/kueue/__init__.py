@@ -1,7 +1,4 @@
-"""A Kueue to test against: the real manager, or a stand-in that follows its contract, behind one
-interface.
+"""Kueue for tests: its manager beside the API servers of a hub and workers.
 
-``setup.kueue(...)`` gives either: the real one when KUEUE_BIN and KUEUE_CRDS are set, otherwise the
-stand-in. The tests never ask which. Both talk to real API servers only; the CRDs of the stand-in
-are in ``crds/``.
+``setup.kueue(...)`` starts and stops it, and has the hands to use and break it.
 """

@@ -1,4 +1,4 @@
-"""What Kueue lets in: one table, held against our arithmetic, the stand-in and a real Kueue.
+"""What Kueue lets in: one table, held against our arithmetic and against Kueue.
 
 Each row is a small cluster (queues, flavors, cohorts, what already runs there) and one request with
 what becomes of it: it is let in with these flavors, it waits, or it can never be let in. Rows are

@@ -1,4 +1,4 @@
-"""One Kueue for tests, real or not: a hub with MultiKueue, its workers, and the hands to use and
+"""One Kueue for tests: a hub with MultiKueue, its workers, and the hands to use and
 break them.
 
     with Kueue(planes, namespace) as k:              # or: async with kueue(planes, namespace) as k:
@@ -26,7 +26,7 @@ from typing import Any, Self
 from tests.controlplane.api import ApiError, documents
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.cleaning import patiently, remove_all
-from tests.controlplane.kueue.managers import Options, is_real, manager
+from tests.controlplane.kueue.managers import Options, manager
 from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
@@ -34,7 +34,7 @@ from tests.controlplane.processes import Process
 from tests.support.kustomize import render
 from tests.support.patience import Hung, wait_until
 
-__all__ = ["Kueue", "Options", "is_real", "kueue"]
+__all__ = ["Kueue", "Options", "kueue"]
 
 HERE = Path(__file__).resolve().parent
 ELASTIC_POLICY = HERE / "elastic.yaml"
@@ -113,9 +113,8 @@ class Kueue:
             list(threads.map(lambda plane: patiently(lambda: self._clean(plane)), self.planes))
 
     def _policies(self) -> list[Obj]:
-        found = documents(HERE / "policies.yaml")
-        knows = self.options.elastic_jobs and is_real()
-        return found + (documents(ELASTIC_POLICY) if knows else [])
+        elastic = documents(ELASTIC_POLICY) if self.options.elastic_jobs else []
+        return documents(HERE / "policies.yaml") + elastic
 
     def _prepare(self, plane: Plane) -> None:
         hub = plane.role == "hub"

@@ -1,0 +1,208 @@
+"""Other projects' programs, compiled from their Go modules, with the definitions of their kinds.
+
+Each project has a folder beside this file whose go.mod names the version. Its programs are kept in
+the cache like those of the control plane, and beside them a copy of its definitions, so that tests
+need no Go. Two variables hand in another version instead: one names the programs (a folder, or the
+program itself where there is one), the other the folder of definitions.
+
+    found = find_project(KUEUE)
+    found.program("kueue"), found.definitions
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.controlplane.compiling import (
+    HERE,
+    MISSING,
+    ONE_BUILD_LIMIT_S,
+    BuildFailed,
+    Sources,
+    Unavailable,
+    built,
+    find_go,
+    folder_of,
+    no_go,
+    present,
+)
+
+BUILD_COMMAND: Final = "python -m tests.controlplane.build"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A project whose programs tests run."""
+
+    name: str  # of the project, of its module's folder and of its variables, in lower case
+    module: str  # path of its Go module
+    packages: Mapping[str, str]  # program -> package below the module's path
+    definitions: str = ""  # folder of the module with the definitions of its kinds; "" = none
+    minutes: int  # of compiling on two cores
+
+    @property
+    def sources(self) -> Sources:
+        """The programs as compiling takes them."""
+        return {
+            name: (self.name, f"{self.module}/{package}") for name, package in self.packages.items()
+        }
+
+    @property
+    def version(self) -> str:
+        """The version that go.mod names, without its v."""
+        return version_of(self.name, self.module)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The variables that hand in another version."""
+        prefix = self.name.upper()
+        return (f"{prefix}_BIN", f"{prefix}_CRDS") if self.definitions else (f"{prefix}_BIN",)
+
+
+KUEUE: Final = Project(
+    name="kueue",
+    module="sigs.k8s.io/kueue",
+    packages={"kueue": "cmd/kueue"},
+    definitions="config/components/crd/bases",
+    minutes=4,
+)
+KARMADA: Final = Project(
+    name="karmada",
+    module="github.com/karmada-io/karmada",
+    packages={
+        "karmada-controller-manager": "cmd/controller-manager",
+        "karmada-scheduler": "cmd/scheduler",
+        "karmada-webhook": "cmd/webhook",
+    },
+    definitions="charts/karmada/_crds/bases",
+    minutes=8,
+)
+PROJECTS: Final = {each.name: each for each in (KUEUE, KARMADA)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A project on this machine."""
+
+    project: Project
+    programs: Path  # a folder, or the one program
+    definitions: Path | None
+    is_handed_in: bool  # by the variables
+
+    @property
+    def words(self) -> str:
+        """Name the version for a summary, as in "kueue 0.19.2"."""
+        name, version = self.project.name, self.project.version
+        return f"{name} as handed in" if self.is_handed_in else f"{name} {version}"
+
+    def program(self, name: str) -> Path:
+        """Return the path of one of its programs."""
+        return self.programs / name if self.programs.is_dir() else self.programs
+
+
+def version_of(folder: str, module: str) -> str:
+    """Return the version of a module that a folder's go.mod requires, without its v."""
+    text = (HERE / folder / "go.mod").read_text()
+    found = re.search(rf"^\s*(?:require )?{re.escape(module)} v(\S+)", text, re.MULTILINE)
+    assert found is not None, f"{folder}/go.mod does not require {module}"
+    return found[1]
+
+
+def handed_in(project: Project, environment: Mapping[str, str] = os.environ) -> Found | None:
+    """Return what the variables name, None where they name nothing.
+
+    Raises ValueError when only some of them are set, or when one names nothing that exists.
+    """
+    values = {name: environment.get(name, "") for name in project.variables}
+    if not any(values.values()):
+        return None
+    if not all(values.values()):
+        raise ValueError(f"{' and '.join(values)} go together: set both or none")
+    for name, value in values.items():
+        if not Path(value).exists():
+            raise ValueError(f"{name} names {value!r}, which does not exist")
+    programs, *definitions = map(Path, values.values())
+    return Found(project, programs, definitions[0] if definitions else None, True)
+
+
+def find_project(project: Project, environment: Mapping[str, str] = os.environ) -> Found:
+    """Return the project without building. Raises Unavailable, saying what to do."""
+    if found := handed_in(project, environment):
+        return found
+    if reason := environment.get(MISSING):
+        raise Unavailable(reason)
+    found = _in_cache(project, environment)
+    if not _is_complete(found):
+        hint = f"`{BUILD_COMMAND} {project.name}` does it in about {project.minutes} minutes"
+        missing = f"not built yet: {project.name}; {hint}"
+        raise Unavailable(missing if find_go(environment) else no_go([project.name]))
+    return found
+
+
+def why_not(project: Project, environment: Mapping[str, str] = os.environ) -> str:
+    """Return why tests that run this project are skipped; "" = it is there."""
+    try:
+        find_project(project, environment)
+    except Unavailable as reason:
+        return str(reason)
+    return ""
+
+
+def build_project(project: Project, environment: Mapping[str, str] = os.environ) -> Found:
+    """Return the project, built if need be. Raises Unavailable and BuildFailed."""
+    if found := handed_in(project, environment):
+        return found
+    built(project.sources, {**environment, "KUBEBUILDER_ASSETS": ""})  # of the control plane only
+    found = _in_cache(project, environment)
+    if not _is_complete(found):
+        _copy_definitions(found, environment)
+    return found
+
+
+def _in_cache(project: Project, environment: Mapping[str, str]) -> Found:
+    folder = folder_of(project.sources, environment)
+    definitions = folder / project.definitions if project.definitions else None
+    return Found(project, folder, definitions, False)
+
+
+def _is_complete(found: Found) -> bool:
+    programs = present(found.programs, found.project.sources)
+    has_definitions = found.definitions is None or found.definitions.is_dir()
+    return len(programs) == len(found.project.packages) and has_definitions
+
+
+def _copy_definitions(found: Found, environment: Mapping[str, str]) -> None:
+    """Copy them from the module, whose hash Go has compared with go.sum."""
+    assert found.definitions is not None
+    project = found.project
+    go = find_go(environment)
+    if go is None:
+        raise Unavailable(no_go([f"definitions of {project.name}"]))
+    done = subprocess.run(
+        [go, "mod", "download", "-json", project.module],
+        cwd=HERE / project.name,
+        env={**environment, "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
+        capture_output=True,
+        timeout=ONE_BUILD_LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace")
+        raise BuildFailed(f"{project.name}: go mod download says: {said[-4000:]}")
+    source = Path(json.loads(done.stdout)["Dir"]) / project.definitions
+    unfinished = found.programs / f".definitions-{os.getpid()}"
+    try:
+        shutil.copytree(source, unfinished, copy_function=shutil.copyfile)
+        for folder, _, _ in os.walk(unfinished):
+            Path(folder).chmod(0o755)  # Go's modules are read-only
+        found.definitions.parent.mkdir(parents=True, exist_ok=True)
+        if not found.definitions.is_dir():
+            unfinished.rename(found.definitions)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
