@@ -1,7 +1,8 @@
 """Karmada's own controller manager, scheduler and admission, a plane being its control plane.
 
-KARMADA_BIN names the folder of its programs (karmada-controller-manager, karmada-scheduler and
-karmada-webhook), KARMADA_CRDS that of its definitions (charts/karmada/_crds/bases of its source).
+tests/controlplane/projects.py has its programs and definitions: of the version of its go.mod, or
+those that KARMADA_BIN (a folder with karmada-controller-manager, karmada-scheduler and
+karmada-webhook) and KARMADA_CRDS (charts/karmada/_crds/bases of its source) name.
 The plane stands for Karmada's API server: Clusters are a definition of ours where Karmada's
 aggregated server would be, and no controller of Kubernetes' that would run Jobs there itself runs,
 as in Karmada. Facts of reference: Karmada 1.18, artifacts/deploy.
@@ -9,8 +10,7 @@ as in Karmada. Facts of reference: Karmada 1.18, artifacts/deploy.
 
 import base64
 import contextlib
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from tests.controlplane.api import documents
 from tests.controlplane.certificates import LOOPBACK, Authority
 from tests.controlplane.plane import Plane
 from tests.controlplane.processes import Process
+from tests.controlplane.projects import KARMADA, find_project
 from tests.support.patience import wait_until
 
-WHY_NOT: Final = "needs a real Karmada: set KARMADA_BIN and KARMADA_CRDS"
 CLUSTERS: Final = "/apis/cluster.karmada.io/v1alpha1/clusters"
 DEFINED_BY_US: Final = Path(__file__).parent / "crds" / "karmada.yaml"
 SYSTEM: Final = "karmada-system"
@@ -48,15 +48,6 @@ _ADMISSION: Final = (
 )
 
 
-def is_named(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a real one was asked for. Raises ValueError when it is named without its
-    definitions; those alone serve tests that need no more."""
-    named = bool(environment.get("KARMADA_BIN"))
-    if named and not environment.get("KARMADA_CRDS"):
-        raise ValueError("KARMADA_BIN needs KARMADA_CRDS, the folder of its definitions")
-    return named
-
-
 class Karmada:
     """Its processes beside one plane."""
 
@@ -65,7 +56,9 @@ class Karmada:
         self.folder = plane.folder / "karmada"
         self.folder.mkdir(exist_ok=True)
         self._members: list[str] = []
-        folders = sorted(Path(os.environ["KARMADA_CRDS"]).iterdir())
+        found = find_project(KARMADA)
+        assert found.definitions is not None
+        folders = sorted(found.definitions.iterdir())
         self._definitions = documents(*folders, DEFINED_BY_US)
         Authority(self.folder, "karmada").serving("tls")
         ports = free_ports(7)
@@ -90,7 +83,7 @@ class Karmada:
             name: Process(
                 f"{plane.name}: {name}",
                 [
-                    f"{os.environ['KARMADA_BIN']}/{name}",
+                    str(found.program(name)),
                     *common,
                     f"--metrics-bind-address={LOOPBACK}:{ports[1 + 2 * number]}",
                     f"--health-probe-bind-address={LOOPBACK}:{ports[2 + 2 * number]}",

@@ -16,14 +16,14 @@ from berthmaster.messages.workload import CancelRequested
 from berthmaster.podsets.reading import workload_id
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import serving_inventory
-from tests.cluster.real_karmada import CLUSTERS, WHY_NOT, Karmada, is_named, karmada
+from tests.cluster.real_karmada import CLUSTERS, Karmada, karmada
 from tests.cluster.test_karmada import POLICY, Rig
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
+from tests.controlplane.projects import KARMADA, why_not
 
-pytestmark = [
-    pytest.mark.skipif(not is_named(), reason=WHY_NOT),
-]
+WHY_NOT: Final = why_not(KARMADA)
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 MEMBER: Final = "worker-1"
 OTHER: Final = "worker-2"
 QUIET_S: Final = 12.0  # longer than Karmada's taint manager takes to look again
