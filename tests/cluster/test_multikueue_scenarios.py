@@ -25,6 +25,7 @@ from tests.cluster.multikueue_workers import ENDS, Census, each_ends_once, inven
 from tests.cluster.multikueueing import Rig, running_in
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.managers import environment
+from tests.controlplane.kueue.objects import is_true
 from tests.controlplane.kueue.setup import API, QUOTAS, SYSTEM, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
@@ -214,6 +215,10 @@ def test_a_missing_configuration_is_told_and_when_it_is_there_all_goes_on(rig: R
     path = f"{API}/multikueueconfigs/{rig.k.config}"
     api.delete(path)
     rig.until(lambda: api.find(path) is None, "it is gone")
+    queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
+    # Kueue 0.19 wakes its scheduler when this condition becomes True. A Workload that comes while
+    # it is still True would wait until something else happens on the hub.
+    rig.until(lambda: not is_true(api.get(queue), "Active"), "Kueue knows that it is gone")
     rig.start()
     rig.ready()
     name = rig.submit("train", run_s="4")
