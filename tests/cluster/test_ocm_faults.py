@@ -37,7 +37,7 @@ from tests.cluster.ocming import (
 )
 from tests.controlplane.api import ApiError, Object, documents
 from tests.controlplane.plane import Plane
-from tests.controlplane.planes import HERE, Planes
+from tests.controlplane.planes import CRDS, Planes
 from tests.support.patience import hang_s
 
 OCM = "cluster.open-cluster-management.io"
@@ -216,7 +216,7 @@ async def test_a_hub_without_open_cluster_management_is_quiet_until_it_comes(
             looks = hub.audit.count(since=mark, **agent)
             assert not written(looks)
             assert sum(looks.values()) <= 3 * 12  # three kinds, looked for once a second
-            await calling(hub.apply, documents(HERE / "crds"))
+            await calling(hub.apply, documents(CRDS))
             await calling(make_namespace, hub, "east")
             await calling(hub.api.apply, managed("east"))
             await until(hub, scores_path("east"), lambda one: reason(one) == "Live")
