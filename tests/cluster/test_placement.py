@@ -1,9 +1,11 @@
 """Placements on a real hub: edited, scored anew, wrong, killed in the middle, cut off."""
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,42 @@ def test_expressions_see_what_an_api_server_leaves_out(hub: Rig) -> None:
     hub.edit(predicates=[asking("'1' in [1]")])
     hub.until(lambda: hub.condition("PlacementMisconfigured")[0] == "True", "it is told")
     hub.until_decided("c1")
+
+
+def children(pid: int) -> list[int]:
+    """Living processes that a process started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z" and int(parent) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def test_expressions_beyond_their_limits_cost_other_placements_nothing(hub: Rig) -> None:
+    three(hub)
+    grows = "[managedCluster.metadata.name]" + ".map(x, x+x+x+x+x+x+x+x+x+x)" * 9
+    hub.place("bad", predicates=[asking(f"{grows}.exists(s, true)")])
+    hub.place(predicates=[asking("managedCluster.metadata.labels.accelerator.endsWith('t4')")])
+    process = hub.start()
+    hub.until_decided("c1", "c2")
+    hub.until(lambda: hub.condition("PlacementMisconfigured", "bad")[0] == "True", "it is told")
+
+    [worker] = hub.until(lambda: children(process.pid), "a process evaluates expressions")
+    os.kill(worker, signal.SIGKILL)
+    hub.edit(predicates=[asking("managedCluster.metadata.labels.accelerator.endsWith('a100')")])
+    hub.until_decided("c3")
+
+    # One that hangs does not keep the service, and does not outlive it.
+    [worker] = children(process.pid)
+    os.kill(worker, signal.SIGSTOP)
+    hub.edit(predicates=[asking("true")])
+    time.sleep(1)  # the question is on its way
+    began_s = time.monotonic()
+    assert hub.stop(process) == 0
+    assert time.monotonic() - began_s < 5
+    assert not Path(f"/proc/{worker}").exists()
 
 
 def test_a_killed_evaluator_is_replaced_and_neither_loses_nor_repeats_anything(hub: Rig) -> None:

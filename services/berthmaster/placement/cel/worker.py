@@ -15,7 +15,7 @@ import msgspec
 
 from berthmaster.placement.cel.question import CelAnswer, Question, too_costly
 
-MEMORY_BYTES: Final = 384 * 1024 * 1024  # address space; 120 MiB of it are code and libraries
+MEMORY_BYTES: Final = 384 * 1024 * 1024  # address space; some 70 MiB of it are there from the start
 LARGE_BYTES: Final = 192 * 1024 * 1024  # memory in use, after which it answers and ends
 GRACE_S: Final = 2  # CPU time above a question's budget, after which the kernel ends the process
 ANSWER: Final = b"a"
