@@ -91,6 +91,7 @@ def test_answer_selects_where_the_expression_holds(text: str) -> None:
         ("quantity('1') == '1'", "applied to '(kubernetes.Quantity, string)'"),
         ("[1].indexOf('a') == 0", "no matching overload for 'indexOf'"),
         ("string(duration('1s')) == '1s'", "no matching overload for 'string'"),
+        ("has(managedCluster.metadata.managedFields)", "managedFields are not kept here"),
         ("1 + 1", "the expression is a int, not true or false"),
         ("managedCluster", "the expression is a map<string, dyn>, not"),
         ("'abc", "Syntax error"),

@@ -24,7 +24,7 @@ from berthmaster.placement.cel.worker import (
 from berthmaster.runtime.children import dying_with_this_process
 
 WAIT_S: Final = 20.0  # for an answer, beside the CPU time that it may take; a busy machine is slow
-COMMAND: Final = (sys.executable, "-m", "berthmaster.placement.cel.worker")
+COMMAND: Final = (sys.executable, "-P", "-m", "berthmaster.placement.cel.worker")
 
 
 class Unanswered(Exception):

@@ -214,6 +214,8 @@ class Language:
     def _compiled(self, text: str) -> Any:
         if len(text) > MAX_CHARS:
             raise Refused(f"{len(text)} characters, at most {MAX_CHARS}")
+        if "managedFields" in text:
+            raise Refused("metadata.managedFields are not kept here")
         if _HALF.search(text):
             raise Refused("a pattern has \\C, which is half a character")
         if any(float(one) == float("inf") for one in _HUGE.findall(text) if one.count(".") < 2):
