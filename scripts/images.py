@@ -84,7 +84,7 @@ PULL_LIMIT_S = (
     180  # a registry that answers delivers 50 MiB in this time; a dead one must not hold us
 )
 FETCH_LIMIT_S = 600
-BUILD_LIMIT_S = 300
+BUILD_LIMIT_S = 1200  # ends what hangs: a free machine takes a minute
 
 
 class CannotBuild(Exception):

@@ -30,7 +30,6 @@ class Line:
         "_heap",
         "ask",
         "blocked_at",
-        "charged",
         "has_fractions",
         "id",
         "left_alone",
@@ -49,8 +48,6 @@ class Line:
         self.shape = shape
         self.ask: Ask = ask_of(least_request(request))  # with more it starts where it may
         self.has_fractions = any(map(wants_fraction, request.pod_sets))
-        # Layout of the fleet, and what one of it is charged there: of jobs with parts of GPUs.
-        self.charged: tuple[int, Ask] | None = None
         self.members: dict[Key, Order] = {}
         self._heap: list[tuple[Order, Key]] = []
         self.blocked_at = -1  # the growth at which its first did not fit

@@ -278,6 +278,8 @@ def _make_room(draft: Draft, turn: Turn, asked: JobRequest, shape: Shape) -> boo
 
 def _grow(draft: Draft) -> None:
     """Into what is idle."""
+    if not draft.know.derived.elastic.clusters():
+        return  # to look beside all that is kept takes time
     with draft.reserves.beside():
         for resize, holdings in grown(draft.cycle):
             draft.take(holdings)

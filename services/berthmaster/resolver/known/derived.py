@@ -7,6 +7,7 @@ open again, or put jobs into another order; it says nothing new about the world.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from berthmaster.engine.fleet.fleet import Fleet
 from berthmaster.engine.fleet.needs import Shape, shape_of, wants_fraction
@@ -28,6 +29,8 @@ from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.known.elastic import Elastic
 from berthmaster.resolver.known.movable import Movable
 from berthmaster.resolver.known.sets import JobSets
+
+_ASKS_KEPT: Final = 4096
 
 
 class Derived(FleetDerived):
@@ -68,6 +71,9 @@ class Derived(FleetDerived):
         self.ends_told = 0  # rises with each event by which attempts end earlier than was known
         self.ends_until_s = float("inf")  # when time alone changes which ends are to come
         self.open_clusters: frozenset[str] = frozenset()  # that took placements at the last look
+        # What jobs with parts of GPUs are charged, by the shape and the number of a line, with the
+        # layout of the fleet that it was worked out for.
+        self._asks: dict[tuple[bytes, int], tuple[int, Ask]] = {}
 
     # Queues
 
@@ -103,11 +109,17 @@ class Derived(FleetDerived):
             return line.ask
         fleet = self._fleet
         fleet.arrange()
-        if line.charged is None or line.charged[0] != fleet.layout:
+        # A line lasts as long as its jobs wait, and the next of the same shape asks for the same.
+        key = line.shape.key, line.ask.jobs
+        known = self._asks.get(key)
+        if known is None or known[0] != fleet.layout:
             least = least_request(line.request)
             shape = line.shape if least is line.request else shape_of(least)
-            line.charged = fleet.layout, ask_of(least, self._charges(least, shape).__getitem__)
-        return line.charged[1]
+            if len(self._asks) >= _ASKS_KEPT:
+                self._asks.clear()
+            ask = ask_of(least, self._charges(least, shape).__getitem__)
+            known = self._asks[key] = fleet.layout, ask
+        return known[1]
 
     def within(self, request: JobRequest, left: Mapping[str, int]) -> JobRequest | None:
         """The request without places that charge more than is left; None if there are no others."""
