@@ -106,9 +106,7 @@ async def test_a_server_that_lost_its_accounts_gets_them_again(bus: Bus) -> None
 
 
 @story
-async def test_it_says_what_is_wrong_with_the_folder_and_goes_on_when_that_is_right(
-    bus: Bus,
-) -> None:
+async def test_accounts_with_wrong_folder_report_and_recover(bus: Bus) -> None:
     async with bus.service() as ctx:
         seed = bus.keys / "accounts" / "T_acme.seed"
         right = seed.read_text()

@@ -80,9 +80,7 @@ async def under(conn: Connection, stream: str, subject: str) -> list[Message]:
 
 
 @in_loop
-async def test_an_ended_story_moves_and_its_tombstone_and_open_workloads_stay(
-    server: Server,
-) -> None:
+async def test_archivist_moves_ended_story_and_keeps_tombstone(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url):
         await ask(conn, "submit", JobRequest(id="open"))
         story = await end(conn, "train")
@@ -130,9 +128,7 @@ async def is_gone(conn: Connection, name: str) -> bool:
 
 
 @in_loop
-async def test_kill_9_between_copy_and_purge_loses_nothing_and_copies_only_what_was_in_hand(
-    server: Server,
-) -> None:
+async def test_archivist_killed_before_purge_loses_nothing(server: Server) -> None:
     async with client(server.url) as conn:
         stories: dict[str, list[RecordedEvent]] = {}
         copied = asyncio.Event()

@@ -102,9 +102,7 @@ async def test_a_bus_that_is_made_from_a_backup_goes_on_where_that_was_taken(
 
 
 @in_loop
-async def test_what_was_lost_comes_back_unless_it_was_archived_or_that_was_accepted(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_restore_brings_back_lost_stories_only(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     async with client(server.url) as conn:
         story = await stored_story(conn)
@@ -131,9 +129,7 @@ async def test_what_was_lost_comes_back_unless_it_was_archived_or_that_was_accep
 
 
 @in_loop
-async def test_a_log_with_another_history_is_not_mixed_into_a_backup(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_backup_of_another_history_is_refused(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     async with client(server.url) as conn:
         for number in range(30):
@@ -155,9 +151,7 @@ async def test_a_log_with_another_history_is_not_mixed_into_a_backup(
 
 
 @in_loop
-async def test_three_servers_are_made_from_the_backup_of_one_and_a_damaged_one_heals(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_backup_of_one_server_restores_three(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     async with client(server.url) as conn:
         for number in range(60):

@@ -96,9 +96,7 @@ async def test_a_submit_is_repeated_until_it_is_answered(server: Server) -> None
 
 
 @story
-async def test_one_who_is_told_when_to_come_again_comes_then_and_not_sooner_or_says_so_at_once(
-    server: Server,
-) -> None:
+async def test_client_retries_when_told_or_fails_early(server: Server) -> None:
     refusal = msgspec.structs.replace(LATER, code="overloaded", retry_after_s=0.4)
     asked_s: list[float] = []
 
@@ -240,9 +238,7 @@ async def test_watching_begins_now_or_where_it_is_told(server: Server) -> None:
 
 
 @story
-async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+async def test_client_of_tenant_sees_only_its_events(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     extra = accounts_of(keys, ["gateway", "setup", "operator", "tenant.lab"])
     config = ServerConfig(sync="default", extra=extra)
@@ -294,9 +290,7 @@ async def test_a_tenants_own_user_sees_its_story_and_what_comes_and_nothing_else
 
 
 @story
-async def test_who_watches_hears_what_is_stored_and_no_event_that_was_refused(
-    tmp_path: Path,
-) -> None:
+async def test_watch_delivers_stored_events_only(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     config = ServerConfig(
         sync="default", extra=accounts_of(keys, ["gateway", "setup", "tenant.lab"])

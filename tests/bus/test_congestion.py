@@ -107,9 +107,7 @@ async def test_all_stories_of_a_large_cold_log_are_read_at_the_first_try(server:
 
 
 @story
-async def test_archiving_costs_the_server_no_more_for_all_the_consumers_of_the_log(
-    server: Server,
-) -> None:
+async def test_archiving_with_many_consumers_costs_no_more(server: Server) -> None:
     """A purge makes the server count what each of them has still to come, message by message."""
     async with large(server) as conn:
         library, log = Effects(conn), EventLog(conn)
@@ -209,9 +207,7 @@ async def repeatedly(ask: Callable[[], Awaitable[Any]]) -> None:
 
 @pytest.mark.parametrize("count", [10, 100])  # less than the window, and more
 @story
-async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_answers_all(
-    server: Server, count: int
-) -> None:
+async def test_requests_to_stopped_server_are_sent_once(server: Server, count: int) -> None:
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         log = EventLog(conn)
         for number in range(count):
@@ -234,9 +230,7 @@ async def test_a_server_that_stands_still_is_not_asked_the_same_twice_and_then_a
 
 
 @story
-async def test_what_was_asked_of_an_absent_server_does_not_reach_it_all_at_once(
-    server: Server,
-) -> None:
+async def test_requests_after_outage_arrive_gradually(server: Server) -> None:
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         server.kill()
         await until(lambda: not conn.connected)

@@ -147,9 +147,7 @@ async def test_a_denied_request_fails_at_once_and_says_so(tmp_path: Path) -> Non
 
 
 @story
-async def test_an_inbox_that_is_not_ours_to_hear_is_named_instead_of_timing_out(
-    tmp_path: Path,
-) -> None:
+async def test_request_with_forbidden_inbox_names_inbox(tmp_path: Path) -> None:
     creds = new_user(tmp_path / "keys", "x", subscribe=["_INBOX.me.>"])
     with with_users(tmp_path / "keys") as server:
         settings = Settings(server.url, creds, "_INBOX.you")
@@ -187,9 +185,7 @@ async def test_what_is_too_large_by_its_headers_alone_is_refused_here(server: Se
 
 
 @story
-async def test_an_error_that_the_server_reports_leads_to_a_new_connection_not_to_the_end(
-    server: Server,
-) -> None:
+async def test_connection_after_server_error_reconnects(server: Server) -> None:
     async with connected(server.url) as conn:
         # Past our own check, as a client with a fault of its own would.
         await conn.nc.publish("some.thing", b"x" * 1048576, headers={"A": "b"})
@@ -199,9 +195,7 @@ async def test_an_error_that_the_server_reports_leads_to_a_new_connection_not_to
 
 
 @story
-async def test_while_the_server_is_away_a_bounded_amount_is_kept_and_sent_later(
-    server: Server,
-) -> None:
+async def test_connection_without_server_buffers_bounded_amount(server: Server) -> None:
     came: list[bytes] = []
     async with connected(server.url) as conn, connected(server.url) as other:
         await other.subscribe("some.thing", lambda _, data: came.append(data[:8]))
@@ -345,9 +339,7 @@ async def test_now_is_the_servers_time_though_the_local_clock_is_wrong(server: S
 
 
 @story
-async def test_now_is_the_local_time_until_the_server_can_tell_and_corrected_then(
-    server: Server,
-) -> None:
+async def test_now_without_server_is_local_then_corrected(server: Server) -> None:
     clock = ServerClock(wall=lambda: time.time() - 300.0)
     settings = Settings(server.url)
     async with await Connection.open(

@@ -263,9 +263,7 @@ async def test_one_poll_too_many_ends_the_oldest(server: Server) -> None:
 
 
 @story
-async def test_a_poll_that_died_with_its_door_is_found_by_the_next_doors_nudge(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_poll_of_dead_door_is_resumed(server: Server, tmp_path: Path) -> None:
     async with connected(server.url, replicas=1) as conn:
         log = Log(conn)
         heard: list[Heard] = []
@@ -479,9 +477,7 @@ def process(server: Server, folder: Path, *argv: str) -> "subprocess.Popen[bytes
 
 
 @story
-async def test_doors_and_agents_are_killed_and_each_placement_is_claimed_once(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_killed_doors_and_agents_claim_once(server: Server, tmp_path: Path) -> None:
     """Two doors and an agent of two clusters, killed in turn at every tenth placement; the bus
     itself too."""
     count = 120

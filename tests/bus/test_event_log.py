@@ -79,9 +79,7 @@ async def test_an_append_on_an_old_sequence_is_refused_and_told_the_last(server:
 
 
 @story
-async def test_a_lost_acknowledgement_is_settled_as_stored_and_nothing_is_stored_twice(
-    server: Server,
-) -> None:
+async def test_append_with_lost_acknowledgement_is_stored_once(server: Server) -> None:
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         log = EventLog(conn)
         proxy.to_client = the_next(acknowledgement)
@@ -111,9 +109,7 @@ async def test_a_lost_refusal_is_settled_as_refused(server: Server) -> None:
 
 
 @story
-async def test_a_write_that_was_overtaken_after_its_acknowledgement_was_lost_still_counts(
-    server: Server,
-) -> None:
+async def test_append_overtaken_after_lost_acknowledgement_counts(server: Server) -> None:
     """The first event behind the guard is ours, whatever others wrote after it."""
     async with (
         proxied(server.url) as proxy,
@@ -222,9 +218,7 @@ async def test_a_commit_stores_the_decision_and_all_its_events_in_one_row(server
 
 
 @story
-async def test_a_commit_that_slept_through_another_decision_is_refused_whole(
-    server: Server,
-) -> None:
+async def test_commit_behind_another_decision_is_refused(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         log = EventLog(conn)
         await log.append(submitted("job-1"))
@@ -276,9 +270,7 @@ async def test_a_commit_that_lost_a_part_on_its_way_is_sent_again_whole(server: 
 
 
 @story
-async def test_a_commit_in_flight_survives_kill_9_of_the_server_whole_or_not_at_all(
-    server: Server,
-) -> None:
+async def test_commit_over_server_kill_is_atomic(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         log = EventLog(conn)
         names = [f"job-{number}" for number in range(40)]
@@ -316,9 +308,7 @@ async def test_three_hundred_placements_are_one_commit(server: Server) -> None:
 
 
 @story
-async def test_a_full_stream_refuses_at_once_and_in_words_and_reading_goes_on(
-    server: Server,
-) -> None:
+async def test_full_stream_refuses_writes_and_serves_reads(server: Server) -> None:
     async with connected(server.url) as conn:
         await ensure_streams(conn, workloads_max_bytes=16 * 1024)
         log = EventLog(conn, settle_limit_s=NEVER_S)  # whoever tries again does not come back

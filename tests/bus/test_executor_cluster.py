@@ -154,9 +154,7 @@ def idle(host: Host) -> bool:
 
 
 @story
-async def test_a_placement_is_claimed_run_and_ended_with_what_a_tombstone_needs(
-    server: Server,
-) -> None:
+async def test_placement_runs_to_ending_with_tombstone_fields(server: Server) -> None:
     async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("train")
@@ -170,9 +168,7 @@ async def test_a_placement_is_claimed_run_and_ended_with_what_a_tombstone_needs(
 
 
 @story
-async def test_pods_outlive_their_executor_and_what_ended_meanwhile_is_told(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_pods_outlive_executor_and_endings_follow(server: Server, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with with_door(server.url) as conn:
         site = Site(conn)
@@ -191,9 +187,7 @@ async def test_pods_outlive_their_executor_and_what_ended_meanwhile_is_told(
 
 
 @story
-async def test_a_bus_that_is_away_ends_nothing_and_the_endings_are_told_afterwards(
-    server: Server,
-) -> None:
+async def test_executor_without_bus_reports_endings_later(server: Server) -> None:
     async with with_door(server.url) as conn, executing(conn) as host:
         site = Site(conn)
         await site.place("short", lasts_s=0.5)
@@ -211,9 +205,7 @@ async def test_a_bus_that_is_away_ends_nothing_and_the_endings_are_told_afterwar
 
 
 @story
-async def test_the_inventory_reports_profile_nodes_changes_and_nodes_that_are_gone(
-    server: Server,
-) -> None:
+async def test_reporter_publishes_profile_nodes_and_removals(server: Server) -> None:
     async with with_door(server.url) as conn:
         seen: dict[str, list[object]] = {}
 
@@ -266,9 +258,7 @@ def emulator(server: Server, folder: Path) -> "subprocess.Popen[bytes]":
 
 
 @story
-async def test_the_service_killed_in_mid_flight_loses_no_job_and_ends_each_once(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_emulator_killed_ends_each_job_once(server: Server, tmp_path: Path) -> None:
     async with with_door(server.url) as conn:
         site = Site(conn)
         names = [f"job-{i}" for i in range(60)]

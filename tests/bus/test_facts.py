@@ -97,9 +97,7 @@ async def test_only_what_the_filters_name_is_mirrored(server: Server) -> None:
 
 
 @story
-async def test_an_older_epoch_or_counter_is_dropped_and_an_equal_one_refreshes(
-    server: Server,
-) -> None:
+async def test_fact_with_older_stamp_is_dropped(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         one = Mirrored(conn)
         async with task(one.run()):
@@ -114,9 +112,7 @@ async def test_an_older_epoch_or_counter_is_dropped_and_an_equal_one_refreshes(
 
 
 @story
-async def test_what_cannot_be_decoded_is_a_dead_letter_once_and_the_value_before_stays(
-    server: Server,
-) -> None:
+async def test_undecodable_fact_becomes_one_dead_letter(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         await put(conn, "c1", 1)
         newer = b'{"type":"fleet.alive.v9","cluster":"c1"}'
@@ -232,9 +228,7 @@ def fact_of(writer: FactWriter, cluster: str) -> ClusterAlive:
 
 
 @story
-async def test_a_writers_new_life_is_newer_than_all_before_whatever_its_clock_says(
-    server: Server,
-) -> None:
+async def test_new_writer_life_gets_newer_epoch(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         future = int(conn.now() * 1000) + 86_400_000  # somebody's clock was a day ahead
         await put(conn, "c1", 5, epoch=future)

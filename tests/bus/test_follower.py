@@ -66,9 +66,7 @@ class Seen:
 
 
 @story
-async def test_everything_is_handled_in_order_and_caught_up_is_told_when_it_is(
-    server: Server,
-) -> None:
+async def test_follower_handles_in_order_then_reports_caught_up(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         for number in range(1, 31):
             await put(conn, number)
@@ -163,9 +161,7 @@ async def check_gap_free(conn: Connection, seen: Seen) -> None:
 
 
 @story
-async def test_nothing_is_missed_or_repeated_over_kill_9_and_restart_of_the_server(
-    server: Server,
-) -> None:
+async def test_follower_over_server_kill_misses_nothing(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn, connected(server.url, "w") as writer:
         seen, wrote, stop = Seen(), list[int](), asyncio.Event()
         follower = Follower(conn, CONTROL, [CONTROLS])
@@ -182,9 +178,7 @@ async def test_nothing_is_missed_or_repeated_over_kill_9_and_restart_of_the_serv
 
 
 @story
-async def test_nothing_is_missed_or_repeated_over_reconnections_and_dropped_messages(
-    server: Server,
-) -> None:
+async def test_follower_over_reconnections_misses_nothing(server: Server) -> None:
     async with (
         proxied(server.url) as proxy,
         connected(proxy.url, replicas=1) as conn,
@@ -288,9 +282,7 @@ async def test_what_caught_up_raises_is_seen_too(server: Server) -> None:
 
 
 @story
-async def test_a_log_whose_stream_was_replaced_is_an_error_and_not_another_story(
-    server: Server,
-) -> None:
+async def test_follower_of_replaced_stream_fails(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         for number in range(5):
             await put(conn, number)
@@ -307,9 +299,7 @@ async def test_a_log_whose_stream_was_replaced_is_an_error_and_not_another_story
 
 
 @story
-async def test_caught_up_is_told_though_what_was_to_come_was_purged_meanwhile(
-    server: Server,
-) -> None:
+async def test_follower_over_purge_reports_caught_up(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn, connected(server.url, "w") as writer:
         total = 5000
         for number in range(total):
@@ -368,9 +358,7 @@ async def test_a_slow_handler_loses_nothing_of_a_flood(server: Server) -> None:
 
 
 @story
-async def test_it_follows_on_while_the_leader_of_three_replicas_is_killed(
-    cluster: ServerCluster,
-) -> None:
+async def test_follower_over_leader_kill_continues(cluster: ServerCluster) -> None:
     log = Lines()
     async with (
         connected(cluster.url, "f", log=log, replicas=3) as conn,

@@ -63,9 +63,7 @@ def trouble(health: Health) -> str:
 
 
 @in_loop
-async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
-    server: Server, disk: Disk
-) -> None:
+async def test_submit_on_full_disk_is_refused(server: Server, disk: Disk) -> None:
     told: list[tuple[str, str]] = []
 
     def change(watched: Supervised) -> None:
@@ -132,9 +130,7 @@ async def test_a_full_disk_is_told_to_whoever_submits_and_is_over_when_it_is(
 
 
 @in_loop
-async def test_servers_that_replicate_leave_off_altogether_and_are_started_anew_as_well(
-    disk: Disk,
-) -> None:
+async def test_replicated_servers_on_full_disk_restart(disk: Disk) -> None:
     cluster = ServerCluster(disk.folder, config=ServerConfig(sync="default"))
     cluster.make()
     names = ["one", "two", "three"]
@@ -166,9 +162,7 @@ async def test_servers_that_replicate_leave_off_altogether_and_are_started_anew_
 
 
 @in_loop
-async def test_the_containers_health_check_ends_a_server_that_only_a_new_start_cures(
-    server: Server, disk: Disk
-) -> None:
+async def test_health_check_ends_stuck_server(server: Server, disk: Disk) -> None:
     server.start()
 
     def check() -> str:

@@ -196,9 +196,7 @@ async def test_a_reader_sees_what_it_wrote(server: Server) -> None:
 
 
 @in_loop
-async def test_every_submit_is_stored_once_though_the_server_dies_in_mid_flight(
-    server: Server,
-) -> None:
+async def test_submits_over_server_kill_are_stored_once(server: Server) -> None:
     async with (
         client(server.url) as conn,
         gateway(server.url, settle_limit_s=1.0),
@@ -223,9 +221,7 @@ async def test_every_submit_is_stored_once_though_the_server_dies_in_mid_flight(
 
 
 @in_loop
-async def test_while_the_log_is_away_nothing_is_certain_and_afterwards_all_is_new(
-    server: Server,
-) -> None:
+async def test_gateway_without_log_refuses_then_starts_anew(server: Server) -> None:
     async with client(server.url) as conn, gateway(server.url, settle_limit_s=0.3) as ctx:
         await ask(conn, "submit", job("before"))
         await conn.api(f"STREAM.DELETE.{WORKLOADS}")
@@ -401,9 +397,7 @@ async def test_a_story_longer_than_a_reply_may_be_is_refused_and_not_cut(server:
 
 
 @in_loop
-async def test_the_process_waits_for_server_and_streams_and_leaves_on_sigterm(
-    tmp_path: Path,
-) -> None:
+async def test_gateway_waits_for_streams_and_ends_on_sigterm(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         process = await asyncio.create_subprocess_exec(
             sys.executable,

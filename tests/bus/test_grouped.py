@@ -94,9 +94,7 @@ async def test_two_events_of_one_workload_never_go_in_one_batch(server: Server) 
 
 
 @story
-async def test_lost_acknowledgements_of_batches_are_settled_and_nothing_is_stored_twice(
-    server: Server,
-) -> None:
+async def test_batch_with_lost_acknowledgements_is_stored_once(server: Server) -> None:
     async with proxied(server.url) as proxy, connected(proxy.url, replicas=1) as conn:
         group = GroupedAppends(EventLog(conn))
         proxy.to_client = the_next(acknowledgement, 5)

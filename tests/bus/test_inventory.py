@@ -79,7 +79,7 @@ async def inventory(
 
 
 @in_loop
-async def test_objects_that_no_api_server_should_hold_cost_nobody_else(
+async def test_inventory_with_malformed_objects_reports_others(
     server: Server, tmp_path: Path
 ) -> None:
     async with KubeApi() as api, listening(server.url) as told:
@@ -138,9 +138,7 @@ async def test_kueue_that_comes_later_is_found(server: Server, tmp_path: Path) -
 
 
 @in_loop
-async def test_a_watch_that_falls_silent_ends_the_sign_of_life(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_silent_watch_ends_sign_of_life(server: Server, tmp_path: Path) -> None:
     async with KubeApi() as api, listening(server.url) as told:
         api.serve(PODS)
         await api.put(NODES, node("a"))
@@ -256,9 +254,7 @@ async def test_a_kubeconfig_that_is_none_and_a_cluster_without_a_name(tmp_path: 
 
 
 @in_loop
-async def test_sigterm_ends_the_process_with_0_while_the_api_server_is_away(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_inventory_without_api_ends_on_sigterm(server: Server, tmp_path: Path) -> None:
     async with KubeApi() as api:
         kubeconfig = api.kubeconfig(tmp_path)
     async with client(server.url), door(server.url):

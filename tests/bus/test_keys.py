@@ -81,9 +81,7 @@ def test_a_user_is_in_its_account_and_an_account_is_the_operators(tmp_path: Path
     assert issuers == {claims.public_key((tmp_path / "operator.seed").read_text().strip())}
 
 
-def test_a_user_more_changes_nobody_elses_key_and_nothing_is_signed_for_nothing(
-    tmp_path: Path,
-) -> None:
+def test_added_user_keeps_other_keys(tmp_path: Path) -> None:
     before = make_keys(tmp_path, ["gateway"])
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
     after = make_keys(tmp_path, ["tenant.acme"])

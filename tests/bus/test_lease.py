@@ -184,9 +184,7 @@ async def test_held_is_false_the_moment_it_runs_out_though_the_bus_is_away(serve
 
 
 @story
-async def test_there_never_are_two_holders_while_the_bus_loses_what_it_likes(
-    server: Server,
-) -> None:
+async def test_lease_on_lossy_bus_has_one_holder(server: Server) -> None:
     async with (
         proxied(server.url) as left,
         proxied(server.url) as right,

@@ -137,9 +137,7 @@ async def placements(log: EventLog, name: str) -> list[int]:
 
 
 @story
-async def test_a_lease_that_flaps_places_every_acknowledged_job_once(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_flapping_lease_places_each_job_once(server: Server, tmp_path: Path) -> None:
     names: list[str] = []
     async with (
         fleet(server.url) as world,

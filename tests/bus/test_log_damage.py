@@ -366,9 +366,7 @@ async def test_damage_is_told_and_nothing_is_decided_until_a_person_accepts_it(
 
 
 @in_loop
-async def test_a_log_that_was_too_short_is_not_the_same_again_once_it_is_as_long_again(
-    server: Server,
-) -> None:
+async def test_shortened_log_grown_again_stays_damaged(server: Server) -> None:
     last = await at_work(server.url)
     cut(server)
     server.start()
@@ -453,9 +451,7 @@ async def test_after_a_new_connection_nothing_is_decided_before_the_log_was_look
 
 
 @in_loop
-async def test_the_gateway_alone_notices_a_log_that_is_as_long_again_before_anybody_looks(
-    server: Server,
-) -> None:
+async def test_gateway_notices_regrown_log(server: Server) -> None:
     last = await at_work(server.url)
     async with side(server.url, resolves=False) as alone:
         await until(lambda: alone.ready)
@@ -467,9 +463,7 @@ async def test_the_gateway_alone_notices_a_log_that_is_as_long_again_before_anyb
 
 
 @in_loop
-async def test_what_was_told_to_be_stored_and_nobody_has_read_is_missed_by_its_writer(
-    server: Server,
-) -> None:
+async def test_writer_misses_its_lost_events(server: Server) -> None:
     said = io.BytesIO()
     log = Log("writer", level="warning", stream=said)
     ctx = Context("writer", CommonSettings(), log=log, metrics=Metrics("writer"), health=Health())
@@ -512,9 +506,7 @@ async def half_a_commit(conn: Connection, name: str) -> int:
 
 
 @in_loop
-async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is_told(
-    server: Server,
-) -> None:
+async def test_log_ending_within_commit_is_reported(server: Server) -> None:
     async with client(server.url) as conn:
         async with side(server.url) as both:
             await place_first(conn, both)
@@ -544,9 +536,7 @@ async def test_a_log_that_ends_in_the_middle_of_a_commit_that_nobody_had_read_is
 
 
 @in_loop
-async def test_a_commit_that_lost_its_rest_is_told_although_the_log_has_grown_since(
-    server: Server,
-) -> None:
+async def test_torn_commit_in_grown_log_is_reported(server: Server) -> None:
     async with client(server.url) as conn:
         async with side(server.url) as both:
             await place_first(conn, both)
@@ -613,9 +603,7 @@ async def test_an_acceptance_that_is_repeated_late_counts_once(server: Server) -
 
 
 @in_loop
-async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_void(
-    server: Server,
-) -> None:
+async def test_frozen_job_with_void_event_is_cancellable(server: Server) -> None:
     async with client(server.url) as conn, side(server.url) as both:
         await Fleet(conn).report(gpus=1)
         await until(lambda: both.ready)
@@ -661,9 +649,7 @@ async def test_a_frozen_job_can_be_cancelled_once_its_torn_event_is_declared_voi
 
 
 @in_loop
-async def test_a_job_of_which_only_the_server_s_index_knows_more_holds_up_no_other(
-    server: Server,
-) -> None:
+async def test_job_known_only_to_index_blocks_none(server: Server) -> None:
     """After a clean end the server trusts its index: it refuses each commit with that job."""
     names = [f"job-{number}" for number in range(JOBS)]
     async with client(server.url) as conn, side(server.url) as both:
@@ -716,9 +702,7 @@ async def test_the_open_jobs_that_damage_touches_are_named(server: Server) -> No
 
 
 @in_loop
-async def test_a_bus_that_lost_all_of_its_disk_is_told_of_by_who_remembers_elsewhere(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_lost_disk_is_reported_from_memory(server: Server, tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     async with client(server.url) as conn, side(server.url, memory=memory) as both:
         await until(lambda: both.ready)
@@ -747,9 +731,7 @@ async def test_what_the_archive_has_is_not_missed(server: Server) -> None:
 
 
 @in_loop
-async def test_nothing_moves_to_the_archive_and_nothing_is_booked_until_damage_is_accepted(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_damaged_log_stops_archive_and_usage(server: Server, tmp_path: Path) -> None:
     async with client(server.url) as conn:
         await stored_story(conn)  # it has ended, and its story could move
     await at_work(server.url)

@@ -176,9 +176,7 @@ async def denied(conn: Connection, *subjects: str) -> None:
 
 
 @story
-async def test_a_person_and_an_agent_come_into_their_own_account_and_nowhere_else(
-    tmp_path: Path,
-) -> None:
+async def test_login_reaches_own_account_only(tmp_path: Path) -> None:
     async with living(tmp_path) as bus, answering(bus) as heard:
         ann = await bus.log_in(bus.provider.token(), tenant="acme")
         async with bus.holder(ann, "tenant.acme") as conn:
@@ -207,9 +205,7 @@ async def test_a_person_and_an_agent_come_into_their_own_account_and_nowhere_els
 
 
 @story
-async def test_what_is_signed_ends_and_a_renewed_file_is_taken_without_a_word(
-    tmp_path: Path,
-) -> None:
+async def test_login_with_renewed_file_continues(tmp_path: Path) -> None:
     async with living(tmp_path, life_s=10) as bus, answering(bus):
         first = await bus.log_in(bus.provider.token("ec"), tenant="acme")
         ends_s = claims.decoded(first.jwt)["exp"]
@@ -240,9 +236,7 @@ async def test_what_is_signed_ends_and_a_renewed_file_is_taken_without_a_word(
 
 
 @story
-async def test_who_stays_is_renewed_before_the_end_and_asks_again_when_refused(
-    tmp_path: Path,
-) -> None:
+async def test_login_renews_before_expiry(tmp_path: Path) -> None:
     async with living(tmp_path, life_s=3) as bus, answering(bus):
         path = tmp_path / "own.creds"
         stopping, troubles, tokens = asyncio.Event(), list[str](), ["none", bus.provider.token()]
@@ -347,9 +341,7 @@ async def test_a_token_that_is_not_good_lets_nobody_in(tmp_path: Path) -> None:
 
 
 @story
-async def test_a_service_accounts_token_is_good_for_its_own_cluster_and_our_audience(
-    tmp_path: Path,
-) -> None:
+async def test_service_account_token_admits_own_cluster_only(tmp_path: Path) -> None:
     async with living(tmp_path, reviews_per_s=0.1, reviews_burst=7) as bus:
         red, name = bus.red, "berth-system/berth-agent"
         good = red.token(name, AUDIENCE)
@@ -378,9 +370,7 @@ async def test_a_service_accounts_token_is_good_for_its_own_cluster_and_our_audi
 
 
 @story
-async def test_a_provider_that_is_away_is_told_and_its_keys_are_kept_for_a_while(
-    tmp_path: Path,
-) -> None:
+async def test_login_without_provider_uses_cached_keys(tmp_path: Path) -> None:
     async with living(tmp_path) as bus:
         bus.provider.broken = True
         told = await bus.refused(bus.provider.token(), tenant="acme")
@@ -396,9 +386,7 @@ async def test_a_provider_that_is_away_is_told_and_its_keys_are_kept_for_a_while
 
 
 @story
-async def test_the_sentinels_credentials_are_good_for_a_login_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+async def test_sentinel_credentials_allow_login_only(tmp_path: Path) -> None:
     async with living(tmp_path) as bus, answering(bus) as heard, bus.user("sentinel") as sentinel:
         subjects = ("berth.api.acme.get", "berth.agent.red.take", "berth.operator.lost", "x")
         await denied(sentinel, *subjects, "$JS.API.INFO", "$SYS.REQ.CLAIMS.LIST", "$SRV.PING")

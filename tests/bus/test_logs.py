@@ -206,9 +206,7 @@ async def pieces(berth: Client, **how: object) -> list[LogsReply]:
 
 
 @in_loop
-async def test_the_end_of_a_log_outlives_its_pod_and_a_follower_ends_with_it(
-    server: Server,
-) -> None:
+async def test_log_end_outlives_its_pod(server: Server) -> None:
     async with bench(server.url) as there, there.client() as berth:
         there.pod.write(b"begins")
         following = berth.logs("train", follow=True)

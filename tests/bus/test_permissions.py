@@ -858,9 +858,7 @@ async def test_an_answer_reaches_the_tenant_who_asked_and_only_once(bus: Bus) ->
 
 
 @in_a_loop
-async def test_a_clusters_nodes_are_heard_in_their_own_cluster_on_their_way_to_the_door(
-    bus: Bus,
-) -> None:
+async def test_node_messages_reach_own_cluster_only(bus: Bus) -> None:
     """The one subject that users of a cluster's account hear of one another."""
     heard: list[tuple[str, bytes]] = []
     async with (

@@ -114,9 +114,7 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_one_server(server: S
 
 
 @story
-async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
-    cluster: ServerCluster,
-) -> None:
+async def test_race_on_three_replicas_has_one_winner(cluster: ServerCluster) -> None:
     one, two, three = cluster.urls
     async with (
         connected(one, "a", replicas=3) as a,
@@ -132,9 +130,7 @@ async def test_two_deciders_and_a_cancel_have_one_winner_on_three_replicas(
 
 
 @story
-async def test_over_a_kill_of_the_leader_races_have_one_winner_and_appends_are_stored_once(
-    cluster: ServerCluster,
-) -> None:
+async def test_race_over_leader_kill_has_one_winner(cluster: ServerCluster) -> None:
     """In the election a race may end without a winner: nobody is told that theirs is stored, and
     what nobody knows may be stored now, later or never. So each is judged when all is over."""
     url = cluster.url
@@ -195,9 +191,7 @@ async def all_of(work: Callable[[str], Awaitable[None]], names: Sequence[str]) -
 
 
 @story
-async def test_one_guard_string_an_aggregate_lets_one_of_many_writers_win(
-    cluster: ServerCluster,
-) -> None:
+async def test_guard_lets_one_of_many_writers_win(cluster: ServerCluster) -> None:
     one, two, three = cluster.urls
     async with (
         connected(one, "a", replicas=3) as a,

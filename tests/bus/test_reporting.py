@@ -101,9 +101,7 @@ def alive(stamp: Stamp, now_s: float) -> ClusterAlive:
 
 
 @story
-async def test_a_writers_life_tells_all_then_changes_and_the_next_life_what_is_gone(
-    server: Server,
-) -> None:
+async def test_reporter_sends_all_then_changes_then_removals(server: Server) -> None:
     async with hearing(server) as (conn, heard):
         nodes = Nodes(a=1, b=2)
         first = reporter(conn, nodes)
@@ -127,9 +125,7 @@ async def test_a_writers_life_tells_all_then_changes_and_the_next_life_what_is_g
 
 
 @story
-async def test_changes_within_the_interval_become_one_report_and_the_first_goes_at_once(
-    server: Server,
-) -> None:
+async def test_changes_within_interval_become_one_report(server: Server) -> None:
     async with hearing(server) as (conn, heard):
         nodes = Nodes(a=0)
         teller = reporter(conn, nodes, interval_s=0.3)
@@ -146,9 +142,7 @@ async def test_changes_within_the_interval_become_one_report_and_the_first_goes_
 
 
 @story
-async def test_what_was_not_stored_is_due_again_and_there_is_no_sign_of_life_until_then(
-    server: Server,
-) -> None:
+async def test_unstored_report_delays_sign_of_life(server: Server) -> None:
     async with hearing(server) as (conn, heard):
         nodes = Nodes(a=0)
         teller = reporter(conn, nodes)

@@ -65,9 +65,7 @@ async def test_a_change_is_a_score_on_the_bus_within_moments(server: Server) -> 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @in_loop
-async def test_of_two_scorers_one_publishes_and_the_other_takes_over(
-    server: Server, how: str
-) -> None:
+async def test_standby_scorer_takes_over(server: Server, how: str) -> None:
     flags = ("--refresh-s", "0.1", "--dead-band", "0", "--http-port", "-1")
     async with client(server.url) as conn:
         fleet = await Fleet(conn).start()

@@ -23,9 +23,7 @@ async def chunk_subjects(conn: Connection) -> dict[str, int]:
 
 
 @story
-async def test_the_newest_of_a_name_is_loaded_and_as_many_as_wanted_are_kept(
-    server: Server,
-) -> None:
+async def test_snapshot_load_returns_newest(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         assert await load(conn, "resolver-all") is None
         for number in range(5):

@@ -61,9 +61,7 @@ async def test_making_them_again_changes_nothing_and_asks_for_no_change(
 
 
 @story
-async def test_a_stream_without_an_id_gets_as_its_id_what_everybody_remembers_of_it(
-    server: Server,
-) -> None:
+async def test_stream_without_id_gets_remembered_id(server: Server) -> None:
     async with connected(server.url) as conn:
         (config,) = (each for each in stream_configs() if each["name"] == WORKLOADS)
         await conn.api(f"STREAM.CREATE.{WORKLOADS}", config | {"metadata": {"of": "others"}})
@@ -108,9 +106,7 @@ async def test_a_limit_that_changed_is_updated_and_the_messages_stay(server: Ser
 
 
 @story
-async def test_a_change_that_is_impossible_is_an_error_that_names_the_stream(
-    server: Server,
-) -> None:
+async def test_impossible_stream_change_names_stream(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         with pytest.raises(ApiError, match=r"stream WORKLOADS: .*storage"):
             await ensure_streams(conn, storage="memory")

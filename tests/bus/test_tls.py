@@ -84,9 +84,7 @@ def names(certificate: Path) -> list[str]:
 # ---- certificates
 
 
-def test_certificates_are_made_once_and_their_keys_are_for_their_owner_alone(
-    tmp_path: Path,
-) -> None:
+def test_certificates_are_made_once_with_private_keys(tmp_path: Path) -> None:
     folder = tmp_path / "tls"
     files = ensure_certificates(folder, ["hub.test", "192.0.2.7"], now_s=0)
     assert files == (folder / "ca.crt", folder / "server.crt", folder / "server.key")
@@ -119,9 +117,7 @@ def test_a_certificate_is_renewed_before_its_end_and_by_the_same_authority(tmp_p
     assert files.certificate.read_bytes() != second
 
 
-def test_a_key_that_was_lost_is_made_anew_and_an_authority_that_was_lost_is_told(
-    tmp_path: Path,
-) -> None:
+def test_lost_key_is_remade_lost_authority_reported(tmp_path: Path) -> None:
     files = ensure_certificates(tmp_path, [], now_s=0)
     files.key.unlink()
     ensure_certificates(tmp_path, [], now_s=0)
@@ -163,9 +159,7 @@ async def test_with_the_authority_a_user_connects_and_may_what_it_may_without_tl
 
 
 @story
-async def test_without_the_authority_nobody_connects_and_the_reason_is_told_at_once(
-    bus: Bus, tmp_path: Path
-) -> None:
+async def test_connection_without_authority_fails_at_once(bus: Bus, tmp_path: Path) -> None:
     other = ensure_certificates(tmp_path / "other", ["hub.test"], now_s=time.time())
     for trusting, why in (
         (other.ca, "its authority is not the one that is trusted here"),
@@ -182,9 +176,7 @@ async def test_without_the_authority_nobody_connects_and_the_reason_is_told_at_o
 
 
 @story
-async def test_an_expired_certificate_and_one_for_another_name_are_told_as_such(
-    tmp_path: Path,
-) -> None:
+async def test_connection_names_expired_or_foreign_certificate(tmp_path: Path) -> None:
     old = serve(tmp_path / "old", now_s=time.time() - (SERVER_LIFE.total_seconds() + DAY_S))
     with old.server, pytest.raises(BusError, match="it has expired"):
         await old.connect("gateway")
@@ -213,9 +205,7 @@ async def test_a_file_that_holds_no_authority_is_named(tmp_path: Path) -> None:
 
 
 @story
-async def test_a_server_that_listens_everywhere_is_reached_by_its_own_machine(
-    tmp_path: Path,
-) -> None:
+async def test_server_on_all_addresses_is_reached_locally(tmp_path: Path) -> None:
     bus = serve(tmp_path, host=EVERYWHERE)
     with bus.server:
         assert bus.server.url.startswith("tls://127.0.0.1:")

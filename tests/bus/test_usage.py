@@ -132,9 +132,7 @@ def part(ctx: Context[Any], name: str) -> str:
 
 
 @in_loop
-async def test_what_ends_is_there_once_by_the_log_and_the_archive_over_restarts(
-    server: Server, kept: dict[str, Any]
-) -> None:
+async def test_usage_over_restarts_books_once(server: Server, kept: dict[str, Any]) -> None:
     async with client(server.url) as conn:
         now_s = conn.now()
         # In the archive from before: one in two parts, one that came through a hub.
@@ -214,9 +212,7 @@ async def test_streams_that_were_made_anew_are_read_again_and_fill_nothing_twice
 
 
 @in_loop
-async def test_a_tenant_sees_its_own_and_bad_requests_are_told_by_field(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_usage_shows_tenant_its_own_jobs(server: Server, tmp_path: Path) -> None:
     prices = tmp_path / "prices.json"
     prices.write_text('{"currency": "EUR", "gpu_hour": {"H100": 2.5}}')
     async with client(server.url) as conn:
@@ -385,9 +381,7 @@ async def jobs_of(conn: Connection) -> int:
 
 
 @in_loop
-async def test_a_service_that_is_killed_again_and_again_loses_nothing_and_counts_nothing_twice(
-    server: Server, kept: dict[str, Any]
-) -> None:
+async def test_usage_killed_often_books_once(server: Server, kept: dict[str, Any]) -> None:
     async with client(server.url) as conn:
         now_s = conn.now()
         for number in range(600):

@@ -210,9 +210,7 @@ async def test_what_is_too_large_to_write_is_the_messages_fault(server: Server) 
 
 
 @story
-async def test_a_slow_handler_is_not_run_twice_and_one_that_never_ends_is_ended(
-    server: Server,
-) -> None:
+async def test_slow_handler_runs_once_endless_one_ends(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn, connected(server.url, "b") as other:
         await put(conn, "slow", "stuck")
         runs: Counter[bytes] = Counter()
@@ -255,9 +253,7 @@ async def test_a_letter_that_could_not_be_kept_is_not_lost_for_that(
 
 
 @story
-async def test_every_message_is_handled_over_kill_9_and_restart_of_the_server(
-    server: Server,
-) -> None:
+async def test_worker_over_server_kill_handles_all(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn, connected(server.url, "w") as writer:
         names = [f"q{number}" for number in range(300)]
         took: Counter[str] = Counter()

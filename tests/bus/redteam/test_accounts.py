@@ -232,9 +232,7 @@ async def answering(bus: Bus) -> AsyncIterator[tuple[Connection, list[str]]]:
 
 @pytest.mark.parametrize(("account", "own"), OWN)
 @story
-async def test_an_answer_goes_to_who_asked_wherever_it_was_to_go(
-    bus: Bus, account: str, own: str
-) -> None:
+async def test_reply_with_foreign_subject_reaches_asker(bus: Bus, account: str, own: str) -> None:
     async with unchanged(bus), answering(bus) as (gateway, heard), bus.may_all(account) as evil:
         for reply in REPLIES:
             for headers in (None, HEADERS, TRACE):
@@ -394,9 +392,7 @@ async def test_claims_that_the_operator_did_not_sign_take_no_effect(bus: Bus) ->
 
 
 @story
-async def test_a_tenant_that_is_added_is_heard_at_once_and_one_that_is_removed_cut_off(
-    bus: Bus,
-) -> None:
+async def test_tenant_added_is_served_and_removed_disconnected(bus: Bus) -> None:
     async with (
         answering(bus),
         bus.user("accounts") as pusher,

@@ -396,9 +396,7 @@ async def attacks(evil: NatsClient, rounds: list[float]) -> None:
 
 
 @story
-async def test_honest_work_behind_a_leaf_goes_on_while_it_is_attacked(
-    hub: Hub, as_agent: Server
-) -> None:
+async def test_leaf_under_attack_completes_honest_work(hub: Hub, as_agent: Server) -> None:
     def user(name: str) -> dict[str, Any]:
         return {
             "nats_creds_file": creds_file(hub.bus.keys, name),

@@ -121,9 +121,7 @@ async def lose(server: Server) -> None:
 
 
 @in_loop
-async def test_an_agent_brings_back_what_was_its_own_and_was_lost_and_nothing_else(
-    server: Server,
-) -> None:
+async def test_agent_recovers_only_its_own_lost_jobs(server: Server) -> None:
     async with client(server.url) as conn, door(server.url):
         for name, cluster in PLACED.items():
             await place(conn, name, cluster)

@@ -51,9 +51,7 @@ TYPE = "node.kubernetes.io/instance-type"
         ({}, None),
     ],
 )
-def test_a_clouds_names_are_translated_and_parts_and_unknown_machines_are_not(
-    labels: dict[str, str], board: Board | None
-) -> None:
+def test_cloud_model_names_are_translated(labels: dict[str, str], board: Board | None) -> None:
     assert board_of_cloud(labels) == board
     if TYPE in labels and len(labels) == 1:
         assert model_label(labels) == (TYPE if board is not None else None)

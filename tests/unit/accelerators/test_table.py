@@ -42,9 +42,7 @@ SERVICES = Path(berthmaster.__file__).parent
         ("requests.nvidia.com/gpu", None),
     ],
 )
-def test_a_name_is_had_as_its_row_says_and_an_unknown_one_is_still_asked_for(
-    name: str, how: How | None
-) -> None:
+def test_accelerator_name_follows_its_row(name: str, how: How | None) -> None:
     assert how_of(name) is how
 
 

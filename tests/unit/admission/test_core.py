@@ -295,9 +295,7 @@ def test_a_placement_that_our_evaluator_goes_on_deciding_is_followed_while_misco
         ),
     ],
 )
-def test_a_check_with_wrong_parameters_is_told_what_is_right(
-    parameters: Parameters, words: str
-) -> None:
+def test_check_with_wrong_parameters_is_explained(parameters: Parameters, words: str) -> None:
     world = World("a")
     world.put(check(parameters=parameters))
     world.submit()
@@ -584,9 +582,7 @@ def test_a_thousand_who_wait_are_let_through_in_bounded_bunches() -> None:
     assert len([w for w in world.writes if isinstance(w, WriteState)]) == 1000
 
 
-def test_an_odd_check_is_set_aside_while_all_others_go_on_and_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_odd_check_is_set_aside_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(check: AdmissionCheck, *args: Any, **rest: Any) -> Review:
         if check.metadata.name == "odd" and "cured" not in check.metadata.labels:
             raise RuntimeError("what nobody thought of")
@@ -617,9 +613,7 @@ def test_an_odd_check_is_set_aside_while_all_others_go_on_and_is_tried_again(
     assert world.core.index.configs["odd"].clusters == ("a",)
 
 
-def test_an_odd_workload_is_set_aside_while_all_others_pass(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_odd_workload_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(workload: Workload, *rest: Any) -> NewState | None:
         if workload.metadata.name == "odd":
             raise RuntimeError

@@ -163,9 +163,7 @@ async def test_a_cluster_is_made_where_its_secret_is_and_nothing_of_it_is_told()
 
 
 @story
-async def test_rights_that_are_missing_for_a_moment_are_asked_for_again_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_missing_rights_are_retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     async with writer(DENIED, DENIED, refuse(500, "InternalError")) as (_, mine):
         answered = await mine.carry_out(passing(workload()))
         assert (answered.outcome, answered.pause_s) == (Outcome.LATER, 0.25)

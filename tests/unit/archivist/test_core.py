@@ -165,9 +165,7 @@ def test_a_long_story_is_archived_in_parts() -> None:
         ([read(*STORY), WRITTEN, Removed(ref="r", failed="no leader")], "no leader"),
     ],
 )
-def test_what_cannot_be_done_now_is_put_off_and_nothing_is_removed_unconfirmed(
-    told: Sequence[Told], why: str
-) -> None:
+def test_unconfirmed_copy_is_never_removed(told: Sequence[Told], why: str) -> None:
     asked = play(SEEN, *told)
     assert asked[-1] == TaskLater(ref="r", why=why, failed=True)
     assert REMOVE not in asked[:-2]
@@ -192,9 +190,7 @@ VOID_END = recorded(4, event(Cancelled, 2, **ENDING, attempt=1))
         (SUBMITTED, PLACED),  # an old answer
     ],
 )
-def test_an_aggregate_whose_ending_is_not_there_or_did_not_count_is_not_touched(
-    events: tuple[RecordedEvent, ...],
-) -> None:
+def test_story_without_ending_stays(events: tuple[RecordedEvent, ...]) -> None:
     assert play(SEEN, read(*events)) == [READ, TaskDone(ref="r")]
 
 
@@ -308,9 +304,7 @@ def test_a_decision_is_left_alone_until_it_is_due() -> None:
         ),
     ],
 )
-def test_a_decision_stays_that_alone_tells_how_its_chain_goes_on(
-    behind: NextDecision, why: str
-) -> None:
+def test_last_decision_of_chain_stays(behind: NextDecision, why: str) -> None:
     later = TaskLater(ref="r", why=why, pause_s=10.0)
     assert play(DECISION, behind) == [NEXT, later]
     assert play(DECISION, NextDecision(ref="r", failed="away"))[-1] == TaskLater(
@@ -334,9 +328,7 @@ def test_a_decision_whose_removal_failed_is_not_copied_again() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_whatever_goes_wrong_nothing_leaves_the_log_that_the_archive_has_not(
-    data: st.DataObject,
-) -> None:
+def test_unarchived_events_never_leave_log(data: st.DataObject) -> None:
     """A log and an archive in memory, two archivists whose steps interleave, crashes at any
     point, answers that get lost: in the end story and tombstone are where they belong."""
     log = list(STORY)

@@ -66,9 +66,7 @@ def test_pods_of_a_job_that_no_log_knows_are_found_once_the_log_must_know_it(wor
     assert rules(audited(world, (world.now_s - 1, shown))) == []  # perhaps submitted just now
 
 
-def test_what_nobody_can_read_is_found_until_a_person_says_that_it_counts_for_nothing(
-    world: World,
-) -> None:
+def test_unreadable_event_is_found_until_void(world: World) -> None:
     """Both of a workload that is known and of one of which nothing else is."""
     auditor = Auditor()
     for sequence, at_s, event in world.events:
@@ -148,9 +146,7 @@ def test_a_second_ending_is_found(world: World) -> None:
     assert rules(audited(world)) == ["one ending"]
 
 
-def test_a_story_that_lacks_events_is_found_until_its_executor_brought_it_back(
-    world: World,
-) -> None:
+def test_incomplete_story_is_found_until_recovered(world: World) -> None:
     gang = world.workloads[next(k for k in world.workloads if k.endswith("gang"))]
     assert gang.request is not None
     world.events = [

@@ -99,9 +99,7 @@ def test_what_is_well_is_no_finding(said: tuple[Said, ...]) -> None:
 
 
 @pytest.mark.parametrize(("said", "what"), BAD.values(), ids=BAD)
-def test_what_hub_and_workers_do_not_agree_on_is_found_once(
-    said: tuple[Said, ...], what: str
-) -> None:
+def test_disagreement_of_hub_and_workers_is_found(said: tuple[Said, ...], what: str) -> None:
     assert findings(lived(), *said, heard=ALL_THE_TIME) == [f"runs where the hub says: {what}"]
 
 

@@ -38,9 +38,7 @@ class Settings(NamedTuple):
         ("nats://localhost:4222", False),
     ],
 )
-def test_what_goes_to_another_machine_without_tls_can_be_read_on_the_way(
-    url: str, told: bool
-) -> None:
+def test_remote_plain_url_is_exposed(url: str, told: bool) -> None:
     assert exposed(url) is told
 
 

@@ -79,9 +79,7 @@ def test_slices_of_two_go_on_in_turn_and_the_loop_runs_between_any_two() -> None
     assert asyncio.run(run()) == ["a", "b", "a", "b", "a", "b"]
 
 
-def test_where_others_come_the_next_slice_waits_for_a_multiple_of_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slice_waits_for_multiple_of_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STRETCH_REST", 1e9)
 
     async def run(*served: str) -> list[str]:

@@ -57,9 +57,7 @@ def heard(parser: Parser, cuts: list[int]) -> None:
     asyncio.run(run())
 
 
-def test_one_that_rests_does_so_between_slices_and_only_as_long_as_it_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rest_is_bounded_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     many = b"MSG a.b 2 1\r\nx\r\n" * (3 * SLICE)
 
     async def run(rest_s: float, rests_s: float) -> int:
@@ -128,9 +126,7 @@ def test_it_tells_what_the_librarys_parser_tells(cuts: list[int]) -> None:
 
 
 @given(CUTS)
-def test_a_taker_has_the_messages_of_its_subscription_and_the_library_the_others(
-    cuts: list[int],
-) -> None:
+def test_taker_receives_own_subscription_only(cuts: list[int]) -> None:
     client, taken = Told(), []
     reading = Reading(client)
     reading.takers[b"2"] = lambda *message: taken.append(message)

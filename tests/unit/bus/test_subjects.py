@@ -117,9 +117,7 @@ def test_the_guard_of_a_workload_covers_its_events_and_no_other(
 
 
 @given(NAMES, NAMES)
-def test_facts_requests_and_nodes_are_found_where_their_readers_look(
-    cluster: str, node: str
-) -> None:
+def test_subjects_match_their_readers(cluster: str, node: str) -> None:
     for subject in (
         subjects.alive(cluster),
         subjects.profile(cluster),

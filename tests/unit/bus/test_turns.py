@@ -90,9 +90,7 @@ async def until(condition: Callable[[], bool]) -> None:
 LARGE = Share(in_hand=500, bytes_in_hand=1000, per_s=1000.0)
 
 
-def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_busy_asker_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_S", 600.0)
     monkeypatch.setattr(module, "AT_WORK", 100)
 
@@ -115,9 +113,7 @@ def test_while_one_with_few_is_served_one_with_many_has_a_portion_and_then_waits
     assert then == ["many"] * (PORTION + FEW)
 
 
-def test_whoever_has_much_in_hand_is_served_as_one_with_few_beside_one_with_far_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_larger_load_yields_to_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHORTEST_REST_S", 600.0)
 
     async def run(beside: int) -> list[str]:
@@ -151,9 +147,7 @@ def test_where_others_come_too_so_much_of_one_is_at_work_and_the_next_when_one_i
     asyncio.run(run())
 
 
-def test_one_with_many_rests_where_others_come_and_does_not_where_nobody_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_busy_asker_rests_only_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHORTEST_REST_S", 600.0)
 
     async def run(*, others: bool) -> int:

@@ -130,9 +130,7 @@ def test_a_request_is_not_sent_again_while_its_predecessor_stands_in_the_queue()
     run(story)
 
 
-def test_one_that_is_never_answered_is_given_up_and_later_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unanswered_request_is_given_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
     holds: list[float] = []
 
     async def story() -> None:

@@ -166,9 +166,7 @@ def test_a_new_bootstrap_secret_ends_the_pause_of_what_failed_with_the_old() -> 
     assert world.act() == [Prepare(CLUSTER, fresh)]
 
 
-def test_a_new_token_of_open_cluster_management_ends_the_pause_of_what_failed_with_the_old() -> (
-    None
-):
+def test_new_ocm_token_ends_pause() -> None:
     world = World()
     world.know()
     index = world.core.index

@@ -30,9 +30,7 @@ MK = AdmissionCheck(name="mk", controller=MULTIKUEUE, config="all", state=ON)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_where_all_is_in_order_nothing_is_wrong_and_all_that_was_looked_at_is_named(
-    mode: Mode,
-) -> None:
+def test_healthy_hub_names_all_checks(mode: Mode) -> None:
     report = of_hub(mode)
     assert (report.mode, report.ready, wrong(report)) == (mode, True, [])
     said = [(each.where, each.what) for each in report.findings]
@@ -319,9 +317,7 @@ def test_a_right_reads_as_people_say_it() -> None:
         ),
     ],
 )
-def test_a_black_hole_is_told_in_the_worker_and_blocks_if_no_other_can_take_the_queue(
-    changed: dict[str, Any], what: str
-) -> None:
+def test_black_hole_blocks_without_alternative(changed: dict[str, Any], what: str) -> None:
     report = of_worker(**changed)
     assert wrong(report) == [
         ("blocks", "hub", "no worker can take LocalQueue ml/main"),

@@ -108,9 +108,7 @@ def test_a_deadly_gate_is_switched_off_in_the_argument() -> None:
 
 
 @pytest.mark.parametrize("gates", [{}, {"A": False, "C": True}])
-def test_gates_in_both_places_stop_the_manager_and_end_in_the_argument(
-    gates: dict[str, bool],
-) -> None:
+def test_duplicate_gates_move_to_argument(gates: dict[str, bool]) -> None:
     for report in (
         of_hub(gate_argument=ARGUMENT, file_gates=gates),
         of_worker(gate_argument=ARGUMENT, file_gates=gates),

@@ -57,9 +57,7 @@ def test_a_manager_that_runs_is_seen(life: ManagerLife, what: str) -> None:
         ),
     ],
 )
-def test_a_dead_manager_stops_a_hub_and_makes_a_magnet_of_a_worker(
-    life: ManagerLife, why: str
-) -> None:
+def test_dead_manager_blocks_hub(life: ManagerLife, why: str) -> None:
     of_a_hub, of_a_worker = (about(life, on_hub=on_hub) for on_hub in (True, False))
     assert of_a_hub.what == of_a_worker.what == f"Kueue's manager does not run: {why}"
     assert (of_a_hub.level, of_a_worker.level) == ("blocks", "warning")

@@ -106,9 +106,7 @@ def test_where_it_should_go_is_only_said_if_that_is_known() -> None:
         ("tpu", "TPU", "cloud.google.com/gke-tpu-accelerator"),
     ],
 )
-def test_a_node_without_its_model_is_told_its_own_vendor_s_label(
-    vendor: str, what: str, label: str
-) -> None:
+def test_node_without_model_names_vendor_label(vendor: str, what: str, label: str) -> None:
     nodes = tuple(GpuNode(name=f"n{n}", gpus=4, vendor=vendor) for n in range(2))  # type: ignore[arg-type]
     found = finding(of_worker(gpu_nodes=nodes), f"no label says which {what}: n0, n1")
     assert found.change.splitlines()[1] == f"{WORKER} label node n0 n1 {label}=MODEL"

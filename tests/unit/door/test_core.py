@@ -349,9 +349,7 @@ def test_tombstone_tells_which_cluster_had_the_job() -> None:
     assert not log.view.has(RED, "acme/train", 1)
 
 
-def test_bytes_of_one_cluster_are_rated_before_they_are_decoded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cluster_bytes_are_rated_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
 
     class Counting:

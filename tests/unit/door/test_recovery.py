@@ -138,9 +138,7 @@ def test_a_later_attempt_is_brought_back_where_its_own_job_s_news_took_its_numbe
     ],
     ids=["all", "all but the submission", "placed", "submitted", "claimed", "two"],
 )
-def test_what_is_lost_of_a_running_job_is_brought_back_and_its_life_goes_on(
-    left: list[int], losses: Losses
-) -> None:
+def test_lost_running_job_is_recovered(left: list[int], losses: Losses) -> None:
     story = [one for one in life(*KINDS) if one.sequence in left]
     found = verdict(receipt(), story, losses)
     assert isinstance(found, BringBack)
@@ -272,9 +270,7 @@ def test_who_wrote_before_the_placement_says_nothing_of_the_attempt(word: Worklo
     assert isinstance(verdict(signed, [_told(9, 0.5, word, "evil")], twice), BringBack)
 
 
-def test_who_follows_on_what_is_left_and_tells_of_an_attempt_that_it_lacks_did_not_know_it() -> (
-    None
-):
+def test_recovery_of_unknown_attempt_is_refused() -> None:
     """The log was cut behind the submission, and lied to before anybody looked."""
     for kind in (Evicted, Succeeded, Running):
         word = replace(fitting(kind, lived(*KINDS)), cluster="evil", after=10)

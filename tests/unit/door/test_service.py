@@ -39,9 +39,7 @@ class Line:
 
 
 @story
-async def test_what_cannot_be_stored_again_is_told_to_its_asker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unstorable_recovery_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuses(*_: object, **__: object) -> None:
         raise TooLarge("1048577 bytes, the server takes 1048576")
 

@@ -109,9 +109,7 @@ def test_a_larger_fleet_repeats_the_list_under_new_names() -> None:
         (HEADER + "a,1,1,1,\n", "a has GPUs and no model"),
     ],
 )
-def test_a_bad_node_list_is_refused_with_the_line_and_what_would_be_right(
-    text: str, complaint: str
-) -> None:
+def test_bad_node_list_names_line(text: str, complaint: str) -> None:
     with pytest.raises(FleetError, match=complaint):
         parse_nodes(text)
 

@@ -76,9 +76,7 @@ def test_a_list_without_times_gets_them_from_the_seed() -> None:
         (HEADER + "___,1,1,0,0,,LS,R,0,1,0\n", "no letter or digit"),
     ],
 )
-def test_a_bad_pod_list_is_refused_with_the_line_and_what_would_be_right(
-    text: str, complaint: str
-) -> None:
+def test_bad_pod_list_names_line(text: str, complaint: str) -> None:
     with pytest.raises(WorkloadError, match=complaint):
         parse_workloads(text)
 

@@ -156,9 +156,7 @@ def test_it_is_c_that_keeps_the_usual_cards() -> None:
 
 @settings(UNHURRIED, max_examples=100)
 @given(st.integers(0, 1 << 32), pods(), st.sampled_from(MIXES))
-def test_one_pod_gets_the_gpus_in_c_that_it_gets_without_it(
-    seed: int, need: PodSet, sample: Sample
-) -> None:
+def test_pod_gets_equal_gpus_in_c(seed: int, need: PodSet, sample: Sample) -> None:
     fleet, chance = filled(seed), random.Random(seed)
     worth, suitable = scarce(fleet, worth_of(sample), chance), suitable_nodes(fleet, need)
     card = ScoreCache().card(fleet, kind_of(need), need, suitable, worth)
@@ -204,9 +202,7 @@ def all_of(fleet: Fleet) -> list[bytes]:
 
 @settings(UNHURRIED, max_examples=150)
 @given(st.integers(0, 1 << 32), SETS, st.sampled_from(MIXES))
-def test_gangs_are_seated_by_c_where_they_are_without_it_and_nothing_is_left_taken(
-    seed: int, drawn: list[PodSet], sample: Sample
-) -> None:
+def test_gang_gets_equal_seats_in_c(seed: int, drawn: list[PodSet], sample: Sample) -> None:
     fleet, chance = filled(seed), random.Random(seed)
     worth = scarce(fleet, worth_of(sample), chance)
     sets = [replace(pods, name=f"s{at}") for at, pods in enumerate(drawn)]
@@ -493,9 +489,7 @@ def test_arrays_may_say_anything(told: dict[str, list[int]], data: st.DataObject
 @pytest.mark.parametrize("cpu_milli_a_gpu", [0.0, 7000.0])
 @pytest.mark.parametrize("sample", MIXES)
 @pytest.mark.parametrize("seed", range(3))
-def test_room_is_worth_the_same_bits_in_c(
-    seed: int, sample: Sample, cpu_milli_a_gpu: float
-) -> None:
+def test_room_value_is_equal_in_c(seed: int, sample: Sample, cpu_milli_a_gpu: float) -> None:
     fleet, hole = filled(seed), worth_of(sample).hole
     ours, twins = (
         useful_room(fleet, hole, cpu_milli_a_gpu, compiled=compiled) for compiled in (True, False)

@@ -31,9 +31,7 @@ def test_on_as_few_clusters_as_have_the_room() -> None:
     pods=st.integers(1, 60),
     room=st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 20), max_size=6),
 )
-def test_all_that_fits_is_divided_and_nobody_gets_more_than_its_room(
-    pods: int, room: dict[str, int]
-) -> None:
+def test_division_stays_within_room(pods: int, room: dict[str, int]) -> None:
     parts = on_fewest(pods, room)
     assert sum(parts.values()) == min(pods, sum(room.values()))
     assert all(0 < count <= room[name] for name, count in parts.items())

@@ -40,9 +40,7 @@ def test_several_that_wait_for_one_must_gain_more_than_they_lose() -> None:
 
 
 @given(rests, stopped, st.floats(0.0, 1.0))
-def test_nobody_is_stopped_for_one_whom_it_would_stop(
-    waits: Rest, runs: Stopped, done: float
-) -> None:
+def test_eviction_is_never_mutual(waits: Rest, runs: Stopped, done: float) -> None:
     """However far the one has come by then that it was stopped for."""
     if may_stop(waits, runs):
         now_runs = Rest(waits.left_s * (1.0 - done), waits.gpus)

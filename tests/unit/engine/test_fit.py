@@ -133,9 +133,7 @@ def test_chosen_gpus_are_acceptable_and_have_the_room(fleet: Fleet, need: PodSet
 
 @UNHURRIED
 @given(fleets(), pods(), st.integers(1, 6))
-def test_a_gang_is_seated_whole_or_not_at_all_and_leaves_no_trace(
-    fleet: Fleet, need: PodSet, count: int
-) -> None:
+def test_gang_is_seated_whole_or_untraced(fleet: Fleet, need: PodSet, count: int) -> None:
     need = pod_set(**{f: getattr(need, f) for f in need.__struct_fields__} | {"count": count})
     before = (
         fleet.arrays.cpu.copy(),
@@ -166,9 +164,7 @@ def test_a_gang_is_seated_whole_or_not_at_all_and_leaves_no_trace(
 
 @UNHURRIED
 @given(fleets(), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=8))
-def test_held_and_released_room_leaves_the_arrays_as_a_new_fleet_would_have_them(
-    fleet: Fleet, holds: list[tuple[int, int]]
-) -> None:
+def test_released_room_restores_arrays(fleet: Fleet, holds: list[tuple[int, int]]) -> None:
     kept: dict[str, Holding] = {}
     for number, (at, gpu) in enumerate(holds):
         cluster, name = fleet.names[at % len(fleet.names)]

@@ -42,9 +42,7 @@ def test_sizes_are_powers_of_two() -> None:
     assert [size_of(gpus) for gpus in (0.0, 0.3, 1.0, 3.0, 8.0, 9.0)] == [1 / 16, 0.5, 1, 4, 8, 16]
 
 
-def test_of_jobs_that_end_soon_or_go_on_for_long_one_that_goes_on_needs_what_the_long_ones_do() -> (
-    None
-):
+def test_surviving_job_is_expected_to_last() -> None:
     lives = seen((8, 90.0, 90), (8, 9000.0, 10))
     new_s, old_s = rest_s(lives, 8, 0.0), rest_s(lives, 8, 150.0)
     assert 60 < new_s < 130  # to the end of the first step, once for each ninth tenth
@@ -78,7 +76,7 @@ def test_those_that_are_open_yet_count_as_having_run_for_so_long() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.5, 1.0, 8.0]), ages), max_size=40), ages)
-def test_a_table_that_is_kept_or_told_goes_on_as_it_was(
+def test_restored_table_continues_equally(
     endings: list[tuple[float, float]], more_s: float
 ) -> None:
     lives = LivesSeen()

@@ -144,9 +144,7 @@ def test_the_worked_example() -> None:
     costs=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 4)), min_size=1, max_size=6),
     wanted=st.integers(1, 8),
 )
-def test_it_fits_nobody_is_taken_in_vain_and_it_is_never_far_from_the_cheapest(
-    costs: list[tuple[int, int]], wanted: int
-) -> None:
+def test_eviction_set_is_minimal_and_cheap(costs: list[tuple[int, int]], wanted: int) -> None:
     """Held against all sets that there are."""
     parts, at = [], 0
     for number, (cost, gpus) in enumerate(costs):

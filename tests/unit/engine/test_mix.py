@@ -87,9 +87,7 @@ def test_any_number_of_kinds_is_bounded() -> None:
 
 @UNHURRIED
 @given(arrivals, st.integers(0, 40))
-def test_a_mix_restored_on_the_way_learns_what_one_that_was_there_did(
-    pods: list[PodSet], at: int
-) -> None:
+def test_restored_mix_learns_equally(pods: list[PodSet], at: int) -> None:
     whole = folded(pods)
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(folded(pods[:at]).state()), type=MixState)
     restored = folded(pods[at:], state)
@@ -99,9 +97,7 @@ def test_a_mix_restored_on_the_way_learns_what_one_that_was_there_did(
 
 @UNHURRIED
 @given(arrivals)
-def test_counts_are_whole_bounded_and_all_of_what_came_while_nothing_faded(
-    pods: list[PodSet],
-) -> None:
+def test_counts_are_whole_and_bounded(pods: list[PodSet]) -> None:
     state = folded(pods).state()
     total = sum(count for _, count in state.counts)
     assert total < 2 * COUNTS_OF_ONE * MEMORY_PODS

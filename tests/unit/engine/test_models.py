@@ -103,9 +103,7 @@ H100S = {"NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-NVL", "NVIDIA-H100-PCIe"}
         ("A100-SXM4-80GB-of-mine", set()),
     ],
 )
-def test_what_is_asked_for_is_found_and_nothing_that_only_looks_alike(
-    asked: str, found: set[str]
-) -> None:
+def test_lookup_finds_exact_match_only(asked: str, found: set[str]) -> None:
     assert {model for model in REPORTED if is_model(asked, model)} == found
 
 

@@ -69,9 +69,7 @@ def test_where_a_duration_is_only_expected_wide_jobs_are_further_ahead() -> None
     assert wide < place(1e7, 0.0, 32, seen)
 
 
-def test_where_a_duration_is_only_expected_room_is_firm_once_kept_and_nobody_is_left_behind() -> (
-    None
-):
+def test_expected_duration_keeps_reserved_room_firm() -> None:
     seen = Outlook(patience_s=1000, gpus=64, left_gpu_s=1e6)
     for gpu_s in (10, 1e7):
         found = place(gpu_s, 0.0, 8, seen, stated=False)

@@ -86,9 +86,7 @@ def test_labels_that_say_nothing_stop_to_count_and_those_that_tell_go_on() -> No
 
 
 @given(ENDINGS, st.integers(0, 20).map(float))
-def test_neighbours_are_those_that_were_submitted_nearest(
-    endings: list[Ending], at_s: float
-) -> None:
+def test_neighbours_are_nearest_submissions(endings: list[Ending], at_s: float) -> None:
     ordered = sorted(endings)
     near = neighbours(ordered, at_s)
     assert len(near) == min(NEAREST, len(endings))
@@ -106,9 +104,7 @@ def test_nearer_ones_count_more_on_either_side() -> None:
     assert expected_from(near, 5000.0) == pytest.approx(505)
 
 
-def test_what_is_kept_restores_the_same_guesses_and_has_a_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stored_guesses_restore_equally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predict, "KINDS", 20)
     durations = Durations()
     for number in range(8 * KEPT):

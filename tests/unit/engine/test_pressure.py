@@ -179,9 +179,7 @@ def test_what_is_nearly_a_block_is_left_alone_before_what_is_far_from_one() -> N
     assert near > 10 * far > 0.0
 
 
-def test_blocks_of_the_sizes_that_pods_take_stay_together_before_they_are_all_that_is_left() -> (
-    None
-):
+def test_common_blocks_stay_together() -> None:
     fleet = fleet_of(("five", 8, "G2"), ("four", 8, "G2"), ("three", 8, "G2"))
     taken = [takes("five", (0, 1, 2)), takes("four", (0, 1, 2, 3)), takes("three", (0, 1, 2, 3, 4))]
     fleet.charge(taken, +1)
@@ -245,9 +243,7 @@ def test_what_pods_accept_leaves_out_how_much_they_take() -> None:
     assert accepted(accepting(accepted(one))) == accepted(one)
 
 
-def test_pools_are_the_nodes_that_the_same_wants_accept_however_many_were_asked_about_before() -> (
-    None
-):
+def test_pools_group_equally_acceptable_nodes() -> None:
     models = ("G2", "T4", "P100", "V100M16")
     fleet = fleet_of(*((f"n{at:02}", 1 + at % 3, models[at % 4]) for at in range(30)))
     laid = Laid(fleet)

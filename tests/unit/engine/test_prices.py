@@ -75,9 +75,7 @@ def fewest_gpus(demand: dict[int, int]) -> Fraction:
 
 @settings(UNHURRIED, max_examples=60)
 @given(demands)
-def test_prices_are_those_of_the_fewest_gpus_and_no_gpu_pays_more_than_one(
-    demand: dict[int, int],
-) -> None:
+def test_price_uses_fewest_gpus(demand: dict[int, int]) -> None:
     prices = hole_prices(demand)
     sizes = tuple(sorted(demand))
     assert tuple(prices) == sizes

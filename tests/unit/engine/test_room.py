@@ -53,9 +53,7 @@ def test_room_that_follows_is_what_counting_anew_would_give(
 
 @settings(UNHURRIED, max_examples=80)
 @given(fleets(), pods())
-def test_a_cluster_seats_as_many_pods_as_its_nodes_have_room_for_and_no_more(
-    fleet: Fleet, need: PodSet
-) -> None:
+def test_cluster_seats_pods_up_to_room(fleet: Fleet, need: PodSet) -> None:
     suitable = suitable_nodes(fleet, need)
     room = room_of(fleet, need, suitable, slice(None))
     for number in range(len(fleet.clusters)):

@@ -220,9 +220,7 @@ BY_CLAIM = Share(resource="gpu.nvidia.com", milli=0, count=1, claim=CLAIM)
         (None, "none"),  # emulated: in any size
     ],
 )
-def test_no_part_is_had_whose_limit_is_softer_than_asked_for(
-    share: Share | None, isolation: str
-) -> None:
+def test_softer_part_is_never_given(share: Share | None, isolation: str) -> None:
     report = node() if share is None else replace(node(), shares=(share,))
     order = ["", "none", "memory", "hardware"]
     for least in order:
@@ -237,9 +235,7 @@ def test_no_part_is_had_whose_limit_is_softer_than_asked_for(
 @pytest.mark.parametrize(
     ("share", "isolation"), [(LARGE, "hardware"), (HAMI, "memory"), (REPLICA, "none"), (None, "")]
 )
-def test_who_is_placed_hears_how_hard_the_limit_of_its_part_is(
-    share: Share | None, isolation: str
-) -> None:
+def test_placement_states_limit_of_part(share: Share | None, isolation: str) -> None:
     fleet = fleet_of(node(gpus=2) if share is None else replace(node(gpus=2), shares=(share,)))
     binding, _ = bind_one(fleet, 0, part(400), suitable_nodes(fleet, part(400)))
     assert binding.isolation == isolation
@@ -284,9 +280,7 @@ def test_hami_gives_what_is_asked_for() -> None:
     ("parts", "least"),
     [(0, 0), (1, 1000), (2, 500), (3, 330), (7, 140), (10, 100), (20, 50), (64, 20), (1000, 10)],
 )
-def test_no_part_of_hamis_is_so_small_that_more_would_fit_than_pods_may_have_a_gpu(
-    parts: int, least: int
-) -> None:
+def test_hami_part_has_minimum_size(parts: int, least: int) -> None:
     share = replace(HAMI, parts=parts)
     assert least_milli(share) == least
     fleet = fleet_of(replace(node(gpus=1), shares=(share,)))

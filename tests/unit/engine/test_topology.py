@@ -225,9 +225,7 @@ def slow_places(fleet: Fleet, need: PodSet) -> list[list[int]]:
 
 @settings(UNHURRIED, max_examples=120)
 @given(clusters(), gangs())
-def test_a_seat_is_found_if_and_only_if_some_place_holds_all_and_keeps_to_what_was_asked(
-    fleet: Fleet, need: PodSet
-) -> None:
+def test_seat_is_found_where_possible(fleet: Fleet, need: PodSet) -> None:
     assert need.topology is not None
     able = [rooms for rooms in slow_places(fleet, need) if sum(rooms) >= need.count]
     found = seated(fleet, need)
@@ -251,9 +249,7 @@ def test_a_seat_is_found_if_and_only_if_some_place_holds_all_and_keeps_to_what_w
 
 @settings(UNHURRIED, max_examples=80)
 @given(clusters(), st.lists(gangs(), min_size=2, max_size=3))
-def test_a_gang_of_several_shapes_is_seated_whole_or_not_at_all(
-    fleet: Fleet, sets: list[PodSet]
-) -> None:
+def test_mixed_gang_is_seated_whole(fleet: Fleet, sets: list[PodSet]) -> None:
     named = [replace(pods, name=f"s{at}", count=min(pods.count, 3)) for at, pods in enumerate(sets)]
     found = seated(fleet, *named)
     if found is None:

@@ -78,9 +78,7 @@ def slow_score(report: NodeReport, need: PodSet, worth: Worth, gpus: tuple[int, 
 
 @UNHURRIED
 @given(fleets(), pods(), st.sampled_from(MIXES))
-def test_a_score_is_what_the_rule_says_for_every_node(
-    fleet: Fleet, need: PodSet, sample: Sample
-) -> None:
+def test_score_follows_rule_for_every_node(fleet: Fleet, need: PodSet, sample: Sample) -> None:
     worth, suitable = worth_of(sample), suitable_nodes(fleet, need)
     scores = score_all(fleet, need, suitable, worth)
     assert scores.dtype == np.float32
@@ -196,9 +194,7 @@ def test_an_appraiser_learns_when_the_mix_has_a_new_sample_and_not_before() -> N
     assert appraiser.of(mix.newest) is not learned
 
 
-def test_where_more_cpu_is_asked_for_than_there_is_only_nodes_rich_in_it_count_as_having_any() -> (
-    None
-):
+def test_scarce_cpu_counts_rich_nodes_only() -> None:
     sample = ((PodType(0, 0, 6000), 1), (PodType(1, 1000, 8000), 1))
     enough, scarce = worth_of(sample, 14_000.0), worth_of(sample, 12_000.0)
     assert enough.cpu_milli_a_gpu == pytest.approx(CPU_SHARE * 8000, rel=0.01)

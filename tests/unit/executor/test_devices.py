@@ -83,7 +83,7 @@ def test_hami_is_told_what_the_part_means_in_memory(
 
 
 @given(st.integers(1, 999), st.integers(0, 16_384), st.sampled_from([15_360, 16_384, 81_559]))
-def test_what_hami_gives_is_never_less_than_was_asked_for_nor_more_than_is_charged(
+def test_hami_part_lies_between_asked_and_charged(
     milli: int, memory_mib: int, total_mib: int
 ) -> None:
     pods = part(milli, min(memory_mib, total_mib))
@@ -172,9 +172,7 @@ def test_kai_gets_a_fraction_or_memory_or_a_whole_gpu() -> None:
 
 
 @given(st.integers(1, 999), st.integers(0, 81_559), st.sampled_from([15_360, 16_384, 81_559]))
-def test_what_kai_charges_is_never_more_than_we_do_and_hardly_less(
-    milli: int, memory_mib: int, total_mib: int
-) -> None:
+def test_kai_charge_is_close_to_ours(milli: int, memory_mib: int, total_mib: int) -> None:
     share = replace(KAI, memory_mib=total_mib // 100 * 100)
     pods = part(milli, min(memory_mib, total_mib))
     template = pod_template(pods, with_share(share, total_mib))

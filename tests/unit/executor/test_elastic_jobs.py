@@ -57,9 +57,7 @@ async def gated_pod(play: Play, index: int) -> None:
 
 
 @story
-async def test_a_kueue_that_has_elastic_jobs_lets_its_number_change_and_a_later_life_knows() -> (
-    None
-):
+async def test_elastic_kueue_allows_resize_over_restart() -> None:
     async with LittleApi() as api:
         api.mutate = with_gate
         async with playing(api) as play:
@@ -99,9 +97,7 @@ async def test_nobody_is_asked_about_other_jobs() -> None:
 
 
 @story
-async def test_why_more_are_not_let_in_is_told_in_kueues_words_and_what_it_takes_back_is_given_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_refused_growth_reports_kueue_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("berthmaster.executor.elastic_looks.FIRST_S", 0.05)
     monkeypatch.setattr("berthmaster.executor.elastic_looks.AGAIN_S", 0.05)
     async with LittleApi() as api:
@@ -151,9 +147,7 @@ async def test_what_opens_anew_as_a_look_ends_is_looked_at(monkeypatch: pytest.M
 
 
 @story
-async def test_where_its_workloads_may_not_be_seen_it_runs_all_the_same_and_that_is_said_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_hidden_workloads_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for pause in ("FIRST_S", "AFTER_ERROR_S"):
         monkeypatch.setattr(f"berthmaster.executor.elastic_looks.{pause}", 0.02)
     looks = 0

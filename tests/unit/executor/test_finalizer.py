@@ -72,9 +72,7 @@ async def test_job_that_completed_and_was_cleaned_up_meanwhile_completes_once() 
 
 @pytest.mark.parametrize("at", [ENDED, LATER])
 @story
-async def test_job_that_failed_before_its_cleanup_failed_and_after_it_was_given_back(
-    at: str,
-) -> None:
+async def test_failed_job_before_cleanup_is_reported(at: str) -> None:
     async with LittleApi() as api:
         async with playing(api) as first:
             name = await begun(first)

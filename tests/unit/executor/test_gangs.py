@@ -33,9 +33,7 @@ def made(style: Style, *sets: PodSet, offers: Offers | None = None) -> Any:
         (Gangs.VOLCANO, {"minMember": 4, "queue": "research"}),
     ],
 )
-def test_the_pods_of_a_job_name_a_group_that_is_as_large_as_they_are(
-    gangs: Gangs, spec: dict[str, Any]
-) -> None:
+def test_gang_pods_name_group_of_their_size(gangs: Gangs, spec: dict[str, Any]) -> None:
     style = Style(gangs=gangs, volcano_queue="research")
     job = made(style, PodSet(count=4, gpus=1))
     name, template = job["metadata"]["name"], job["spec"]["template"]

@@ -69,9 +69,7 @@ def hosts(share: Share | None) -> list[NodeReport]:
 
 
 @given(PODS, st.sampled_from([None, SLICE, TURN, HAMI, KAI]))
-def test_what_a_request_asks_for_is_refused_or_had_by_name(
-    asked: dict[str, Any], share: Share | None
-) -> None:
+def test_request_is_refused_or_met_by_name(asked: dict[str, Any], share: Share | None) -> None:
     body = {"id": "train", "pod_sets": [{"gpus": 0} | asked], "run": {"image": "a"}}
     request = job_request(json.dumps(body).encode())
     if isinstance(request, Refusal):

@@ -71,9 +71,7 @@ def test_of_new_pods_that_do_not_run_in_time_it_lets_go_again_and_says_why() -> 
 
 @pytest.mark.parametrize("kill_after", range(4))
 @pytest.mark.parametrize("target", [(0,), (0, 1, 2, 3)], ids=["shrink", "grow"])
-def test_killed_at_each_step_of_it_the_next_life_brings_it_about(
-    kill_after: int, target: tuple[int, ...]
-) -> None:
+def test_executor_killed_at_each_step_completes(kill_after: int, target: tuple[int, ...]) -> None:
     play = running(2, min_count=1, max_count=4)
     play.kill_after = kill_after
     play.resize("train", *pods(*target))

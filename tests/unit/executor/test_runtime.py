@@ -238,9 +238,7 @@ async def test_a_server_that_has_not_read_our_role_yet_is_asked_again_and_makes_
 
 
 @story
-async def test_a_role_that_stays_away_refuses_the_attempt_with_the_servers_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_missing_role_refuses_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("berthmaster.kubernetes.denials.GRACE_S", 0.2)
     async with LittleApi() as api, playing(api) as play:
         api.misfortune = lambda method, plural: NOT_YET
@@ -478,9 +476,7 @@ async def test_an_object_of_ours_that_nobody_ordered_is_told_as_found() -> None:
 
 
 @story
-async def test_an_object_that_makes_it_raise_is_set_aside_and_others_are_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_raising_object_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(job: JobObject) -> tuple[Attempt, str] | None:
         if job.metadata.name == "odd":
             raise LookupError("what nobody thought of")
@@ -499,9 +495,7 @@ async def test_an_object_that_makes_it_raise_is_set_aside_and_others_are_served(
 
 
 @story
-async def test_a_namespace_that_is_not_served_refuses_and_nobody_says_that_nothing_is_there() -> (
-    None
-):
+async def test_unserved_namespace_refuses_attempt() -> None:
     async with LittleApi() as api, playing(api) as play:
         play.create(target=Target(namespace="other"))
         refused = await play.hears(PodsRefused)
@@ -567,9 +561,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 @story
-async def test_a_namespace_without_its_role_is_named_and_gives_back_and_the_other_is_served() -> (
-    None
-):
+async def test_namespace_without_role_gives_back() -> None:
     async with LittleApi() as api:
         api.closed = {"other"}
         async with playing(api, namespaces=("team", "other")) as play:
@@ -634,9 +626,7 @@ async def test_a_server_that_is_away_is_noticed_by_its_silence_and_by_its_return
 
 
 @story
-async def test_a_server_that_takes_calls_and_answers_none_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_unanswering_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("berthmaster.executor.effects.SLOW_S", 0.2)
     fates = iter(["hung", "hung"])
     async with LittleApi() as api, playing(api) as play:
@@ -678,9 +668,7 @@ async def test_what_belongs_to_a_job_is_made_after_it_once_and_is_its(fate: Any)
 
 
 @story
-async def test_a_life_that_ends_between_a_job_and_what_belongs_to_it_leaves_that_to_the_next() -> (
-    None
-):
+async def test_next_life_makes_missing_dependents() -> None:
     async with LittleApi() as api:
         async with playing(api, style=TOGETHER) as play:
             api.misfortune = lambda method, plural: "hung" if plural in BELONGINGS else None

@@ -229,9 +229,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize("script", sorted(SCRIPTS))
-def test_killed_at_any_step_every_job_still_ends_once_and_leaves_nothing(
-    script: str, cancelled: bool
-) -> None:
+def test_killed_executor_ends_each_job_once(script: str, cancelled: bool) -> None:
     """The executor is killed after each of its instructions in turn, and restarted at once."""
     for steps in range(14):
         play = Play(**SCRIPTS[script], kill_after=steps)

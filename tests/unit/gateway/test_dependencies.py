@@ -140,7 +140,7 @@ def test_a_gateway_that_begins_looks_at_all_who_wait() -> None:
         ("open", "succeeded", None),
     ],
 )
-def test_of_one_that_is_remembered_no_more_the_archive_tells(
+def test_forgotten_dependency_is_read_from_archive(
     archived: str, until: Any, comes_to: Any
 ) -> None:
     gateway, request, a = fresh(), after("a", until=until), job("a")

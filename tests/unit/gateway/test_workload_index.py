@@ -280,9 +280,7 @@ def test_an_ended_workload_costs_some_hundred_bytes() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=60), st.integers(1, 5))
-def test_pages_together_are_the_whole_whatever_came_and_went(
-    steps: list[tuple[int, bool]], limit: int
-) -> None:
+def test_pages_together_list_everything(steps: list[tuple[int, bool]], limit: int) -> None:
     view = WorkloadIndex()
     at: dict[str, tuple[int, int]] = {}  # id -> order, last sequence, of those that live
     ended: dict[str, int] = {}

@@ -166,9 +166,7 @@ def test_what_several_claims_may_have_is_charged_by_what_each_has_consumed() -> 
         ({}, 1000),
     ],
 )
-def test_a_scheduler_that_does_not_say_what_was_consumed_has_consumed_it_all(
-    consumed: dict[str, str], milli: int
-) -> None:
+def test_unstated_consumption_counts_as_all(consumed: dict[str, str], milli: int) -> None:
     nodes = index(gpu(shared=True))
     nodes.set_pod(pod("theirs"))
     nodes.set_claim(claim("a", ["gpu-0"], pods=["theirs"], consumed=consumed))

@@ -83,9 +83,7 @@ def test_replicas_under_the_plain_name_are_known_by_their_label_and_mps_divides_
         ({}, ""),
     ],
 )
-def test_labels_tell_whether_replicas_are_held_to_their_memory(
-    labels: dict[str, str], isolation: str
-) -> None:
+def test_labels_tell_memory_isolation(labels: dict[str, str], isolation: str) -> None:
     known = discovered("Tesla-T4-SHARED", 1) | {"nvidia.com/gpu.replicas": "4"} | labels
     (share,) = layout_of(node("n", {GPU: "4"}, labels=known), kai=False).shares
     assert (share.isolation, share.memory_mib) == (isolation, 3840 if isolation else 0)
@@ -161,9 +159,7 @@ def test_hami_lists_its_devices_and_its_count_says_nothing(register: str) -> Non
     )
 
 
-def test_of_a_gpu_that_is_not_healthy_hami_says_nothing_and_what_is_cordoned_is_not_offered() -> (
-    None
-):
+def test_hami_skips_unhealthy_and_cordoned_gpus() -> None:
     """Its device plugin leaves out what is 0, empty or false."""
     ill = '{"id":"GPU-a","count":10,"devmem":15360,"devcore":100,"type":"NVIDIA-Tesla T4"}'
     well = ill.replace("GPU-a", "GPU-b").replace("}", ',"index":1,"health":true}')

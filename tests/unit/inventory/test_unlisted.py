@@ -106,9 +106,7 @@ def test_words_that_differ_each_time_are_reported_once_a_minute_and_bounded() ->
         (WatchedKind.COHORTS, GPUS),
     ],
 )
-def test_fact_made_of_a_kind_that_was_never_listed_is_held_back(
-    kind: WatchedKind, held_back: str
-) -> None:
+def test_fact_of_unlisted_kind_is_held_back(kind: WatchedKind, held_back: str) -> None:
     """Half of it would be worse than what an earlier life reported: a node without its pods."""
     inventory = Inventory("east")
     inventory.earlier(
@@ -206,9 +204,7 @@ async def watched(stage: Stage, client: Any, *, optional: bool) -> FactWatch:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("optional", [True, False])
 @pytest.mark.parametrize(("code", "reason"), [(500, "InternalError"), (503, "Unavailable")])
-def test_kind_that_answers_an_error_is_unlisted_and_keeps_nobody_waiting(
-    code: int, reason: str, optional: bool
-) -> None:
+def test_kind_with_error_is_unlisted(code: int, reason: str, optional: bool) -> None:
     async def story() -> None:
         async with HalfDeaf() as stage, await stage.client() as client:
             stage.gadgets = refused(code, reason)
@@ -234,9 +230,7 @@ def test_kind_that_answers_an_error_is_unlisted_and_keeps_nobody_waiting(
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize(("code", "reason"), [(404, "NotFound"), (403, "Forbidden")])
-def test_kind_that_is_not_served_or_left_out_of_the_role_is_not_unlisted(
-    code: int, reason: str
-) -> None:
+def test_unserved_kind_is_not_unlisted(code: int, reason: str) -> None:
     async def story() -> None:
         async with HalfDeaf() as stage, await stage.client() as client:
             stage.gadgets = refused(code, reason)

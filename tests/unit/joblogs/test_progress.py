@@ -38,7 +38,5 @@ def test_the_newest_of_each_counts_with_when_it_was_written() -> None:
         (b'BERTH {"step": 1, "x": "' + b"y" * MAX_SAID_BYTES + b'"}', Heard(unreadable=1)),
     ],
 )
-def test_what_is_no_line_of_ours_is_left_and_what_is_wrong_is_counted(
-    line: bytes, expected: Heard
-) -> None:
+def test_foreign_line_is_ignored_wrong_counted(line: bytes, expected: Heard) -> None:
     assert heard_in([line]) == expected

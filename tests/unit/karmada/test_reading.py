@@ -131,9 +131,7 @@ def test_that_a_member_does_not_answer_is_no_taint_to_us() -> None:
         ),
     ],
 )
-def test_what_cannot_be_placed_says_its_field_and_what_is_right(
-    spec: dict[str, Any], words: str
-) -> None:
+def test_unplaceable_binding_names_field(spec: dict[str, Any], words: str) -> None:
     found = asked(**spec)
     assert found.request is None
     assert words in found.fault

@@ -222,9 +222,7 @@ def test_an_error_in_a_watch_is_raised_by_its_own_name() -> None:
     asyncio.run(story())
 
 
-def test_a_line_without_end_is_given_up_before_it_fills_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_endless_line_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     short = partial(LineSplitter, 1000)
     monkeypatch.setattr("berthmaster.kubernetes.client.LineSplitter", short)
 

@@ -119,9 +119,7 @@ def test_a_server_that_is_not_there_is_named_with_the_reason() -> None:
     asyncio.run(story())
 
 
-def test_neither_the_environment_nor_netrc_nor_a_cookie_has_a_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_ignores_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login ann password s3cret\n")
     netrc.chmod(0o600)

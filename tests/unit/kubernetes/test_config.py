@@ -115,9 +115,7 @@ def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     assert shown(access) == Shown("Bearer abc", CERTIFICATE, KEY)
 
 
-def test_of_several_files_the_first_to_say_something_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubeconfig_first_file_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     first = kubeconfig(user={"tokenFile": "token"}, name="one", current="")
     second = kubeconfig({"server": "https://other:1"}, name="two")
@@ -132,9 +130,7 @@ def test_of_several_files_the_first_to_say_something_counts(
     assert set(contexts()) == {"one", "two"}
 
 
-def test_without_anything_said_it_is_the_file_in_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubeconfig_defaults_to_home_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(BadConfig) as caught:
@@ -397,9 +393,7 @@ def test_a_pod_talks_to_its_own_cluster(pod: Path) -> None:
     assert shown(access).authorization == "Bearer first"
 
 
-def test_a_renewed_token_is_read_when_the_old_one_is_refused_and_now_and_then(
-    pod: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_token_is_read_again(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         loader = Loader(await in_cluster(pod))
 

@@ -262,9 +262,7 @@ def test_what_is_not_allowed_is_told_once_and_dropped() -> None:
     asyncio.run(story())
 
 
-def test_what_waits_when_the_service_stops_is_still_written_and_then_it_stops(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_stopping_writes_waiting_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "FLUSH_S", 60.0)  # not what it waits for
 
     async def story() -> None:

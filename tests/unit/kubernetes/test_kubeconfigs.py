@@ -235,9 +235,7 @@ class Issuer:
         return {"auth-provider": {"name": "oidc", "config": whole}}
 
 
-def test_a_token_of_an_issuer_is_used_while_it_lives_and_renewed_when_it_ends(
-    tmp_path: Path,
-) -> None:
+def test_issuer_token_is_renewed_at_expiry(tmp_path: Path) -> None:
     async def story() -> None:
         async with Server(tmp_path) as server, Issuer(tmp_path).running() as issuer:
             first = jwt("ann", 3600)
@@ -265,9 +263,7 @@ def test_a_token_of_an_issuer_is_used_while_it_lives_and_renewed_when_it_ends(
     asyncio.run(story())
 
 
-def test_an_issuer_may_keep_its_refresh_token_and_know_clients_without_a_secret(
-    tmp_path: Path,
-) -> None:
+def test_issuer_without_client_secret_is_accepted(tmp_path: Path) -> None:
     async def story() -> None:
         issuer = Issuer(tmp_path, rotates=False)
         async with Server(tmp_path) as server, issuer.running():
@@ -398,9 +394,7 @@ def test_a_pods_own_account_whose_token_is_renewed(
     asyncio.run(story())
 
 
-def test_a_secret_works_and_one_that_names_a_program_or_a_file_never_gets_so_far(
-    tmp_path: Path,
-) -> None:
+def test_secret_kubeconfig_naming_program_is_refused(tmp_path: Path) -> None:
     async def story() -> None:
         async with Server(tmp_path) as server:
             cluster = {"server": server.url, **TRUSTED}

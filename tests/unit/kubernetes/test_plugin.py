@@ -82,9 +82,7 @@ def test_a_token_is_asked_for_once_and_again_shortly_before_it_ends(tmp_path: Pa
     asyncio.run(story())
 
 
-def test_a_refused_token_is_asked_for_again_by_all_who_were_refused_together(
-    tmp_path: Path,
-) -> None:
+def test_refused_token_is_renewed_once_for_all(tmp_path: Path) -> None:
     async def story() -> None:
         asking = Asking(printing(tmp_path, {"token": "abc"}))
         await asking.shown()
@@ -149,9 +147,7 @@ def test_what_is_no_credential_is_told_and_not_shown(
         ("read line; echo got $line >&2; exit 1", "ended with code 1: got"),  # no input to be had
     ],
 )
-def test_a_program_that_fails_is_told_with_its_last_words(
-    tmp_path: Path, body: str, problem: str
-) -> None:
+def test_failed_plugin_reports_output(tmp_path: Path, body: str, problem: str) -> None:
     assert problem in problem_of(script(tmp_path, body))
 
 
@@ -211,9 +207,7 @@ def test_a_failure_does_not_cost_the_next_try(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_kubeconfigs_plugin_is_told_what_it_asked_for_and_its_token_is_used(
-    tmp_path: Path,
-) -> None:
+def test_plugin_token_of_kubeconfig_is_used(tmp_path: Path) -> None:
     async def story() -> None:
         async with Stage() as stage:
             await stage.put("a")

@@ -74,9 +74,7 @@ def test_a_text_selects_as_kubectl_would(text: str, matches: bool) -> None:
         ("ä=b", "'ä=b'", "is no label"),
     ],
 )
-def test_a_text_that_cannot_be_used_names_the_part_and_the_reason(
-    text: str, part: str, reason: str
-) -> None:
+def test_bad_selector_names_part_and_reason(text: str, part: str, reason: str) -> None:
     with pytest.raises(SelectorError) as caught:
         parse_selector(text)
     assert part in str(caught.value)

@@ -235,9 +235,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_is_seen_or_missed_the_changes_add_up_to_what_is_there(
-    steps: list[tuple[str, str]],
-) -> None:
+def test_mirrored_changes_add_up_to_state(steps: list[tuple[str, str]]) -> None:
     """The slow twin: a dictionary that applies what it is told must equal the server's."""
     there: dict[str, Widget] = {}
     twin: dict[str, Widget] = {}

@@ -50,9 +50,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("found", "why"), REFUSED)
-def test_nothing_is_nominated_unless_all_of_the_contract_holds(
-    found: KueueWorkload, why: str
-) -> None:
+def test_nomination_needs_whole_contract(found: KueueWorkload, why: str) -> None:
     assert forbidden(found, CHECK) == why
     assert nomination(found, UID, CHECK, "w2") == (None, why)
 

@@ -216,9 +216,7 @@ def test_a_reader_that_slept_through_the_purge_sees_the_ending() -> None:
 
 @pytest.mark.parametrize("after", [30, 31, 1_000_000_000])
 @pytest.mark.parametrize("kind", [Succeeded, Failed, Cancelled, Running, Claimed])
-def test_an_event_after_what_was_not_stored_yet_is_void_and_the_next_honest_one_counts(
-    kind: type[WorkloadEvent], after: int
-) -> None:
+def test_event_after_future_is_void(kind: type[WorkloadEvent], after: int) -> None:
     workload = lived(Submitted, Placed)
     before = copy.deepcopy(workload)
     forged = msgspec.structs.replace(fitting(kind, workload), after=after)
@@ -266,9 +264,7 @@ def heard_live(story: list[RecordedEvent]) -> tuple[Workload, list[Verdict]]:
 
 @pytest.mark.parametrize("kind", [Succeeded, Failed, Cancelled, Running, Claimed, Evicted])
 @pytest.mark.parametrize("after", [31, 44, 999])
-def test_a_lie_behind_a_gap_is_void_once_the_story_is_read_and_the_life_goes_on(
-    kind: type[WorkloadEvent], after: int
-) -> None:
+def test_lie_behind_gap_becomes_void(kind: type[WorkloadEvent], after: int) -> None:
     story, workload = whole(Submitted, Placed, Claimed)
     state = workload.state
     lie = msgspec.structs.replace(fitting(kind, lived(Submitted, Placed, Claimed)), after=after)
@@ -284,9 +280,7 @@ def test_a_lie_behind_a_gap_is_void_once_the_story_is_read_and_the_life_goes_on(
 
 @pytest.mark.parametrize("cluster", ["c9", "cancel", "lost", "-", "…", ""])
 @pytest.mark.parametrize("kind", [Withdrawn, Claimed, Admitted, Running, Evicted, Succeeded])
-def test_what_a_cluster_says_that_does_not_hold_the_attempt_counts_for_nothing(
-    kind: type[WorkloadEvent], cluster: str
-) -> None:
+def test_event_of_foreign_cluster_is_void(kind: type[WorkloadEvent], cluster: str) -> None:
     workload = lived(Submitted, Placed, Claimed)
     if cluster == "" and kind is Succeeded:
         return  # of a workload that never was placed
@@ -430,9 +424,7 @@ def test_behind_a_gap_nobody_takes_the_attempt_that_stands_before_it(
 
 
 @pytest.mark.parametrize("kind", [Evicted, Divided])
-def test_behind_a_gap_a_stranger_does_not_end_what_was_given_back_or_divided(
-    kind: type[Evicted | Divided],
-) -> None:
+def test_stranger_ends_no_divided_job(kind: type[Evicted | Divided]) -> None:
     """It waits, or its parts run: who decides about it ends it, or whoever held it."""
     life, work = whole(Submitted, Placed, Claimed, Running)
     evicted = fitting(Evicted, work)
@@ -510,9 +502,7 @@ def test_a_placement_that_is_not_the_first_of_what_is_left_says_whose_the_attemp
     [(20, 50), (30, 50), (20, 30, 45, 50), (20, 30, 45, 46, 50)],
     ids=["not claimed", "not placed", "placed anew meanwhile", "placed anew, and claimed"],
 )
-def test_where_what_is_left_does_not_say_whose_it_is_an_ending_ends_it(
-    left: tuple[int, ...],
-) -> None:
+def test_ending_without_known_holder_counts(left: tuple[int, ...]) -> None:
     """The first of what is left may have lost its race, and a hole may hide another attempt."""
     placed, claimed = (fitting(kind, lived(Submitted), after=0) for kind in (Placed, Claimed))
     placed = msgspec.structs.replace(placed, after=10)
@@ -560,9 +550,7 @@ def test_what_a_damaged_log_has_lost_is_made_good_by_what_was_recovered() -> Non
 
 
 @pytest.mark.parametrize("left", [(), (10,), (10, 20), (10, 30, 40), (20, 40), (40,)])
-def test_whatever_is_left_of_a_story_what_was_recovered_counts_behind_it(
-    left: tuple[int, ...],
-) -> None:
+def test_recovered_counts_behind_any_remains(left: tuple[int, ...]) -> None:
     """Of a life of four events some are lost; then its executor's report, and how it ended."""
     story = [one for one in whole(Submitted, Placed, Claimed, Running)[0] if one.sequence in left]
     last = story[-1].sequence if story else 0

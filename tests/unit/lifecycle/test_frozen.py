@@ -23,9 +23,7 @@ Reader = Knowledge | BusState | Known
     [lambda: Knowledge(HUB_CELL), BusState, lambda: Known({})],
     ids=["resolver", "multikueue", "karmada"],
 )
-def test_a_void_event_does_not_close_the_gap_of_a_frozen_workload(
-    begin: Callable[[], Reader],
-) -> None:
+def test_void_event_keeps_frozen_gap(begin: Callable[[], Reader]) -> None:
     """A lie that names what is to come is void at once; what follows on it follows on the gap."""
     reader = begin()
     origin = HubObject(system="karmada", namespace="ns", name="train", uid="u")

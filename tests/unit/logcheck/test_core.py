@@ -222,9 +222,7 @@ def test_a_log_that_holds_something_else_is_another_one(other: int) -> None:
 
 
 @pytest.mark.parametrize("other", [0, 1500], ids=["healed", "grown again"])
-def test_a_log_that_was_too_short_and_is_as_long_again_is_read_against_what_was_remembered(
-    other: int,
-) -> None:
+def test_regrown_log_is_compared_with_memory(other: int) -> None:
     remembered = marked(read(range(1, 1601)))
     marks = [(remembered.mark.streams[0], remembered.mark)]
     short, shorter = Seen("c1", 1, 1499, 1499), Seen("c1", 1, 1400, 1400)

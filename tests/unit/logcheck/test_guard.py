@@ -87,9 +87,7 @@ async def until(what: Callable[[], object]) -> None:
 
 
 @story
-async def test_who_has_not_begun_is_told_of_a_doubt_at_once_and_others_once_it_lasts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_doubt_is_reported_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that starts knows nothing of the log but what others remember: what it stores while
     it looks again takes the numbers of what is lost."""
     log, told = Log(monkeypatch), list[str]()
@@ -111,9 +109,7 @@ async def test_who_has_not_begun_is_told_of_a_doubt_at_once_and_others_once_it_l
 
 
 @story
-async def test_what_is_found_before_it_begins_is_kept_for_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_early_finding_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was cut off meanwhile reads the log as if it had always been so, and replaces what
     was remembered of it."""
     monkeypatch.setattr(guard, "SETTLE_S", 0.0)
@@ -133,9 +129,7 @@ async def test_what_is_found_before_it_begins_is_kept_for_others(
 
 
 @story
-async def test_what_is_found_of_a_short_log_does_not_hide_how_far_it_went(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_short_log_keeps_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends in the middle of a commit as well. Whoever begins anew with it, or comes back to it,
     has seen no more of it."""
     torn = Damage(stream=WORKLOADS, what="ends in the middle of a commit", missing=((6, 6),))
@@ -150,9 +144,7 @@ async def test_what_is_found_of_a_short_log_does_not_hide_how_far_it_went(
 
 
 @story
-async def test_a_look_through_a_connection_that_is_lost_meanwhile_frees_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_look_over_lost_connection_frees_none(monkeypatch: pytest.MonkeyPatch) -> None:
     line, told, looks, goes_on = Line(), list[str](), 0, asyncio.Event()
     in_order = {s: Looked(s, Seen("c1", 1, 5, 5), None, 0.0, 0, [], []) for s in WATCHED}
 

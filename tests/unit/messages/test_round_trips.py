@@ -99,9 +99,7 @@ every_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.nam
 @every_message
 @CALM
 @given(data=st.data())
-def test_a_message_comes_back_as_it_was_sent_and_fits_its_schema(
-    message: Message, data: st.DataObject
-) -> None:
+def test_message_round_trip_fits_schema(message: Message, data: st.DataObject) -> None:
     sent = data.draw(messages(message.type))
     body = encode(sent)
     if message.type is SubmitRequest:

@@ -492,9 +492,7 @@ def test_not_all_of_a_large_fleet_is_written_at_once() -> None:
     assert len(story.act()) == 15
 
 
-def test_a_cluster_that_makes_it_raise_is_set_aside_while_all_others_get_their_scores(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_raising_cluster_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(key: Key, *args: Any, **rest: Any) -> Look:
         if key[1] == "odd":
             raise RuntimeError("what nobody thought of")

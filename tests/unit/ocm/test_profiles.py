@@ -57,9 +57,7 @@ def test_a_profile_that_we_manage_gets_our_properties_and_keeps_the_others() -> 
         ("berthmaster", "", ["ManagerMismatch"]),
     ],
 )
-def test_a_profile_of_another_manager_is_never_written(
-    spec: str, label: str, reasons: list[str]
-) -> None:
+def test_foreign_profile_is_never_written(spec: str, label: str, reasons: list[str]) -> None:
     story = Story()
     story.tell()
     story.sees(profile("east", spec=spec, label=label))

@@ -212,9 +212,7 @@ def test_a_missing_namespace_is_another_thing_than_an_object_that_vanished() -> 
         (BadAnswer("what"), Outcome.LATER),
     ],
 )
-def test_every_failure_means_something_for_the_next_try(
-    error: KubernetesError, outcome: Outcome
-) -> None:
+def test_every_failure_sets_next_try(error: KubernetesError, outcome: Outcome) -> None:
     assert answer_to(error).outcome is outcome
     answer = carried_out(Server(error), WRITE)
     assert (answer.outcome, answer.found) == (outcome, None)

@@ -53,9 +53,7 @@ def test_a_priority_above_the_queue_s_is_refused_and_one_below_is_not() -> None:
         ("", True),
     ],
 )
-def test_an_image_is_listed_whole_or_by_a_beginning_that_ends_somewhere(
-    image: str, taken: bool
-) -> None:
+def test_image_matches_whole_or_prefix(image: str, taken: bool) -> None:
     allows = QueueAllows(images=("reg.example/team/", "reg.example/base:2"))
     assert field(allows, asked(image=image)) == ("" if taken else "run.image")
 

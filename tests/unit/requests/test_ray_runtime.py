@@ -61,9 +61,7 @@ def calls(env: Mapping[str, str]) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_the_head_runs_the_command_and_how_that_ends_is_how_the_job_ends(
-    env: dict[str, str],
-) -> None:
+def test_ray_head_exit_ends_job(env: dict[str, str]) -> None:
     head = pod(env, 0, 6400, "/bin/sh", "-c", "echo $RAY_ADDRESS; exit 7")
     said, _ = head.communicate(timeout=hang_s())
     assert head.returncode == 7, said
@@ -82,9 +80,7 @@ def listening() -> socket.socket:
     raise AssertionError("no port below 10000 is free")
 
 
-def test_the_others_join_the_head_that_answers_and_end_well_when_it_has_gone(
-    env: dict[str, str],
-) -> None:
+def test_ray_workers_join_head(env: dict[str, str]) -> None:
     with listening() as server:
         port = server.getsockname()[1]
         other = pod(env, 1, port, "true")

@@ -535,9 +535,7 @@ OTHERS = {
         ),
     ],
 )
-def test_other_bad_requests_are_refused_in_the_same_way(
-    verb: str, body: bytes, reply: Refusal
-) -> None:
+def test_other_bad_request_is_refused(verb: str, body: bytes, reply: Refusal) -> None:
     assert OTHERS[verb](body) == reply
 
 

@@ -58,9 +58,7 @@ def test_a_gang_larger_than_the_fleet_waits_with_a_reason_and_holds_up_nobody(wo
     ],
     ids=["a node of nothing", "more in use than there is", "GPUs in use a million times"],
 )
-def test_a_node_that_says_absurd_things_gets_no_job_and_costs_no_other_its(
-    world: World, report: NodeReport
-) -> None:
+def test_absurd_node_gets_no_job(world: World, report: NodeReport) -> None:
     world.fact(report)
     for number in range(10):
         world.submit(job(f"j{number}", gpus=1))

@@ -128,9 +128,7 @@ def test_filters_by_cluster_name_label_and_taint(world: World) -> None:
     assert goes_to(pod_sets=(tolerant,)) == {"c1", "c2", "c3"}
 
 
-def test_cordons_close_a_cluster_or_a_node_and_uncordoning_lets_the_waiting_in(
-    world: World,
-) -> None:
+def test_cordon_closes_and_uncordon_admits(world: World) -> None:
     world.control(Cordon(cluster="c1", cordoned=True, reason="firmware"))
     world.control(Cordon(cluster="c2", node="n1", cordoned=True, reason="fan"))
     waiting = world.submit(job())
@@ -157,9 +155,7 @@ def test_a_silent_cluster_gets_nothing_new_keeps_what_it_has_and_comes_back(worl
     assert world.placed_on(waits) == "c1"
 
 
-def test_a_cluster_that_the_scorer_withdrew_is_out_and_a_stale_score_never_helps(
-    world: World,
-) -> None:
+def test_withdrawn_cluster_is_out(world: World) -> None:
     def score(cluster: str, counter: int, **fields: object) -> ClusterScore:
         stamp = Stamp(epoch=1, counter=counter)
         return ClusterScore(cluster=cluster, stamp=stamp, input_age_s=0.0, **fields)  # type: ignore[arg-type]
@@ -356,9 +352,7 @@ def test_a_clock_that_is_ahead_ends_no_job_by_its_deadline(world: World) -> None
     assert isinstance(append.event, Evicted)
 
 
-def test_a_cancel_that_comes_first_refuses_the_whole_commit_and_the_rest_is_decided_again(
-    world: World,
-) -> None:
+def test_earlier_cancel_refuses_whole_commit(world: World) -> None:
     gone, stays = world.submit(job("gone")), world.submit(job("stays"))
     world.decide(before_storing=world.cancelled(gone))
     assert world.placed_on(stays) == ""
@@ -419,9 +413,7 @@ def test_an_unreadable_event_freezes_its_workload_and_no_other(world: World) -> 
 
 
 @pytest.mark.parametrize("left", [True, False], ids=["frozen", "unknown"])
-def test_what_an_executor_brought_back_has_its_gpus_and_is_not_placed_again(
-    world: World, left: bool
-) -> None:
+def test_recovered_job_keeps_its_gpus(world: World, left: bool) -> None:
     request = job("back", gpus=4)
     if left:
         world.submit(request)

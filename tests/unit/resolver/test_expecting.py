@@ -205,9 +205,7 @@ def test_while_a_job_waits_what_it_is_expected_to_take_follows_its_likes_and_is_
     all_repeat(world)
 
 
-def test_only_so_many_are_guessed_anew_at_one_look_and_the_others_at_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_renewed_guesses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due_order, "ANEW_AT_ONCE", 2)
     world = fleet(gpus=1)
     [running] = start(world, lasting(None, "running"))

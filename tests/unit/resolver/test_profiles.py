@@ -241,9 +241,7 @@ def test_a_cluster_that_fell_silent_or_left_a_job_lying_is_less_steady() -> None
     assert known == {"c1": 28.5714, "c2": 28.5714}
 
 
-def test_steadiness_outlives_a_restart_and_a_decider_that_saw_less_is_repeated_all_the_same() -> (
-    None
-):
+def test_steadiness_outlives_restart() -> None:
     world = fleet("c1", "c2")
     world.succeed(runs(world, job("ok", clusters=("c2",))))
     again = Knowledge("all")
@@ -343,9 +341,7 @@ def test_a_queues_profile_counts_from_the_next_decision_on_and_the_requests_goes
     repeats_itself(world)
 
 
-def test_weights_replace_single_ones_of_the_profile_and_the_record_shows_those_that_counted() -> (
-    None
-):
+def test_weights_override_profile() -> None:
     world = fleet("c1", "c2")
     world.fact(score("c1", idle_gpu_percent=10.0), score("c2", idle_gpu_percent=90.0))
     world.control(QueueSetting(queue="q", profile="pack", weights={"room": 0, "idle": 5}))

@@ -134,9 +134,7 @@ def granting(resource: str) -> FlavorQuota:
     return FlavorQuota(flavor="any", resources=resources)
 
 
-def test_claimed_devices_are_granted_by_the_resource_that_the_clusters_kueue_counts_them_as() -> (
-    None
-):
+def test_claimed_devices_use_kueue_resource() -> None:
     world = World()
     claim = DeviceClaim(driver="gpu.nvidia.com", device_class="gpu.nvidia.com")
     name = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"

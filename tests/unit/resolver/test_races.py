@@ -119,9 +119,7 @@ def test_a_decision_of_a_replica_that_has_seen_less_of_the_fleet_repeats_bit_for
     assert (report.equal, report.first_difference) == (2, None)
 
 
-def test_a_claim_that_is_stored_between_a_decision_and_what_it_saw_is_repeated_in_its_place() -> (
-    None
-):
+def test_interleaved_claim_repeats_in_place() -> None:
     world = World()
     world.fact(alive("c1"), node("c1", gpus=2), alive("c2"), node("c2", gpus=2))
     world.submit(job("unclaimed", clusters=("c1",)))

@@ -96,9 +96,7 @@ def pieces(
     return [late, other]
 
 
-def test_where_nobody_can_be_moved_it_is_looked_for_less_and_less_often_until_room_comes_up() -> (
-    None
-):
+def test_fruitless_rebalance_backs_off() -> None:
     world = fleet(4, 4)
     whole = wait(world, "whole", gpus=4)
     half = wait(world, "half", gpus=2)

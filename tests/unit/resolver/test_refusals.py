@@ -62,9 +62,7 @@ def tries(world: World, name: Key, seconds: float) -> int:
     return count
 
 
-def test_all_others_are_placed_within_a_few_commits_and_the_decisions_repeat(
-    world: Damaged,
-) -> None:
+def test_refused_job_delays_few_commits(world: Damaged) -> None:
     names = [f"job-{number}" for number in range(9)]
     for name in [*names[:4], "bad", *names[4:]]:
         world.submit(job(name))
@@ -121,9 +119,7 @@ def test_others_are_ended_for_it_once_and_not_again_and_again(world: Damaged) ->
     assert (report.different, report.repeated) == (0, len(world.decisions))
 
 
-def test_it_is_tried_ever_more_seldom_and_at_once_when_something_is_heard_of_it(
-    world: Damaged,
-) -> None:
+def test_refused_job_backs_off_until_news(world: Damaged) -> None:
     world.submit(job("bad"))
     name = world.lost_of
     assert 2 <= tries(world, name, 2.0) <= 6

@@ -113,9 +113,7 @@ def test_who_would_last_too_long_is_looked_at_again_once_the_clock_was_put_back(
     assert (report.equal, report.first_difference) == (report.decisions, None)
 
 
-def test_who_comes_before_one_that_was_passed_over_is_looked_at_though_a_commit_was_under_way() -> (
-    None
-):
+def test_earlier_job_is_considered_during_commit() -> None:
     """It need not leave alone what the other must, whatever is told first: that it came, or that
     the commit was stored."""
     world = fleet(gpus=4, policy=Policy(stale_after_s=1e9, reservations=1))
@@ -353,9 +351,7 @@ class Days:
 
 
 @pytest.mark.parametrize("told", ["known", "about", "nothing"])
-def test_a_large_job_waits_no_longer_than_the_stated_bound_whatever_small_ones_come(
-    told: str,
-) -> None:
+def test_large_job_waits_at_most_bound(told: str) -> None:
     longest_s, step_s, wait_s = 600.0, 60.0, 300.0
     policy = Policy(stale_after_s=1e9, reserve_wait_s=wait_s)
     days = Days(7, policy, told, longest_s)
@@ -536,9 +532,7 @@ def test_reservation_keeps_the_maximum_of_shares(
 
 @ENDS
 @pytest.mark.parametrize("resource", ["cpu", "memory", "pieces"])
-def test_reservation_keeps_the_maximum_of_every_resource(
-    ends_s: float | None, resource: str
-) -> None:
+def test_reservation_keeps_maximum_of_each_resource(ends_s: float | None, resource: str) -> None:
     """Of ten units six run and six follow; a GPU is free for each."""
     world = World(Policy(stale_after_s=1e9, reserve_wait_s=600.0))
     report = node(gpus=8, cpu_milli=10_000, node_memory_mib=10_000)

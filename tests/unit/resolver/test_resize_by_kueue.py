@@ -172,9 +172,7 @@ def test_it_does_not_take_quota_that_one_of_ours_waits_for(world: Worker) -> Non
     assert world.orders() == []
 
 
-def test_it_shrinks_for_one_of_higher_priority_in_its_queue_before_kueue_is_asked(
-    world: Worker,
-) -> None:
+def test_elastic_job_shrinks_for_higher_priority(world: Worker) -> None:
     elastic = world.begin("elastic", (2, 8, None))
     mine = world.wait("mine", (None, 3, None), priority=5)
     assert world.orders() == [("elastic", 8, 5, "mine", "priority")]
@@ -196,9 +194,7 @@ def test_it_shrinks_for_one_of_higher_priority_in_its_queue_before_kueue_is_aske
     assert replay(world.inputs(), "all").first_difference is None
 
 
-def test_what_is_lent_goes_to_whoever_waits_also_to_those_that_no_kueue_governs(
-    world: Worker,
-) -> None:
+def test_lent_quota_returns_to_waiting_jobs(world: Worker) -> None:
     elastic = world.begin("elastic", (1, 2, 8))
     world.pass_s(61.0)
     assert world.orders() == [("elastic", 2, 8, "", "")]

@@ -93,9 +93,7 @@ def test_a_submitted_job_that_would_wait_is_told_why_and_what_would_help() -> No
     assert reply.counts == {}
 
 
-def test_a_cordoned_cluster_keeps_what_runs_and_its_jobs_are_told_where_else_they_could_go() -> (
-    None
-):
+def test_whatif_cordon_names_alternatives() -> None:
     world = fleet(c1={"gpus": 4}, c2={"gpus": 2})
     start(world, job("two", gpus=2, clusters=("c1",)))
     start(world, job("one", clusters=("c1",)))

@@ -364,9 +364,7 @@ def free(world: World) -> tuple[list[int], list[int], list[list[int]]]:
     return arrays.cpu.tolist(), arrays.memory.tolist(), arrays.gpu.tolist()
 
 
-def test_the_newest_decisions_are_at_hand_and_always_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_recent_decisions_include_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("berthmaster.resolver.core.CHOICES_KEPT", 3)
     world = fleet(c1={"gpus": 8})
     for count in (1, 1, 1, 1, 4):  # so many jobs are placed by a decision

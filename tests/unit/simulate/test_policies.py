@@ -55,7 +55,7 @@ def test_least_service_first_serves_newcomers_before_those_who_have_had_much() -
     assert found == {"old": 9100, "new": 4100}
 
 
-def test_the_unfairest_served_goes_first_and_keeps_room_for_a_lease() -> None:
+def test_fairness_policy_serves_unfairest_first() -> None:
     # Both want all GPUs. Time since submission / time run of old and new at 5200 s: 1.3 and 1, so
     # old runs; at 6400 s 1.23 and 2, so new does; at 7600 s 1.46 and 1.5, so new goes on.
     found = ended("themis", [job("old", 0, 9000, gpus=2), job("new", 4000, 3000, gpus=2)])

@@ -242,9 +242,7 @@ def test_a_kubelets_answer_of_any_size_is_read(tmp_path: Path) -> None:
         (answer_with(b"abc", framed=False), "not one whole message"),
     ],
 )
-def test_a_kubelet_that_does_not_answer_right_costs_its_limit_and_says_why(
-    tmp_path: Path, answer: Answering, why: str
-) -> None:
+def test_wrong_kubelet_answer_is_reported(tmp_path: Path, answer: Answering, why: str) -> None:
     socket_path = tmp_path / "kubelet.sock"
     with kubelet(socket_path, answer), pytest.raises(KubeletFault, match=why):
         call(socket_path, LIST, limit_s=0.2)

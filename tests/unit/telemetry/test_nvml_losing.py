@@ -113,9 +113,7 @@ def test_a_gpu_that_is_listed_no_more_keeps_its_index_and_so_do_the_others() -> 
     ]
 
 
-def test_a_newcomer_does_not_take_the_index_of_a_gpu_that_the_driver_counts_differently_now() -> (
-    None
-):
+def test_new_gpu_keeps_other_indices() -> None:
     driver = gpus("a", "b", "c")
     reader = opened(driver)
     driver.faults[1, ANY] = GPU_IS_LOST

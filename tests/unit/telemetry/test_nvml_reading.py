@@ -108,7 +108,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, UNKNOWN])
 @pytest.mark.parametrize(("call", "missing"), REFUSED.items(), ids=REFUSED)
-def test_a_refused_call_leaves_its_own_figure_unknown_and_no_other(
+def test_refused_call_leaves_one_figure_unknown(
     call: str, missing: dict[str, None], code: int
 ) -> None:
     driver = FakeDriver(FakeGpu("GPU-a"))
