@@ -158,9 +158,7 @@ def run_check(name: str) -> Row:
     return check_row(name, *Step(*CHECKS[name]).wait())
 
 
-def run_tier(
-    name: str, tier: Tier, options: list[str], reruns: int | None, own: Mapping[str, str] = NOTHING
-) -> Row:
+def run_tier(name: str, tier: Tier, options: list[str], reruns: int | None) -> Row:
     """Run one folder of tests under pytest and count what came of them."""
     print(f"\n== {name}", flush=True)
     reruns = tier.reruns if reruns is None else min(reruns, tier.reruns)
@@ -168,7 +166,7 @@ def run_tier(
         report = Path(scratch) / "outcomes.json"
         argv = [*tier.within, sys.executable, "-m", "pytest", "-q", "-p", "scripts.outcomes"]
         argv += [f"--reruns={reruns}", "--durations=10", "--durations-min=5", *shared(name, tier)]
-        code, seconds = Step(*argv, *options, own={**own, VARIABLE: str(report)}).wait()
+        code, seconds = Step(*argv, *options, own={VARIABLE: str(report)}).wait()
         found = msgspec.json.decode(report.read_bytes(), type=Outcomes) if report.exists() else None
     return tier_row(name, code, seconds, found, selects=bool(options))
 
@@ -229,7 +227,8 @@ def run(names: list[str], options: list[str], *, everything: bool, reruns: int |
     tiers = {name: tier for name, tier in TIERS.items() if not names or name in names}
     left_out = [name for name, tier in tiers.items() if tier.only_named and not names]
     left_out = [] if everything else left_out
-    own = {"BERTH_ALL": "1"} if everything else {}
+    if everything:
+        os.environ["BERTH_ALL"] = "1"  # for the build and the tests
     rows: list[Row] = []
     beside = [Background(*each) for each in BESIDE.items()] if checks else []
     build = None
@@ -248,7 +247,7 @@ def run(names: list[str], options: list[str], *, everything: bool, reruns: int |
                 )
                 rows.append(Row(name, "left out", 0.0, skipped=1, notes=[why]))
             else:
-                rows.append(run_tier(name, tier, options, reruns, own))
+                rows.append(run_tier(name, tier, options, reruns))
         rows += [check_row(each.name, *each.wait()) for each in beside]
     finally:
         for each in (*beside, *([build] if build is not None else [])):
