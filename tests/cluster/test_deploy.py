@@ -1,6 +1,9 @@
-"""deploy/kubernetes on real API servers: accepted as it stands, twice, and its accounts may do what
-the services need and nothing of what a thief would like."""
+"""deploy/kubernetes on real API servers: accepted as it stands, twice; its accounts may do what the
+services need and nothing of what a thief would like; by these accounts alone its pods run jobs."""
 
+import json
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from berthmaster.doctor.facts import Mode, Right
@@ -10,8 +13,21 @@ from berthmaster.kubernetes.resources import (
     POD_GROUPS,
     SCHEDULING_WORKLOADS,
 )
-from tests.cluster.deploying import DEPLOY, OURS, apply, bind_dispatching, bind_executor, remove
+from tests.cluster.deploying import (
+    DEPLOY,
+    ONE,
+    OURS,
+    apply,
+    bind_dispatching,
+    bind_executor,
+    deployed,
+    own_mounts,
+    remove,
+    serving,
+)
 from tests.controlplane.api import Api
+from tests.controlplane.kueue.setup import Kueue, Options
+from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support.kustomize import render
 from tests.support.patience import wait_until
@@ -80,9 +96,10 @@ def forbidden(namespace: str = "") -> list[Right]:
     ]
 
 
-def pod_of(folder: str, kind: str) -> dict[str, Any]:
+def pod_of(folder: str, kind: str, *components: str) -> dict[str, Any]:
     """The pod that the controller would make."""
-    [owner] = [each for each in render(DEPLOY / folder) if each["kind"] == kind]
+    objects = render(DEPLOY / folder, *(DEPLOY / name for name in components))
+    [owner] = [each for each in objects if each["kind"] == kind]
     template = owner["spec"]["template"]
     spec = template["spec"]
     claims = owner["spec"].get("volumeClaimTemplates", ())
@@ -113,7 +130,8 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
 
         # Its pod is one that the namespace's own Pod Security takes.
         pods = f"/api/v1/namespaces/{OURS}/pods"
-        worker.api.create(pods, pod_of("agent", "Deployment"), dryRun="All")
+        for components in ((), ("agent/login", "agent/dcgm", "../ocm/agent")):
+            worker.api.create(pods, pod_of("agent", "Deployment", *components), dryRun="All")
 
         api = worker.api
         groups = (POD_GROUPS, SCHEDULING_WORKLOADS, COSCHEDULING_POD_GROUPS)
@@ -174,7 +192,10 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
                 assert granted(hub.api, HUB_ACCOUNT, more) == []
             if mode == "observe":
                 pods = f"/api/v1/namespaces/{OURS}/pods"
-                hub.api.create(pods, pod_of(folder, "StatefulSet"), dryRun="All")
+                more_services = ("login", "admission", "karmada", "webhooks", "../ocm/hub")
+                for components in ((), more_services, ("own-nats",)):
+                    pod = pod_of(folder, "StatefulSet", *components)
+                    hub.api.create(pods, pod, dryRun="All")
         finally:
             remove(hub, folder)
 
@@ -188,3 +209,41 @@ def test_the_way_in_for_agents_elsewhere_is_accepted(planes: Planes) -> None:
         assert service["spec"]["ports"][0]["port"] == 4222
     finally:
         remove(hub, "external")
+
+
+def test_containers_of_both_sides_run_a_job_of_kubectl_and_one_of_nats(
+    planes: Planes, namespace: str, tmp_path: Path
+) -> None:
+    hub_plane, worker = planes.hub, planes[ONE]
+    make_nodes(worker, [gpu_node("a", gpus=8)])
+    options = Options(dispatcher="berthmaster.io/dispatcher")
+    with ExitStack() as owned:
+        owned.enter_context(deployed(hub_plane, "overlays/dispatch"))
+        owned.enter_context(deployed(worker, "agent"))
+        bind_executor(worker, namespace)
+        bind_dispatching(hub_plane, namespace)
+        k = owned.enter_context(Kueue(planes, namespace, options=options, clusters=[ONE]))
+        both = serving(
+            owned, planes, namespace, tmp_path, own_mounts(), overlay="overlays/dispatch"
+        )
+        hub, agent, berth, secret = both
+
+        k.submit("from-kubectl", requests={"cpu": "1", "nvidia.com/gpu": "1"}, run_s="2")
+        hub.until(lambda: k.cluster_of("from-kubectl") == ONE, "it is dispatched")
+        hub.until(lambda: k.has("from-kubectl", "Finished"), "its end is on the hub")
+
+        berth("queue", "set", "team", "--via", "direct", "--place", namespace)
+        asks = ("--queue", "team", "--gpus", "1", "--image", "busybox")
+        berth("submit", "--id", "from-nats", *asks, command=("--", "sleep", "5"))
+
+        def state(*argv: str) -> str:
+            return str(json.loads(berth("job", *argv, "--json"))["workload"]["state"])
+
+        agent.until(lambda: state("from-nats") == "succeeded", "the request has run")
+        jobs = json.loads(berth("jobs", "--tenant", namespace, "--json"))["workloads"]
+        [mine] = [one["id"] for one in jobs if "from-kubectl" in one["id"]]
+        hub.until(lambda: state(mine, "--tenant", namespace) == "succeeded", "so says the bus")
+        assert {*agent.end().values(), *hub.end().values()} == {0}
+        for side in (hub, agent):
+            assert "orbidden" not in side.log()
+            assert not any(text in side.log() for text in secret["agent.creds"].split())

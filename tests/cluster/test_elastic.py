@@ -6,18 +6,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.deploying import bind_executor
-from tests.cluster.test_serve_sides import ONE, deployed, inside, serving
+from tests.cluster.deploying import ONE, bind_executor, deployed, own_mounts, serving
 from tests.controlplane.kueue.setup import API, Kueue
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 
-__all__ = ["inside"]
 GPUS: Final = 6  # what the worker's queue grants; its node has more
 
 
 def test_it_starts_with_what_there_is_grows_when_room_comes_and_shrinks_for_another(
-    planes: Planes, namespace: str, tmp_path: Path, inside: tuple[str, ...]
+    planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
     worker = planes[ONE]
     make_nodes(worker, [gpu_node("a", gpus=GPUS + 2)])
@@ -30,7 +28,7 @@ def test_it_starts_with_what_there_is_grows_when_room_comes_and_shrinks_for_anot
         k = owned.enter_context(Kueue(planes, namespace, clusters=[ONE], worker_quotas=quotas))
         more = {"BERTH_RESOLVER_GROW_AFTER_S": "3"}
         both = serving(
-            owned, planes, namespace, tmp_path, inside, overlay="overlays/observe", **more
+            owned, planes, namespace, tmp_path, own_mounts(), overlay="overlays/observe", **more
         )
         hub, agent, berth, _ = both
         berth("queue", "set", k.queue, "--via", "worker", "--place", namespace)
