@@ -1,9 +1,14 @@
 """The commands against the whole pipeline, as processes: what they say and their exit codes."""
 
 import asyncio
+import contextlib
 import json
+import os
+import pty
+import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -515,6 +520,45 @@ def test_top_shows_the_fleet_and_the_nodes_of_a_cluster(up: Up) -> None:
     nodes = up.json("top", largest, "--once")
     assert sum(len(node["gpu_milli_used"]) for node in nodes) > 0
     assert all(node["utilization_percent"] is not None for node in nodes)
+
+
+def test_top_on_a_terminal_refreshes_in_place_until_it_is_interrupted(up: Up) -> None:
+    terminal, inside = pty.openpty()
+    termios.tcsetwinsize(inside, (24, 120))
+    argv = [
+        sys.executable,
+        "-m",
+        "berthmaster.cli.main",
+        "top",
+        "--interval",
+        "0.1",
+        "--data",
+        str(up.folder),
+    ]
+    watching = subprocess.Popen(
+        argv,
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        env=environment(up.folder.parent) | {"TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    os.close(inside)
+    shown = b""
+    try:
+        while shown.count(b"FRAG of the") < 3:
+            shown += os.read(terminal, 65536)
+        watching.send_signal(signal.SIGINT)
+        while watching.poll() is None:
+            with contextlib.suppress(OSError):  # the terminal has no other end any more
+                shown += os.read(terminal, 65536)
+        assert watching.returncode == 130
+    finally:
+        watching.kill()
+        watching.wait()
+        os.close(terminal)
+    assert shown.index(b"\x1b[?1049h") < shown.index(b"FRAG of the")  # a screen of its own
+    assert b"\x1b[?1049l" in shown  # which is left at the end
 
 
 def test_a_small_replay_accounts_for_every_workload_and_the_audit_is_clean(up: Up) -> None:
