@@ -102,7 +102,6 @@ class Copies:
             del self._known[next(iter(self._known))]
 
     def drop(self, seen: EndingSeen | DecisionSeen) -> None:
-        """It left the log."""
         self._known.pop(_name(seen), None)
 
 

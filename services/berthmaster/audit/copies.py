@@ -42,8 +42,6 @@ class Span(NamedTuple):
 
 
 class Contradiction(NamedTuple):
-    """What does not agree about one workload."""
-
     name: Key
     what: str
 

@@ -141,8 +141,6 @@ class Scope(NamedTuple):
 
 
 class Creds(NamedTuple):
-    """What one user connects with."""
-
     jwt: str
     seed: str
 

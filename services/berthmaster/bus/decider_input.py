@@ -37,8 +37,6 @@ REMEDY: Final = "a newer version may; `berth repair void` where none does"
 
 
 class Decider(Protocol):
-    """A core that decides for one cell."""
-
     @property
     def cell(self) -> str:
         """Whose chain of decisions is its own."""

@@ -97,8 +97,6 @@ class Heard(NamedTuple):
 
 
 class Story(NamedTuple):
-    """How a workload stands."""
-
     workload: Workload | None  # None unless it is open in this cluster
     failed: str = ""  # why its events cannot be read
     receipt: str = ""  # of its placement
@@ -107,8 +105,6 @@ class Story(NamedTuple):
 
 
 class _Tale:
-    """An event that is to be told."""
-
     def __init__(self, event: WorkloadEvent) -> None:
         self.event = event
         self.data = encode(event)

@@ -106,7 +106,6 @@ class _Answers:
         return _Asked(subject, reply, data, asyncio.get_running_loop().time(), self._life(), self)
 
     async def send(self, asked: _Asked, reply: bytes) -> None:
-        """Answer it, if that can still arrive."""
         conn, to = self._conn, asked.reply
         if self._is_late(asked):
             self._count()
@@ -237,7 +236,6 @@ class _Row:
         self._refusal = cache(overloaded)  # of a handful of reasons
 
     def taker(self, find: _Find) -> Taker:
-        """Takes the requests of one subscription."""
         asker = self._door.asker
 
         @lru_cache(maxsize=KNOWN_SUBJECTS)

@@ -15,8 +15,6 @@ from berthmaster.messages.workload import WorkloadEvent
 
 
 class Decoded(NamedTuple):
-    """An event as it stands in the log."""
-
     event: WorkloadEvent  # of the workload that its subject names
     is_astray: bool  # its content is another's
 

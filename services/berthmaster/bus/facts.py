@@ -60,7 +60,6 @@ class Stamps:
         return self.epoch
 
     def stamp(self) -> Stamp:
-        """The next stamp of this life."""
         if not self.epoch:
             raise RuntimeError("a fact was stamped before the writer's life began")
         self._counter += 1

@@ -177,8 +177,6 @@ class Follower:
 
 
 class _Session:
-    """One consumer's life."""
-
     def __init__(
         self,
         follower: Follower,

@@ -55,7 +55,6 @@ class GroupedAppends:
             return await future
 
     def _next(self) -> None:
-        """Send what may go now."""
         while self._waiting and self._batches < BATCHES_IN_FLIGHT:
             if len(self._waiting) == 1 and self._singles >= SINGLES_IN_FLIGHT:
                 return  # one of those under way will call again

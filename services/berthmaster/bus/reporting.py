@@ -59,9 +59,7 @@ class Writer(Protocol):
         """A new life, with an epoch above all before; what those have left."""
         ...
 
-    def stamp(self) -> Stamp:
-        """The next one of this life."""
-        ...
+    def stamp(self) -> Stamp: ...
 
     async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
         """Store a fact; its sequence."""

@@ -60,7 +60,6 @@ class Requests:
         self._back = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen for answers."""
         self._inbox = self._nc.new_inbox()
         await self._nc.listen(f"{self._inbox}.*", self._answer)
 
@@ -156,7 +155,6 @@ class Requests:
         self._fail(NoAnswer("the connection broke before the answer came"))
 
     def resumed(self) -> None:
-        """The server is there again."""
         self._back.set()
 
     def closed(self) -> None:

@@ -218,7 +218,6 @@ class _Config(msgspec.Struct):
 
 
 def new_making() -> str:
-    """An id for a stream that is made now."""
     return secrets.token_hex(12)
 
 

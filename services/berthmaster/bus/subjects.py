@@ -115,8 +115,6 @@ def text(token_: str) -> str:
 
 
 class WorkloadSubject(NamedTuple):
-    """What the subject of a workload event says."""
-
     tenant: str
     id: str
     kind: str
@@ -162,7 +160,6 @@ def workload_events_of(kind: str) -> str:
 
 
 def workloads_of(tenant: str) -> str:
-    """Every event of one tenant."""
     return f"berth.workload.{token(tenant)}.>"
 
 
@@ -262,7 +259,6 @@ def node(cluster: str, node_: str) -> str:
 
 
 def membership(cluster: str) -> str:
-    """What a hub says of the cluster."""
     return f"berth.fleet.{token(cluster)}.membership"
 
 

@@ -68,7 +68,6 @@ class Company:
         self._served = [(asker, now_s), *others][:2]
 
     def besides(self, asker: str, now_s: float) -> bool:
-        """Whether anybody else comes."""
         return any(asker != other and now_s < at_s + OTHERS_S for other, at_s in self._served)
 
 
@@ -134,7 +133,6 @@ class Turns:
         self._call()
 
     def leave(self, asker: str, size: int) -> None:
-        """A request that joined is over."""
         one = self._askers[asker]
         self._in_hand -= 1
         one.in_hand -= 1

@@ -41,8 +41,6 @@ class Outcome(Enum):
 
 
 class Answer(NamedTuple):
-    """What became of one write."""
-
     outcome: Outcome = Outcome.DONE
     reason: str = ""  # one word: the error's name, or a rule of the service's own
     why: str = ""  # for people

@@ -34,8 +34,6 @@ class Phase(Enum):
 
 
 class Oddity(NamedTuple):
-    """One object, and what is wrong."""
-
     phase: Phase
     resource: Resource
     metadata: Metadata

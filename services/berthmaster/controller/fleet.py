@@ -44,7 +44,6 @@ class Fleet:
         self.caught_up = False
 
     def join(self, conn: Connection, subjects: Sequence[str]) -> None:
-        """The bus is there: mirror these."""
         self._begin(
             conn,
             FactMirror(conn, self._ctx.name, subjects, on_fact=self._fact, on_gone=self._gone),

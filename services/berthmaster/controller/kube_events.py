@@ -35,7 +35,6 @@ class KubeEvents:
 
     @property
     def dropped(self) -> int:
-        """Events that were never written."""
         return self._recorder.dropped
 
     def start(self) -> None:

@@ -186,8 +186,7 @@ class Controller(Generic[W]):
         """What the watch tells. What this raises sets the object aside."""
         raise NotImplementedError
 
-    def on_listed(self, one: Watched) -> None:
-        """All of a kind is known."""
+    def on_listed(self, one: Watched) -> None: ...
 
     def wake(self) -> None:
         """Something happened that the core may act on."""

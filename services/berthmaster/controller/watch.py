@@ -145,7 +145,6 @@ class Watch:
         return next((why for why in told if why), "")
 
     def show(self) -> None:
-        """Health and metrics as of now."""
         now_s = self.now()
         for name, reflector in self.reflectors.items():
             excused = self.excused(name)

@@ -94,8 +94,6 @@ class ClusterRecord:
 
 
 class Status(NamedTuple):
-    """One cluster for people."""
-
     cluster: str
     stage: Stage
     message: str
@@ -110,8 +108,6 @@ class Status(NamedTuple):
 
 @dataclass
 class Counts:
-    """What happened in this life."""
-
     issued: int = 0
     rotated: int = 0
     revoked: int = 0

@@ -97,7 +97,6 @@ class HubSteps:
         self._seen(written, False)
 
     async def forget(self, step: Forget) -> None:
-        """Delete the Secret."""
         path = self._secret_path(step.cluster)
         last = await self._find(path, Secret)
         await self._client.delete(path, uid=step.held.uid)

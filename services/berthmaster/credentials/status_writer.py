@@ -17,8 +17,6 @@ PAUSE_S: Final = 10.0  # after a write that failed: it is a courtesy
 
 
 class StatusWriter:
-    """Of one replica that acts."""
-
     def __init__(self, ctx: Context[Any], client: Client, namespace: str) -> None:
         self._ctx = ctx
         self._client = client

@@ -63,7 +63,6 @@ def _rule(
 def _granted(
     kind: str, name: str, namespace: str, subject: Body, granted: list[Rule]
 ) -> list[Body]:
-    """A role and its binding."""
     role = {"apiGroup": _RBAC, "kind": kind, "name": name}
     version = f"{_RBAC}/v1"
     return [

@@ -62,8 +62,6 @@ class _TokenRequest(Object, frozen=True):
 
 
 class _Made(Object, frozen=True):
-    """A role or binding as it is."""
-
     rules: list[dict[str, Any]] | None = None
     subjects: list[dict[str, Any]] | None = None
     automount_service_account_token: bool | None = None

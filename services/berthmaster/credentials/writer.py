@@ -35,8 +35,6 @@ CALLS_A_STEP: Final = 12  # more than any step makes: its limit is so many times
 
 
 class StepWriter(Writer[Step]):
-    """Steps of one hub and its workers."""
-
     def __init__(
         self,
         client: Client,

@@ -35,8 +35,6 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One person of the file."""
-
     name: Annotated[str, Meta(min_length=1, max_length=253)]  # as the proxy says it; "*" = the rest
     role: Role
     tenants: tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...] = ()  # role tenant
@@ -83,8 +81,6 @@ class Refused(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What a request shows of who sends it."""
-
     address: str  # of the connection
     token: str = ""
     identity: str = ""  # as the proxy's header says it
@@ -181,7 +177,6 @@ class Tries:
         return max(0.0, self._until.get(address, 0.0) - (TRIES - 1) * TRY_AGAIN_S - now_s)
 
     def wrong(self, address: str, now_s: float) -> None:
-        """It has shown one that is not known."""
         self._until[address] = max(now_s, self._until.get(address, 0.0)) + TRY_AGAIN_S
         self._until.move_to_end(address)
         if len(self._until) > MAX_ADDRESSES:

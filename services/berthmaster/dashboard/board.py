@@ -18,8 +18,6 @@ MAX_CACHED: Final = 64  # different updates of one version
 
 
 class Audience(NamedTuple):
-    """Who is shown a document."""
-
     watchers: bool  # those who see everything
     tenants: frozenset[str] | None  # these; None = any
 
@@ -34,8 +32,6 @@ def tenant_alone(tenant: str) -> Audience:
 
 
 class Scope(NamedTuple):
-    """What somebody may see."""
-
     everything: bool
     tenants: frozenset[str] = frozenset()
 

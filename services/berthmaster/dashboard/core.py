@@ -298,7 +298,6 @@ class Dashboard(Known):
 
 
 def cluster_document(row: ClusterRow, known: Dashboard) -> dict[str, Any]:
-    """One cluster, as its tile shows it."""
     grid, alive = known.grids.get(row.cluster), known.alive.get(row.cluster)
     rows = grid.rows if grid is not None else np.zeros((0, 5), np.uint8)
     return {

@@ -49,8 +49,6 @@ class Node:
 
 
 class Grid:
-    """The GPUs of one cluster."""
-
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
         self.layout = 0  # number of the present layout

@@ -42,8 +42,6 @@ _STATES: Final = {WAITING: (State.QUEUED,), "live": tuple(LIVE), "ended": tuple(
 
 
 class Query(NamedTuple):
-    """What somebody looks for."""
-
     states: frozenset[str] = frozenset()  # of the life cycle, or waiting, live, ended; empty = all
     tenant: str = ""
     queue: str = ""

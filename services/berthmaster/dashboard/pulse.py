@@ -11,8 +11,6 @@ COLUMNS: Final = ("at_s", "held_percent", "busy_percent", "waiting", "live")
 
 
 class Pulse:
-    """Points in order."""
-
     def __init__(self) -> None:
         self._points: deque[list[float | None]] = deque(maxlen=KEPT)
         self._next_s = 0.0

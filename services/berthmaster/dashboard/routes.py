@@ -42,8 +42,6 @@ Answer = web.StreamResponse
 
 
 class Failed(Exception):
-    """An answer that says why not."""
-
     def __init__(
         self, status: HTTPStatus, why: str, *, field: str = "", again_s: float = 0
     ) -> None:

@@ -21,8 +21,6 @@ RETRY_MS: Final = 1_000
 
 
 class Streams:
-    """All viewers of one board."""
-
     def __init__(
         self,
         board: Board,
@@ -44,7 +42,6 @@ class Streams:
         self.sent_bytes = 0
 
     def turned(self) -> None:
-        """There is a new version."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -201,8 +201,6 @@ Together = Literal["kubernetes", "workload", "coscheduling", "volcano", "kai", "
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A node that offers GPUs, or other accelerators."""
-
     name: str
     gpus: int
     ready: bool = True

@@ -33,8 +33,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole diagnosis."""
-
     mode: str
     ready: bool  # nothing blocks this mode
     findings: list[Finding]

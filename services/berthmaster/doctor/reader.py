@@ -80,7 +80,6 @@ class ClusterAccess:
 
     @property
     def way(self) -> dict[str, Any]:
-        """The same for people, who type it."""
         return {"context": self.context, "kubeconfig": str(self.kubeconfig or "")}
 
 
@@ -201,7 +200,6 @@ async def _hub(
 def _multikueue_queues(
     checks: Sequence[AdmissionCheck], queues: Sequence[ClusterQueue]
 ) -> frozenset[str]:
-    """ClusterQueues with MultiKueue's check."""
     wanted = {one.metadata.name for one in checks if one.spec.controller_name == MULTIKUEUE}
     return frozenset(one.metadata.name for one in queues if wanted & set(one.check_names))
 
@@ -316,8 +314,6 @@ async def _client(place: ClusterAccess, log: LogLike) -> Client:
 
 @dataclass
 class _Reading:
-    """One cluster while it is read."""
-
     client: Client
     now_s: float
     version: str

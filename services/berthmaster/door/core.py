@@ -348,7 +348,6 @@ class Door:
         return self._reads.of(cluster).again_s()
 
     def was_read(self, cluster: str, size: int) -> None:
-        """So much was answered."""
         self._reads.of(cluster).owe(size)
 
     @property

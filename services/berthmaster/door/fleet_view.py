@@ -42,7 +42,6 @@ class _Facts:
 
 class FleetView:
     def __init__(self, max_facts: int, max_bytes: int) -> None:
-        """What a cluster may have at most."""
         self._max_facts = max_facts
         self._max_bytes = max_bytes
         self._clusters: dict[str, _Facts] = {}

@@ -108,8 +108,6 @@ class _Lately:
 
 
 class Refuse(NamedTuple):
-    """It can never be stored."""
-
     why: str
 
 

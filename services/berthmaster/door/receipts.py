@@ -25,8 +25,6 @@ _OPEN_BUS: Final = b"a bus without users, on which anybody may store anything"
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One placement as the log had it."""
-
     tenant: str
     id: str
     cluster: str

@@ -39,7 +39,6 @@ class Host:
         self.flush()
 
     async def found(self, executor: str) -> list[PodEvent]:
-        """All job objects of this executor."""
         return self.cluster.found(executor)
 
     def perform(self, order: ClusterInstruction) -> None:

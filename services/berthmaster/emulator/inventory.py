@@ -54,7 +54,6 @@ class Reports:
         }
 
     def uuids(self, node: str) -> tuple[str, ...]:
-        """Of its GPUs, by index."""
         return self._uuids[node]
 
     def report(self, name: str, stamp: Stamp, now_s: float) -> NodeReport:

@@ -87,7 +87,6 @@ class Journal:
         self._bytes += len(data)
 
     def close(self) -> None:
-        """No more records."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

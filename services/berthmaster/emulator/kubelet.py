@@ -83,7 +83,6 @@ class EmulatedNode:
         return use._replace(gpus=tuple(chosen))
 
     def take(self, use: GpuUse) -> None:
-        """Count what was admitted."""
         self._count(use, -1)
 
     def give_back(self, use: GpuUse) -> None:

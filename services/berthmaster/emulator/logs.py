@@ -69,7 +69,6 @@ class _EmulatedLog:
         return self._group.phase in (Phase.STARTING, Phase.RUNNING)
 
     def _written(self) -> int:
-        """How many lines there are by now."""
         made = self._group.made
         until_s = self._clock() if self._alive else min(self._clock(), made.ends_s)
         return max(0, 1 + int((min(until_s, made.ends_s) - made.starts_s) / STEP_S))

@@ -66,7 +66,6 @@ class Facts:
         return None
 
     def uuids(self, node: str) -> tuple[str, ...]:
-        """Of its GPUs, by index."""
         return self._reports.uuids(node)
 
 

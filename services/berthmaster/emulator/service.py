@@ -131,7 +131,6 @@ def fleet_of(settings: EmulatorSettings) -> list[ClusterSpec]:
 
 
 def nature_of(settings: EmulatorSettings) -> Nature:
-    """How the clusters behave."""
     return Nature(
         seed=settings.seed,
         speed=settings.speed,
@@ -146,8 +145,6 @@ def nature_of(settings: EmulatorSettings) -> Nature:
 
 
 class Served:
-    """One cluster of this process."""
-
     def __init__(
         self, context: Context[EmulatorSettings], conn: Connection, spec: ClusterSpec, share: float
     ) -> None:
@@ -203,8 +200,6 @@ class Served:
 
 
 class EmulatorMetrics:
-    """The emulator's metrics, a label a cluster."""
-
     def __init__(self, context: Context[EmulatorSettings]) -> None:
         metrics, labels = context.metrics, ("cluster",)
         self._jobs = metrics.gauge("attempts", "Attempts in the executor's hand", labels)

@@ -22,8 +22,6 @@ _MASK: Final = (1 << 64) - 1
 
 
 class NodeModel:
-    """The GPUs of one node over time."""
-
     def __init__(self, cluster: str, node: EmulatedNode, uuids: Sequence[str], seed: int) -> None:
         self._cluster = cluster
         self._node = node

@@ -112,7 +112,6 @@ class Executor:
 
     @property
     def jobs(self) -> int:
-        """Attempts in hand."""
         return len(self._jobs)
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:

@@ -27,8 +27,6 @@ SLOW_S: Final = 4.0  # servers under load take seconds; what takes longer may be
 
 
 class AttemptEffects:
-    """The orders of one runtime."""
-
     def __init__(
         self,
         writer: JobWriter,

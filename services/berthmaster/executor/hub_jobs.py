@@ -70,8 +70,6 @@ class _Place(NamedTuple):
 
 
 class _Group:
-    """Pods of one name."""
-
     def __init__(self, job: str) -> None:
         self.job = job
         self.pods: dict[str, PodObject] = {}

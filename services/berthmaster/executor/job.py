@@ -44,8 +44,6 @@ class Pods(Enum):
 
 
 class How(Enum):
-    """How the attempt ends."""
-
     COMPLETED = "completed"
     FAILED = "failed"  # by its own doing
     EVICTED = "evicted"  # by the cluster's doing or by a limit

@@ -45,8 +45,6 @@ class JobSpec(Struct, frozen=True):
 
 
 class VolcanoState(Struct, frozen=True):
-    """How a Job of Volcano's stands."""
-
     phase: str = ""
     reason: str = ""
     message: str = ""
@@ -204,15 +202,11 @@ class KaiGroupObject(Object, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """Why a container does not run yet."""
-
     reason: str = ""
     message: str = ""
 
 
 class Terminated(Struct, frozen=True):
-    """How a container ended."""
-
     exit_code: int = 0
     reason: str = ""
     message: str = ""

@@ -52,8 +52,6 @@ LAST_WORDS_S: Final = 2.0  # after the last pod is gone
 
 
 class _Watched(msgspec.Struct):
-    """One attempt that runs."""
-
     attempt: Attempt
     began_s: float
     due_s: float

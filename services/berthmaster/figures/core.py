@@ -78,8 +78,7 @@ class Figures:
 
     # What is to be done
 
-    def begin(self) -> None:
-        """From now on there is somebody to tell."""
+    def begin(self) -> None: ...
 
     def wake_at_s(self) -> float:
         """Jobs are looked through once a second; owners are asked for at once."""
@@ -158,5 +157,4 @@ class Figures:
 
     @property
     def idle(self) -> int:
-        """Jobs that are told as idle."""
         return sum(one.idle_for_long for one in self.latest.values())

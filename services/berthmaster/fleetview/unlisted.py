@@ -24,5 +24,4 @@ def unlisted_words(cluster: Cluster) -> str:
 
 
 def all_unlisted(clusters: Iterable[Cluster]) -> list[str]:
-    """Return the clause of each cluster that has one."""
     return [words for cluster in clusters if (words := unlisted_words(cluster))]

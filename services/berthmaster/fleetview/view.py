@@ -135,7 +135,6 @@ class FleetView:
         self.derived.growth += self.derived.ledger.node_changed(before, None)
 
     def take_control(self, fact: ControlFact, sequence: int) -> None:
-        """Take over what an operator set."""
         self.control_sequence = max(self.control_sequence, sequence)
         self.derived.growth += 1
         if isinstance(fact, Cordon):

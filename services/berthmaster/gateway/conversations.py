@@ -229,7 +229,6 @@ class Settle(NamedTuple):
 
 
 def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conversation:
-    """As those that it depends on stand now."""
     tenant, name = doubt
     for _ in range(shared.limits.max_tries):
         read, now_s = yield from _reload(ref, tenant, name)
@@ -322,7 +321,6 @@ def job_verb(shared: SharedState, asked: Requested, tenant: str, now_s: float) -
 
 
 def job_order(shared: SharedState, asked: Requested, verb: Verb, now_s: float) -> Conversation:
-    """The same of an operator, about anybody's."""
     body = validation.job_order_request(asked.data)
     if isinstance(body, Refusal):
         return body

@@ -92,8 +92,6 @@ class QueuesKnown(msgspec.Struct, frozen=True):
 
 
 class LogSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How full WORKLOADS is."""
-
     bytes: int
     max_bytes: int  # -1 = no limit
 

@@ -32,8 +32,6 @@ class Piece(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a feed has behind a cursor."""
-
     data: bytes
     cursor: Cursor
     cut: bool
@@ -90,8 +88,6 @@ class LogFeed:
 
 
 class LogFeeds:
-    """All that are followed at one gateway."""
-
     def __init__(self, most: int, feed_bytes: int) -> None:
         self._most = most
         self._feed_bytes = feed_bytes

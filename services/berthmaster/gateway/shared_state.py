@@ -97,7 +97,6 @@ class SharedState:
             self._ahead[key(tenant, workload_id)] = sequence
 
     def followed(self, sequence: int) -> None:
-        """The view has this event."""
         self.followed_to = sequence
         if self._ahead:
             for name in [k for k, written in self._ahead.items() if written <= sequence]:

@@ -17,8 +17,6 @@ CIRCLE: Final = "its cohort is part of a circle: Kueue lets nothing in"
 
 
 class Cohorts:
-    """All cohorts of one cluster that are objects."""
-
     def __init__(self) -> None:
         self._found: dict[str, CohortQuota] = {}
         self._children: dict[str, list[str]] = {}

@@ -64,8 +64,6 @@ Told = tuple[FleetFact, float | None]
 
 
 class Inventory:
-    """What one worker cluster has and does."""
-
     def __init__(
         self,
         cluster: str,

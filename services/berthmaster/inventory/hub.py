@@ -23,8 +23,6 @@ BEAT_S: Final = 0.5
 
 
 class HubSide:
-    """One replica of the inventory of one hub."""
-
     def __init__(self, ctx: Context[InventorySettings], conn: Connection, client: Client) -> None:
         self._ctx = ctx
         self._conn = conn

@@ -10,8 +10,6 @@ MAX_PROBLEMS: Final = 10_000  # kept; beyond it only counted
 
 
 class WatchedKind(Enum):
-    """What is watched in a worker cluster."""
-
     NODES = "nodes"
     PODS = "pods"
     WAITING = "waiting pods"

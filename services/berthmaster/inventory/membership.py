@@ -49,8 +49,6 @@ class HubKind(Enum):
 
 
 class ClusterRecord(NamedTuple):
-    """What the hub says of one cluster."""
-
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     properties: Mapping[str, str]

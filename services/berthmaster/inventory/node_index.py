@@ -158,7 +158,6 @@ class NodeIndex:
         self._reshape(name)
 
     def bad_nodes(self) -> list[str]:
-        """Nodes that cannot be read."""
         return list(self._bad)
 
     def share_by_kai(self, kai: bool) -> None:

@@ -72,8 +72,6 @@ Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
 class NodeShape(NamedTuple):
-    """All of a node but its pods."""
-
     ready: bool = False
     schedulable: bool = False
     labels: Mapping[str, str] = {}
@@ -207,7 +205,6 @@ def _first(one: int | None, other: int | None) -> int | None:
 
 
 def unreadable(why: str) -> NodeShape:
-    """A node of which only the name is known."""
     return NodeShape(taints=(_unusable(why, "NoSchedule"),), problems=(why,))
 
 

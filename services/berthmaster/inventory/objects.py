@@ -89,14 +89,10 @@ class Pod(Object, frozen=True):
 
 
 class WaitingPodStatus(Struct, frozen=True):
-    """What the scheduler says of it."""
-
     conditions: tuple[Condition, ...] = ()
 
 
 class WaitingPod(Object, frozen=True):
-    """A pod without a node."""
-
     status: WaitingPodStatus = WaitingPodStatus()
 
 
@@ -286,8 +282,6 @@ class MeasuredProperty(Struct, frozen=True):
 
 
 class ResourceUsage(Struct, frozen=True):
-    """What a cluster has and has left."""
-
     allocatable: dict[str, str | int] | None = None
     available: dict[str, str | int] | None = None
     observation_time: str | None = None

@@ -80,7 +80,6 @@ class QueueIndex:
         return queue_report(self._cluster, name, queue, local, stamp, now_s)
 
     def copy(self, key: Key, stamp: Stamp, now_s: float, *, served: bool) -> CopyReport:
-        """As it stands; or that it is gone."""
         copy = self._copies.get(key) if served else None
         beside = Beside(
             waiting=self._waiting.of(self._owners.get(key, NOBODY)),
@@ -222,7 +221,6 @@ class QueueIndex:
         self._touch_copies_of(self._waiting.put(found))
 
     def drop_waiting(self, key: Key) -> None:
-        """It has a node now, or is no more."""
         self._touch_copies_of(self._waiting.drop(key))
 
     def _touch_copies_of(self, owner: Owner) -> None:

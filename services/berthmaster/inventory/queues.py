@@ -239,7 +239,6 @@ class Copy(NamedTuple):
 
 
 def copy_of(found: Workload) -> Copy:
-    """What its status says."""
     admission = found.status.admission if found.status is not None else None
     assigned = (admission.pod_set_assignments if admission is not None else None) or ()
     return Copy(

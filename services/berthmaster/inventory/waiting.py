@@ -56,7 +56,6 @@ class WaitingPods:
         return owner
 
     def drop(self, key: Key) -> Owner:
-        """It does not wait for a node any more."""
         owner = self._owner.pop(key, NOBODY)
         of = self._of.get(owner)
         if of is not None:

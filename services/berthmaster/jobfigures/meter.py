@@ -121,7 +121,6 @@ class Meter:
     # What comes in
 
     def on_node(self, told: NodeTelemetry, now_s: float) -> set[str]:
-        """One node's reading; the pods that it is about."""
         if told.cluster != self._cluster:
             self.dropped["other_cluster"] += 1
             return set()
@@ -310,7 +309,6 @@ class Meter:
 
 
 def _use(devices: Iterable[_Device]) -> GpuUse:
-    """What all devices of a job did together."""
     every = list(devices)
     busy = [one for one in every if one.busy_readings]
     power = [one for one in every if one.power_readings]
@@ -332,7 +330,6 @@ def _use(devices: Iterable[_Device]) -> GpuUse:
 
 
 def _together(uses: Iterable[GpuUse]) -> GpuUse:
-    """The use of several jobs as one."""
     every = list(uses)
     busy = [one for one in every if one.utilization_percent is not None]
     measured = sum(one.measured for one in busy)

@@ -274,7 +274,6 @@ class Chooser:
         return at if self.scores[at] > NOT_HERE else -1
 
     def took(self, at: int, score: np.float32 | float) -> None:
-        """A pod went there, which scores so now."""
         self._left -= 1
         has = self._has[at] = self._has.get(at, 0) + 1
         self.scores[at] = score if has < self._limit else NOT_HERE

@@ -35,8 +35,6 @@ GAIN: Final = 1.2
 
 
 class Rest(NamedTuple):
-    """What a job has still to do."""
-
     left_s: float
     gpus: float
     stated: bool = True  # by the one who submitted it

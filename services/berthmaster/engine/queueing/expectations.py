@@ -140,8 +140,6 @@ def service_ms(share: float, expected_s: float) -> int:
 
 
 def as_told(seen: Outlook, submitted: int, late: int) -> ToldOutlook:
-    """As a decision tells it."""
-
     def finite(value: float) -> float | None:
         return value if value < math.inf else None
 

@@ -136,7 +136,6 @@ def _add(total: Amounts, amounts: Amounts, sign: int) -> None:
 
 
 def _capacity(report: NodeReport) -> Amounts:
-    """What our workloads may have of a node."""
     allocatable, foreign = report.allocatable, report.foreign
     found = {
         _CPU: allocatable.cpu_milli - foreign.cpu_milli,

@@ -118,7 +118,6 @@ def _sorted(counts: dict[PodType, int]) -> Sample:
 
 
 def sampled_from(mix: LearnedMix) -> Sampled:
-    """A sample, as a decision tells it."""
     kinds = ((PodType(k.gpus, k.gpu_milli, k.cpu_milli), k.weight) for k in mix.kinds)
     wants = ((want.accepts, want.gpu_milli) for want in mix.wants)
     return Sampled(mix.pods, tuple(kinds), tuple(wants))

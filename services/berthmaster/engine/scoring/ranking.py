@@ -47,8 +47,6 @@ class SetFit(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """The clusters by score."""
-
     values: Floats  # [1 + parts, C]: the score, and the parts of ``Field.parts``
     able: bytes  # of each cluster, whether it could take the request
     order: list[int]  # numbers of those, the best first, ties by number

@@ -45,8 +45,6 @@ class Want(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """What the claims of a node got there."""
-
     parts: Mapping[str, list[Part]] = {}  # by uid of a pod
     orphaned: tuple[Part, ...] = ()  # what no pod of this node accounts for
     unknown: Mapping[

@@ -41,8 +41,6 @@ class DevicePlace(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """The devices of one node."""
-
     gpus: tuple[Gpu, ...] = ()
     places: Mapping[DeviceName, DevicePlace] = {}
     shares: tuple[Share, ...] = ()  # how parts of them are claimed
