@@ -326,12 +326,11 @@ ALERTS: Final = (
         "Webhooks were not told of {{ $value | humanize }} ends of jobs within an hour",
     ),
     Alert(
-        "BerthWebhooksSilent",
-        "max(berth_usage_webhooks_wrong) > 0 or "
-        'max(berth_usage_webhooks_silent{whose="queue"}) > 0',
+        "BerthWebhooksWrong",
+        "max(berth_usage_webhooks_wrong) > 0",
         "10m",
         "warning",
-        "The webhooks' file is wrong, or queues name webhooks that it does not allow",
+        "The webhooks' file is wrong, and the one before it counts",
     ),
 )
 

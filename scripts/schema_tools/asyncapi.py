@@ -23,7 +23,6 @@ from berthmaster.messages.api import (
     OPERATOR_VERBS,
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
-    USAGE_OPERATOR_VERBS,
     USAGE_VERBS,
     ChangeReply,
     CordonsReply,
@@ -46,7 +45,6 @@ from berthmaster.messages.control import (
     LogAccepted,
     MessagesVoid,
     QueueSetting,
-    TenantWebhooks,
 )
 from berthmaster.messages.door import (
     DeadReply,
@@ -81,7 +79,7 @@ from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.usage import Trends, UsageReport, WebhooksReply
+from berthmaster.messages.usage import Trends, UsageReport
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
 
 VERSION: Final = "3.0.0"
@@ -141,7 +139,6 @@ REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "whatif": WhatifReply,
     "report": UsageReport,
     "trends": Trends,
-    "webhooks": WebhooksReply,
     **dict.fromkeys((*JOB_VERBS, *JOB_ORDERS, "checkpointed", "progressed"), ChangeReply),
     "cordons": CordonsReply,
 }
@@ -336,10 +333,6 @@ def _writers(kind: str) -> tuple[str, ...]:
 
 
 def _controls() -> Iterator[Channel]:
-    webhooks = _address(subjects.webhooks, "tenant")
-    yield Channel(
-        "control.webhooks", webhooks, (TenantWebhooks,), "CONTROL", ("usage",), ("usage",)
-    )
     for name, address, fact in (
         ("control.queue", _address(subjects.queue_setting, "queue"), QueueSetting),
         ("control.runtime", _address(subjects.runtime_setting, "runtime"), RuntimeSetting),
@@ -410,7 +403,7 @@ def _asked(verb: str) -> Iterator[tuple[str, str]]:
         yield "api", _SERVERS.get(verb, "gateway")
     if verb in OPERATOR_VERBS:
         yield "operator", "gateway"
-    if verb in (*RESOLVER_OPERATOR_VERBS, *USAGE_OPERATOR_VERBS):
+    if verb in (*RESOLVER_OPERATOR_VERBS, *USAGE_VERBS):
         yield "operator", _SERVERS[verb]
 
 

@@ -22,10 +22,9 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message
-from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, WORKLOADS, ensure_streams, stream_info
+from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
 from berthmaster.logcheck import guard
 from berthmaster.messages.api import RecordedEvent, Refusal
-from berthmaster.messages.control import QueueSetting, QueueWebhook
 from berthmaster.messages.families import encode
 from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, LogMark, StreamMark
@@ -36,9 +35,6 @@ from berthmaster.messages.usage import (
     TrendsRequest,
     UsageReport,
     UsageReportRequest,
-    WebhookSetting,
-    WebhooksReply,
-    WebhooksRequest,
 )
 from berthmaster.runtime.service import Context
 from berthmaster.usage import filling, notifying
@@ -518,35 +514,6 @@ async def test_a_webhook_is_told_of_each_end_signed_again_until_it_takes_it_and_
 
 
 @in_loop
-async def test_a_queues_webhook_is_told_where_the_operators_file_allows_its_host(
-    server: Server, tmp_path: Path
-) -> None:
-    (tmp_path / "key").write_bytes(b"k")
-    file = tmp_path / "webhooks.json"
-    hosts = ["127.0.0.1"]
-    allowed = {"private_hosts": hosts, "queue_hosts": hosts, "queue_keys": str(tmp_path)}
-    file.write_bytes(msgspec.json.encode(allowed))
-    settings = {"store_dir": tmp_path / "usage", "webhooks_file": file}
-    async with client(server.url) as conn, receiving() as hook:
-        told = QueueWebhook(url=f"http://127.0.0.1:{hook.port}/q", key="key", on=("failed",))
-        for queue, webhook in (("dusk", told), ("dawn", QueueWebhook(url="https://x/", key="k"))):
-            setting = QueueSetting(queue=queue, webhook=webhook)
-            await conn.store(subjects.queue_setting(queue), encode(setting), timeout_s=ANSWER_S)
-        async with usage(server.url, **settings):
-            await notifying_from_now(conn)
-            await tell(conn, Story("well", queue="dusk").ran(0, 0))
-            failed = Story("ill", queue="dusk").submitted(0).placed(0).claimed(0).running(0)
-            await tell(conn, failed.failed(0))
-            assert await hook.until(1) == ["ill"]
-            await tell(conn, Story("barred", queue="dawn").ran(0, 0))
-            reason = "its host is not among the queue_hosts of the webhooks' file"
-            async with asyncio.timeout(hang_s()):
-                while (await dead_letter(conn)).reason != f"webhook of-queue-dawn: {reason}":
-                    await asyncio.sleep(0.05)
-        assert len(hook.got) == 1
-
-
-@in_loop
 async def test_a_webhook_that_hangs_keeps_no_other_tenants_notices_waiting(
     server: Server, tmp_path: Path
 ) -> None:
@@ -566,78 +533,6 @@ async def test_a_webhook_that_hangs_keeps_no_other_tenants_notices_waiting(
             async with asyncio.timeout(hang_s()):
                 while "calm" not in await hook.until(5):
                     await asyncio.sleep(0.05)
-
-
-@in_loop
-async def test_a_tenant_has_its_own_jobs_told_where_operators_allow_it_and_nothing_secret_is_kept(
-    server: Server, tmp_path: Path
-) -> None:
-    (tmp_path / "key").write_bytes(b"operators' own")
-    file, hosts = tmp_path / "webhooks.json", ["127.0.0.1"]
-    written: dict[str, Any] = {"private_hosts": hosts, "tenant_hosts": hosts}
-    written["tenant_key_file"] = str(tmp_path / "key")
-    file.write_bytes(msgspec.json.encode(written))
-    settings = {"store_dir": tmp_path / "usage", "webhooks_file": file}
-    async with client(server.url) as conn, receiving() as hook:
-        url = f"http://127.0.0.1:{hook.port}/token-1"
-        setting = WebhookSetting(name="chat", url=url, on=("succeeded",))
-        async with usage(server.url, **settings):
-            await notifying_from_now(conn)
-            told = await ask(conn, "webhooks", WebhooksRequest(set=setting), tenant="ann")
-            assert isinstance(told, WebhooksReply)
-            assert [(one.name, one.host) for one in told.webhooks] == [("chat", "127.0.0.1")]
-            await tell(conn, Story("theirs", tenant="bob").ran(0, 0))
-            await tell(conn, Story("ours", tenant="ann").ran(0, 0))
-            assert await hook.until(1) == ["ours"]
-            headers, body = hook.got[0]
-            signed = hmac.new(told.key.encode(), body, hashlib.sha256).hexdigest()
-            assert headers["Berth-Signature"] == f"sha256={signed}"
-
-            # Another tenant sees and removes nothing of it; operators see it and set nothing.
-            refusal = await ask(conn, "webhooks", WebhooksRequest(remove="chat"), tenant="bob")
-            assert isinstance(refusal, Refusal)
-            assert refusal.code == "not_found"
-            refusal = await order(conn, "webhooks", WebhooksRequest(set=setting))
-            assert isinstance(refusal, Refusal)
-            assert refusal.code == "forbidden"
-            hook.answers = [b"410 Gone"]
-            await tell(conn, Story("late", tenant="ann").ran(0, 0))
-            async with asyncio.timeout(hang_s()):
-                while not (seen := await webhooks_of_all(conn)).webhooks[0].last_failure:
-                    await asyncio.sleep(0.05)
-            assert seen.webhooks[0].last_failure == "it answers 410"
-            letters = await last_message(conn, DEAD, subjects.dead("usage-tenants"))
-            kept = await last_message(conn, CONTROL, subjects.webhooks("ann"))
-            assert letters is not None
-            assert kept is not None
-            assert await last_message(conn, DEAD, subjects.dead("usage")) is None
-            for secret in (told.key.encode(), b"token-1"):
-                assert secret not in letters.data + kept.data
-        async with usage(server.url, **settings):  # what was set holds
-            await tell(conn, Story("again", tenant="ann").ran(0, 0))
-            assert (await hook.until(3))[2] == "again"
-            gone = await ask(conn, "webhooks", WebhooksRequest(remove="chat"), tenant="ann")
-            assert gone == WebhooksReply(hosts=("127.0.0.1",))
-
-
-@in_loop
-async def test_a_queues_webhook_without_the_operators_file_is_told_of_and_tenants_are_refused(
-    server: Server, tmp_path: Path
-) -> None:
-    async with client(server.url) as conn:
-        webhook = QueueWebhook(url="https://x.example/secret", key="k")
-        setting = QueueSetting(queue="dawn", webhook=webhook)
-        await conn.store(subjects.queue_setting("dawn"), encode(setting), timeout_s=ANSWER_S)
-        async with usage(server.url, store_dir=tmp_path / "usage"):
-            async with asyncio.timeout(hang_s()):
-                while not (seen := await webhooks_of_all(conn)).webhooks:
-                    await asyncio.sleep(0.05)
-            assert "no --webhooks-file" in seen.webhooks[0].fault
-            assert "queue dawn" in seen.note
-            one = WebhookSetting(name="a", url="https://x.example/")
-            refusal = await ask(conn, "webhooks", WebhooksRequest(set=one), tenant="ann")
-            assert isinstance(refusal, Refusal)
-            assert "no --webhooks-file" in refusal.expected
 
 
 @in_loop
@@ -667,12 +562,6 @@ async def test_while_the_log_is_damaged_no_webhook_is_told_and_then_all_that_wai
             assert len(hook.got) == 1
             await accept_log(conn)
             assert await hook.until(2) == ["before", "meanwhile"]
-
-
-async def webhooks_of_all(conn: Connection) -> WebhooksReply:
-    reply = await order(conn, "webhooks", WebhooksRequest())
-    assert isinstance(reply, WebhooksReply)
-    return reply
 
 
 async def notifying_from_now(conn: Connection) -> None:

@@ -17,7 +17,6 @@ from berthmaster.messages.control import (
     LogAccepted,
     MessagesVoid,
     QueueSetting,
-    TenantWebhooks,
 )
 from berthmaster.messages.families import CONTROL_FACTS
 from berthmaster.messages.runtimes import RuntimeSetting
@@ -36,8 +35,6 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.queue_setting(fact.queue)
         case RuntimeSetting():
             return subjects.runtime_setting(fact.runtime)
-        case TenantWebhooks():
-            return subjects.webhooks(fact.tenant)
         case Cordon():
             return subjects.cordon(fact.cluster, fact.node)
         case ClusterLost():
@@ -48,13 +45,6 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.void(fact.stream)
         case _:
             assert_never(fact)
-
-
-def set_at_s(fact: ControlFact) -> float:
-    """Return when a setting was made; 0.0 where it does not say."""
-    if isinstance(fact, TenantWebhooks):
-        return max((each.set_at_s for each in fact.webhooks), default=0.0)
-    return fact.set_at_s
 
 
 def read_control(subject: str, data: bytes) -> ControlFact:
@@ -72,9 +62,9 @@ def read_control(subject: str, data: bytes) -> ControlFact:
 def later_than(fact: ControlFact, before: ControlFact | None) -> ControlFact:
     """Return the setting with a time behind that of the one before, whose writer's clock may be
     ahead, so that readers believe it."""
-    if before is None or isinstance(fact, TenantWebhooks):
+    if before is None:
         return fact
-    return msgspec.structs.replace(fact, set_at_s=max(fact.set_at_s, set_at_s(before) + TICK_S))
+    return msgspec.structs.replace(fact, set_at_s=max(fact.set_at_s, before.set_at_s + TICK_S))
 
 
 class ControlReader:
@@ -87,13 +77,8 @@ class ControlReader:
         """Read one setting; the same one may come again. Raises UNREADABLE; NotBelieved."""
         fact = read_control(recorded.subject, recorded.data)
         sequence, newest_s = self._newest.get(recorded.subject, (0, 0.0))
-        at_s = set_at_s(fact)
-        # A tenant that takes its newest webhook back sets what is older.
-        if (
-            sequence < recorded.sequence
-            and at_s < newest_s
-            and not isinstance(fact, TenantWebhooks)
-        ):
+        at_s = fact.set_at_s
+        if sequence < recorded.sequence and at_s < newest_s:
             raise NotBelieved(
                 f"the setting was made at {at_s:.3f}, and one before it at {newest_s:.3f}"
             )

@@ -54,7 +54,6 @@ from berthmaster.bus.subjects import (
     ALL_EVENTS,
     ALL_FLEET,
     ALL_STORIES,
-    ALL_WEBHOOKS,
     ALL_WORKLOADS,
     LOGIN,
 )
@@ -63,8 +62,6 @@ from berthmaster.messages.api import (
     PLACE_VERBS,
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
-    USAGE_LOOKING_VERBS,
-    USAGE_OPERATOR_VERBS,
     USAGE_VERBS,
 )
 from berthmaster.messages.placement import HUB_CELL
@@ -85,7 +82,7 @@ EXECUTOR_KINDS: Final = (
 )
 LOOKING_VERBS: Final = (  # change nothing
     *("hello", "get", "list", "events", "why", "dry_run", "whatif", "gpus"),
-    *USAGE_LOOKING_VERBS,
+    *USAGE_VERBS,
 )
 ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
 TOLD_KINDS: Final = (*ENDING_KINDS, "evicted")  # what webhooks are told of
@@ -304,22 +301,18 @@ def _usage(_: str) -> Grants:
             *_follow(WORKLOADS, ALL_WORKLOADS),
             *_follow(ARCHIVE, ALL_STORIES),
             *_follow(FLEET),  # which GPU models nodes and clusters have
-            # Whose ends webhooks are told of: those of queues, and of tenants, which it keeps.
-            *_follow(CONTROL),
-            ALL_WEBHOOKS,
-            # The story of an end that a webhook is told of, and what a tenant has set.
-            *_read(WORKLOADS, ARCHIVE, CONTROL),
+            *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
             *(
                 part
                 for kind in TOLD_KINDS
                 for part in _work(WORKLOADS, f"webhooks-{kind}", f"berth.workload.*.*.{kind}.*")
             ),
             *_guards("usage"),
-            *("berth.dead.usage", "berth.dead.usage-tenants"),
+            "berth.dead.usage",
         ),
         subscribe=(
             *(f"berth.api.*.{verb}" for verb in USAGE_VERBS),
-            *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
+            *(f"berth.operator.{verb}" for verb in USAGE_VERBS),
             "berth.quality.*",
             "berth.figures.*.*.*",
             *_asked("berth-usage"),
@@ -473,7 +466,7 @@ def _dashboard(_: str) -> Grants:
             *_look(WORKLOADS, FLEET, CONTROL, LEASES, DEAD),
             *_looks_at_logs(),
             *(f"berth.api.*.{verb}" for verb in LOOKING_VERBS),
-            *(f"berth.operator.{verb}" for verb in USAGE_OPERATOR_VERBS),
+            *(f"berth.operator.{verb}" for verb in USAGE_VERBS),
             "$SRV.PING",
             "berth.dead.dashboard",
         ),

@@ -23,7 +23,6 @@ ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
 ALL_QUEUES: Final = "berth.control.queue.*"
-ALL_WEBHOOKS: Final = "berth.control.webhooks.*"
 ALL_ARCHIVE: Final = "berth.archive.>"
 ALL_STORIES: Final = "berth.archive.workload.>"
 # The server keeps every subject of a stream in memory, some 300 bytes each: a
@@ -316,10 +315,6 @@ def fleet_of(cluster: str) -> str:
 
 def queue_setting(queue: str) -> str:
     return f"berth.control.queue.{token(queue)}"
-
-
-def webhooks(tenant: str) -> str:
-    return f"berth.control.webhooks.{token(tenant)}"
 
 
 def runtime_setting(runtime: str) -> str:

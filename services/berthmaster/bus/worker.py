@@ -45,23 +45,14 @@ class Later(Exception):  # it is a wish of the handler, not a failure
     """Not now: deliver it again after ``pause_s`` (None: growing pauses). It counts as a failure of
     the message unless ``counted`` is False."""
 
-    def __init__(
-        self, why: str, *, pause_s: float | None = None, counted: bool = True, letters: str = ""
-    ) -> None:
-        """``letters``: as of Never, when it has failed too often."""
+    def __init__(self, why: str, *, pause_s: float | None = None, counted: bool = True) -> None:
         super().__init__(why)
         self.pause_s = pause_s
         self.counted = counted
-        self.letters = letters
 
 
 class Never(Exception):
-    """It cannot be handled and never will be: a dead letter, among those of the service or of
-    ``letters``: what somebody can bring about as often as he likes crowds out no others."""
-
-    def __init__(self, why: str, *, letters: str = "") -> None:
-        super().__init__(why)
-        self.letters = letters
+    """It cannot be handled and never will be: a dead letter."""
 
 
 Handle = Callable[[Recorded], Awaitable[None]]
@@ -282,12 +273,11 @@ class Worker:
                 await self._handle(Recorded(msg.subject, sequence, stored_at_s, msg.data, pending))
         except Later as later:
             if later.counted:
-                why, pause_s = str(later), later.pause_s
-                await self._failed(msg, sequence, deliveries, why, pause_s, later.letters)
+                await self._failed(msg, sequence, deliveries, str(later), later.pause_s)
             else:
                 await self._again(msg, sequence, later.pause_s)
         except Never as never:
-            await self._bury(msg, sequence, str(never), never.letters)
+            await self._bury(msg, sequence, str(never))
         except (NoAnswer, NotConnected):  # the bus is away, the message is not to blame
             await self._again(msg, sequence, None)
         except Exception as error:  # noqa: BLE001 # a message never ends a service
@@ -306,20 +296,14 @@ class Worker:
         self._setbacks.forget(sequence)
 
     async def _failed(
-        self,
-        msg: Msg,
-        sequence: int,
-        deliveries: int,
-        why: str,
-        pause_s: float | None,
-        letters: str = "",
+        self, msg: Msg, sequence: int, deliveries: int, why: str, pause_s: float | None
     ) -> None:
         """Again, or a dead letter when it failed too often: here, or twice here after the server
         had delivered it that often to whoever came before."""
         failures = self._failures.count(sequence)
         enough = failures >= min(2, self._max_deliveries) and deliveries >= self._max_deliveries
         if failures >= self._max_deliveries or enough:
-            await self._bury(msg, sequence, f"after {deliveries} tries: {why}", letters)
+            await self._bury(msg, sequence, f"after {deliveries} tries: {why}")
         else:
             await self._again(msg, sequence, pause_s)
 
@@ -330,10 +314,10 @@ class Worker:
             pause_s = full_s * (1 - sequence % 8 / 32)  # many that failed at once do not return so
         await self._answer(msg.reply, b'-NAK {"delay": %d}' % int(pause_s * _NS))
 
-    async def _bury(self, msg: Msg, sequence: int, reason: str, letters: str) -> None:
+    async def _bury(self, msg: Msg, sequence: int, reason: str) -> None:
         kept = await bury(
             self._conn,
-            service=letters or self._service,
+            service=self._service,
             subject=msg.subject,
             reason=reason,
             body=msg.data,

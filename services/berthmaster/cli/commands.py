@@ -42,7 +42,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
         "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost, or undo that."),
         "queue": (f"{_HERE}.fleet_commands:queue", "Set or list queues."),
         "runtime": (f"{_HERE}.runtime_commands:runtime", "Set or list runtimes."),
-        "webhook": (f"{_HERE}.webhook_commands:webhook", "Set webhooks for ended jobs."),
         "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
         "replay-decisions": (
             f"{_HERE}.decisions:replay_decisions",

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import sys
-from typing import IO, Any, Final, get_args
+from typing import IO, Any, Final
 
 import click
 import msgspec
@@ -18,7 +18,7 @@ from berthmaster.client import BerthError, Client, NotAllowedError
 from berthmaster.engine.scoring.profiles import PROFILES
 from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.messages.api import OperatorReply, QueueStanding
-from berthmaster.messages.control import EndKind, QueuePlace, QueueSetting, QueueWebhook
+from berthmaster.messages.control import QueuePlace, QueueSetting
 from berthmaster.messages.fleet import NodeReport
 from berthmaster.runtime.parse import EmptyMember, members
 
@@ -311,18 +311,6 @@ async def _warn_if_overcommitted(berth: Client) -> None:
     help="What a part of the score counts for its jobs, -10 to 10; may be repeated, and replaces "
     "all that were set; 'none' = as its profile says.",
 )
-@click.option(
-    "--webhook",
-    metavar="URL",
-    help="Told of the ends of its jobs, where the usage service allows that; 'none' = nobody.",
-)
-@click.option("--webhook-key", metavar="NAME", help="Of the service's keys; it signs what is told.")
-@click.option(
-    "--webhook-on",
-    type=click.Choice(get_args(EndKind)),
-    multiple=True,
-    help="Which ends; may be repeated [all but evicted].",
-)
 @click.option("--hold/--release", "held", default=None, help="Dispatch nothing / dispatch again.")
 @click.option(
     "--delete/--restore", "deleted", default=None, help="Refuse new requests / take them."
@@ -374,22 +362,6 @@ async def queue_apply(session: Session, file: IO[bytes]) -> None:
         await _warn_if_overcommitted(berth)
 
 
-def _webhook(setting: QueueSetting, flags: dict[str, Any]) -> QueueWebhook | None:
-    """As the flags say, the rest as it was. Raises WrongInput."""
-    url, key, on = (flags.get(name) for name in ("webhook", "webhook_key", "webhook_on"))
-    if url == "none":
-        return None
-    if not (url or key or on):
-        return setting.webhook
-    had = setting.webhook
-    if had is None:
-        if not (url and key):
-            raise WrongInput("a webhook that is new needs --webhook URL and --webhook-key NAME")
-        return QueueWebhook(url=url, key=key, **({"on": on} if on else {}))
-    given = {"url": url, "key": key, "on": on}
-    return msgspec.structs.replace(had, **{name: each for name, each in given.items() if each})
-
-
 def _defaults(flags: dict[str, Any]) -> dict[str, Any]:
     """Of jobs that do not say it. Raises WrongInput."""
     found: dict[str, Any] = {}
@@ -436,8 +408,6 @@ def changed(setting: QueueSetting, everybody: bool, flags: dict[str, Any]) -> Qu
     if flags.get("score_weights"):
         texts = [text for text in flags["score_weights"] if text != "none"]
         new["weights"] = parse_weights(texts)
-    if (webhook := _webhook(setting, flags)) is not setting.webhook:
-        new["webhook"] = webhook
     if flags.get("places"):
         new["places"] = dict(map(queue_place, flags["places"]))
     return msgspec.structs.replace(setting, set_by="", set_at_s=0.0, **new)

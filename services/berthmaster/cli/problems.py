@@ -35,7 +35,7 @@ def problems() -> None:
 @bus_command
 async def list_(session: Session, form: Form | None) -> int:
     """List what is broken, or not as it should be: silent clusters, messages that nobody could
-    handle, webhooks that are told nothing, streams that have lost something.
+    handle, streams that have lost something.
 
     Exit code 1: something is broken. Alerts say the same by themselves (docs/runbooks.md).
     """
@@ -123,7 +123,6 @@ async def _found(berth: "Client") -> tuple[list["Problem"], list[str]]:
     parts = {
         "clusters": _clusters(berth),
         "dead letters": _letters(berth),
-        "webhooks": _webhooks(berth),
         "streams": _damage(berth),
     }
     answers = await asyncio.gather(*map(_in_time, parts.values()))
@@ -174,12 +173,6 @@ async def _letters(berth: "Client") -> Iterable["Problem"]:
     letters = await berth.dead(LETTERS_READ)
     newest = {one.letter.service: (one.stored_at_s, one.letter.reason) for one in letters}
     return list(of_letters(newest, berth.now()))
-
-
-async def _webhooks(berth: "Client") -> Iterable["Problem"]:
-    from berthmaster.fleetview.problems import of_webhooks
-
-    return list(of_webhooks((await berth.webhooks(of_all=True)).webhooks))
 
 
 async def _damage(berth: "Client") -> Iterable["Problem"]:

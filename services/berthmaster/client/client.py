@@ -86,9 +86,6 @@ from berthmaster.messages.usage import (
     TrendsRequest,
     UsageReport,
     UsageReportRequest,
-    WebhookSetting,
-    WebhooksReply,
-    WebhooksRequest,
 )
 from berthmaster.messages.workload import JobRequest
 from berthmaster.runtime.backoff import Backoff
@@ -471,21 +468,6 @@ class Client:
         """How figures went. ``of_all``: the whole fleet's, for those who may."""
         subject = subjects.operator("trends") if of_all else subjects.api(self.tenant, "trends")
         return await self._ask(subject, encode(request), Trends)
-
-    async def webhooks(self, *, of_all: bool = False) -> WebhooksReply:
-        """Who is told of the ends of jobs. ``of_all``: everybody's, for those who may; else what
-        this tenant has set for itself."""
-        name = "webhooks"
-        subject = subjects.operator(name) if of_all else subjects.api(self.tenant, name)
-        return await self._ask(subject, b"{}", WebhooksReply)
-
-    async def set_webhook(self, setting: WebhookSetting) -> WebhooksReply:
-        """Have an address told of this tenant's ends. The answer's ``key`` is told this once."""
-        return await self._tenant("webhooks", WebhooksRequest(set=setting), WebhooksReply)
-
-    async def remove_webhook(self, name: str) -> WebhooksReply:
-        """Have it told of nothing more."""
-        return await self._tenant("webhooks", WebhooksRequest(remove=name), WebhooksReply)
 
     # Operators
 

@@ -9,7 +9,6 @@ from berthmaster.fleetview.rows import FleetView
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import ClusterAlive, ClusterScore, FleetFact, QueueReport
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.usage import WebhookView
 
 
 class Stored:
@@ -40,4 +39,3 @@ class Known:
         self.unknown_readings = 0
         self.damage: tuple[str, ...] = ()  # what logs have lost, in words
         self.letters: dict[str, tuple[float, str]] = {}  # of each service: its newest dead letter
-        self.webhooks: tuple[WebhookView, ...] = ()

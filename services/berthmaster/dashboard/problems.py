@@ -13,7 +13,6 @@ from berthmaster.fleetview.problems import (
     of_cluster,
     of_letters,
     of_nodes,
-    of_webhooks,
 )
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.logcheck.core import REMEDY
@@ -44,7 +43,7 @@ def problems(
     ]
     for row in rows:
         found += _of_cluster(row, known, now_s)
-    found += map(_told, (*of_letters(known.letters, now_s), *of_webhooks(known.webhooks)))
+    found += map(_told, of_letters(known.letters, now_s))
     if known.jobs.unreadable:
         found.append(_line(BROKEN, f"{len(known.jobs.unreadable)} jobs have unreadable events"))
     found.sort(key=lambda line: line["level"] != BROKEN)

@@ -24,7 +24,7 @@ from berthmaster.dashboard.access import (
     is_loopback,
     read_people,
 )
-from berthmaster.dashboard.asking import Asker, NotAnswered
+from berthmaster.dashboard.asking import Asker
 from berthmaster.dashboard.core import Dashboard
 from berthmaster.dashboard.hands import Hands
 from berthmaster.dashboard.metrics import DashboardMetrics
@@ -37,7 +37,6 @@ from berthmaster.dashboard.web import Site, new_life
 from berthmaster.lifecycle.flaws import NO_FLAWS
 from berthmaster.logcheck.examine import look
 from berthmaster.messages.families import (
-    API_REPLIES,
     DEAD_LETTERS,
     QUALITY,
     TELEMETRY,
@@ -46,14 +45,12 @@ from berthmaster.messages.families import (
 from berthmaster.messages.families import (
     LEASES as LEASE_RECORDS,
 )
-from berthmaster.messages.usage import WebhooksReply
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "dashboard"
 TICK_S: Final = 0.2
-WEBHOOKS_S: Final = 15.0  # between two questions whether they take what they are told
 LOGS_S: Final = 5.0  # between two looks whether they are what they were
 ANSWERS_SUBJECT: Final = "$SRV.PING"
 
@@ -123,7 +120,6 @@ class Shell:
         ctx.spawn(self._ping(conn), name="ping services")
         ctx.spawn(self._look_at_logs(conn), name="look at the logs")
         ctx.spawn(self._follow_letters(conn), name="follow dead letters")
-        ctx.spawn(self._look_at_webhooks(self._asker), name="look at webhooks")
         async for _ in beats(1.0, ctx.stopping):
             ctx.health.ready("bus", conn.connected, "no connection to NATS")
 
@@ -240,15 +236,6 @@ class Shell:
             return
         if subjects.dead(letter.service) == recorded.subject:
             self._core.letters[letter.service] = (recorded.stored_at_s, letter.reason)
-
-    async def _look_at_webhooks(self, asker: Asker) -> None:
-        async for _ in beats(WEBHOOKS_S, self._ctx.stopping):
-            try:
-                reply = API_REPLIES.decode(await asker.ask_at(subjects.operator("webhooks"), {}))
-            except (NotAnswered, *UNREADABLE):
-                continue  # there may be no usage service
-            if isinstance(reply, WebhooksReply):
-                self._core.webhooks = reply.webhooks
 
     # What follows from the time
 

@@ -7,7 +7,6 @@ import msgspec
 
 from berthmaster.fleetview.rows import ClusterRow
 from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.usage import WebhookView
 
 Level = Literal["broken", "note"]
 SILENT_INTERVALS: Final = 3.0
@@ -78,18 +77,6 @@ def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterato
             what = "could not handle a message, or deliver a letter"
             text = f"{service} {what} (see `berth problems dead`)"
             yield Problem("note", text, "", at_s, reason)
-
-
-def of_webhooks(webhooks: Iterable[WebhookView]) -> Iterator[Problem]:
-    """Those to which nothing is sent, and those that did not take what was sent last."""
-    for one in webhooks:
-        whose = {"operators": "", "queue": f" of queue {one.queue}", "tenant": f" of {one.tenant}"}
-        name = f"webhook{whose[one.whose]}" + ("" if one.whose == "queue" else f" {one.name}")
-        if one.fault:
-            yield Problem("broken", f"{name}: nothing is sent", "", None, one.fault)
-        elif one.last_failure:
-            at_s = one.last_failure_at_s
-            yield Problem("note", f"{name}: did not take a notice", "", at_s, one.last_failure)
 
 
 def many(count: int, noun: str) -> str:

@@ -18,12 +18,11 @@ from berthmaster.messages.control import (
     QueueAmounts,
     QueuePlace,
     QueueSetting,
-    QueueWebhook,
 )
 from berthmaster.messages.placement import Choice, Decision, RankedCluster, Reservation
 from berthmaster.messages.runtimes import Runtime, RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures
-from berthmaster.messages.usage import Trends, UsageReport, WebhooksReply
+from berthmaster.messages.usage import Trends, UsageReport
 from berthmaster.messages.workload import (
     MAX_DEPENDENCIES,
     MAX_POD_SETS,
@@ -574,10 +573,6 @@ class SupposedDefaults(JobDefaults, frozen=True, kw_only=True, forbid_unknown_fi
     """What holds for a queue's jobs that do not say it, as a person supposes it."""
 
 
-class SupposedWebhook(QueueWebhook, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is told of ends as a person supposes it."""
-
-
 class SupposedQueue(
     QueueSetting,
     frozen=True,
@@ -592,7 +587,6 @@ class SupposedQueue(
     places: dict[str, SupposedPlace] = {}  # type: ignore[assignment]  # noqa: RUF012
     allows: SupposedAllows = SupposedAllows()
     defaults: SupposedDefaults = SupposedDefaults()
-    webhook: SupposedWebhook | None = None
 
 
 class WhatifRequest(
@@ -801,7 +795,6 @@ ApiReply = (
     | WhatifReply
     | UsageReport
     | Trends
-    | WebhooksReply
     | OperatorReply
     | CordonsReply
 )
@@ -821,7 +814,5 @@ GATEWAY_VERBS = (
 )
 RESOLVER_VERBS = ("why", "dry_run", "whatif", "gpus")
 RESOLVER_OPERATOR_VERBS = ("whatif", "cordons")  # of all tenants' workloads
-USAGE_LOOKING_VERBS = ("report", "trends")
-USAGE_VERBS = (*USAGE_LOOKING_VERBS, "webhooks")
-USAGE_OPERATOR_VERBS = USAGE_VERBS  # the same, of all tenants; ``webhooks`` only lists there
+USAGE_VERBS = ("report", "trends")  # of a tenant's jobs, and for operators of all jobs
 __all__ = ["ApiReply", "Decision", "QueueSetting", "RuntimeSetting"]

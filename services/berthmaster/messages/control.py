@@ -52,54 +52,6 @@ class JobDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     preemptible: bool | None = None
 
 
-EndKind = Literal["succeeded", "failed", "cancelled", "evicted"]
-
-
-class QueueWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who is told of the ends of a queue's jobs. The key is named and stands nowhere here: whoever
-    sends notices has it in a file of that name."""
-
-    url: Annotated[str, Meta(max_length=2048)]
-    key: Annotated[str, Meta(max_length=63)]
-    on: Annotated[tuple[EndKind, ...], Meta(min_length=1, max_length=4)] = (
-        "succeeded",
-        "failed",
-        "cancelled",
-    )
-
-
-MOST_WEBHOOKS = 8  # of one tenant
-
-
-class TenantWebhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One address that a tenant is told at of the ends of its own jobs. Neither the URL nor the key
-    can be read here: both follow from a key that only the usage service has."""
-
-    name: Annotated[str, Meta(max_length=63)]
-    host: Annotated[str, Meta(max_length=253)]
-    sealed_url: Annotated[str, Meta(max_length=4096)]  # base64 of what the usage service can open
-    salt: Annotated[
-        str, Meta(max_length=64)
-    ]  # the key that notices are signed with follows from it
-    on: tuple[EndKind, ...] = ("succeeded", "failed", "cancelled")
-    queues: tuple[str, ...] = ()
-    sets: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    set_at_s: float = 0.0
-
-
-class TenantWebhooks(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.webhooks.v1"
-):
-    """All webhooks that a tenant has set for itself.
-
-    Subject: ``berth.control.webhooks.<tenant>``
-    """
-
-    tenant: str
-    webhooks: Annotated[tuple[TenantWebhook, ...], Meta(max_length=MOST_WEBHOOKS)] = ()
-
-
 class QueueSetting(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.queue.v1"
 ):
@@ -147,7 +99,6 @@ class QueueSetting(
     # Whose running jobs may be moved to room that is free, at most a few and if that pays, so that
     # a job of it that waits fits: nobody's, its own, or those of queues of no higher priority too.
     defaults: JobDefaults = JobDefaults()  # taken over when a request is accepted
-    webhook: QueueWebhook | None = None  # told of the ends of its jobs
     held: bool = False  # True: accepts requests and dispatches none
     deleted: bool = False  # True: refuses new requests; those inside go on
     set_by: str = ""
@@ -229,12 +180,4 @@ class MessagesVoid(
     set_at_s: float = 0.0
 
 
-ControlFact = (
-    QueueSetting
-    | RuntimeSetting
-    | TenantWebhooks
-    | Cordon
-    | ClusterLost
-    | LogAccepted
-    | MessagesVoid
-)
+ControlFact = QueueSetting | RuntimeSetting | Cordon | ClusterLost | LogAccepted | MessagesVoid

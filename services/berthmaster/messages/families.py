@@ -70,7 +70,7 @@ from berthmaster.messages.quality import QualityReport
 from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.usage import TrendsRequest, UsageReportRequest, WebhooksRequest
+from berthmaster.messages.usage import TrendsRequest, UsageReportRequest
 from berthmaster.messages.workload import JobRequest, WorkloadEvent
 
 T_co = TypeVar("T_co", covariant=True)
@@ -144,7 +144,6 @@ WHY_REQUESTS: Final = msgspec.json.Decoder(WhyRequest)
 WHATIF_REQUESTS: Final = msgspec.json.Decoder(WhatifRequest)
 USAGE_REPORT_REQUESTS: Final = msgspec.json.Decoder(UsageReportRequest)
 TRENDS_REQUESTS: Final = msgspec.json.Decoder(TrendsRequest)
-WEBHOOKS_REQUESTS: Final = msgspec.json.Decoder(WebhooksRequest)
 CORDON_REQUESTS: Final = msgspec.json.Decoder(CordonRequest)
 DRAIN_REQUESTS: Final = msgspec.json.Decoder(DrainRequest)
 CORDONS_REQUESTS: Final = msgspec.json.Decoder(CordonsRequest)
@@ -205,7 +204,6 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "whatif": WhatifRequest,
         "report": UsageReportRequest,
         "trends": TrendsRequest,
-        "webhooks": WebhooksRequest,
         "cordon": CordonRequest,
         "uncordon": CordonRequest,
         "drain": DrainRequest,

@@ -1,9 +1,8 @@
-"""Reports of what ended jobs used, trends, and who is told of ends: requests and replies of the
-verbs ``report``, ``trends`` and ``webhooks``.
+"""Reports of what ended jobs used, and trends: requests and replies of the verbs ``report`` and
+``trends``.
 
 Subjects: ``berth.api.<tenant>.{report,trends}`` for a tenant, of its own jobs alone;
-``berth.operator.{report,trends}`` of all. Both only read. ``webhooks``, by the same two ways, lists
-who is told of ends; a tenant sets and removes its own by it.
+``berth.operator.{report,trends}`` of all. Both only read.
 
 GPU-hours are split at the edges of a period: a job that ran from 22:00 to 02:00 counts two hours in
 each of two days. Jobs, evictions and waits count where the job ended. Open jobs are in no report
@@ -15,7 +14,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from berthmaster.messages.control import EndKind
 from berthmaster.messages.workload import LabelText
 
 ReportKind = Literal["usage", "queue", "job", "cluster"]
@@ -186,68 +184,3 @@ class Trends(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     step_s: float
     trends: tuple[Trend, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-MOST_SELECTED = 16
-Selected = Annotated[tuple[LabelText, ...], Meta(max_length=MOST_SELECTED)]
-WebhookName = Annotated[
-    str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)")
-]
-
-
-class WebhookSetting(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """An address, and of which ends of the tenant's own jobs it is told: all that is given must
-    hold, and what is left out selects everything."""
-
-    name: WebhookName
-    url: Annotated[
-        str, Meta(max_length=2048)
-    ]  # https://; its host must be one that operators allow
-    on: Annotated[tuple[EndKind, ...], Meta(min_length=1, max_length=4)] = (
-        "succeeded",
-        "failed",
-        "cancelled",
-    )
-    queues: Selected = ()
-    sets: Selected = ()
-    labels: Annotated[dict[LabelText, LabelText], Meta(max_length=MOST_SELECTED)] = {}
-
-
-class WebhooksRequest(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """List webhooks; a tenant may set one or remove one before that."""
-
-    set: WebhookSetting | None = None  # in place of one of that name; its key is a new one then
-    remove: Annotated[str, Meta(max_length=63)] = ""
-
-
-class WebhookView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One webhook, without what is secret of it."""
-
-    name: str
-    whose: Literal["operators", "queue", "tenant"]
-    tenant: str = ""  # whose it is
-    queue: str = ""  # whose it is
-    host: str = ""
-    on: tuple[EndKind, ...] = ()
-    queues: tuple[str, ...] = ()
-    sets: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    set_at_s: float = 0.0
-    fault: str = ""  # why nothing is sent to it
-    last_failure: str = ""  # of the newest try, if it was not taken
-    last_failure_at_s: float = 0.0
-
-
-class WebhooksReply(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="api.webhooks.v1"
-):
-    """The answer to ``webhooks``: of a tenant its own, of operators all."""
-
-    webhooks: tuple[WebhookView, ...] = ()
-    hosts: tuple[str, ...] = ()  # that a tenant's webhooks may name
-    key: str = ""  # of one that was just set: notices are signed with it, and it is told once
-    note: str = ""  # for people

@@ -100,8 +100,7 @@ def _secret(path: tuple[Step, ...], value: object) -> _Found | None:
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             each = getattr(value, field)
-            # A webhook's URL may hold a secret by its nature, and has rules of its own.
-            if each and type(each) not in _NO_TEXT and field != "webhook":
+            if each and type(each) not in _NO_TEXT:
                 found = found or _secret((*path, field), each)
     elif isinstance(value, Mapping):
         for name, each in value.items():

@@ -77,7 +77,6 @@ from berthmaster.requests.gpu_env import gpu_env_fault
 from berthmaster.requests.pod_fields import run_fault
 from berthmaster.requests.pod_sets import pod_set_fault
 from berthmaster.requests.secrecy import secret_fault
-from berthmaster.requests.webhooks import webhook_refusal
 from berthmaster.runtime.redact import secret_in
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -341,8 +340,6 @@ def _queue_fault(setting: QueueSetting) -> Refusal | None:
         return invalid(["set_by"], setting.set_by, f"at most {MAX_SET_BY_CHARS} characters")
     if setting.queue == DEFAULT_QUEUE and setting.deleted:
         return invalid(["deleted"], True, 'false: the queue "default" always exists; hold it')
-    if setting.webhook is not None and (wrong := webhook_refusal(setting.webhook)):
-        return wrong
     return (
         ranking_fault(setting)
         or _places_fault(setting)

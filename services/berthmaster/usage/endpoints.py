@@ -1,5 +1,4 @@
-"""Answers the verbs ``report`` and ``trends``, each from one read of the store, and lets
-``webhooks`` be answered beside them.
+"""Answers the verbs ``report`` and ``trends``, each from one read of the store.
 
 Reports are read in a thread of their own, one after the other, so that those who ask cost the
 writing little, and no more of them wait than can be answered in time.
@@ -11,7 +10,7 @@ from typing import Final, TypeVar
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.endpoints import Answer, Endpoint, Endpoints, Fairness, serve
+from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.bus.one_at_a_time import OneAtATime
 from berthmaster.bus.turns import Beyond, Share
 from berthmaster.messages.api import Refusal
@@ -53,7 +52,6 @@ class Answers:
         prices: Callable[[], Prices | None],
         filled: Callable[[], tuple[float, bool]],
         opened: Callable[[], bool],
-        webhooks: Answer,
     ) -> None:
         self._conn = conn
         self._asked_by = asked_by
@@ -63,7 +61,6 @@ class Answers:
         self._prices = prices
         self._filled = filled
         self._opened = opened
-        self._webhooks = webhooks
 
     async def serve(self, version: str) -> Endpoints:
         """Start answering. Raises NotConnected."""
@@ -73,13 +70,11 @@ class Answers:
             {
                 "report": Endpoint(subjects.api_of_all_tenants("report"), self._report),
                 "trends": Endpoint(subjects.api_of_all_tenants("trends"), self._trends),
-                "webhooks": Endpoint(subjects.api_of_all_tenants("webhooks"), self._webhooks),
-                "webhooks_of_all": Endpoint(subjects.operator("webhooks"), self._webhooks),
                 "report_of_all": Endpoint(subjects.operator("report"), self._report),
                 "trends_of_all": Endpoint(subjects.operator("trends"), self._trends),
             },
             version=version,
-            description="What ended jobs used, how figures went, who is told of ends",
+            description="What ended jobs used, and how figures went",
             overloaded=_overloaded,
             failed=lambda _, __: encode(_unavailable("the report failed; asking again is safe")),
             max_concurrent=AT_ONCE,

@@ -41,9 +41,6 @@ class UsageMetrics:
         self.webhooks_wrong = metrics.gauge(
             "webhooks_wrong", "1 while the webhooks' file is wrong and the one before counts"
         )
-        self.webhooks_silent = metrics.gauge(
-            "webhooks_silent", "Webhooks of queues and tenants to which nothing is sent", ["whose"]
-        )
         self.undelivered = metrics.counter(
             "undelivered_notices", "Ends that a webhook was not told of after the last try"
         )

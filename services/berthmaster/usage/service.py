@@ -10,24 +10,19 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.control import ControlReader
 from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import Heard, hearing, joined
-from berthmaster.bus.streams import ARCHIVE, CONTROL, FLEET, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, FLEET, WORKLOADS
 from berthmaster.bus.worker import Worker
 from berthmaster.logcheck.guard import LogGuard
-from berthmaster.messages.control import QueueSetting, TenantWebhooks
 from berthmaster.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats, set_within
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.webhook import KeyWrong, read_key
 from berthmaster.usage.core import Usage
 from berthmaster.usage.endpoints import Answers
 from berthmaster.usage.filling import Filling
@@ -35,7 +30,6 @@ from berthmaster.usage.metrics import UsageMetrics
 from berthmaster.usage.notifying import Notifying
 from berthmaster.usage.operators_file import OperatorsFile
 from berthmaster.usage.prices import Prices, parse_prices
-from berthmaster.usage.setting import WebhookSettings
 from berthmaster.usage.settings import UsageSettings
 from berthmaster.usage.store.database import Database
 from berthmaster.usage.store.sqlite import Sqlite
@@ -59,7 +53,6 @@ class Shell:
         prices: OperatorsFile[Prices],
         webhooks: OperatorsFile[Webhooks],
     ) -> None:
-        self._settings = ControlReader()
         self._ctx = ctx
         self._conn = conn
         self._heard_by = heard_by
@@ -83,8 +76,11 @@ class Shell:
         ctx.health.ready("store", False, "not opened yet")
         ctx.health.ready("log", False, "the log has not been read to its end")
         ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
-        await self._look_at_webhooks()
-        ctx.spawn(self._notify(), name="webhooks")
+        self._look_at_webhooks()
+        if ctx.settings.webhooks_file is not None:
+            self._workers = self._notifying.workers()
+        for number, worker in enumerate(self._workers):
+            ctx.spawn(worker.run(ctx.stopping), name=f"webhooks {number}")
         ctx.spawn(self._keep_house(), name="files and figures")
         await conn.subscribe("berth.quality.*", self._on_quality)
         await self._heard_by.observed.observe(subjects.job_figures_of(), self._on_figures)
@@ -96,7 +92,6 @@ class Shell:
             prices=lambda: self._prices.found,
             filled=lambda: (self._filling.filled_until_s, self._filling.is_behind),
             opened=lambda: self._filling.opened,
-            webhooks=WebhookSettings(conn, self._notifying).answer,
         )
         endpoints = await answers.serve(version("berthmaster"))
         await set_within(FACTS_LIMIT_S, self._facts_read)
@@ -104,36 +99,6 @@ class Shell:
         await endpoints.stop()
         self._store.stop()
         self._reports.stop()
-
-    async def _notify(self) -> None:
-        """Once it is known what is set: before, an end might be told to nobody. Without a file
-        nothing is told to anybody, and what is set anyway is known for what it is."""
-        known = asyncio.Event()
-        filters = [subjects.ALL_QUEUES, subjects.ALL_WEBHOOKS]
-        control = Follower(self._conn, CONTROL, filters, start="last-per-subject")
-        following = control.run(self._on_control, caught_up=known.set, relisting=self._on_relisting)
-        self._ctx.spawn(following, name="follow control")
-        await known.wait()
-        if self._ctx.settings.webhooks_file is None:
-            return
-        self._workers = self._notifying.workers()
-        for number, worker in enumerate(self._workers):
-            self._ctx.spawn(worker.run(self._ctx.stopping), name=f"webhooks {number}")
-
-    def _on_relisting(self, replaced: bool) -> None:
-        if replaced:
-            self._settings.forget()
-
-    def _on_control(self, recorded: Recorded) -> None:
-        try:
-            fact = self._settings.read(recorded)
-        except UNREADABLE:
-            self._figures.unreadable.labels("control").inc()
-            return
-        if isinstance(fact, QueueSetting):
-            self._notifying.set_queue(fact)
-        elif isinstance(fact, TenantWebhooks):
-            self._notifying.set_tenant(fact)
 
     def _on_fact(self, seen: Seen) -> None:
         self._core.catalogue.take(seen.fact)
@@ -169,18 +134,13 @@ class Shell:
                 wrong = self._prices.look()
                 self._figures.prices_wrong.set(bool(wrong))
                 self._ctx.health.ready("prices", True, note=wrong)
-                await self._look_at_webhooks()
+                self._look_at_webhooks()
 
-    async def _look_at_webhooks(self) -> None:
-        wrong, key = self._webhooks.look(), b""
-        if (file := self._webhooks.found) is not None and file.tenant_key_file:
-            try:
-                key = await asyncio.to_thread(read_key, Path(file.tenant_key_file))
-            except KeyWrong as error:
-                wrong = wrong or f"tenant_key_file: {error}"
-        self._notifying.set_file(file, key)
+    def _look_at_webhooks(self) -> None:
+        wrong = self._webhooks.look()
+        self._notifying.file = self._webhooks.found
         self._figures.webhooks_wrong.set(bool(wrong))
-        self._ctx.health.ready("webhooks", True, note=wrong or self._notifying.silent)
+        self._ctx.health.ready("webhooks", True, note=wrong)
         buried = sum(worker.buried for worker in self._workers)
         self._figures.undelivered.inc(buried - self._buried)
         self._buried = buried
@@ -204,7 +164,7 @@ async def main(ctx: Context[UsageSettings]) -> None:
     settings, open_ = ctx.settings, opener(ctx.settings)
     prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
     webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
-    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, CONTROL, round_s=ROUND_S) as conn:
+    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, round_s=ROUND_S) as conn:
         if conn is None:
             return
         async with hearing(ctx, conn, lanes=0) as heard_by:

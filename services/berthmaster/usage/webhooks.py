@@ -5,17 +5,13 @@
     {"webhooks": [{"name": "vision", "url": "https://hooks.example/berth",
                    "key_file": "/etc/berth/hooks/vision.key",
                    "on": ["failed", "evicted"], "tenants": ["vision"], "labels": {"team": "nlp"}}],
-     "private_hosts": ["hooks.corp.example"],
-     "queue_hosts": ["hooks.example"], "queue_keys": "/etc/berth/hooks",
-     "tenant_hosts": ["hooks.slack.com"], "tenant_key_file": "/etc/berth/hooks/tenants.key"}
+     "private_hosts": ["hooks.corp.example"]}
 
-The file is the list of hosts that are spoken to at all: those of its webhooks, those that the
-settings of queues may name, and those that tenants may name for themselves. What a webhook leaves
-out selects everything. Keys stand in files of their own: one that a queue's setting names is the
-file of that name among ``queue_keys``; all keys of tenants follow from one.
+The service sends to the addresses in this file and to no others. A selector that a webhook leaves
+out selects everything. Keys stand in files of their own.
 """
 
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -23,14 +19,11 @@ from msgspec import Meta
 
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import EndKind as Kind
-from berthmaster.messages.control import QueueSetting, TenantWebhook
-from berthmaster.messages.usage import WebhookView
 from berthmaster.messages.workload import Cancelled, Evicted, Failed, Succeeded
-from berthmaster.usage.sealing import CannotOpen, open_url, signing_key
 
 MAX_BYTES: Final = 1024 * 1024
-KINDS: Final = ("succeeded", "failed", "cancelled", "evicted")
+Kind = Literal["succeeded", "failed", "cancelled", "evicted"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9._-]+$")]
 Text = Annotated[str, Meta(min_length=1, max_length=2048)]
 Names = Annotated[tuple[Text, ...], Meta(max_length=256)]
@@ -73,95 +66,7 @@ class Webhooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The file."""
 
     webhooks: Annotated[tuple[Webhook, ...], Meta(max_length=1000)] = ()
-    queue_hosts: Names = ()  # that settings of queues may name
-    queue_keys: Annotated[str, Meta(max_length=2048)] = ""  # folder of the keys that they name
-    tenant_hosts: Names = ()  # that tenants may name for themselves
-    tenant_key_file: Annotated[str, Meta(max_length=2048)] = ""  # what their keys follow from
     private_hosts: Names = ()  # whose addresses may be private; http only where it is this machine
-
-
-class Recipient(NamedTuple):
-    """A webhook, whoever has set it."""
-
-    webhook: Webhook
-    fault: str = ""  # why nothing is sent; "" = it may be
-    whose: Literal["operators", "queue", "tenant"] = "operators"
-    key: bytes = b""  # that notices are signed with; b"" = what its file holds
-    set_at_s: float = 0.0
-
-    def view(self) -> WebhookView:
-        """Without its URL and its key."""
-        webhook, of_tenant = self.webhook, self.whose == "tenant"
-        return WebhookView(
-            name=webhook.name.rpartition("/")[2],
-            whose=self.whose,
-            tenant=webhook.tenants[0] if of_tenant else "",
-            queue=webhook.queues[0] if self.whose == "queue" else "",
-            host=host_of(webhook.url),
-            on=webhook.on,
-            queues=webhook.queues if self.whose != "queue" else (),
-            sets=webhook.sets,
-            labels=webhook.labels,
-            set_at_s=self.set_at_s,
-            fault=self.fault,
-        )
-
-
-NO_FILE: Final = "the usage service has no --webhooks-file, so that nothing is sent to anybody"
-
-
-def of_queue(setting: QueueSetting, file: Webhooks | None) -> Recipient | None:
-    """What a queue's setting names."""
-    asked = setting.webhook
-    if asked is None:
-        return None
-    fault = ""
-    if file is None:
-        file, fault = Webhooks(), NO_FILE
-    elif url_fault(asked.url, file.private_hosts):
-        fault = "its address is none that the webhooks' file allows"
-    elif host_of(asked.url) not in file.queue_hosts:
-        fault = "its host is not among the queue_hosts of the webhooks' file"
-    elif not file.queue_keys:
-        fault = "the webhooks' file names no folder queue_keys"
-    elif "/" in asked.key or asked.key.startswith("."):
-        fault = "its key has no name"
-    webhook = Webhook(
-        name=f"of-queue-{setting.queue}",
-        url=asked.url,
-        key_file=f"{file.queue_keys}/{asked.key}",
-        on=asked.on,
-        queues=(setting.queue,),
-    )
-    return Recipient(webhook, fault, "queue", set_at_s=setting.set_at_s)
-
-
-def of_tenant(tenant: str, one: TenantWebhook, file: Webhooks | None, key: bytes) -> Recipient:
-    """What a tenant has set for itself. ``key``: what is in the file of that key; b"" = nothing."""
-    url, fault = f"https://{one.host}/", ""
-    if file is None:
-        fault = NO_FILE
-    elif one.host not in file.tenant_hosts:
-        fault = "its host is not among the tenant_hosts of the webhooks' file"
-    elif not key:
-        fault = "the webhooks' file names no tenant_key_file that can be read"
-    else:
-        try:
-            url = open_url(key, tenant, one.name, one.sealed_url)
-        except CannotOpen:
-            fault = "the key of the webhooks' file is another one now: set it again"
-    webhook = Webhook(
-        name=f"{tenant}/{one.name}",
-        url=url,
-        key_file="",
-        on=one.on,
-        tenants=(tenant,),
-        queues=one.queues,
-        sets=one.sets,
-        labels=one.labels,
-    )
-    signs = signing_key(key, tenant, one.name, one.salt) if key else b""
-    return Recipient(webhook, fault, "tenant", signs, one.set_at_s)
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

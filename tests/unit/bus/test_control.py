@@ -8,7 +8,6 @@ from berthmaster.bus.control import (
     control_subject,
     later_than,
     read_control,
-    set_at_s,
 )
 from berthmaster.bus.recorded import Recorded
 from berthmaster.messages.control import (
@@ -16,8 +15,6 @@ from berthmaster.messages.control import (
     ControlFact,
     Cordon,
     QueueSetting,
-    TenantWebhook,
-    TenantWebhooks,
 )
 from berthmaster.messages.families import UNREADABLE, encode
 
@@ -35,7 +32,6 @@ def recorded(fact: ControlFact, sequence: int, subject: str = "") -> Recorded:
         Cordon(cluster="t4", node="n1", cordoned=True),
         ClusterLost(cluster="a.b", lost=True),
         QueueSetting(queue="research"),
-        TenantWebhooks(tenant="acme"),
     ],
 )
 def test_setting_is_read_under_its_own_subject_only(fact: ControlFact) -> None:
@@ -75,18 +71,11 @@ def test_replaced_stream_may_begin_with_older_settings() -> None:
     assert reader.read(recorded(CORDON, 10)) == CORDON
 
 
-def test_tenant_may_take_its_newest_webhook_back() -> None:
-    reader = ControlReader()
-    hook = TenantWebhook(name="a", host="h", sealed_url="u", salt="s", set_at_s=100.0)
-    reader.read(recorded(TenantWebhooks(tenant="acme", webhooks=(hook,)), 1))
-    assert reader.read(recorded(TenantWebhooks(tenant="acme"), 2)) == TenantWebhooks(tenant="acme")
-
-
 def test_writer_with_a_slow_clock_sets_behind_the_setting_before() -> None:
     slow = Cordon(cluster="t4", cordoned=False, set_at_s=99.0)
     reader = ControlReader()
     reader.read(recorded(CORDON, 1))
     told = later_than(slow, CORDON)
-    assert set_at_s(told) > set_at_s(CORDON)
+    assert told.set_at_s > CORDON.set_at_s
     assert reader.read(recorded(told, 2)) == told
     assert later_than(slow, None) == slow

@@ -13,7 +13,7 @@ from berthmaster.cli.queue_file import in_order, overcommitted_in, read_settings
 from berthmaster.cli.render import fleet
 from berthmaster.cli.requests import WrongInput
 from berthmaster.messages.api import QueueStanding
-from berthmaster.messages.control import QueueAllows, QueueAmounts, QueueSetting, QueueWebhook
+from berthmaster.messages.control import QueueAllows, QueueAmounts, QueueSetting
 from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import FleetFact
 from tests.support.builders import alive, node
@@ -192,18 +192,6 @@ def test_queues_are_listed_as_a_tree_with_what_they_have() -> None:
         ["2", "-", "5", "3"],
         ["-", "-", "?", "?"],
     ]
-
-
-def test_a_webhook_is_set_changed_and_taken_away_by_flags() -> None:
-    plain = QueueSetting(queue="night")
-    with pytest.raises(WrongInput, match="--webhook URL and --webhook-key NAME"):
-        changed(plain, False, {"webhook": "https://a.example/"})
-    told = changed(plain, False, {"webhook": "https://a.example/", "webhook_key": "k"})
-    assert told.webhook == QueueWebhook(url="https://a.example/", key="k")
-    fewer = changed(told, False, {"webhook_on": ("failed",), "webhook": None})
-    assert fewer.webhook == QueueWebhook(url="https://a.example/", key="k", on=("failed",))
-    assert changed(fewer, False, {"priority": 2}).webhook == fewer.webhook
-    assert changed(fewer, False, {"webhook": "none"}).webhook is None
 
 
 def test_a_flag_has_a_queues_jobs_stop_each_other_which_is_listed() -> None:

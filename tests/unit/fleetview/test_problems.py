@@ -15,13 +15,11 @@ from berthmaster.fleetview.problems import (
     of_cluster,
     of_letters,
     of_nodes,
-    of_webhooks,
 )
 from berthmaster.fleetview.rows import ClusterRow, FleetView
 from berthmaster.logcheck.core import REMEDY
 from berthmaster.messages.fleet import ClusterScore, FleetFact, NodeGone, Stamp
 from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.usage import WebhookView
 from tests.support.builders import node, profile
 from tests.unit.cli.screens import screen
 
@@ -77,28 +75,9 @@ def test_letters_of_the_last_day_are_told_once_a_service() -> None:
     ]
 
 
-HOOKS = (
-    WebhookView(name="well", whose="operators"),
-    WebhookView(name="ours", whose="operators", fault="no key", last_failure="503"),
-    WebhookView(name="of-queue-night", whose="queue", queue="night", fault="no file"),
-    WebhookView(
-        name="chat", whose="tenant", tenant="vision", last_failure="404", last_failure_at_s=7.0
-    ),
-)
-
-
-def test_a_webhook_that_is_told_nothing_is_broken_and_one_that_takes_nothing_is_noted() -> None:
-    assert list(of_webhooks(HOOKS)) == [
-        Problem("broken", "webhook ours: nothing is sent", "", None, "no key"),
-        Problem("broken", "webhook of queue night: nothing is sent", "", None, "no file"),
-        Problem("note", "webhook of vision chat: did not take a notice", "", 7.0, "404"),
-    ]
-
-
 def test_the_page_tells_the_broken_first_and_nothing_that_may_name_what_is_others() -> None:
     known = Known()
     known.letters = {"resolver": (NOW_S - 60, "acme/secret-job: no such type")}
-    known.webhooks = HOOKS
     known.damage = ("WORKLOADS ends at 7",)
     known.quality = {"all": (QualityReport(cell="all", decider="r", observed_at_s=0), NOW_S - 21)}
     services = [
@@ -113,8 +92,6 @@ def test_the_page_tells_the_broken_first_and_nothing_that_may_name_what_is_other
         ("broken", "", "gateway does not answer", NOW_S - 30),
         ("broken", "", "the decider of cell all is silent", None),
         ("broken", "c2", "declared lost: fire", None),
-        ("broken", "", "webhook ours: nothing is sent", None),
-        ("broken", "", "webhook of queue night: nothing is sent", None),
         ("note", "c1", "cordoned: racks", None),
         (
             "note",
@@ -122,7 +99,6 @@ def test_the_page_tells_the_broken_first_and_nothing_that_may_name_what_is_other
             "resolver could not handle a message, or deliver a letter (see `berth problems dead`)",
             NOW_S - 60,
         ),
-        ("note", "", "webhook of vision chat: did not take a notice", 7.0),
     ]
     assert {tuple(one) for one in found} == {("level", "cluster", "text", "since_s")}
 
@@ -135,17 +111,17 @@ def test_the_page_tells_the_broken_first_and_nothing_that_may_name_what_is_other
 def test_the_screen_shows_one_a_line_its_detail_below_and_what_could_not_be_looked_at() -> None:
     found = [
         Problem("broken", "is silent", "c1"),
-        Problem("note", "webhook chat: did not take a notice", "", NOW_S - 90, "404 \x1b[31mred"),
+        Problem("note", "resolver could not read it", "", NOW_S - 90, "404 \x1b[31mred"),
     ]
     assert screen(table(found, ["streams: no answer within 5 s"], NOW_S)) == (
         "broken  c1: is silent\n"
-        "note    webhook chat: did not take a notice, 1m30s ago\n"
+        "note    resolver could not read it, 1m30s ago\n"
         "        404 \\x1b[31mred\n"
         "not looked at: streams: no answer within 5 s"
     )
     assert screen(table([], [], NOW_S)) == "No problems."
-    assert screen(table([], ["webhooks: forbidden"], NOW_S)) == (
-        "No problems were seen.\nnot looked at: webhooks: forbidden"
+    assert screen(table([], ["streams: forbidden"], NOW_S)) == (
+        "No problems were seen.\nnot looked at: streams: forbidden"
     )
 
 

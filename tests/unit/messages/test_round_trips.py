@@ -68,7 +68,6 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["whatif"]: families.WHATIF_REQUESTS,
     REQUEST_TYPES["report"]: families.USAGE_REPORT_REQUESTS,
     REQUEST_TYPES["trends"]: families.TRENDS_REQUESTS,
-    REQUEST_TYPES["webhooks"]: families.WEBHOOKS_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
     REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
     REQUEST_TYPES["void"]: families.VOID_REQUESTS,
@@ -167,7 +166,6 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
             *("cordon", "lost", "accept_log", "void", "login", "usage_report", "trends"),
-            "webhooks",
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
             *("give_up", "progressed"),
             "logs",

@@ -1,7 +1,6 @@
 """The fleet on the screen: one line a cluster, one line a node."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from urllib.parse import urlsplit
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -239,8 +238,6 @@ def queues(
             state += ", stops equals"
         if setting.rebalances != "never":
             state += f", moves {_REBALANCES[setting.rebalances]} to fit in"
-        if setting.webhook is not None:
-            state += f", tells {urlsplit(setting.webhook.url).hostname} of ends"
         if setting.max_evictions_per_hour is not None:
             state += f", gives way at most {setting.max_evictions_per_hour} times an hour"
         if setting.max_priority is not None:
