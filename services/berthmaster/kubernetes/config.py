@@ -22,10 +22,8 @@ import msgspec
 
 from berthmaster.kubernetes.errors import BadConfig
 from berthmaster.kubernetes.kubeconfig import (
-    AuthProvider,
     Cluster,
     Exec,
-    Issuer,
     Kubeconfig,
     User,
     merged,
@@ -264,7 +262,7 @@ class _Reader:
             ),
             "auth-provider": (
                 user.auth_provider is not None,
-                "would ask a third server; use the token of a service account",
+                "is not supported; use the token of a service account",
             ),
             "username": (user.username or user.password, "API servers know no passwords"),
         }
@@ -321,7 +319,11 @@ class _Reader:
         if user.exec is not None:
             return User(exec=self._plugin(user, user.exec))
         if user.auth_provider is not None:
-            return User(auth_provider=self._issuer(user, user.auth_provider))
+            raise self._bad(
+                "auth-provider",
+                f"{user.auth_provider.name!r} is not supported, as Kubernetes has removed auth "
+                "providers; right is an exec plugin, such as kubelogin for OpenID Connect",
+            )
         return User(username=user.username, password=user.password)
 
     def _plugin(self, user: User, wanted: Exec) -> Exec:
@@ -337,23 +339,6 @@ class _Reader:
         return msgspec.structs.replace(
             wanted, command=str(self._resolve(user.base, wanted.command))
         )
-
-    def _issuer(self, user: User, provider: AuthProvider) -> AuthProvider:
-        if provider.name != "oidc":  # the library would run the program that a `gcp` one names
-            raise self._bad("auth-provider", "no longer part of Kubernetes; use an exec plugin")
-        issuer = provider.config or Issuer()
-        where = "auth-provider.idp-certificate-authority"
-        # The library takes no notice of the file, and then does not check the issuer at all.
-        ca = self._bytes(user, where, issuer.ca_data, issuer.ca_file)
-        if ca:
-            self._try(where, lambda: check_authority(ca))
-        if issuer.refresh_token and not issuer.idp_issuer_url.startswith("https://"):
-            raise self._bad("auth-provider.idp-issuer-url", "must be https://host")
-        if issuer.refresh_token and not issuer.client_id:
-            raise self._bad("auth-provider.client-id", "missing")
-        data = base64.b64encode(ca).decode()
-        issuer = msgspec.structs.replace(issuer, ca_file="", ca_data=data)
-        return AuthProvider(provider.name, issuer)
 
     def _impersonation(self, user: User) -> Mapping[str, tuple[str, ...]]:
         if not user.as_user:

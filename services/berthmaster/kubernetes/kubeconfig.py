@@ -46,26 +46,10 @@ class Exec(msgspec.Struct, rename="camel", kw_only=True):
     provide_cluster_info: bool = False
 
 
-class Issuer(msgspec.Struct, rename="kebab", kw_only=True):
-    """The ``config`` of an OIDC provider. It prints as nothing: most of it is secret."""
-
-    idp_issuer_url: str = ""
-    client_id: str = ""
-    client_secret: str = ""
-    id_token: str = ""
-    refresh_token: str = ""
-    ca_file: str = msgspec.field(default="", name="idp-certificate-authority")
-    ca_data: str = msgspec.field(default="", name="idp-certificate-authority-data")
-
-    def __repr__(self) -> str:
-        return "Issuer()"
-
-
 class AuthProvider(msgspec.Struct):
-    """Who hands out tokens; of those that came before plugins only ``oidc`` is left."""
+    """A provider of tokens inside the client. Kubernetes has removed these in favour of plugins."""
 
     name: str = ""
-    config: Issuer | None = None
 
 
 class User(msgspec.Struct, rename="kebab", kw_only=True, omit_defaults=True):

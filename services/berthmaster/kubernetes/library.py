@@ -54,7 +54,6 @@ from kubernetes_asyncio.config.config_exception import ConfigException
 from kubernetes_asyncio.config.exec_provider import ExecProvider
 from kubernetes_asyncio.config.incluster_config import load_incluster_config
 from kubernetes_asyncio.config.kube_config import ConfigNode, KubeConfigLoader
-from kubernetes_asyncio.config.openid import OpenIDRequestor
 
 __all__ = [
     "ConfigException",
@@ -62,7 +61,6 @@ __all__ = [
     "Configuration",
     "ExecProvider",
     "KubeConfigLoader",
-    "OpenIDRequestor",
     "RESTClientObject",
     "load_incluster_config",
 ]

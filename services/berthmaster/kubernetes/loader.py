@@ -2,13 +2,12 @@
 
 The library's loader decides how to authenticate, and sets server, TLS and proxy. Whatever is
 different here mends one of its faults; the reason stands beside it. Credentials change (mounted
-tokens are renewed, plugins and issuers hand out short ones): they are looked at before each
+tokens are renewed, plugins hand out short ones): they are looked at before each
 request, and kept for as long as they may be.
 """
 
 import asyncio
 import base64
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,8 +17,6 @@ import msgspec
 
 from berthmaster.kubernetes.config import Access, read_token
 from berthmaster.kubernetes.errors import BadConfig
-from berthmaster.kubernetes.issuer import IssuerFailed, Requestor, expires_at_s, is_jwt
-from berthmaster.kubernetes.kubeconfig import Issuer
 from berthmaster.kubernetes.library import Configuration, KubeConfigLoader
 from berthmaster.kubernetes.plugin import LIMIT_S, Plugin, PluginFailed
 from berthmaster.kubernetes.tls import in_memory
@@ -51,7 +48,6 @@ class Loader(KubeConfigLoader):
         self._answers = 0
         self._refused = False  # the server does not take what we have any more
         self._due_s = 0.0  # of the clock, or of the loop for a file; 0 = never
-        self._issuer = access.user.auth_provider.config if access.user.auth_provider else None
         self.token = ""  # a whole header; "" = none
         self.certificate = access.pair  # what is to be shown from now on; nothing twice = none
 
@@ -132,34 +128,6 @@ class Loader(KubeConfigLoader):
         if access.server_name:
             told["tls-server-name"] = access.server_name
         return told
-
-    async def _load_oid_token(self) -> str:
-        """A token from the issuer, as ``issuer.py`` has it; what it hands out stays in memory. The
-        library would write it into the kubeconfig, all in an order and form of its own, and calls
-        what does so with an argument too many."""
-        issuer = self._issuer
-        assert issuer is not None
-        ends_s = expires_at_s(issuer.id_token) if is_jwt(issuer.id_token) else -1.0
-        asked = self._answers > 0  # we are here again: it is about to end, or was refused
-        if asked or ends_s < 0 or 0 < ends_s - EARLY_S < self._now():
-            if issuer.refresh_token:
-                issuer = self._issuer = await self._refreshed(issuer)
-                ends_s = expires_at_s(issuer.id_token)
-            elif ends_s < 0 or 0 < ends_s < self._now():
-                raise self._bad("auth-provider.id-token", "over, without a refresh-token")
-        self._due_s = max(1.0, ends_s - EARLY_S) if ends_s else 0.0
-        self.token = f"Bearer {issuer.id_token}"
-        return self.token
-
-    async def _refreshed(self, issuer: Issuer) -> Issuer:
-        authority = base64.b64decode(issuer.ca_data).decode() or None  # none = the system's
-        tls = ssl.create_default_context(cadata=authority)
-        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as for API servers
-        try:
-            token, another = await Requestor(issuer, tls).fresh(issuer.refresh_token)
-        except IssuerFailed as error:
-            raise self._bad("auth-provider.idp-issuer-url", str(error)) from None
-        return msgspec.structs.replace(issuer, id_token=token, refresh_token=another)
 
     def _bad(self, field: str, problem: str) -> BadConfig:
         return BadConfig(self._access.source, self._access.context, field, problem)
