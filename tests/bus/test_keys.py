@@ -196,15 +196,6 @@ def test_a_file_that_holds_something_else_is_named_and_not_shown(tmp_path: Path,
     assert "HUNTER2" not in str(caught.value)
 
 
-def test_a_folder_of_the_form_before_is_refused_with_what_carries_it_over(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.mkdir()
-    (keys / "gateway.nk").write_text("SUHUNTER2")
-    with pytest.raises(KeysError, match=rf"`berth keys migrate --data {tmp_path}`"):
-        make_keys(keys, ["gateway"])
-    assert [path.name for path in keys.iterdir()] == ["gateway.nk"]
-
-
 def test_the_command_line_names_users_and_no_seed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "berthmaster.bus.keys", str(tmp_path), "--user", "tenant.acme"],

@@ -47,8 +47,6 @@ SIGNERS: Final = "login"  # where those keys are, for the login service
 DAY_S: Final = 86_400.0
 _ACCOUNTS: Final = "accounts"
 _OPERATOR: Final = "operator.seed"
-_OLD_SUFFIX: Final = ".nk"
-_OLD_CONF: Final = "users.conf"
 
 
 class Signer(NamedTuple):
@@ -92,7 +90,6 @@ def make_keys(
     for user in wanted:
         grants(user)  # raises for a name that means nothing, before anything is written
     try:
-        refuse_old_form(folder)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         keys = _Keys(folder)
         there = sorted(public_keys(folder))
@@ -116,7 +113,6 @@ def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> C
     removed comes back as the same one. Raises UnknownUser, KeysError, and its kind WasRemoved."""
     grants(user)
     try:
-        refuse_old_form(folder)
         keys = _Keys(folder)
         keys.account(account_of(user), again=again)
         made = keys.user(user, ends_s=time.time() + days * DAY_S)
@@ -345,11 +341,6 @@ class _Keys:
         path = creds_file(self.folder, user)
         had = _read_creds(path) if path.exists() else None
         seed = had.seed if had else claims.new_seed("user", secrets.token_bytes(32))
-        return self.user_of(user, seed, had, ends_s=ends_s)
-
-    def user_of(
-        self, user: str, seed: str, had: Creds | None = None, *, ends_s: float | None = None
-    ) -> Creds:
         account = account_of(user)
         signer = self._seed(account)
         key = claims.public_key(seed)
@@ -364,53 +355,13 @@ class _Keys:
         since = max(revoked.get("*", 0), revoked.get(key, 0))
         now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too
         made = Creds(claims.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
-        write_whole(creds_file(self.folder, user), claims.creds_text(made), mode=0o600)
+        write_whole(path, claims.creds_text(made), mode=0o600)
         return made
 
     def write_server_conf(self) -> None:
         """With every account, for a server whose folder of accounts is not at hand."""
         names = account_jwts(self.folder)
         write_whole(self.folder / SERVER_CONF, _server_conf(self.folder, names), mode=0o644)
-
-
-# ---- folders of the form before
-
-
-def refuse_old_form(folder: Path) -> None:
-    """Raises KeysError for a folder in which users have no JWT."""
-    if (folder / _OLD_CONF).exists() or any(folder.glob(f"*{_OLD_SUFFIX}")):
-        raise KeysError(
-            f"{folder} is of the form before accounts: `berth keys migrate --data {folder.parent}` "
-            "carries keys and messages over, while its bus is stopped"
-        )
-
-
-def migrate_keys(folder: Path) -> list[str]:
-    """Credentials for every seed of the old form, with the same public keys; whose. The old files
-    stay until ``drop_old_form``. Raises KeysError, UnknownUser."""
-    try:
-        keys = _Keys(folder)
-        seeds = {
-            path.name.removesuffix(_OLD_SUFFIX): path.read_text().strip()
-            for path in sorted(folder.glob(f"*{_OLD_SUFFIX}"))
-        }
-        for name in dict.fromkeys([*claims.ALWAYS, *map(account_of, seeds)]):
-            keys.account(name)
-        for user, seed in seeds.items():
-            try:
-                keys.user_of(user, seed)
-            except ClaimsError as error:
-                raise KeysError(f"{folder / (user + _OLD_SUFFIX)}: {error}") from None
-        keys.write_server_conf()
-    except OSError as error:
-        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
-    return list(seeds)
-
-
-def drop_old_form(folder: Path) -> None:
-    """What is left of it. Raises OSError."""
-    for path in (folder / _OLD_CONF, *folder.glob(f"*{_OLD_SUFFIX}")):
-        path.unlink(missing_ok=True)
 
 
 # ---- files

@@ -7,8 +7,8 @@ never a silent difference.
 
 Which making of a stream it is, an id in its metadata tells, which whoever makes it draws. The time
 at which it was made does not: of a restored stream each server tells another one. A stream that has
-no id, made by somebody else or by an earlier version, gets that time as its id, as its leader tells
-it now: so that it stays the same for all who remember it.
+no id, made by somebody else, gets that time as its id, as its leader tells it now: so that it stays
+the same for all who remember it.
 
 Each has a limit. Where the newest counts, the oldest goes there: of FLEET that is history first,
 since what is true is told again every hour. Where what was said must stay, the new is refused, and

@@ -1,23 +1,13 @@
-"""`berth keys migrate | sign | revoke`: a folder from before accounts; who may look; who is out."""
-
-import sys
-from pathlib import Path
+"""`berth keys sign | revoke`: make credentials for who looks, and cut users off."""
 
 import click
 
-from berthmaster.bus.claims import STREAMS
 from berthmaster.bus.keys import (
-    KeysError,
-    account_key,
     creds_file,
-    drop_old_form,
-    migrate_keys,
     remove_user,
     sign_user,
 )
-from berthmaster.bus.permissions import UnknownUser
 from berthmaster.bus.subjects import token
-from berthmaster.cli.complain import complain
 from berthmaster.cli.keys_folder import (
     Folder,
     FolderFailed,
@@ -26,43 +16,12 @@ from berthmaster.cli.keys_folder import (
     folder_command,
     unheard,
 )
-from berthmaster.cli.session import EXIT_FAILED, Output
-from berthmaster.supervisor.folder import KEYS_FOLDER, AlreadyRunning, FolderLock, FolderUnusable
-
-OLD_ACCOUNT = "BERTH"
+from berthmaster.cli.session import Output
 
 
 @click.group()
 def keys() -> None:
     """Keys of the bus."""
-
-
-@keys.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    envvar="BERTH_DATA",
-    default=Path(".berth"),
-    show_default=True,
-    metavar="FOLDER",
-    help="Data folder of the `berth up` or hub.",
-)
-def migrate(data: Path) -> None:
-    """Carry a folder from before accounts over, while its bus is stopped.
-
-    Users keep their keys and get credentials, messages stay where they are under the name of their
-    account. It can be called again if it was ended half-way.
-    """
-    try:
-        with FolderLock(data):
-            said = carry_over(data)
-    except (KeysError, UnknownUser, AlreadyRunning, FolderUnusable) as error:
-        complain(f"{error}")
-        sys.exit(EXIT_FAILED)
-    except OSError as error:
-        complain(f"{error.filename or data}: {error.strerror}")
-        sys.exit(EXIT_FAILED)
-    sys.stdout.write(f"{said}\n")
 
 
 @keys.command()
@@ -103,30 +62,3 @@ def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
         lambda: f"{user} may connect until {ends(made.jwt)}.{unheard(told)}\nCredentials: {file}",
     )
     return 0
-
-
-def carry_over(data: Path) -> str:
-    """Keys, then messages, then the old files, so that it can begin again; what was done. Raises
-    KeysError, OSError."""
-    if any(each.is_dir() for each in data.glob(f"server-*/jetstream/jetstream/{OLD_ACCOUNT}")):
-        raise KeysError(
-            f"{data} is of several servers, whose agreement names the account of before: with the "
-            "version that made it, `berth backup FOLDER`; with this one, `berth up` on a new "
-            "folder and `berth restore FOLDER`"
-        )
-    folder = data / KEYS_FOLDER
-    users = migrate_keys(folder)
-    messages = data / "jetstream" / "jetstream"
-    old, new = messages / OLD_ACCOUNT, messages / account_key(folder, STREAMS)
-    kept = "messages are kept"
-    if old.is_dir():
-        if new.exists():
-            raise KeysError(f"{new} is there beside {old}: which of them holds the messages?")
-        old.rename(new)
-    elif not new.is_dir():
-        kept = (
-            f"no messages are here: where they are, in a server's volume say, rename the folder "
-            f"jetstream/{OLD_ACCOUNT} to {new.name} while that server is stopped"
-        )
-    drop_old_form(folder)
-    return f"{data}: credentials for {len(users)} users; {kept}"

@@ -26,7 +26,6 @@ from berthmaster.bus.keys import (
     account_key,
     creds_file,
     public_keys,
-    refuse_old_form,
 )
 from berthmaster.bus.permissions import PUSHER, UnknownUser, account_of, inbox_prefix
 from berthmaster.bus.running_servers import client_url, running
@@ -87,7 +86,6 @@ class Folder:
 
     def users(self, role: str) -> dict[str, str]:
         """The names of users with such a role, and their public keys."""
-        refuse_old_form(self.keys)
         start = f"{role}."
         users = public_keys(self.keys).items()
         return {

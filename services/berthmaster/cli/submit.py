@@ -12,7 +12,7 @@ import click
 from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import CLUSTER, MODEL, QUEUE, RUNTIME
 from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, usage
-from berthmaster.cli.waiting import Waiting, position
+from berthmaster.cli.waiting import Waiting
 from berthmaster.engine.scoring.profiles import PARTS, PROFILES
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ async def _submit(session: Session, berth: "Client", bodies: list[bytes], *, wai
     from berthmaster.cli.requests import id_of
     from berthmaster.client.errors import RefusedError, TooLargeError, describe
 
-    since = await position(berth) if wait else None
+    since = await berth.position() if wait else 0
     accepted: list[str] = []
     existing: set[str] = set()
     refused = 0

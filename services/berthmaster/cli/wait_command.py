@@ -12,7 +12,7 @@ from berthmaster.cli.complain import complain
 from berthmaster.cli.completion import ANY
 from berthmaster.cli.selection import Selection, selection_of, selection_options
 from berthmaster.cli.session import EXIT_FAILED, EXIT_TOO_LATE, Session, bus_command, usage
-from berthmaster.cli.waiting import Goal, Waiting, position
+from berthmaster.cli.waiting import Goal, Waiting
 
 if TYPE_CHECKING:
     from berthmaster.client import Client
@@ -99,7 +99,7 @@ async def _waited(
 
     try:
         async with asyncio.timeout(limit_s):
-            since = await position(berth)
+            since = await berth.position()
             for name in names:
                 # What has happened before is in no later event.
                 if (view := await waiting.there(name)) is not None:

@@ -18,17 +18,6 @@ _SOON_S: Final = 10.0
 _PAUSE_S: Final = 0.05
 
 
-async def position(berth: "Client") -> int | None:
-    """Where in the log to begin to watch; None if a service of an older version answers, which
-    tells a tenant no more than what comes."""
-    from berthmaster.client.errors import BerthError
-
-    try:
-        return await berth.position()
-    except BerthError:
-        return None
-
-
 class Waiting:
     def __init__(
         self, session: Session, berth: "Client", open_: set[str], goal: Goal = "ended"
@@ -51,16 +40,10 @@ class Waiting:
         self.bad += view.state in ENDINGS and view.state != "succeeded"
         return view
 
-    async def follow_all(self, since: int | None) -> int:
-        """Show events from ``since`` on until all are there; how many ended otherwise than well.
-        None: of each its whole story, one after the other, as not everybody may read the stream."""
-        if not self.open:
-            return self.bad
-        if since is not None:
+    async def follow_all(self, since: int) -> int:
+        """Show events from ``since`` on until all are there; how many ended otherwise than well."""
+        if self.open:
             await self._follow(self._berth.watch(since=since))
-            return self.bad
-        for name in sorted(self.open):
-            await self._follow(self._berth.watch(workload=name, since=0), until=name)
         return self.bad
 
     async def _there_soon(self, name: str) -> bool:
@@ -72,19 +55,12 @@ class Waiting:
             await asyncio.sleep(_PAUSE_S)
         return True
 
-    async def _follow(
-        self, events: "AsyncGenerator[SeenEvent, None]", until: str | None = None
-    ) -> None:
-        """Show events until one workload is there, or all."""
+    async def _follow(self, events: "AsyncGenerator[SeenEvent, None]") -> None:
+        """Show events until all workloads are there."""
         from berthmaster.cli.render.workloads import event_line
         from berthmaster.messages.families import event_kind
 
-        def over() -> bool:
-            return not self.open if until is None else until not in self.open
-
         async with aclosing(events):
-            if over():
-                return
             async for seen in events:
                 event = seen.event
                 if event.id not in self.open or event.tenant != self._berth.tenant:
@@ -96,5 +72,5 @@ class Waiting:
                     ),
                 )
                 reached = event_kind(event) in self._states
-                if reached and await self._there_soon(event.id) and over():
+                if reached and await self._there_soon(event.id) and not self.open:
                     return

@@ -231,7 +231,7 @@ class HubJobs:
             try:
                 reply = HUB_WORK_REPLIES.decode(await self._door.ask("hub_work", request))
             except (BusError, *UNREADABLE):
-                reply = None  # it is away, or of before this verb
+                reply = None  # the door is away
             found = reply.found if reply is not None else ()
             for number, name in enumerate(names):
                 group = self._groups.get(name)

@@ -98,11 +98,9 @@ def closed(report: QueueReport, local: LocalQueueReport) -> str:
     """Why nothing is let in whatever the quota, or "". That it is stopped comes first: a stopped
     ClusterQueue shows on its LocalQueue too, as one that is inactive."""
     what, why = "", ""
-    if report.stopped and not report.stop_policy:  # an older inventory does not tell which
-        what, why = f"its ClusterQueue {report.queue} is stopped", report.reason
-    elif stop := stopped(report, local):
+    if stop := stopped(report, local):
         return f"its {stop}"
-    elif not report.active:
+    if not report.active:
         what, why = f"its ClusterQueue {report.queue} is not active", report.reason
     elif not local.active:
         what, why = f"its LocalQueue {local.name} is not active", local.reason
@@ -112,8 +110,7 @@ def closed(report: QueueReport, local: LocalQueueReport) -> str:
 def stopped(report: QueueReport, local: LocalQueueReport) -> str:
     """Which of both somebody has stopped, and how; or ""."""
     if report.stopped:
-        policy = f"stopPolicy {report.stop_policy}" if report.stop_policy else "spec.stopPolicy"
-        return f"ClusterQueue {report.queue} is stopped ({policy})"
+        return f"ClusterQueue {report.queue} is stopped (stopPolicy {report.stop_policy})"
     if local.stopped:
         return f"LocalQueue {local.name} is stopped (stopPolicy {local.stopped})"
     return ""

@@ -29,7 +29,7 @@ from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck.commits import Commits, Torn
 from berthmaster.messages.api import StrictLogGap
 from berthmaster.messages.control import LogAccepted, LogGap
-from berthmaster.messages.records import UNKNOWN, LogMark, StreamMark
+from berthmaster.messages.records import LogMark, StreamMark
 
 BLOCK: Final = 1024
 KEPT_DIGESTS: Final = 16  # so many blocks of a log are remembered, the newest
@@ -422,7 +422,7 @@ def counted(
         for kept in remembered
         if accepted is None or kept.at_s > accepted_at_s
         for one in kept.mark.streams
-        if one.stream == stream and one.accepted_at_s in (UNKNOWN, accepted_at_s)
+        if one.stream == stream and one.accepted_at_s == accepted_at_s
     ]
     if accepted is not None:
         one = StreamMark(

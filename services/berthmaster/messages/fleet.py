@@ -287,7 +287,7 @@ class QueueReport(
     active: bool = True
     reason: Text = ""  # why it is not active
     stopped: bool = False  # Hold or HoldAndDrain
-    stop_policy: ObjectName = ""  # which of them; "" = not told
+    stop_policy: ObjectName = ""  # which of them; "" = not stopped
     cohort: ObjectName = ""
     cohorts: tuple[CohortQuota, ...] = ()  # its cohort and those above it, if they are objects
     prefers_own: bool = False  # tries its next flavor before it borrows (whenCanBorrow)

@@ -1,7 +1,5 @@
 """What is kept for the record: dead letters, archived stories, leases, how far logs were."""
 
-from typing import Final
-
 import msgspec
 
 from berthmaster.messages.api import RecordedEvent
@@ -53,9 +51,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     released: bool = False  # True: given up on purpose, take it at once
 
 
-UNKNOWN: Final = -1.0  # whoever keeps such marks is older than the field
-
-
 class StreamMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far one stream was, and what it held."""
 
@@ -65,7 +60,7 @@ class StreamMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digests: dict[int, str] = {}  # of the newest blocks, each up to this sequence
     damage: str = ""  # what its reader found and nobody has accepted yet
     missing: tuple[LogGap, ...] = ()
-    accepted_at_s: float = UNKNOWN  # what a person had accepted last of it; 0 = nothing ever
+    accepted_at_s: float = 0.0  # what a person had accepted last of it; 0 = nothing ever
 
 
 class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.mark.v1"):

@@ -278,7 +278,6 @@ def test_where_a_local_queue_leads_and_why_it_is_shut() -> None:
     assert why(local_active=False, **stopped, stop_policy="Hold") == (
         "its ClusterQueue q is stopped (stopPolicy Hold)"
     )
-    assert why(**stopped, reason="Hold") == "its ClusterQueue q is stopped: Hold"
     held = LocalQueueReport(
         namespace="team", name="main", active=False, reason="Stopped", stopped="HoldAndDrain"
     )

@@ -73,8 +73,8 @@ class Hub:
         self._rules: dict[ObjectKey, Rules | None] = {}
 
     def is_mine(self, home: str) -> bool:
-        """Whether what stands on the hub of this id is told of here, also by its absence. Events
-        from before hubs had ids name none: there was one hub then."""
+        """Whether what stands on the hub of this id is told of here, also by its absence;
+        "" = a workload that stands on no hub yet."""
         return home in ("", self.id) or home in self._former
 
     def hears(self, trouble: str, now_s: float) -> None:
