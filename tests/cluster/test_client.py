@@ -485,12 +485,14 @@ def test_events_stand_where_kubectl_describe_looks_and_repeat_as_a_count(
             recorder.tell(whole, "Normal", "Observed", "a cluster-wide object")
             stopping.set()
             await task
-            assert (recorder.written, recorder.dropped) == (3, 1)
+            assert (recorder.written, recorder.dropped) == (4, 0)
 
     asyncio.run(story())
     found = {event["reason"]: event for event in told(made["metadata"]["uid"])}
     assert set(found) == {"Nominated", "NotNominated"}
-    assert found["Nominated"]["type"] == "Normal"
+    nominated = found["Nominated"]
+    assert (nominated["type"], nominated["count"]) == ("Normal", 2)
+    assert nominated["message"] == "worker-2: 9 GPUs free"
     assert found["NotNominated"]["message"].endswith("é…")
     assert len(found["NotNominated"]["message"].encode()) <= 1024
     (event,) = told(queue["metadata"]["uid"])

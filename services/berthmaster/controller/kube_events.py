@@ -6,7 +6,7 @@ from typing import Any
 
 from berthmaster.controller.instructions import KubeEvent
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.events import Recorder, Subject
+from berthmaster.kubernetes.events import EventKind, Recorder, Subject
 from berthmaster.runtime.service import Context
 
 MAX_INSTANCE_CHARS = 128
@@ -44,11 +44,9 @@ class KubeEvents:
     def publish(self, event: KubeEvent) -> None:
         """Have it written soon; returns at once."""
         about = Subject(event.resource, event.metadata)
-        kind = "Warning" if event.warning else "Normal"
+        kind: EventKind = "Warning" if event.warning else "Normal"
         if not self._quiet:
-            self._recorder.tell(
-                about, "Warning" if event.warning else "Normal", event.reason, event.note
-            )
+            self._recorder.tell(about, kind, event.reason, event.note)
         name, namespace = event.metadata.name, event.metadata.namespace
         self._ctx.log.info(
             "told",

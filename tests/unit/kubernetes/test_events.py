@@ -10,7 +10,7 @@ from aiohttp import web
 
 from berthmaster.kubernetes import events
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.events import Entry, EventQueue, Recorder, Subject, cut
+from berthmaster.kubernetes.events import Recorder, Subject, cut
 from berthmaster.kubernetes.objects import Metadata
 from tests.support.patience import hang_s, until
 from tests.unit.kubernetes.stage import WIDGETS, Lines, Stage, refuse
@@ -20,96 +20,12 @@ B = Subject(WIDGETS, Metadata(name="b", namespace="toys", uid="u-b"))
 START_S = 1795294042.0
 
 
-def taken(queue: EventQueue, now_s: float) -> list[tuple[str, str, str, int]]:
-    """All that is due: (object, reason, words, count)."""
-    found = []
-    while (entry := queue.take(now_s)) is not None:
-        found.append((entry.subject.metadata.name, entry.reason, entry.note, entry.count))
-    return found
-
-
-# ---------------------------------------------------------------- what is to be written, and when
-
-
-def test_what_happens_again_is_one_event_with_a_count_and_the_newest_words() -> None:
-    queue = EventQueue()
-    queue.tell(A, "Normal", "Nominated", "worker-1", 0.0)
-    queue.tell(A, "Normal", "Nominated", "worker-2", 0.1)
-    queue.tell(A, "Warning", "Nominated", "as a warning it is another event", 0.2)
-    queue.tell(B, "Normal", "Nominated", "worker-1", 0.3)
-    assert taken(queue, 1.0) == [
-        ("a", "Nominated", "worker-2", 2),
-        ("a", "Nominated", "as a warning it is another event", 1),
-        ("b", "Nominated", "worker-1", 1),
-    ]
-    assert queue.next_due_s() is None
-
-    # Told again it is the same event, written no more often than every few seconds.
-    for tenth in range(50):
-        queue.tell(A, "Normal", "Nominated", f"worker-{tenth}", 2.0 + tenth / 10)
-    assert taken(queue, 9.0) == []
-    assert queue.next_due_s() == 11.0
-    assert taken(queue, 11.0) == [("a", "Nominated", "worker-49", 52)]
-
-
-def test_after_some_minutes_of_silence_it_is_an_event_of_its_own() -> None:
-    queue = EventQueue()
-    queue.tell(A, "Normal", "Nominated", "once", 0.0)
-    assert taken(queue, 0.0) == [("a", "Nominated", "once", 1)]
-    queue.tell(A, "Normal", "Nominated", "again", 601.0)
-    assert taken(queue, 601.0) == [("a", "Nominated", "again", 1)]
-
-
-def test_more_than_can_wait_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_WAITING", 2)
-    queue = EventQueue()
-    for number in range(5):
-        queue.tell(A, "Normal", f"Reason{number}", "x", 0.0)
-    queue.tell(A, "Normal", "Reason1", "of one that waits there may be more", 0.1)
-    assert queue.dropped == 3
-    assert taken(queue, 1.0) == [
-        ("a", "Reason0", "x", 1),
-        ("a", "Reason1", "of one that waits there may be more", 2),
-    ]
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_REMEMBERED", 3)
-    queue = EventQueue()
-    for number in range(4):
-        queue.tell(A, "Normal", f"Reason{number}", "x", float(number))
-        taken(queue, float(number))
-    queue.tell(A, "Normal", "Reason0", "forgotten, so it counts anew", 20.0)
-    queue.tell(A, "Normal", "Reason3", "remembered", 20.0)
-    assert taken(queue, 20.0) == [
-        ("a", "Reason0", "forgotten, so it counts anew", 1),
-        ("a", "Reason3", "remembered", 2),
-    ]
-
-
-def test_what_cannot_be_written_is_tried_a_few_times_and_then_dropped() -> None:
-    queue = EventQueue()
-    queue.tell(A, "Normal", "Nominated", "x", 0.0)
-    for now_s in (0.0, 5.0):
-        entry = queue.take(now_s)
-        assert isinstance(entry, Entry)
-        queue.failed(entry, now_s, 5.0)
-        assert queue.next_due_s() == now_s + 5.0
-    last = queue.take(10.0)
-    assert last is not None
-    queue.failed(last, 10.0, 5.0)
-    assert (queue.next_due_s(), queue.dropped) == (None, 1)
-
-
 @pytest.mark.parametrize("note", ["", "short", "x" * 1024, "x" * 1025, "é" * 600, "🦙" * 300])
 def test_words_are_cut_to_one_kib_between_characters(note: str) -> None:
     shortened = cut(note)
     assert len(shortened.encode()) <= 1024
     assert shortened == note or (shortened.endswith("…") and note.startswith(shortened[:-1]))
     assert len(note.encode()) > 1024 or shortened == note
-
-
-# ---------------------------------------------------------------- writing them
 
 
 class Clock:
@@ -131,6 +47,8 @@ class Registry:
         self.stage.before.append(self.answer)
         body = self.stage.bodies[-1]
         if request.method == "POST":
+            if f"{request.path}/{body['metadata']['name']}" in self.made:
+                return await refuse(409, "AlreadyExists")(request)
             self.made[f"{request.path}/{body['metadata']['name']}"] = body
             return web.json_response(body, status=201)
         if request.path not in self.made:
@@ -205,9 +123,60 @@ def test_an_event_is_written_whole_and_its_count_raised_in_place() -> None:
                 recorder.tell(A, "Normal", "Nominated", "worker-3")
                 await until(lambda: recorder.written == 3)
                 ((other, anew),) = registry.made.items()
-                assert other != path
+                assert other == path
                 assert (anew["count"], anew["firstTimestamp"]) == (1, "2026-11-21T20:49:22Z")
-                assert log.lines == []
+
+            # Another process finds the event by its name.
+            async with recording(stage, client) as (recorder, _, _, _):
+                recorder.tell(A, "Normal", "Nominated", "worker-4")
+                await until(lambda: recorder.written == 1)
+                ((_, found),) = registry.made.items()
+                assert (found["count"], found["message"]) == (2, "worker-4")
+            assert log.lines == []
+
+    asyncio.run(story())
+
+
+def test_recorder_told_the_same_while_it_waits_writes_one_event_with_the_count() -> None:
+    async def story() -> None:
+        async with Stage() as stage, await stage.client() as client:
+            registry = Registry(stage)
+            stage.before.append(registry.answer)
+            async with recording(stage, client) as (recorder, _, _, _):
+                for number in range(50):
+                    recorder.tell(A, "Normal", "Nominated", f"worker-{number}")
+                recorder.tell(A, "Warning", "Nominated", "another event as a warning")
+                recorder.tell(B, "Normal", "Nominated", "worker-1")
+                await until(lambda: recorder.written == 3)
+            found = [
+                (one["involvedObject"]["name"], one["type"], one["message"], one["count"])
+                for one in registry.made.values()
+            ]
+            assert found == [
+                ("a", "Normal", "worker-49", 50),
+                ("a", "Warning", "another event as a warning", 1),
+                ("b", "Normal", "worker-1", 1),
+            ]
+
+    asyncio.run(story())
+
+
+def test_recorder_with_too_many_events_waiting_drops_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "MAX_WAITING", 2)
+
+    async def story() -> None:
+        async with Stage() as stage, await stage.client() as client:
+            registry = Registry(stage)
+            stage.before.append(registry.answer)
+            async with recording(stage, client) as (recorder, _, _, _):
+                for number in range(5):
+                    recorder.tell(A, "Normal", f"Reason{number}", "x")
+                recorder.tell(A, "Normal", "Reason1", "of one that waits there may be more")
+                await until(lambda: recorder.written == 2)
+                assert recorder.dropped == 3
+            assert [one["count"] for one in registry.made.values()] == [1, 2]
 
     asyncio.run(story())
 
@@ -234,12 +203,10 @@ def test_who_tells_never_waits_and_a_server_that_is_away_costs_only_the_events()
         await stage.start()
         client = await stage.client()
         await stage.stop()
-        async with client, recording(stage, client) as (recorder, log, _, clock):
+        async with client, recording(stage, client) as (recorder, log, _, _):
             for number in range(200):
                 recorder.tell(A, "Normal", f"Reason{number}", "x")
-            for _ in range(4):
-                clock.now_s += 60
-                await asyncio.sleep(0.3)
+            await until(lambda: recorder.dropped)
             assert recorder.written == 0
             assert log.events().count("cannot write events on objects") == 1
         assert recorder.dropped == 200
