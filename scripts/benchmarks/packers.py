@@ -1,26 +1,40 @@
 """Three ways to choose a node for a pod, on the fleet of one trace: best fit, FGD, and ours.
 
-Best fit and FGD are the rules that ``berth simulate`` has, to be compared with in the same run; FGD
-knows the pods of the whole list beforehand. Ours is the product's own board, mix and prices, which
-know of the arrivals so far only. All three: ties to the first node by name.
+Best fit is the rule of the baselines of ``berth simulate``. FGD is "Beware of Fragmentation"
+(ATC'23): of the nodes that a pod fits on, it takes the one whose fragmentation grows least, and
+knows the pods of the whole list beforehand. Worked example: the mix is half whole GPUs, half halves
+of one; a node has 400 and 1000 milli free. Neither pod can use the 400, so 400 are fragmented. A
+half of a GPU would leave 400 and 500: for whole GPUs all 900 are lost, for halves 400, on average
+650. The growth is 250. Ours is the product's own board, mix and prices, which know of the arrivals
+so far only. All three: ties to the first node by name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from berthmaster.emulator.fleets import ClusterSpec, NodeSpec, gpu_memory_mib
 from berthmaster.engine.fitting.fit import bind_one
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.needs import Asks, Shape, Suitables, kind_of
-from berthmaster.engine.scoring.mix import Mix
+from berthmaster.engine.scoring.mix import Mix as SeenMix
 from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
 from berthmaster.engine.scoring.score_cache import ScoreCache
 from berthmaster.engine.scoring.value import NOT_HERE, Appraiser
 from berthmaster.messages.fleet import GpuDevice, NodeReport, Stamp
 from berthmaster.messages.workload import PodSet
-from berthmaster.simulate.baseline_fleet import Allocation, BaselineFleet
-from berthmaster.simulate.placement_rules import RULES
+from berthmaster.simulate.baseline_fleet import (
+    Allocation,
+    BaselineFleet,
+    Floats,
+    FreeRoom,
+    Ints,
+    PlacementRule,
+)
+from berthmaster.simulate.baseline_fleet import Shape as PodShape
+from berthmaster.simulate.placement_rules import BestFit, Fragmentation, Mix, mix_of
 
 WHOLE = 1000
 CLUSTER = "openb"
@@ -53,7 +67,7 @@ class Ours(Packer):
             self._fleet.put_node(report_of(node))
         self._fleet.arrange()
         self._board, self._suitables = ScoreCache(), Suitables()
-        self._mix, self._appraiser = Mix(), Appraiser()
+        self._mix, self._appraiser = SeenMix(), Appraiser()
         self._pressure, self._placed = NO_PRESSURE, 0
         cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
         self._cpu_a_gpu = cpu_milli / sum(node.gpus for node in nodes)
@@ -105,13 +119,66 @@ def report_of(node: NodeSpec) -> NodeReport:
     )
 
 
+class Fgd(PlacementRule):
+    """Fragmentation gradient descent: the score is int(100 sigmoid(-growth / 1000))."""
+
+    def __init__(self, fleet: BaselineFleet, mix: Mix) -> None:
+        self._fragmentation = Fragmentation(fleet, mix)
+
+    def scores(self, slots: Ints, room: FreeRoom, shape: PodShape) -> Floats:
+        scores = self._graded(slots, room, shape)
+        return scores.max(axis=1) if shape.shares_a_gpu else scores
+
+    def gpus(self, slot: int, room: FreeRoom, shape: PodShape) -> Floats:
+        graded: Floats = self._graded(np.array([slot]), room, shape)[0]
+        return graded
+
+    def _graded(self, slots: Ints, room: FreeRoom, shape: PodShape) -> Floats:
+        grown = self.grown(slots, room, shape)
+        graded: Floats = np.floor(100.0 / (1.0 + np.exp(grown / 1000.0)))
+        return graded
+
+    def grown(self, slots: Ints, room: FreeRoom, shape: PodShape) -> Floats:
+        """How much each node would lose if the pod came; for a pod that shares a GPU, by GPU."""
+        lost, gpu = self._fragmentation.lost, np.maximum(room.gpu, 0)
+        before, cpu = lost(slots, room), room.cpu - shape.cpu
+        if not shape.shares_a_gpu:
+            taken = np.argsort(np.where(room.gpu >= shape.milli, gpu, WHOLE + 1), kind="stable")
+            after = gpu.copy()
+            chosen = taken[:, : shape.gpus]
+            left = np.take_along_axis(gpu, chosen, axis=1) - shape.milli
+            np.put_along_axis(after, chosen, np.maximum(left, 0), axis=1)
+            return lost(slots, FreeRoom(cpu, room.memory, after)) - before
+        each = np.full(gpu.shape, np.inf)
+        for at in range(gpu.shape[1]):
+            after = gpu.copy()
+            after[:, at] = np.maximum(gpu[:, at] - shape.milli, 0)
+            grown = lost(slots, FreeRoom(cpu, room.memory, after)) - before
+            each[:, at] = np.where(room.gpu[:, at] >= shape.milli, grown, np.inf)
+        return each
+
+
+def best_fit(fleet: BaselineFleet, typical: Sequence[PodSet]) -> PlacementRule:
+    """The tightest node, whatever usually comes."""
+    del fleet, typical
+    return BestFit()
+
+
+def fgd(fleet: BaselineFleet, typical: Sequence[PodSet]) -> PlacementRule:
+    """The node that a pod fragments least for what usually comes."""
+    return Fgd(fleet, mix_of(typical))
+
+
+Rule = Callable[[BaselineFleet, Sequence[PodSet]], PlacementRule]
+
+
 class Baseline(Packer):
     """A published rule on the fleet as the baselines of ``berth simulate`` see it."""
 
-    def __init__(self, rule: str, nodes: Sequence[NodeSpec], typical: Sequence[PodSet]) -> None:
+    def __init__(self, rule: Rule, nodes: Sequence[NodeSpec], typical: Sequence[PodSet]) -> None:
         ordered = tuple(sorted(nodes, key=lambda node: node.name))
         self._fleet = BaselineFleet([ClusterSpec(CLUSTER, "", ordered)])
-        self._rule = RULES[rule](self._fleet, typical, 0)
+        self._rule = rule(self._fleet, typical)
 
     def place(self, pods: PodSet) -> object | None:
         return self._fleet.allocate_one(pods, self._rule)
@@ -122,7 +189,7 @@ class Baseline(Packer):
 
 
 PACKERS: dict[str, Callable[[Sequence[NodeSpec], Sequence[PodSet]], Packer]] = {
-    "best_fit": partial(Baseline, "best"),
-    "fgd": partial(Baseline, "fgd"),
+    "best_fit": partial(Baseline, best_fit),
+    "fgd": partial(Baseline, fgd),
     "ours": Ours,
 }

@@ -13,7 +13,7 @@ from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, usage
 from berthmaster.simulate.figures import RunSummary, summarize
 from berthmaster.simulate.model import Knowing, Progress, SimulationError, told
 from berthmaster.simulate.plot import draw, span_text
-from berthmaster.simulate.policies import OURS, POLICIES
+from berthmaster.simulate.policies import POLICIES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +29,6 @@ LEGEND: Final = (
     "FRAGMENTED   of the free GPUs, what no usual job of the list fits into",
     "FAIRNESS     1: all are slowed down alike; 1/n: one of n bears all",
 )
-DEFAULT_POLICIES: Final = (OURS, "fifo", "sjf", "easy", "bestfit")
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +69,10 @@ class Simulation(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--policy",
     "policies",
-    type=click.Choice([*POLICIES, "all"]),
+    type=click.Choice(POLICIES),
     multiple=True,
     metavar="NAME",
-    help=f"Several times for several, or all: {', '.join(POLICIES)}.  [default: "
-    f"{', '.join(DEFAULT_POLICIES)}]",
+    help=f"Several times for several: {', '.join(POLICIES)}.  [default: all]",
 )
 @click.option(
     "--durations",
@@ -112,29 +110,21 @@ def simulate(
     """What would have been: a list of jobs on a fleet under policies, in virtual time.
 
     berthmaster is the resolver's own core; the others are baselines: fifo, sjf (shortest first) and
-    easy (backfill behind a reservation) queue strictly, sjf-skip, bestfit, antman, fgd and random
-    pass over who does not fit, srtf, srsf, las2d (Tiresias) and themis stop and start jobs at will.
-    The same input and seed always give the same figures. Named traces are read from the folder that
+    easy (backfill behind a reservation) queue strictly, bestfit passes over who does not fit. The
+    same input and seed always give the same figures. Named traces are read from the folder that
     BERTH_TRACES names.
     """
     from berthmaster.simulate import traces
 
     output = Output(as_json=as_json)
-    names = tuple(dict.fromkeys(policies or DEFAULT_POLICIES))
+    names = tuple(dict.fromkeys(policies or POLICIES))
     try:
         specs = traces.fleet_named(fleet, clusters=clusters, nodes=nodes)
         listed = traces.jobs_named(jobs, seed=seed, limit=limit, rate_per_s=rate)
     except SimulationError as error:
         usage(str(error))
     try:
-        summaries = play(
-            POLICIES if "all" in names else names,
-            specs,
-            told(listed, durations, seed),
-            seed,
-            output,
-            short_first,
-        )
+        summaries = play(names, specs, told(listed, durations, seed), output, short_first)
         gpus = sum(sum(cluster.gpus.values()) for cluster in specs)
         result = Simulation(
             fleet=fleet, jobs=jobs, durations=durations, seed=seed, gpus=gpus, policies=summaries
@@ -158,7 +148,6 @@ def play(
     names: Sequence[str],
     specs: "Sequence[ClusterSpec]",
     jobs: "Sequence[Job]",
-    seed: int,
     output: Output,
     short_first: float,
 ) -> tuple[RunSummary, ...]:
@@ -166,7 +155,7 @@ def play(
     from berthmaster.simulate.compare import play_all
 
     with bars(len(jobs), output) as began:
-        runs = play_all(names, specs, jobs, seed=seed, began=began, short_first=short_first)
+        runs = play_all(names, specs, jobs, began=began, short_first=short_first)
     return tuple(summarize(run) for run in runs)
 
 

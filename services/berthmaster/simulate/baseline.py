@@ -1,28 +1,24 @@
 """The baselines in virtual time: events are arrivals and endings, and at each who waits is seated.
 
-Two loops. Without preemption a job that was started runs to its end. With it all jobs are seated
-anew at every event, in the policy's order, first fit; a job's restart overhead is taken from every
-stretch between two events in which it ran, which is how the simulators of Tiresias and Muri count
-it (reference figures are theirs).
+A job that was started runs to its end.
 """
 
 import bisect
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from berthmaster.emulator.fleets import ClusterSpec
 from berthmaster.engine.queueing.predict import Durations, left_s
-from berthmaster.simulate.baseline_fleet import (
-    Allocation,
-    BaselineFleet,
-    FreeRoom,
-    PlacementRule,
-    Shape,
-)
+from berthmaster.simulate.baseline_fleet import Allocation, BaselineFleet, FreeRoom, Shape
 from berthmaster.simulate.model import Job, JobOutcome, Progress, Run, SimulationError, Span
-from berthmaster.simulate.placement_rules import RULES, FirstFit, Fragmentation, mix_of, pod_sets_of
+from berthmaster.simulate.placement_rules import (
+    BestFit,
+    FirstFit,
+    Fragmentation,
+    mix_of,
+    pod_sets_of,
+)
 from berthmaster.simulate.policies import QueueEntry, QueuePolicy
 
 TENANT = "simulated"
@@ -113,53 +109,47 @@ def run(
     jobs: Sequence[Job],
     policy: QueuePolicy,
     *,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> Run:
     """Play a list to its end. Raises SimulationError if a job fits nowhere."""
     fleet = BaselineFleet(clusters)
     ordered = sorted(jobs, key=lambda job: job.at_s)
     check(fleet, ordered)
-    rule = RULES[policy.placing](fleet, list(pod_sets_of(ordered)), seed)
-    kind = _Preemptive if policy.preemptive else _Steady
-    played = kind(fleet, ordered, policy, rule, progress)
+    played = _Played(fleet, ordered, policy, progress)
     played.play()
     return Run(policy.name, ordered, played.outcomes(), played.meter.spans, fleet.gpus)
 
 
-@dataclass
 class _Played:
-    """What every way of playing a list has."""
+    """One list under one policy."""
 
-    _fleet: BaselineFleet
-    _jobs: Sequence[Job]
-    _policy: QueuePolicy
-    _rule: PlacementRule
-    _progress: Progress | None
-    _estimates: DurationEstimates = field(default_factory=DurationEstimates)
-    _started: dict[int, float] = field(default_factory=dict)
-    _ended: dict[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._forms = [form_of(job) for job in self._jobs]
-        self.meter = UsageMeter(self._fleet, self._jobs)
+    def __init__(
+        self,
+        fleet: BaselineFleet,
+        jobs: Sequence[Job],
+        policy: QueuePolicy,
+        progress: Progress | None,
+    ) -> None:
+        self.meter = UsageMeter(fleet, jobs)
+        self._fleet = fleet
+        self._jobs = jobs
+        self._policy = policy
+        self._progress = progress
+        self._rule = BestFit()
+        self._forms = [form_of(job) for job in jobs]
+        self._estimates = DurationEstimates()
+        self._started: dict[int, float] = {}
+        self._ended: dict[int, float] = {}
+        self._expected: dict[int, float] = {}
+        self._waiting: list[tuple[tuple[float, ...], int]] = []
+        self._ends: list[tuple[float, int]] = []
+        self._allocations: dict[int, tuple[Allocation, ...]] = {}
+        self._used = self._wanted = 0.0
 
     def outcomes(self) -> list[JobOutcome]:
         return [
             JobOutcome(self._started.get(n), self._ended.get(n)) for n in range(len(self._jobs))
         ]
-
-
-@dataclass
-class _Steady(_Played):
-    """Without preemption."""
-
-    _expected: dict[int, float] = field(default_factory=dict)
-    _waiting: list[tuple[tuple[float, ...], int]] = field(default_factory=list)
-    _ends: list[tuple[float, int]] = field(default_factory=list)
-    _allocations: dict[int, tuple[Allocation, ...]] = field(default_factory=dict)
-    _used: float = 0.0
-    _wanted: float = 0.0
 
     def play(self) -> None:
         coming = 0
@@ -178,7 +168,7 @@ class _Steady(_Played):
         job = self._jobs[number]
         expected_s = self._estimates.expected_s(job)
         self._expected[number] = expected_s
-        one = QueueEntry(job, number, expected_s, expected_s, 0.0, job.at_s)
+        one = QueueEntry(job, number, expected_s)
         bisect.insort(self._waiting, (self._policy.order(one), number))
         self._wanted += job.gpus
 
@@ -255,124 +245,3 @@ class _Steady(_Played):
             for allocation in given:
                 self._fleet.take(allocation)
         raise SimulationError(f"job {job.request.id} fits into no cluster, even an empty one")
-
-
-class _Progress:
-    """One job that runs or was stopped."""
-
-    __slots__ = ("attained_s", "checked_s", "expected_s", "left_s", "running", "since_s")
-
-    def __init__(self, job: Job, expected_s: float) -> None:
-        self.left_s = job.duration_s
-        self.expected_s = expected_s
-        self.attained_s = 0.0
-        self.checked_s = self.since_s = job.at_s
-        self.running = False
-
-    def told_left_s(self, job: Job) -> float:
-        """What the policy believes is left."""
-        if job.expected_s == job.duration_s:
-            return self.left_s
-        return left_s(self.expected_s, self.attained_s)
-
-
-@dataclass
-class _Preemptive(_Played):
-    """All jobs placed anew at every event."""
-
-    _open: dict[int, _Progress] = field(default_factory=dict)
-
-    def play(self) -> None:
-        coming = 0
-        now_s = 0.0
-        while coming < len(self._jobs) or self._open:
-            arrival = self._jobs[coming].at_s if coming < len(self._jobs) else float("inf")
-            ending, ends = self._next_end(now_s)
-            now_s = min(arrival, ending, self._next_turn(now_s))
-            if now_s == ending:
-                for number in ends:
-                    self._end(number, now_s)
-            while coming < len(self._jobs) and self._jobs[coming].at_s <= now_s:
-                job = self._jobs[coming]
-                self._open[coming] = _Progress(job, self._estimates.expected_s(job))
-                coming += 1
-            self._pass_time(now_s)
-            self._start_who_fits(now_s)
-
-    def _next_end(self, now_s: float) -> tuple[float, list[int]]:
-        first_s, ends = float("inf"), []
-        for number, one in self._open.items():
-            if not one.running:
-                continue
-            end_s = now_s + one.left_s
-            if end_s < first_s:
-                first_s, ends = end_s, [number]
-            elif end_s == first_s:
-                ends.append(number)
-        return first_s, ends
-
-    def _next_turn(self, now_s: float) -> float:
-        """When a running job's attained service reaches the next limit, or leases are over."""
-        first_s = float("inf")
-        lease_s = self._policy.lease_s
-        if lease_s is not None and not all(one.running for one in self._open.values()):
-            first_s = now_s + lease_s
-        for number, one in self._open.items():
-            share = self._jobs[number].share
-            if one.running and share > 0:
-                attained = one.attained_s * share
-                for limit in self._policy.limits_gpu_s:
-                    if attained < limit:
-                        first_s = min(first_s, now_s + max((limit - attained) / share, 1e-3))
-                        break
-        return first_s
-
-    def _end(self, number: int, now_s: float) -> None:
-        del self._open[number]
-        self._ended[number] = now_s
-        self._estimates.ended(self._jobs[number])
-        if self._progress is not None:
-            self._progress(len(self._ended))
-
-    def _pass_time(self, now_s: float) -> None:
-        for number, one in self._open.items():
-            if one.running:
-                passed_s = now_s - one.checked_s
-                one.left_s -= max(passed_s - self._jobs[number].overhead_s, 0.0)
-                one.attained_s += passed_s
-            one.checked_s = now_s
-
-    def _entries(self, now_s: float) -> Iterable[QueueEntry]:
-        for number, one in self._open.items():
-            job = self._jobs[number]
-            yield QueueEntry(
-                job,
-                number,
-                one.expected_s,
-                one.told_left_s(job),
-                one.attained_s * job.share,
-                one.since_s,
-                one.attained_s,
-                now_s,
-            )
-
-    def _start_who_fits(self, now_s: float) -> None:
-        self._fleet.empty()
-        no_room: set[Form] = set()
-        used = wanted = 0.0
-        for entry in sorted(self._entries(now_s), key=self._policy.order):
-            job, one = entry.job, self._open[entry.number]
-            allocations = None
-            form = self._forms[entry.number]
-            if form not in no_room:
-                allocations = self._fleet.allocate(job.request, self._rule)
-            if allocations is None:
-                no_room.add(form)
-                wanted += job.gpus
-                if one.running:
-                    one.since_s = now_s
-            else:
-                used += job.gpus
-                self._started.setdefault(entry.number, now_s)
-            one.running = allocations is not None
-        self.meter.look(now_s, used, wanted)

@@ -176,12 +176,6 @@ class BaselineFleet:
             or any(room.gpu[allocation.node, index] < 0 for index in allocation.gpus)
         )
 
-    def empty(self) -> None:
-        """Nothing runs anywhere."""
-        self.room = self._whole.of(self.all)
-        self._turn += 1
-        self._changed[:] = self._turn
-
     # Finding room
 
     def suits(self, shape: Shape) -> NDArray[np.bool_]:

@@ -16,7 +16,6 @@ def play(
     clusters: Sequence[ClusterSpec],
     jobs: Sequence[Job],
     *,
-    seed: int = 0,
     progress: Progress | None = None,
     short_first: float = 0.0,
 ) -> Run:
@@ -24,7 +23,7 @@ def play(
     if name == OURS:
         policy = msgspec.structs.replace(ours.POLICY, short_first=short_first)
         return ours.run(clusters, jobs, policy=policy, progress=progress)
-    return baseline.run(clusters, jobs, baseline_named(name), seed=seed, progress=progress)
+    return baseline.run(clusters, jobs, baseline_named(name), progress=progress)
 
 
 def play_all(
@@ -32,12 +31,10 @@ def play_all(
     clusters: Sequence[ClusterSpec],
     jobs: Sequence[Job],
     *,
-    seed: int = 0,
     began: Callable[[str], Progress],
     short_first: float = 0.0,
 ) -> list[Run]:
     """One after the other; ``began`` is told each and gives where to report its progress."""
     return [
-        play(name, clusters, jobs, seed=seed, progress=began(name), short_first=short_first)
-        for name in names
+        play(name, clusters, jobs, progress=began(name), short_first=short_first) for name in names
     ]

@@ -30,15 +30,11 @@ def started(policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2) -> 
     return {name: start_s for name, (start_s, _) in times(run(policy, jobs, nodes, gpus)).items()}
 
 
-def ended(policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2) -> dict[str, float]:
-    return {name: end_s for name, (_, end_s) in times(run(policy, jobs, nodes, gpus)).items()}
-
-
 def run(
     policy: str, jobs: Sequence[Job], nodes: int = 1, gpus: int = 2, knowing: Knowing | None = None
 ) -> Run:
     known = jobs if knowing is None else told(jobs, knowing, 1)
-    return play(policy, even_fleet(nodes, gpus), known, seed=1)
+    return play(policy, even_fleet(nodes, gpus), known)
 
 
 def times(played: Run) -> dict[str, tuple[float, float]]:

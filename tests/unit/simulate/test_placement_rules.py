@@ -8,15 +8,10 @@ from berthmaster.messages.workload import PodSet
 from berthmaster.simulate.baseline_fleet import (
     Allocation,
     BaselineFleet,
-    Floats,
-    FreeRoom,
-    Ints,
     Shape,
 )
 from berthmaster.simulate.placement_rules import (
-    AtRandom,
     BestFit,
-    Fgd,
     FirstFit,
     Fragmentation,
     mix_of,
@@ -121,66 +116,6 @@ def test_the_fragmentation_of_a_node_is_what_the_usual_pods_cannot_use() -> None
     # 400 is too small for all; for the pair all 1400 are lost.
     assert lost(400, 1000) == pytest.approx(0.75 * 400 + 0.25 * 1400)
     assert lost(0, 0) == 0
-
-
-def test_what_a_pod_would_fragment_is_what_is_lost_once_it_has_come() -> None:
-    ground = fleet(4, 2, 1)
-    listed = [
-        *small(count=3),
-        *small(gpus=2),
-        *small(milli=500, count=2),
-        *small(gpus=2, milli=300),
-    ]
-    fragmentation = Fragmentation(ground, mix_of(listed))
-    ground.take(Allocation(0, 0, 0, 600, (2,)))
-
-    def lost(room: FreeRoom) -> list[float]:
-        return [float(each) for each in fragmentation.lost(ground.all, room)]
-
-    before = lost(ground.room)
-    for pods in listed:
-        shape = Shape.of(pods)
-        grown = fragmentation.grown(ground.all, ground.room, shape)
-        for slot in np.flatnonzero(ground.room.fits(shape)).tolist():
-            allocation = ground.allocate_one(pods, Only(slot))
-            assert allocation is not None
-            after = lost(ground.room)[slot]
-            ground.give_back([allocation])
-            told = grown[slot, allocation.gpus[0]] if shape.shares_a_gpu else grown[slot]
-            assert told == pytest.approx(after - before[slot]), (shape, slot)
-
-
-class Only(FirstFit):
-    def __init__(self, slot: int) -> None:
-        self._slot = slot
-
-    def scores(self, slots: Ints, room: FreeRoom, shape: Shape) -> Floats:
-        del room, shape
-        return np.where(slots == self._slot, 1.0, 0.0)
-
-
-def test_least_fragmenting_leaves_whole_gpus_to_those_who_need_them() -> None:
-    jobs = [job("w", 0, 1, gpus=2), job("p", 0, 1, milli=500)]
-    ground = fleet(2, 1)
-    [allocation] = ground.allocate(jobs[1].request, Fgd(ground, mix_of(pod_sets_of(jobs)))) or ()
-    assert allocation.node == 1  # on the pair's node it would cost the pair
-    [other] = ground.allocate(jobs[1].request, Fgd(ground, mix_of(pod_sets_of(jobs)))) or ()
-    assert other == allocation  # nor is another GPU begun
-
-
-def test_chance_takes_another_node_when_room_changes_and_the_same_for_the_same_seed() -> None:
-    one = request("one", pod_sets=small())
-
-    def taken(seed: int) -> list[int]:
-        ground = fleet(8, 8, 8)
-        rule = AtRandom(ground, seed)
-        return [
-            allocation.node for _ in range(20) for allocation in ground.allocate(one, rule) or ()
-        ]
-
-    assert taken(1) == taken(1)
-    assert set(taken(1)) == {0, 1, 2}
-    assert taken(1) != taken(2)
 
 
 def test_shapes_are_equal_where_pods_fit_alike() -> None:

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from berthmaster.messages.workload import JobRequest, PodSet
-from berthmaster.simulate.compare import play
-from berthmaster.simulate.figures import summarize
-from berthmaster.simulate.model import Job, SimulationError, told
+from berthmaster.simulate.model import Job, SimulationError
 from berthmaster.simulate.traces import (
     MURI,
     TRACES_VARIABLE,
@@ -16,7 +14,6 @@ from berthmaster.simulate.traces import (
     parse_muri,
     restart_s,
 )
-from scripts.benchmarks.muri import PUBLISHED_S, traces_folder
 
 HEAD = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time"
@@ -95,15 +92,3 @@ def test_job_lists_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     (tmp_path / MURI["muri-3"]).write_text(f"{HEAD}\n0,1,0,5,bert,4,0,0,1\n")
     monkeypatch.setenv(TRACES_VARIABLE, str(tmp_path))
     assert len(jobs_named("muri-3", seed=0, limit=None, rate_per_s=1)) == 1
-
-
-# Muri (SIGCOMM'22): the averages that its simulator printed; trace 1 takes too long for a test.
-@pytest.mark.skipif(traces_folder() is None, reason="no traces: set BERTH_TRACES")
-@pytest.mark.parametrize("policy", ["srtf", "srsf"])
-def test_preemptive_policies_reproduce_the_published_averages(policy: str) -> None:
-    folder = traces_folder()
-    assert folder is not None
-    jobs = told(parse_muri((folder / MURI["muri-3"]).read_text()), "exact", 0)
-    summary = summarize(play(policy, fleet_named("8x8", clusters=1, nodes=None), jobs))
-    assert summary.completion.mean_s == pytest.approx(PUBLISHED_S["muri-3", policy], abs=1.0)
-    assert summary.makespan_s == pytest.approx(8_174_135.28)
