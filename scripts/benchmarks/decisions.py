@@ -119,7 +119,7 @@ def _queued(number: int, request: JobRequest) -> JobRequest:
         queue=queues[number % 4],
         priority=(0, 0, 0, 10, -5)[number % 5],
         pod_sets=sets,
-        profile=("", "", "", "spread", "pack", "steady")[number % 6],
+        profile=("", "", "", "spread", "pack", "soonest")[number % 6],
         weights={"idle": 2.0} if number % 11 == 0 else {},
         deadline_s=3000.0 if number % 17 == 0 else None,
     )

@@ -3,7 +3,7 @@
 Whatever depends on no request is worked out once a snapshot, and only if somebody asks for it.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,7 +36,6 @@ class ClusterSnapshot:
         table: ClusterTable,
         worth: Worth,
         pressure: Pressure,
-        steadiness: Callable[[], Mapping[str, float]],
     ) -> None:
         seen = table.at(now_s, stale_after_s=policy.stale_after_s, avoid_s=policy.avoid_s)
         self.policy = policy
@@ -51,16 +50,7 @@ class ClusterSnapshot:
         # By key of a shape, b"" = that asks nothing of clusters, and whether the hub makes copies.
         # Kept while the same clusters are closed.
         self.filtered: dict[Hashable, Filtered] = table.filtered
-        self.weightings = Weightings(policy, table, seen.age_s, lambda: self.steadiness)
-        self._steadiness_now = steadiness
-        self._steadiness: Mapping[str, float] | None = None
-
-    @property
-    def steadiness(self) -> Mapping[str, float]:
-        """Cluster -> 0..100, of those that are known."""
-        if self._steadiness is None:
-            self._steadiness = self._steadiness_now()
-        return self._steadiness
+        self.weightings = Weightings(policy, table)
 
 
 def _ages_to_show(age_s: Floats) -> list[float]:

@@ -5,7 +5,7 @@ resolver its live ones, a hub's decider the pods that nodes report as ours); how
 kinds of pods arrive is learned from the events that the decider's own log brings (``learn``).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from berthmaster.engine.fleet.clusters import Clusters
 from berthmaster.engine.fleet.fleet import Fleet
@@ -14,7 +14,6 @@ from berthmaster.engine.fleet.needs import Shape, Suitable
 from berthmaster.engine.scoring.mix import Mix
 from berthmaster.engine.scoring.sampled import Sampled
 from berthmaster.engine.scoring.score_cache import Scorecard
-from berthmaster.engine.scoring.track_record import SPEAKS, TrackRecord
 from berthmaster.engine.scoring.value import Worth
 from berthmaster.fleetview.derived import FleetDerived
 from berthmaster.fleetview.policy import RankingPolicy
@@ -55,7 +54,6 @@ class FleetView:
         self.cordons_set: dict[tuple[str, str], Cordon] = {}  # of whole clusters ("") too
         self.drains: dict[tuple[str, str], Cordon] = {}  # those of them
         self.queues = queues
-        self.track_record = TrackRecord()
         self.mix = Mix()
         self.derived = derived
         self._reported: dict[tuple[str, str], NodeReport] = {}  # of nodes with lost GPUs, as told
@@ -96,8 +94,6 @@ class FleetView:
             case ClusterScore():
                 if cluster.score is not None and cluster.score.freshness != fact.freshness:
                     derived.growth += 1
-                    if cluster.score.freshness == "fresh":
-                        self.track_record.note(fact.cluster, stored_at_s, went_well=False)
                 before, cluster.score = cluster.lost_gpus, fact
                 self._take_lost(fact.cluster, before, fact.lost_gpus)
 
@@ -161,14 +157,11 @@ class FleetView:
             if cordon.drain:
                 self.drains[place] = cordon
 
-    def learn(self, event: WorkloadEvent, cluster: str, stored_at_s: float) -> None:
-        """Of an event that counted: what pods arrive, and how it went on the cluster where the
-        workload stood."""
+    def learn(self, event: WorkloadEvent) -> None:
+        """Of an event that counted: what pods arrive."""
         if isinstance(event, Submitted):
             for pods in event.request.pod_sets:
                 self.mix.add(pods)
-        elif isinstance(event, SPEAKS):
-            self.track_record.take(event, cluster, stored_at_s)
 
     # What follows
 
@@ -184,14 +177,12 @@ class FleetView:
         policy: RankingPolicy,
         now_s: float,
         sampled: Sampled,
-        steadiness: Callable[[], Mapping[str, float]],
         *,
         pressure: Pressure,
         also: Iterable[str] = (),
     ) -> ClusterSnapshot:
         """All clusters as of now. ``sampled``: the mix of pods that holes are valued by;
-        ``steadiness``: of the clusters of which it is known, asked for if somebody counts it.
-        ``pressure``: which nodes are scarce.
+        ``pressure``: which nodes are scarce;
         ``also``: clusters to be seen although they have no nodes, behind those that have some."""
         fleet, derived = self.fleet, self.derived
         fleet.arrange()
@@ -200,7 +191,7 @@ class FleetView:
         derived.table.follow(self.clusters, [*fleet.clusters, *more], layout)
         cpu_a_gpu = derived.ledger.cpu_a_gpu()
         worth = derived.appraiser.under(pressure, fleet, sampled, cpu_a_gpu)
-        return ClusterSnapshot(policy, now_s, derived.table, worth, pressure, steadiness)
+        return ClusterSnapshot(policy, now_s, derived.table, worth, pressure)
 
     def pressure(self, sampled: Sampled, before: Pressure) -> Pressure:
         """Which nodes are scarce now, by the mix of pods."""

@@ -3,23 +3,22 @@ and kind of request that is met.
 
 The score of a cluster is a weighted mean: each part (0..100) times its factor, where factors are
 the weights of the parts that can tell clusters from each other, scaled so that they sum to 1. For
-example the profile "balanced" counts fit 4, room 0.5, idle 0.5 and fresh 0.25; a cluster with
-fit 50, room 20, idle 80 and fresh 100 has (4*50 + 0.5*20 + 0.5*80 + 0.25*100) / 5.25 = 52.4.
+example the profile "balanced" counts fit 4, room 0.5 and idle 0.5; a cluster with fit 50, room 20
+and idle 80 has (4*50 + 0.5*20 + 0.5*80) / 5 = 50.
 
 Parts that depend on the cluster alone are worked out once a snapshot and summed up in ``total``;
 fit and room change with every placement, and the parts named in LATE depend on the request, so
 ranking.py adds those for each request.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from berthmaster.engine.scoring.cluster_table import ClusterTable
-from berthmaster.engine.scoring.parts import fresh, idle, interference
+from berthmaster.engine.scoring.parts import idle, interference
 from berthmaster.engine.scoring.parts.price import NAME as PRICE
-from berthmaster.engine.scoring.parts.values import MOST, UNKNOWN, Floats, all_told
+from berthmaster.engine.scoring.parts.values import MOST, Floats, all_told
 from berthmaster.engine.scoring.profiles import BALANCED, PARTS, Said, Weights, chosen
 from berthmaster.engine.scoring.ranking import Fixed
 from berthmaster.fleetview.policy import RankingPolicy
@@ -41,11 +40,6 @@ class Weighting(NamedTuple):
     total: Floats  # [C], what the other parts come to
     fixed: Fixed  # those parts, for records
 
-    @property
-    def uses_steadiness(self) -> bool:
-        """Whether the record must tell what of that was known."""
-        return "steadiness" in self.fixed.parts
-
 
 class _Factors(NamedTuple):
     """What of a weighting is the same at any time."""
@@ -53,7 +47,6 @@ class _Factors(NamedTuple):
     profile: str
     weights: dict[str, float]
     factors: dict[str, float]
-    depends: bool  # on what is known of steadiness, so that it is made anew
 
 
 class RequestShape(NamedTuple):
@@ -66,17 +59,9 @@ class RequestShape(NamedTuple):
 
 
 class Weightings:
-    def __init__(
-        self,
-        policy: RankingPolicy,
-        table: ClusterTable,
-        age_s: Floats,
-        steadiness: Callable[[], Mapping[str, float]],
-    ) -> None:
+    def __init__(self, policy: RankingPolicy, table: ClusterTable) -> None:
         self._policy = policy
         self._table = table
-        self._age_s = age_s
-        self._steadiness = steadiness
         self._idle, self._calm = table.idle, table.calm
         self._usual: dict[bool, Weighting] = {}
         self._made: dict[object, Weighting] = {}
@@ -135,7 +120,7 @@ class Weightings:
         plain = not (own.weights or theirs.weights)
         key = (own.profile, theirs.profile, kind, self._has_calm(kind), self._policy)
         kept: _Factors | None = self._table.notes.get(key) if plain else None
-        if kept is not None and not kept.depends:
+        if kept is not None:
             return kept
         profiles = self._policy.profiles
         name, weights = chosen(own, theirs, self._policy.profile, profiles)
@@ -146,7 +131,6 @@ class Weightings:
             "" if name == BALANCED else name,
             weights.as_record() if weights != profiles[name] else {},
             {part: weight * scale for part, weight in counts.items()},
-            depends=bool(weights.steadiness),
         )
         if plain:
             self._table.note(key, lambda: made)
@@ -159,7 +143,6 @@ class Weightings:
         """Of the parts that can tell clusters from each other, those that count."""
         applies = {
             "interference": self._has_calm(kind),
-            "steadiness": bool(weights.steadiness) and bool(self._steadiness()),
             "wait": kind.governed,
             "price": self._table.note(PRICE, self._is_priced),
             "locality": kind.has_data,
@@ -176,16 +159,7 @@ class Weightings:
         return any(name.startswith(PRICE) for cluster in said for name in cluster)
 
     def _fixed(self, part: str) -> Floats:
-        match part:
-            case "idle":
-                return idle.part(self._idle)
-            case "fresh":
-                return fresh.part(self._age_s, self._policy.stale_after_s)
-            case "interference":
-                return interference.part(self._calm)
-            case _:
-                known = self._steadiness()
-                return np.array([known.get(name, UNKNOWN) for name in self._table.names])
+        return idle.part(self._idle) if part == "idle" else interference.part(self._calm)
 
 
 def counted(part: Floats, factor: float) -> Floats:

@@ -346,7 +346,6 @@ class Decision(
     mix_pods: int = 0  # of the mix that this was scored with
     pressure: Pressure | None = None  # scored with from here on; None = as before
     pressed_by: int = 0  # number of the decision that told the pressure that this was scored with
-    steadiness: dict[str, float] = {}  # cluster -> 0..100, if this was scored with it
     outlook: ToldOutlook | None = None  # that the order was made of; None = jobs went as they came
     expected: tuple[Expected, ...] = ()  # of jobs that say nothing, and no decision had told
     lives: Lives | None = None  # what is left of jobs goes by it from here on; None = as before

@@ -9,28 +9,7 @@ import msgspec
 from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, Weights, weighted
 from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
-# 5: a worker's quota is what Kueue makes of it: resource groups, cohorts, limits, taints.
-# 6: clusters are ranked by a profile of the engine; where a queue's last one went counts no more.
-# 7: of a worker's quota is asked what the hub's Kueue counts, by its very names.
-# 8: room is counted by the resource that is asked for, on nodes with the labels of the flavor; a
-#    cluster whose Kueue does not look at copies goes last.
-# 9: evictions, moves and drains that people ask for are ordered here, and room is kept for them.
-# 10: room in workers is made for who holds quota on the hub, by what its ClusterQueues say.
-# 11: what people hold is ended here, too.
-# 12: what a worker's Kueue counts as another resource is asked of its quota as that.
-# 13: a decision says how many events were stored with it.
-# 14: no part of a GPU of HAMi's is smaller than the pods leave that may have it at once.
-# 15: what has gone gives back the quota of its pods, too, by the resource that the queue grants.
-# 16: several pod sets need no JobSets where they are another kind of job's; what is a JobSet or
-#     RayJob goes only where those are.
-# 17: what has gone gives back quota of the flavor that it had, as far as that is known.
-# 18: of a frozen workload nothing counts before its story is told again.
-# 19: behind a gap nobody but its cluster ends the attempt that stands before it.
-# 20: behind a gap nobody takes the attempt that stands before it.
-# 21: no pod is placed on a GPU that telemetry calls lost, whatever its node reports; a commit has
-#     a bound on its bytes.
-# 22: where another object has the name of its job, a Workload is not sent.
-ENGINE_VERSION = "22"
+ENGINE_VERSION = "23"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "order", "dispatch"]
 MOST_WEIGHT: Final = 10.0

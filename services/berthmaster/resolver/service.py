@@ -140,7 +140,6 @@ class ResolverSettings(CommonSettings):
     )
     weight_room: float = setting(0.5, least=0, help="of a cluster's free share")
     weight_idle: float = setting(0.5, least=0, help="of its measured idle share")
-    weight_fresh: float = setting(0.25, least=0, help="of how recently it was heard of")
 
     @property
     def policy(self) -> Policy:
@@ -165,7 +164,6 @@ class ResolverSettings(CommonSettings):
             fit=self.weight_fit,
             room=self.weight_room,
             idle=self.weight_idle,
-            fresh=self.weight_fresh,
         )
 
 

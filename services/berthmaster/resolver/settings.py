@@ -9,7 +9,7 @@ from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
-ENGINE_VERSION = "47"
+ENGINE_VERSION = "48"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +43,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     fit: float = 4.0  # these are what the profile "balanced" counts of the parts of the score
     room: float = 0.5
     idle: float = 0.5
-    fresh: float = 0.25
 
     @property
     def weights(self) -> Weights:
         """What the profile "balanced" counts."""
         return msgspec.structs.replace(
-            PROFILES[BALANCED], fit=self.fit, room=self.room, idle=self.idle, fresh=self.fresh
+            PROFILES[BALANCED], fit=self.fit, room=self.room, idle=self.idle
         )
 
     @property

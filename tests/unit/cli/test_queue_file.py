@@ -116,9 +116,9 @@ def test_flags_say_how_clusters_rank_for_a_queue_and_take_it_back() -> None:
 
 
 def test_a_file_says_how_clusters_rank_for_a_queue() -> None:
-    data = b'{"queue":"a","profile":"steady","weights":{"fit":2}}'
+    data = b'{"queue":"a","profile":"spread","weights":{"fit":2}}'
     assert read_settings(data, "f.json") == [
-        QueueSetting(queue="a", profile="steady", weights={"fit": 2.0})
+        QueueSetting(queue="a", profile="spread", weights={"fit": 2.0})
     ]
     with pytest.raises(WrongInput, match=r'profile is "sturdy"; right is one of "balanced"'):
         read_settings(b'{"queue":"a","profile":"sturdy"}', "f.json")

@@ -151,8 +151,7 @@ def test_flags_say_how_clusters_rank_and_where_the_data_is() -> None:
 
 WEIGHT = (
     "is no weight; right is PART=N, N from -10 to 10 and PART one of "
-    "fit, room, idle, fresh, interference, steadiness, wait, price, locality, tier, "
-    "headroom"
+    "fit, room, idle, interference, wait, price, locality, tier, headroom"
 )
 GPUS = "is no number of GPUs; right are 0, 1, 8, a share such as 0.5, or its memory such as 8Gi"
 RESOURCE = "is none; right is rdma/hca=1, in whole pieces"

@@ -16,14 +16,12 @@ from berthmaster.engine.fleet.needs import wants_fraction
 from berthmaster.engine.scoring import parts
 from berthmaster.engine.scoring.parts import (
     fit,
-    fresh,
     headroom,
     idle,
     interference,
     locality,
     price,
     room,
-    steadiness,
     tier,
     wait,
 )
@@ -65,16 +63,14 @@ FED: dict[str, tuple[Callable[..., Floats], tuple[st.SearchStrategy[Any], ...]]]
     "fit": (lambda p, best: fit.part(best, fit.costs(p, NO_MIX)), (pods, scores)),
     "room": (of_room, (amounts, amounts)),
     "idle": (idle.part, (rows,)),
-    "fresh": (fresh.part, (rows, values)),
     "interference": (interference.part, (rows,)),
-    "steadiness": (steadiness.part, (rows, rows)),
     "wait": (wait.part, (rows, rows, rows)),
     "price": (price.part, (rows, masks)),
     "locality": (locality.part, (rows, st.integers(-1, 64))),
     "tier": (tier.part, (rows,)),
     "headroom": (headroom.part, (rows, masks)),
 }
-ALWAYS_KNOWN = {"fit", "room", "fresh"}
+ALWAYS_KNOWN = {"fit", "room"}
 
 
 def test_every_part_has_a_module_a_description_and_a_place_in_this_test() -> None:
@@ -163,17 +159,6 @@ def test_fit_is_even_where_a_pod_costs_what_it_asks_for() -> None:
 def test_room_is_the_free_share_and_a_cluster_without_gpus_has_none() -> None:
     free, has = np.array([0, 2500, 8000, 0]), np.array([8000, 10_000, 8000, 0])
     assert of_room(free, has).tolist() == [0.0, 25.0, 100.0, 0.0]
-
-
-def test_fresh_falls_from_now_to_where_silence_begins() -> None:
-    assert fresh.part(row(0, 2.5, 10, 99, math.inf), 10.0).tolist() == [100, 75, 0, 0, 0]
-    assert fresh.part(row(0, 1, math.inf), math.inf).tolist() == [100, 100, 0]
-
-
-def test_steadiness_is_what_was_shown_and_trouble_weighs_more_than_success() -> None:
-    found = steadiness.part(row(0, 1, 9, 19, 8, 0), row(0, 0, 0, 0, 4, 3))
-    assert math.isnan(found[0])  # no history is not a good one
-    assert found[1:].tolist() == [50.0, 90.0, 95.0, 32.0, 0.0]
 
 
 def test_wait_counts_who_is_ahead_in_lengths_of_a_job_and_halves_what_is_borrowed() -> None:

@@ -35,7 +35,7 @@ def field_of(clusters: int, seed: int, room: float, fit: float) -> Field:
 
 
 def fixed_of(clusters: int, seed: int) -> Fixed:
-    parts = ("idle", "fresh", "steadiness")[: seed % 4]
+    parts = ("idle", "interference", "wait")[: seed % 4]
     return Fixed(parts, np.random.default_rng(seed + 3).random((len(parts), clusters)) * 100.0)
 
 

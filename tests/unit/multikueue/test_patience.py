@@ -114,7 +114,6 @@ def test_cluster_is_not_blamed_for_held_workload() -> None:
     world.wait(14.0)
     assert [e.blameless for e in evictions(world, "held")] == [True]
     assert world.core.know.demoted(world.policy, world.now_s) == {}
-    assert "w1" not in world.core.know.view.track_record.steadiness(world.now_s)
 
 
 def test_cluster_that_takes_no_copies_while_others_do_is_left_for_last() -> None:

@@ -34,21 +34,16 @@ def ranked(world: World, name: str = "train", **how: object) -> list[str]:
     return [ranked.cluster for ranked in choice.ranking]
 
 
-def test_by_default_free_gpus_count_then_who_is_idle_then_who_was_heard_last() -> None:
-    world = World(workers=("stale", "fresh", "idle", "free"))
-    world.alive("stale")
-    world.now_s += 4.0
+def test_by_default_free_gpus_count_then_idle_ones_then_the_configuration() -> None:
+    world = World(workers=("first", "second", "idle", "free"))
     for name in world.workers:
         world.worker(name, gpus=40, free=20)
+        idle(world, name, 50.0)
     world.worker("free", gpus=40, free=21)
     idle(world, "free", 0.0)
     idle(world, "idle", 51.0)
-    for name in ("fresh", "stale"):
-        idle(world, name, 50.0)
-    world.fleet.pop("stale/alive")
-    world.core.know.view.clusters.get("stale").alive_at_s = world.now_s - 4.0
     world.begin()
-    assert ranked(world) == ["free", "idle", "fresh", "stale"]
+    assert ranked(world) == ["free", "idle", "first", "second"]
 
 
 def priced() -> World:
@@ -72,7 +67,7 @@ def test_a_queue_s_profile_holds_for_people_who_use_kubectl_and_why_shows_its_pa
     assert reply.choice is not None
     assert (reply.choice.profile, reply.choice.weights) == ("cheapest", {})
     parts = {each.cluster: each.parts for each in reply.choice.ranking}
-    assert list(parts["cheap"]) == ["fit", "fresh", "price", "tier", "headroom"]
+    assert list(parts["cheap"]) == ["fit", "price", "tier", "headroom"]
     shown = {name: (each["price"], each["tier"], each["headroom"]) for name, each in parts.items()}
     assert shown == {
         "cheap": (100.0, 100.0, 28.5714),  # 2 of the 7 GPUs that dear has left
@@ -89,7 +84,7 @@ def test_single_weights_of_a_queue_and_of_the_service_replace_those_of_the_profi
     (choice,) = world.decisions()[-1].placements
     assert (choice.profile, choice.weights) == (
         "",
-        {"idle": 0.02, "fresh": 0.0002, "price": 3.0, "tier": 10.0, "headroom": 0.5},
+        {"idle": 0.02, "price": 3.0, "tier": 10.0, "headroom": 0.5},
     )
 
     world.set(QueueSetting(queue=QUEUE))

@@ -26,10 +26,9 @@ POD_FIELDS = ", ".join(PodSet.__struct_fields__)
 JSON = "one JSON object (RFC 8259, UTF-8)"
 FINITE = "a finite number (JSON has no NaN and no Infinity)"
 DEEP = f"{JSON} without such deep nesting"
-PROFILE_WORDS = '"balanced", "pack", "spread", "soonest", "steady", "cheapest"'
+PROFILE_WORDS = '"balanced", "pack", "spread", "soonest", "cheapest"'
 PART_WORDS = (
-    '"fit", "room", "idle", "fresh", "interference", "steadiness", "wait", "price", "locality", '
-    '"tier", "headroom"'
+    '"fit", "room", "idle", "interference", "wait", "price", "locality", "tier", "headroom"'
 )
 
 

@@ -57,7 +57,7 @@ def test_a_job_goes_to_the_node_that_it_fills_best_and_its_record_says_so(world:
     assert plan is not None
     [choice] = plan.decision.placements
     assert [r.cluster for r in choice.ranking] == ["c1", "c2"]
-    assert choice.ranking[0].parts == {"fit": 49.85, "room": 100.0, "idle": 0.0, "fresh": 100.0}
+    assert choice.ranking[0].parts == {"fit": 49.85, "room": 100.0, "idle": 0.0}
     assert choice.pods[0].gpus == (0, 1)
     assert plan.decision.saw.workloads == 1
     assert plan.decision.saw.fleet == 6

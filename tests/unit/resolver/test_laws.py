@@ -210,7 +210,7 @@ def test_another_policy_shows_what_would_have_been_different() -> None:
     world.fact(profile("b"), alive("b"), node("b", gpus=2))
     world.submit(job(gpus=2))
     world.settle()
-    spread = replay(world.inputs(), "all", policy=Policy(fit=0.0, room=0.0, fresh=0.0, idle=0.0))
+    spread = replay(world.inputs(), "all", policy=Policy(fit=0.0, room=0.0, idle=0.0))
     assert spread.first_difference is not None
     assert replay(world.inputs(), "all").first_difference is None
 

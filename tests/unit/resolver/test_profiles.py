@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from berthmaster.engine.scoring.parts.price import NAME as PRICE
 from berthmaster.engine.scoring.profiles import PROFILES
-from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.api import (
     Refusal,
     SubmitRequest,
@@ -33,8 +32,6 @@ from berthmaster.messages.placement import Choice, PartWeights
 from berthmaster.messages.workload import JobRequest
 from berthmaster.resolver.answers.fork import fork
 from berthmaster.resolver.answers.whatif import Budget
-from berthmaster.resolver.known.knowledge import Knowledge
-from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
 from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive, job, node, profile
@@ -152,7 +149,7 @@ def test_a_price_is_of_the_model_that_the_job_would_get() -> None:
 def test_without_any_price_cheapest_ranks_by_the_rest() -> None:
     world = fleet("c1", "c2")
     assert one_by_one(world, ranked(by="cheapest")) == ["c1"]
-    assert set(choice(world).ranking[0].parts) == {"fit", "room", "fresh"}
+    assert set(choice(world).ranking[0].parts) == {"fit", "room"}
 
 
 def test_data_draws_a_job_to_where_it_is_by_name_label_or_property() -> None:
@@ -194,65 +191,6 @@ def test_parts_of_gpus_go_where_shared_gpus_are_calm_and_whole_ones_do_not_ask()
     world = fleet("c1", "c2")
     world.fact(score("c2", calm_gpu_percent=10.0))
     assert one_by_one(world, ranked("part", by="spread", gpu_milli=500)) == ["c2"]
-
-
-def test_steady_avoids_the_cluster_that_gives_jobs_back() -> None:
-    world = fleet("flaky", "proven", "unknown")
-    for number in range(6):
-        runs(world, job(f"good{number}", clusters=("proven",)))
-        evicted = runs(world, job(f"bad{number}", clusters=("flaky",)))
-        world.evict(evicted)
-        world.append(world.cancelled(evicted))
-        world.succeed(Key(f"{TENANT}/good{number}"))
-    assert one_by_one(world, ranked(by="steady")) == ["proven"]
-    told = choice(world)
-    assert {each.cluster: each.parts["steadiness"] for each in told.ranking} == {
-        "proven": 92.3077,
-        "flaky": 19.3548,
-        "unknown": 0.0,
-    }
-    assert world.decisions[-1][1].steadiness == {"flaky": 19.3548, "proven": 92.3077}
-    assert one_by_one(world, job("usual")) == ["proven"]  # whose node is not whole any more
-    # Who does not ask is not told.
-    assert world.decisions[-1][1].steadiness == {}
-    repeats_itself(world)
-
-
-def runs(world: World, request: JobRequest) -> Key:
-    name = world.submit(request)
-    world.settle()
-    world.claim(name)
-    world.run(name)
-    return name
-
-
-def test_a_cluster_that_fell_silent_or_left_a_job_lying_is_less_steady() -> None:
-    world = fleet("c1", "c2")
-    for name in ("c1", "c2"):
-        world.succeed(runs(world, job(f"on-{name}", clusters=(name,))))
-    world.fact(score("c1"), score("c1", 2, "stale"), score("c1", 3, "withdrawn"), score("c1", 4))
-    assert world.resolver.know.steadiness(world.now_s) == {"c1": 28.5714, "c2": 66.6667}
-    world.submit(job("lies", clusters=("c2",)))
-    world.settle()
-    world.now_s += 10
-    world.fact(alive("c1", counter=2), alive("c2", counter=2))
-    world.settle()
-    known = world.resolver.know.steadiness(world.now_s)
-    assert known == {"c1": 28.5714, "c2": 28.5714}
-
-
-def test_steadiness_outlives_restart() -> None:
-    world = fleet("c1", "c2")
-    world.succeed(runs(world, job("ok", clusters=("c2",))))
-    again = Knowledge("all")
-    restore(again, snapshot_of(world.resolver.know))
-    assert again.steadiness(world.now_s) == {"c2": 66.6667}
-    # One that knows of other things, of which nothing is left in the log.
-    for _ in range(9):
-        world.resolver.know.view.track_record.note("c1", world.now_s, went_well=True)
-    assert one_by_one(world, ranked(by="steady")) == ["c1"]
-    assert world.decisions[-1][1].steadiness == {"c1": 90.0, "c2": 66.6667}
-    repeats_itself(world)
 
 
 # The clusters' own queues
@@ -346,11 +284,11 @@ def test_weights_override_profile() -> None:
     world.fact(score("c1", idle_gpu_percent=10.0), score("c2", idle_gpu_percent=90.0))
     world.control(QueueSetting(queue="q", profile="pack", weights={"room": 0, "idle": 5}))
     assert one_by_one(world, job("a", queue="q")) == ["c2"]
-    assert choice(world).weights == {"fit": 4.0, "idle": 5.0, "fresh": 0.25, "locality": 2.0}
-    assert set(choice(world).ranking[0].parts) == {"fit", "idle", "fresh"}
+    assert choice(world).weights == {"fit": 4.0, "idle": 5.0, "locality": 2.0}
+    assert set(choice(world).ranking[0].parts) == {"fit", "idle"}
     warmest = ranked("b", weights={"idle": -10, "fit": 0}, queue="q")
     assert one_by_one(world, warmest) == ["c1"]
-    assert choice(world).ranking[0].score == pytest.approx((10 * 90 + 0.25 * 100) / 10.25, abs=1e-4)
+    assert choice(world).ranking[0].score == pytest.approx(90, abs=1e-4)
     repeats_itself(world)
 
 
@@ -389,7 +327,7 @@ def test_names_of_a_newer_version_count_as_not_said() -> None:
     odd = ranked("odd", by="greenest", weights={"carbon": 9.0})
     assert one_by_one(world, odd) == ["c1"]
     assert (choice(world).profile, choice(world).weights) == ("", {})
-    assert set(choice(world).ranking[0].parts) == {"fit", "room", "idle", "fresh"}
+    assert set(choice(world).ranking[0].parts) == {"fit", "room", "idle"}
 
 
 @pytest.mark.parametrize("by", PROFILES)

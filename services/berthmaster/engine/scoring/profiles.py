@@ -4,8 +4,8 @@ A score is the weighted mean of its parts. Weights are -10..10, as OCM's; below 
 the other way round, and what is not known counts as the worst in either. A weight of 0 leaves a
 part out. So are parts that cannot tell one cluster from another: interference where no part of a
 GPU is asked for, wait where no cluster's own queue governs, tier and headroom but for Workloads of
-a hub, locality where the request says nothing of its data, and interference, steadiness, wait and
-price where they are known of no cluster.
+a hub, locality where the request says nothing of its data, and interference, wait and price where
+they are known of no cluster.
 
 Of a request's, its queue's and the resolver's profile, the first that is named counts. Weights
 given beside it replace single ones of it: the request's, and the queue's unless the request names a
@@ -24,9 +24,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     fit: float = 0.0
     room: float = 0.0
     idle: float = 0.0
-    fresh: float = 0.0
     interference: float = 0.0
-    steadiness: float = 0.0
     wait: float = 0.0
     price: float = 0.0
     locality: float = 0.0
@@ -44,9 +42,7 @@ PARTS: Final[Mapping[str, str]] = {
     "fit": "how little a pod costs beyond itself on the best node: fragments and GPUs without CPU",
     "room": "the free share of the cluster's GPUs",
     "idle": "the measured idle share of the cluster's GPUs",
-    "fresh": "how recently the cluster was heard of",
     "interference": "of the GPUs that are shared, how many are measured below 70 % busy",
-    "steadiness": "how much of what started there lately went well, and evictions and silences",
     "wait": "how soon the cluster's own queue would start it: who is before it, quota of its own",
     "price": "the cheapest price of a GPU hour that is to be had, as a share of the price there",
     "locality": "how much of what the request says of its data's place holds for the cluster",
@@ -57,17 +53,15 @@ PARTS: Final[Mapping[str, str]] = {
 BALANCED: Final = "balanced"
 PROFILES: Final[Mapping[str, Weights]] = {
     # What packs best, some of everything else where packing does not care.
-    BALANCED: Weights(fit=4, room=0.5, idle=0.5, fresh=0.25, interference=0.5, wait=1, locality=2),
+    BALANCED: Weights(fit=4, room=0.5, idle=0.5, interference=0.5, wait=1, locality=2),
     # The fullest cluster first: others stay empty, for large jobs or to be switched off.
-    "pack": Weights(fit=4, room=-2, fresh=0.25, locality=2),
+    "pack": Weights(fit=4, room=-2, locality=2),
     # The emptiest and idlest first: least heat, and least lost when one fails.
-    "spread": Weights(fit=0.5, room=4, idle=1, fresh=0.25, interference=1, locality=2),
-    # Where it starts first and is not stopped again.
-    "soonest": Weights(fit=0.5, room=1, idle=1, fresh=0.5, steadiness=1, wait=6, locality=1),
-    # Where things have gone well lately.
-    "steady": Weights(fit=1, room=0.5, fresh=1, interference=1, steadiness=8, locality=2),
+    "spread": Weights(fit=0.5, room=4, idle=1, interference=1, locality=2),
+    # Where it starts first.
+    "soonest": Weights(fit=0.5, room=1, idle=1, wait=6, locality=1),
     # Where a GPU's hour costs least.
-    "cheapest": Weights(fit=1, room=0.25, fresh=0.25, price=10, locality=2),
+    "cheapest": Weights(fit=1, room=0.25, price=10, locality=2),
 }
 
 _TIER: Final = 10.0
@@ -77,7 +71,7 @@ _BESIDE_TIER: Final = 3.0  # of all other parts together: less than the third of
 def for_hub(weights: Weights) -> Weights:
     """What a profile counts for the Workloads of a hub, where a cluster may be chosen although the
     job has to wait there. A better tier goes before all else that the profile counts, and headroom
-    stands in for room. For example "spread" (room 4 of 8.75 in all) becomes tier 10, headroom 1.37
+    stands in for room. For example "spread" (room 4 of 8.5 in all) becomes tier 10, headroom 1.41
     and the others in proportion, 3 together."""
     others = msgspec.structs.replace(
         weights, tier=0.0, headroom=weights.room + weights.headroom, room=0.0
@@ -89,11 +83,11 @@ def for_hub(weights: Weights) -> Weights:
     return Weights(**{**scaled, "tier": _TIER})
 
 
-# For hubs: "balanced" is what people expect of MultiKueue, the most free GPUs first. Who is idle
-# decides where headroom is the same within 1 %, who is fresh where that is the same, too.
+# For hubs: "balanced" is what people expect of MultiKueue, the most free GPUs first. The idle share
+# decides where headroom is the same within 1 %.
 HUB_PROFILES: Final[Mapping[str, Weights]] = {
     name: for_hub(weights) for name, weights in PROFILES.items()
-} | {BALANCED: Weights(tier=_TIER, headroom=2.9, idle=0.02, fresh=0.0002)}
+} | {BALANCED: Weights(tier=_TIER, headroom=2.9, idle=0.02)}
 
 
 def weighted(base: Weights, changes: Mapping[str, float]) -> Weights:

@@ -154,8 +154,6 @@ def decide(
 
     unplaced: list[ToPlace] = []
     notes: dict[Key, str] = {}
-    snapshot = know.snapshot(policy, now_s)
-    counts_steadiness = False
     with know.on_the_way.draft() as draft:
         for want in wants[: policy.commit_limit]:
             if made.full:
@@ -164,8 +162,6 @@ def decide(
             if chosen is None:
                 unplaced.append(want)
                 continue
-            weighting = chosen.shortlist.weighting
-            counts_steadiness |= weighting is not None and weighting.uses_steadiness
             choice = _choice(want, chosen, know, policy, now_s)
             made.add(choice, _placed(want, chosen.cluster, number, now_s, decider))
             notes[want.view.name] = f" ({chosen.note}){left_out(chosen.shortlist.filtered)}"
@@ -210,7 +206,6 @@ def decide(
         placements=tuple(made.choices),
         evictions=tuple(made.evictions),
         moves=tuple(made.moves),
-        steadiness=dict(snapshot.steadiness) if counts_steadiness else {},
     )
     return Commit(decision, tuple(made.events), notes), unplaced
 

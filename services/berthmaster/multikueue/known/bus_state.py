@@ -116,7 +116,6 @@ class BusState:
                 return None
             del self.frozen[name]  # its story may freeze it again
             judged = Verdict.MISSED
-        attempt_cluster = workload.cluster
         verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
         self.verdicts[verdict] += 1
         if verdict is Verdict.MISSED:  # it is not known yet what it is
@@ -124,7 +123,7 @@ class BusState:
             return verdict
         if verdict is not Verdict.COUNTED:
             return verdict
-        self.view.learn(event, attempt_cluster, stored_at_s)
+        self.view.learn(event)
         self.attention.learn(event, stored_at_s)
         self.names_taken.learn(event, stored_at_s)
         if isinstance(event, Ending):
@@ -269,12 +268,10 @@ class BusState:
         view = self.view
         key = (policy, now_s, self._news)
         if self._snapshot is None or self._snapshot[0] != key:
-            record = view.track_record
             made = view.snapshot(
                 policy,
                 now_s,
                 view.mix.newest,
-                lambda: record.steadiness(now_s),
                 pressure=self._pressed(),
                 also=[cluster.name for cluster in view.clusters.known() if cluster.queues],
             )

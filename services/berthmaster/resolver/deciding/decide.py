@@ -363,8 +363,6 @@ def _record(
     """The choice, its reasons and its event."""
     know, cycle = draft.know, draft.cycle
     ranking = shortlist.ranking(chosen)
-    if shortlist.weighting.uses_steadiness:
-        draft.steadiness = dict(cycle.snapshot.steadiness)
     cluster = chosen.cluster
     target = target_of(workload, know.queues.get(request.queue), cluster)
     draft.tries += know.clusters.peek(cluster).is_doubted(draft.now_s, draft.policy.avoid_s)

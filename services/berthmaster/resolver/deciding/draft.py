@@ -107,7 +107,6 @@ class Draft:
         self.passed_over: list[Passed] = []
         self.bytes = 0
         self.tries = 0
-        self.steadiness: dict[str, float] = {}  # of clusters, if a choice counts it
         self._overlay = Overlay(know.fleet)
         self.reserves = Reserves(cycle, self._overlay, anew=anew)
         self.sets = CheapestSets(cycle)
@@ -225,7 +224,6 @@ class Draft:
             mix_pods=sampled.pods,
             pressure=self.cycle.snapshot.pressure if know.presses else None,
             pressed_by=self.number if know.presses else know.told_pressure.by,
-            steadiness=self.steadiness,
             outlook=outlook,
             expected=expected,
             lives=know.lives if know.tells_lives else None,

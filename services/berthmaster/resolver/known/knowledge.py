@@ -132,7 +132,7 @@ class Knowledge:
             return verdict
         if verdict is not Verdict.COUNTED:
             return verdict
-        self.view.learn(event, attempt_cluster, stored_at_s)
+        self.view.learn(event)
         if isinstance(event, Recovered) and was_live:  # what was known of it was over long ago
             self._left(name, attempt_cluster)
             before, was_live = State.QUEUED, False
@@ -160,13 +160,6 @@ class Knowledge:
             return self.given.mix
         own, told = self.view.mix.newest, self.told_mix
         return own if own.pods > told.pods else told
-
-    def steadiness(self, now_s: float) -> dict[str, float]:
-        """How steady clusters are, of those of which that is known: told by the decisions that it
-        counted in, as it follows from more than the log keeps."""
-        if self.given is not None and self.given.steadiness is not None:
-            return self.given.steadiness
-        return self.view.track_record.steadiness(now_s)
 
     def expect(self, learned: Learned) -> None:
         """Go on from what another had learned of jobs' durations."""
@@ -201,7 +194,6 @@ class Knowledge:
             mix=self.told_mix if mix is None else sampled_from(mix),
             pressure=self.told_pressure.pressure if pressure is None else pressure,
             presses=pressure is not None,
-            steadiness=decision.steadiness or None,
             outlook=decision.outlook,
             expected=decision.expected,
             lives=self.told_lives.lives if decision.lives is None else decision.lives,
@@ -220,7 +212,6 @@ class Knowledge:
             policy,
             now_s,
             self.sampled(),
-            lambda: self.steadiness(now_s),
             pressure=self._pressure(),
         )
         saw = self.workloads_sequence, self.view.fleet_sequence, self.view.control_sequence

@@ -6,7 +6,6 @@ from berthmaster.engine.queueing.learned import Learned
 from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.scoring.mix import Mix
 from berthmaster.engine.scoring.sampled import MixState, Sampled
-from berthmaster.engine.scoring.track_record import TrackRecord, TrackRecordState
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import Reservation
@@ -15,7 +14,7 @@ from berthmaster.resolver.known.part_ends import PartEnd
 from berthmaster.resolver.known.told import Told, ToldLives
 
 
-class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v9"):
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v10"):
     """The fold of the log up to one sequence."""
 
     cell: str
@@ -28,7 +27,6 @@ class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v9"):
     told_pressure: Told = Told()
     told_lives: ToldLives = ToldLives()
     learned: Learned
-    track_record: TrackRecordState
     frozen: dict[Key, str]
     elsewhere: list[Key]
     unclaimed: dict[str, float]
@@ -54,7 +52,6 @@ def snapshot_of(know: Knowledge) -> Snapshot:
         told_pressure=know.told_pressure,
         told_lives=know.told_lives,
         learned=know.expectations.learned(know.open),
-        track_record=know.view.track_record.state(),
         frozen=dict(know.frozen),
         elsewhere=sorted(know.elsewhere),
         reservations=list(know.reservations.values()),
@@ -77,7 +74,6 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.told_pressure = snapshot.told_pressure
     know.told_lives = snapshot.told_lives
     know.expect(snapshot.learned)
-    know.view.track_record = TrackRecord(snapshot.track_record)
     know.frozen = dict(snapshot.frozen)
     know.elsewhere = set(snapshot.elsewhere)
     for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable

@@ -17,7 +17,6 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     mix: Sampled
     pressure: Pressure
     presses: bool  # it told the pressure
-    steadiness: dict[str, float] | None = None  # None: it did not count
     outlook: ToldOutlook | None = None
     expected: tuple[Expected, ...] = ()
     lives: Lives
