@@ -4,7 +4,6 @@ Each test is one fact of the contract, as a story. KUEUE_BIN and KUEUE_CRDS hold
 Kueue to the same facts.
 """
 
-import contextlib
 import http
 import time
 from collections.abc import Iterator
@@ -476,29 +475,6 @@ def test_a_stopped_queue_on_the_hub_is_told_there(k: Kueue) -> None:
     assert k.cluster_queue in reserved["message"]
     k.stop_queue("hub", "None")
     k.until(lambda: k.has("train", "QuotaReserved"), "quota")
-
-
-def test_the_order_of_the_config_steers_incremental_and_disturbs_nothing_that_runs(
-    planes: Planes, namespace: str, nodes: None
-) -> None:
-    options = Options(dispatcher="Incremental", dispatch_step=1)
-    made = Kueue(planes, namespace, options=options, clusters=[TWO, ONE, THREE])
-    with contextlib.ExitStack() as owned:
-        try:
-            k = owned.enter_context(made)
-        except AssertionError as error:  # up to 0.18 its manager does not know of steps
-            if "incrementalDispatcherConfig" not in str(error):
-                raise
-            pytest.skip("this Kueue's Incremental dispatcher has no steps and obeys no order")
-        k.submit("first")
-        wait_running(k, "first", TWO)
-        assert k.copies("first") == [TWO]
-
-        k.set_clusters([THREE, TWO, ONE])
-        k.submit("second")
-        wait_running(k, "second", THREE)
-        assert running(k, "first", TWO)
-        assert k.cluster_of("first") == TWO
 
 
 def test_all_at_once_sends_a_copy_everywhere_and_keeps_the_first(

@@ -33,7 +33,7 @@ from tests.support.kustomize import render
 from tests.support.patience import wait_until
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
+MODES: tuple[Mode, ...] = ("observe", "dispatch")
 KUEUE = "kueue.x-k8s.io"
 
 # (verb, group, resource): what neither account may do anywhere, whatever the mode.

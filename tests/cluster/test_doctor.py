@@ -157,8 +157,6 @@ def test_a_fleet_in_order_is_seen_as_such_and_each_thing_that_breaks_is_found(
             )
             await carry_out(report, MERGE_GATE)
             assert wrong(await look(planes, "dispatch")) == []
-            [(_, what)] = wrong(await look(planes, "order"))
-            assert "order needs Incremental with a step of 1" in what
 
             await its_manager_dies(planes)
 

@@ -1,7 +1,6 @@
 """The reconciler against real API servers and a Kueue: each mode end to end, demos, black holes."""
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,30 +162,6 @@ def test_observe_writes_nothing_and_tells_where_kueue_sent_it(rig: Rig) -> None:
     calls = rig.log.read_text()
     assert "not written" not in calls
     assert rig.events("train", "Nominated") == []
-    rig.nothing_wrong()
-
-
-def test_order_reorders_the_configuration_and_kueue_follows(rig: Rig) -> None:
-    rig.k.restart_manager("hub", dispatcher="Incremental", dispatch_step=1)
-    rig.bus.worker(ONE, free=1)
-    rig.bus.worker(TWO, free=3)
-    rig.bus.worker(THREE, free=8)
-    path = f"/apis/kueue.x-k8s.io/v1beta2/multikueueconfigs/{rig.k.config}"
-    api = rig.k.planes.hub.api
-
-    def clusters() -> list[str]:
-        return list(api.get(path)["spec"]["clusters"])
-
-    rig.start("order")
-    rig.until(lambda: clusters() == [THREE, TWO, ONE], "the order")
-    version = api.get(path)["metadata"]["resourceVersion"]
-    rig.submit("train", run_s="1")
-    rig.until_told("train", f"succeeded {THREE}")
-    time.sleep(2.0)
-    assert api.get(path)["metadata"]["resourceVersion"] == version  # equal: not written again
-    rig.bus.worker(ONE, free=8)
-    rig.bus.worker(THREE, free=0)
-    rig.until(lambda: clusters() == [ONE, TWO, THREE], "the new order")
     rig.nothing_wrong()
 
 

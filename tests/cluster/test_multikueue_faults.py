@@ -86,9 +86,7 @@ def test_the_modes_can_be_switched_under_load_and_every_job_ends_once(rig: Rig) 
         (
             ("dispatch", OURS),
             ("observe", "AllAtOnce"),
-            ("order", "Incremental"),
             ("dispatch", OURS),
-            ("order", "Incremental"),
             ("observe", "AllAtOnce"),
             ("dispatch", OURS),
         )
@@ -97,7 +95,7 @@ def test_the_modes_can_be_switched_under_load_and_every_job_ends_once(rig: Rig) 
             rig.start(mode)
         else:
             rig.stop()
-            rig.k.restart_manager("hub", dispatcher=dispatcher, dispatch_step=1)
+            rig.k.restart_manager("hub", dispatcher=dispatcher)
             rig.start(mode)
         rig.ready()
         for each in range(2):
@@ -271,10 +269,6 @@ def test_what_the_rights_of_a_mode_do_not_name_is_denied(rig: Rig) -> None:
     only = {
         "observe": {
             "PATCH": [path, f"{path}/status", config, f"{jobs}/train/status"],
-            "DELETE": [f"{jobs}/train"],
-        },
-        "order": {
-            "PATCH": [path, f"{path}/status", f"{jobs}/train/status"],
             "DELETE": [f"{jobs}/train"],
         },
         "dispatch": {"PATCH": [config]},

@@ -33,7 +33,7 @@ from tests.controlplane.planes import Planes
 SEED: Final = int(os.environ.get("BERTH_STORM_SEED", "1"))
 JOBS: Final = int(os.environ.get("BERTH_STORM_JOBS", "24"))
 OURS: Final = "berthmaster.io/dispatcher"
-DISPATCHERS: Final = {"dispatch": OURS, "order": "Incremental"}
+DISPATCHERS: Final = {"dispatch": OURS, "observe": "AllAtOnce"}
 MODELS: Final = {"a100": "NVIDIA-A100", "t4": "Tesla-T4"}
 GPUS: Final = {"worker-1": ("a100", 12), "worker-2": ("t4", 12), "worker-3": ("a100", 8)}
 POLL_S: Final = 0.25
@@ -56,7 +56,7 @@ def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
         name: quotas(*((gpus, 0) if model == "a100" else (0, gpus)))
         for name, (model, gpus) in GPUS.items()
     }
-    options = Options(dispatcher=OURS, dispatch_step=1)
+    options = Options(dispatcher=OURS)
     with (
         Bus(tmp_path) as bus,
         Kueue(planes, namespace, options=options, quotas=quotas(10, 6), worker_quotas=workers) as k,
@@ -189,7 +189,7 @@ class Trouble:
         plane.start_api_server()
 
     def _switch(self) -> None:
-        self.mode = "order" if self.mode == "dispatch" else "dispatch"
+        self.mode = "observe" if self.mode == "dispatch" else "dispatch"
         self._rig.stop()
         self._rig.k.kill_manager("hub")
         self._rig.k.restart_manager("hub", dispatcher=DISPATCHERS[self.mode])

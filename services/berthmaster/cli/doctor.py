@@ -31,7 +31,7 @@ SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
 @click.option("--worker", "workers", multiple=True, metavar="CLUSTER", help="The same; several.")
 @click.option(
     "--mode",
-    type=click.Choice(["observe", "order", "dispatch"]),
+    type=click.Choice(["observe", "dispatch"]),
     default="observe",
     show_default=True,
     help="Mode whose needs on the hub are checked; dispatch needs Kubernetes 1.36 where a "

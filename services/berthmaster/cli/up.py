@@ -41,10 +41,10 @@ _CLUSTER_FLAGS: list[Callable[[Any], Any]] = [
         help="Worker cluster, the same; its name must be that of its MultiKueueCluster.",
     ),
     click.option(
-        "--mode", type=click.Choice(["observe", "order", "dispatch"]), default="observe",
+        "--mode", type=click.Choice(["observe", "dispatch"]), default="observe",
         show_default=True,
-        help="On the hub: observe writes nothing; order sorts the MultiKueueConfig; dispatch "
-        "nominates each Workload, and needs Kubernetes 1.36 where a ClusterQueue preempts.",
+        help="On the hub: observe writes nothing; dispatch nominates each Workload, and needs "
+        "Kubernetes 1.36 where a ClusterQueue preempts.",
     ),
     click.option(
         "--namespaces", metavar="A,B,…", help="Namespaces of the workers that jobs may be made in."

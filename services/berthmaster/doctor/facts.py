@@ -7,7 +7,7 @@ condition that nobody has set is None.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-Mode = Literal["observe", "order", "dispatch"]
+Mode = Literal["observe", "dispatch"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from berthmaster.doctor.findings import (
     shared,
 )
 from berthmaster.doctor.gates import set_gate, specified_twice
-from berthmaster.doctor.nominations import OBEYS_ORDER
 from berthmaster.doctor.rights import DISPATCHING_ROLE, HUB_ACCOUNT
 from berthmaster.doctor.worker import queues_of
 from berthmaster.kubernetes.resources import JOBS
@@ -135,9 +134,7 @@ def _manager(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
             ),
             undo=edit_manager(hub, "objectRetentionPolicies:\n  workloads: (remove this line)"),
         )
-    yield from {"observe": _observe, "order": _order, "dispatch": _dispatch}[survey.mode](
-        hub, config
-    )
+    yield from (_observe if survey.mode == "observe" else _dispatch)(hub, config)
     if config.gates.get(MANAGED_BY_GATE) is False:
         change, undo = set_gate(hub, MANAGED_BY_GATE, on=True)
         yield Finding(
@@ -168,39 +165,6 @@ def _observe(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
             change=edit_manager(hub, "multiKueue:\n  dispatcherName: (remove this line)"),
             undo=edit_manager(hub, f"multiKueue:\n  dispatcherName: {config.dispatcher}"),
         )
-
-
-def _order(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
-    version = kueue_version(hub.kueue_image)
-    if version is not None and version[:2] < OBEYS_ORDER:
-        yield Finding(
-            level="blocks",
-            where=hub.name,
-            what="this Kueue's Incremental dispatcher does not obey a MultiKueueConfig's order",
-            means="It does from 0.19 on. observe and dispatch work with this version.",
-            change="# upgrade Kueue to 0.19 or later, or use the mode dispatch",
-        )
-    if config.dispatcher == INCREMENTAL and config.step_size == 1:
-        yield Finding(
-            level="ok",
-            where=hub.name,
-            what="Incremental with a step of 1, as the mode order wants",
-        )
-        return
-    step = f" with a step of {config.step_size or 3}" if config.dispatcher == INCREMENTAL else ""
-    yield Finding(
-        level="blocks",
-        where=hub.name,
-        what=f"the dispatcher is {_named(config)}{step}; order needs Incremental with a step of 1",
-        means="Kueue then tries one cluster after another in the order that we keep. It holds for "
-        "all MultiKueue queues of this hub.",
-        change=edit_manager(
-            hub,
-            f"multiKueue:\n  dispatcherName: {INCREMENTAL}\n"
-            "  incrementalDispatcherConfig:\n    stepSize: 1",
-        ),
-        undo=edit_manager(hub, _before(config)),
-    )
 
 
 def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from berthmaster.doctor.facts import HubFacts, ManagerConfig, Poisoned, Survey
-from berthmaster.doctor.findings import Finding, kubectl, kueue_version
+from berthmaster.doctor.findings import Finding, kubectl
 from berthmaster.doctor.gates import set_gate
 from berthmaster.doctor.objects import WORKLOAD_WEBHOOK
 
 MERGE_GATE: Final = "WorkloadRequestUseMergePatch"
 POLICY: Final = "clear-nominated-cluster-names"
 POLICY_FOLDER: Final = "deploy/kubernetes/nominations"
-OBEYS_ORDER: Final = (0, 19)
+_OTHER_MODE: Final = "Use the mode observe, which nominates nothing."
 _UNCLEARED: Final = (
     "A job would be admitted and RUN on the worker while the hub shows it as pending for ever: "
     "Kueue could not clear the field that we have written."
@@ -102,7 +102,7 @@ def _way(hub: HubFacts, config: ManagerConfig, *, gate: bool, preempting: str) -
             what="nothing can clear nominations here: this Kubernetes has no "
             f"MutatingAdmissionPolicy, and with the gate {MERGE_GATE} Kueue's manager would end, "
             f"since {preempting}",
-            means=f"{_UNCLEARED} {_other_mode(hub)}",
+            means=f"{_UNCLEARED} {_OTHER_MODE}",
         )
     change, undo = set_gate(hub, MERGE_GATE, on=True)
     return Finding(
@@ -127,7 +127,7 @@ def _deadly(hub: HubFacts, survey: Survey, preempting: str) -> Finding:
             first, last = _policy(hub)
             change, undo = f"{first}\n{change}", f"{undo}\n{last}"
         else:
-            means += f" {_other_mode(hub)}"
+            means += f" {_OTHER_MODE}"
             dispatcher = hub.manager.dispatcher if hub.manager is not None else ""
             if dispatcher:
                 means += (
@@ -142,13 +142,6 @@ def _deadly(hub: HubFacts, survey: Survey, preempting: str) -> Finding:
         change=change,
         undo=undo,
     )
-
-
-def _other_mode(hub: HubFacts) -> str:
-    version = kueue_version(hub.kueue_image)
-    if version is not None and version[:2] < OBEYS_ORDER:
-        return "Use the mode observe; with Kueue 0.19 the mode order, which nominates nothing."
-    return "Use the mode order, which nominates nothing."
 
 
 def _preempting(hub: HubFacts) -> str:

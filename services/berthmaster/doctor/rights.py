@@ -25,7 +25,6 @@ _READ: Final = ("get", "list", "watch")
 
 # Those that a team may leave out (see multikueue-rbac.yaml) are not asked for.
 _SAY: Final = ("create", "", "events", "to say on an object what is in its way")
-_ORDER: Final = (("patch", _KUEUE, "multikueueconfigs", "to keep the order of clusters"), _SAY)
 _DISPATCH: Final = (("patch", _KUEUE, "workloads/status", "to nominate"), _SAY)
 
 
@@ -53,12 +52,10 @@ def hub_rights(mode: Mode, namespaces: Sequence[str]) -> list[Right]:
     )
     rights += _read("batch", "jobs", why="to see what a Workload is for")
     rights.append(_identity("to tell this hub from others"))
-    writes = {"observe": (), "order": _ORDER, "dispatch": _DISPATCH}[mode]
-    places = namespaces if mode == "dispatch" else ("",)
     rights += [
         Right(verb=verb, group=group, resource=resource, namespace=namespace, why=why)
-        for namespace in places
-        for verb, group, resource, why in writes
+        for namespace in (namespaces if mode == "dispatch" else ())
+        for verb, group, resource, why in _DISPATCH
     ]
     return rights
 

@@ -97,14 +97,6 @@ def clearing(
     return True, ""
 
 
-def reordered(current: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The configuration's clusters in a new order; None if that changes nothing, or would change
-    which clusters they are: membership is other people's."""
-    if current == wanted or sorted(current) != sorted(wanted):
-        return None
-    return wanted
-
-
 def waits_for_quota(workload: KueueWorkload) -> str:
     """Kueue's own words for why the hub has not given it quota, or ""."""
     reserved = workload.condition(QUOTA_RESERVED)

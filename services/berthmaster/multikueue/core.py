@@ -46,7 +46,6 @@ from berthmaster.multikueue.deciding import checks, leaving, moving_on, traps, w
 from berthmaster.multikueue.deciding.blind import Blind
 from berthmaster.multikueue.deciding.checks import Checks
 from berthmaster.multikueue.deciding.committing import Commit, ToPlace, decide
-from berthmaster.multikueue.deciding.config_order import ConfigOrder
 from berthmaster.multikueue.deciding.make_room import waits_for_room
 from berthmaster.multikueue.deciding.one_at_a_time import cleared_at_s
 from berthmaster.multikueue.deciding.shortlist import shortlist_for
@@ -135,7 +134,6 @@ class Reconciler:
         self._wants: dict[Key, None] = {}  # want a place
         self._leavers: dict[Key, None] = {}  # somebody wants them to leave theirs
         self._cramped: dict[Key, None] = {}  # are in a worker that has no room for them
-        self._config_order = ConfigOrder()
         self._checks = Checks()
         self._choices = 0
         self._wait_for = 0
@@ -242,7 +240,7 @@ class Reconciler:
             if name is not None and name not in self.know.open and name not in self.know.ended:
                 self.hub.lives.seen(name, thing)
         if not isinstance(thing, KueueWorkload | HubJob):
-            self._config_order.moved = self._checks.moved = True
+            self._checks.moved = True
 
     def _remember_last(self, workload: KueueWorkload) -> None:
         """The log has still to be told of it."""
@@ -264,7 +262,7 @@ class Reconciler:
         if self._written_at_s and self.hub.lives.written_until_s == float("inf"):
             self.hub.lives.written_until_s = self._written_at_s
         self._work.add([*self.know.open, *self.hub.workload_of, *self.hub.lives.gone])
-        self._config_order.moved = self._checks.moved = True
+        self._checks.moved = True
 
     # What became of what was asked
 
@@ -278,7 +276,6 @@ class Reconciler:
             self._in_flight.fold_first(name, asked.event.after, outcome, now_s)
 
     def on_answer(self, write: Write, answer: Answer, now_s: float) -> tuple[()]:
-        self._config_order.on_answer(write.ref)
         self._checks.on_answer(write.ref, now_s)
         self._on_blind_answer(write, answer)
         landed = self._in_flight.landed(write.ref)
@@ -386,8 +383,7 @@ class Reconciler:
     def act(self, now_s: float) -> list[Write | KubeEvent]:
         """Steps for all that changed. Only for the replica that may act. Those that are events of
         the log are put into ``appends``."""
-        if self._work.sweep(now_s):
-            self._config_order.moved = True
+        self._work.sweep(now_s)
         if self.kueue.look(self.hub, self.know, self.policy, now_s):
             self.hub.kueue_since_s = self.kueue.since_s
             self._work.add([*self.know.open, *self.hub.workload_of])
@@ -399,8 +395,6 @@ class Reconciler:
             if why := self.aside.why(Phase.ACTING, WORKLOADS, key_of(about)):
                 self._memo(name).trouble = f"it cannot be handled: {why}"
                 self._work.add_at(name, now_s + FAILURE_S)
-        if self.policy.mode == "order":
-            out += self._config_order.look(self.hub, self.know, self.policy, now_s)
         if self.policy.mode == "dispatch":
             out += self._checks.look(self.hub, now_s)
         self.appends += [one for one in out if isinstance(one, Append)]
@@ -468,8 +462,7 @@ class Reconciler:
 
     def wake_at_s(self) -> float:
         """When time alone will change something."""
-        dues = (self._config_order.due_s, self.kueue.due_s, self._refusals.next_s())
-        return min(self._work.wake_at_s(), *dues)
+        return min(self._work.wake_at_s(), self.kueue.due_s, self._refusals.next_s())
 
     @property
     def contested(self) -> int:

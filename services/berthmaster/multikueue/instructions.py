@@ -127,14 +127,6 @@ class DeleteJob(NamedTuple):
     uid: str
 
 
-class Reorder(NamedTuple):
-    """Give a MultiKueueConfig's clusters another order."""
-
-    ref: str
-    config: str
-    clusters: tuple[str, ...]
-
-
 class SetCheckActive(NamedTuple):
     """Say whether a check of ours works: its condition Active."""
 
@@ -163,7 +155,6 @@ Write = (
     | ForgetPods
     | MakeJob
     | DeleteJob
-    | Reorder
     | SetCheckActive
 )
 Instruction = Append | Write | KubeEvent

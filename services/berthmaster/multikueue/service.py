@@ -5,9 +5,9 @@
     berth serve multikueue --mode observe                      in a pod of the hub
     berth serve multikueue --mode dispatch --kubeconfig F --context C
 
-Modes, each undone by the next start: ``observe`` writes nothing to Kubernetes, ``order`` writes the
-order of MultiKueueConfigs, ``dispatch`` nominates clusters (Kueue's ``dispatcherName`` must then be
-a name of ours). Rights: deploy/kubernetes/hub/multikueue-rbac.yaml, one ClusterRole a mode.
+Modes, each undone by the next start: ``observe`` writes nothing to Kubernetes, ``dispatch``
+nominates clusters (Kueue's ``dispatcherName`` must then be a name of ours). Rights:
+deploy/kubernetes/hub/multikueue-rbac.yaml, one ClusterRole a mode.
 
 One replica holds the lease and acts; the others fold the same streams, mirror the same hub and take
 over within a lease's time. What a workload asks for runs as a task of its own, one a workload at
@@ -50,7 +50,7 @@ from berthmaster.multikueue.core import Reconciler
 from berthmaster.multikueue.deciding.blind import UNREAD
 from berthmaster.multikueue.deciding.committing import Commit
 from berthmaster.multikueue.endpoints import WhyEndpoint
-from berthmaster.multikueue.instructions import Nominate, Reorder, SetCheckActive, Write
+from berthmaster.multikueue.instructions import Nominate, SetCheckActive, Write
 from berthmaster.multikueue.metrics import HubMetrics
 from berthmaster.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode, weights_fault
 from berthmaster.runtime.service import Context, Service
@@ -70,9 +70,8 @@ class MultiKueueSettings(TenantSettings):
 
     mode: Mode = setting(
         "observe",
-        help="observe: write nothing to the hub; order: keep the order of the MultiKueueConfigs; "
-        "dispatch: nominate clusters for each Workload; needs Kubernetes 1.36 on the hub where a "
-        "ClusterQueue preempts",
+        help="observe: write nothing to the hub; dispatch: nominate clusters for each Workload; "
+        "needs Kubernetes 1.36 on the hub where a ClusterQueue preempts",
     )
     namespace: str = setting(
         "", help="where ConfigMaps of our own checks are; empty = the pod's, or the context's"
@@ -113,12 +112,6 @@ class MultiKueueSettings(TenantSettings):
         help="seconds for which no pod may run of what a worker has admitted before it is said to "
         "be stuck, in the words of that cluster's scheduler",
     )
-    order_every_s: float = setting(
-        1.0, least=0.1, help="seconds between two orders of one MultiKueueConfig, at least"
-    )
-    order_margin: float = setting(
-        1.0, least=0, help="GPUs by which a cluster must be ahead to overtake another in the order"
-    )
     evictions_per_hour: int = setting(
         120,
         least=0,
@@ -158,8 +151,6 @@ class MultiKueueSettings(TenantSettings):
             hub_mute_s=self.hub_mute_s,
             eviction_s=self.eviction_s,
             unscheduled_s=self.unscheduled_s,
-            order_every_s=self.order_every_s,
-            order_margin=self.order_margin,
             evictions_per_hour=self.evictions_per_hour,
             commit_limit=self.commit_limit,
             profile=self.profile,
@@ -367,8 +358,6 @@ class HubController(Controller[Write]):
 
     def about(self, write: Write) -> str:
         match write:
-            case Reorder():
-                return write.config
             case SetCheckActive():
                 return write.check
             case Nominate(workload=None):

@@ -11,7 +11,7 @@ from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
 ENGINE_VERSION = "23"
 NAME: Final = "multikueue"
-Mode = Literal["observe", "order", "dispatch"]
+Mode = Literal["observe", "dispatch"]
 MOST_WEIGHT: Final = 10.0
 
 
@@ -30,8 +30,6 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
     mute_s: float = 3.0  # nominated and no copy heard of for so long: worth a word
     hub_mute_s: float = 20.0  # work waits for the hub's Kueue and it writes nothing: it is away
     tell_after_s: float = 1.0  # waiting without a candidate for so long: worth an event
-    order_every_s: float = 1.0  # a MultiKueueConfig is reordered at most so often
-    order_margin: float = 1.0  # GPUs by which a cluster must be ahead to overtake another
     evictions_per_hour: int = 120  # attempts that are ended to make room for others; 0 = none
     commit_limit: int = 128  # placements in one commit; more only cost latency
     commit_bytes: int = COMMIT_BYTES

@@ -40,7 +40,7 @@ LOOKS_LIKE_A_FILE: Final = ("/", "./", "../", "~")
 MOST_WORKERS: Final = 20  # what a MultiKueueConfig holds; more are for pods in their clusters
 
 Sync = Literal["always", "default"]
-Mode = Literal["observe", "order", "dispatch"]
+Mode = Literal["observe", "dispatch"]
 
 
 class PlanError(ValueError):
@@ -229,9 +229,9 @@ def entries(options: UpOptions) -> list[Entry]:
 def hub_entries(hub: KubeTarget, mode: Mode, services: Iterable[str]) -> list[Entry]:
     at = hub.name
     side = Entry("inventory-hub", "inventory", "inventory", ("--side", "hub", *hub.flags), at)
-    order = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags), at)
+    dispatcher = Entry("multikueue", "multikueue", "multikueue", ("--mode", mode, *hub.flags), at)
     also = [Entry(service, service, service, hub.flags, at) for service in HUB_ALSO]
-    return [entry for entry in (side, order, *also) if entry.service in services]
+    return [entry for entry in (side, dispatcher, *also) if entry.service in services]
 
 
 def worker_entries(

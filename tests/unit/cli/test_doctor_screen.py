@@ -33,8 +33,9 @@ def test_each_cluster_has_its_findings_and_commands_are_never_broken_into_lines(
 
 
 def test_a_clean_bill_says_for_which_mode() -> None:
-    assert shown(of_hub("order"))[-1] == "Nothing blocks the mode order."
-    assert shown(of_hub("order", skew_s=60.0))[-1] == "Nothing blocks the mode order. 1 warning."
+    assert shown(of_hub("observe"))[-1] == "Nothing blocks the mode observe."
+    warned = shown(of_hub("observe", skew_s=60.0))[-1]
+    assert warned == "Nothing blocks the mode observe. 1 warning."
 
 
 def test_what_a_cluster_says_cannot_steer_the_terminal() -> None:

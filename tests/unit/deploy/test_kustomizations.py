@@ -24,7 +24,7 @@ from tests.support.patience import hang_s
 DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
 FOLDERS = (
     *("agent", "agent/telemetry", "external", "placement", "credentials", "dashboard"),
-    *("overlays/observe", "overlays/order", "overlays/dispatch", "overlays/agent-login"),
+    *("overlays/observe", "overlays/dispatch", "overlays/agent-login"),
     "nominations",
 )
 PODS = ("agent", "overlays/dispatch", "placement", "credentials")
@@ -253,7 +253,7 @@ def test_network_policies_name_who_comes_in_and_where_a_pod_may_go(folder: str) 
     ("folder", "account"),
     [
         ("agent", AGENT_ACCOUNT),
-        ("overlays/order", HUB_ACCOUNT),
+        ("overlays/dispatch", HUB_ACCOUNT),
         ("placement", "berth-placement"),
     ],
 )
@@ -278,13 +278,13 @@ def test_the_account_is_bound_to_roles_that_are_there(folder: str, account: str)
 
 
 def test_overlay_gives_the_hub_its_mode_and_the_rights_of_no_other() -> None:
-    for mode in ("observe", "order", "dispatch"):
+    for mode in ("observe", "dispatch"):
         objects = render(DEPLOY / "overlays" / mode)
         assert one(objects, "ConfigMap")["data"] == {"BERTH_MULTIKUEUE_MODE": mode}
         bound = {
             each["roleRef"]["name"] for each in objects if each["kind"] == "ClusterRoleBinding"
         }
-        others = {"observe", "order", "dispatch"} - {mode}
+        others = {"observe", "dispatch"} - {mode}
         assert not {f"berthmaster-multikueue-{other}" for other in others} & bound
         reads = {"configMapRef": {"name": "berth-hub-mode", "optional": True}}
         containers = pod_of(objects)["spec"]["containers"]

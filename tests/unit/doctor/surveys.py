@@ -22,13 +22,12 @@ from berthmaster.doctor.facts import (
 )
 from berthmaster.doctor.findings import Finding, Report
 from berthmaster.doctor.hub import OURS
-from berthmaster.kueue.names import INCREMENTAL, MULTIKUEUE
+from berthmaster.kueue.names import MULTIKUEUE
 
 ON = State(active=True)
 IMAGE = "registry.k8s.io/kueue/kueue:v0.19.2"
 MANAGERS = {
     "observe": ManagerConfig(),
-    "order": ManagerConfig(dispatcher=INCREMENTAL, step_size=1),
     "dispatch": ManagerConfig(dispatcher=OURS),
 }
 

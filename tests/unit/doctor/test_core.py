@@ -25,7 +25,7 @@ from berthmaster.doctor.rights import hub_rights
 from berthmaster.kueue.names import CHECK_CONTROLLER, INCREMENTAL, MULTIKUEUE
 from tests.unit.doctor.surveys import ON, finding, hub, of_hub, of_worker, worker, wrong
 
-MODES: tuple[Mode, ...] = ("observe", "order", "dispatch")
+MODES: tuple[Mode, ...] = ("observe", "dispatch")
 MK = AdmissionCheck(name="mk", controller=MULTIKUEUE, config="all", state=ON)
 
 
@@ -45,43 +45,42 @@ def test_healthy_hub_names_all_checks(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manager", "observe", "order", "dispatch"),
+    ("manager", "blocking"),
     [
-        (ManagerConfig(), "", "order needs Incremental", "dispatch needs one that is not"),
-        (
-            ManagerConfig(dispatcher=INCREMENTAL),
-            "",
-            "with a step of 3; order needs",
-            "dispatch needs one that is not",
-        ),
-        (ManagerConfig(dispatcher=INCREMENTAL, step_size=1), "", "", "dispatch needs one"),
-        (ManagerConfig(dispatcher="x/y"), "", "the dispatcher is y; order needs", ""),
+        (ManagerConfig(), "dispatch needs one that is not"),
+        (ManagerConfig(dispatcher=INCREMENTAL), "dispatch needs one that is not"),
+        (ManagerConfig(dispatcher=INCREMENTAL, step_size=1), "dispatch needs one"),
+        (ManagerConfig(dispatcher="x/y"), ""),
     ],
 )
-def test_each_mode_has_its_dispatcher(
-    manager: ManagerConfig, observe: str, order: str, dispatch: str
+def test_dispatch_needs_a_dispatcher_that_is_not_kueues(
+    manager: ManagerConfig, blocking: str
 ) -> None:
-    for mode, blocking in zip(MODES, (observe, order, dispatch), strict=True):
-        report = of_hub(mode, manager=manager)
-        blocked = [what for level, _, what in wrong(report) if level == "blocks"]
-        assert report.ready == (not blocking)
-        assert any(blocking in what for what in blocked) if blocking else blocked == []
+    report = of_hub("dispatch", manager=manager)
+    blocked = [what for level, _, what in wrong(report) if level == "blocks"]
+    assert report.ready == (not blocking)
+    assert any(blocking in what for what in blocked) if blocking else blocked == []
+    assert of_hub("observe", manager=manager).ready
 
 
 def test_a_change_of_the_dispatcher_names_every_step_and_the_way_back() -> None:
     before = ManagerConfig(dispatcher=INCREMENTAL, step_size=3)
-    found = finding(of_hub("order", manager=before), "order needs Incremental")
+    found = finding(of_hub("dispatch", manager=before), "dispatch needs one")
     assert found.change == (
         "kubectl --context kind-hub -n kueue-system edit configmap kueue-manager-config\n"
         "# in controller_manager_config.yaml:\n"
         "#   multiKueue:\n"
-        "#     dispatcherName: kueue.x-k8s.io/multikueue-dispatcher-incremental\n"
-        "#     incrementalDispatcherConfig:\n"
-        "#       stepSize: 1\n"
+        "#     dispatcherName: berthmaster.io/dispatcher\n"
         "kubectl --context kind-hub -n kueue-system rollout restart deployment "
         "kueue-controller-manager"
     )
-    assert found.undo == found.change.replace("stepSize: 1", "stepSize: 3")
+    theirs = (
+        "#     dispatcherName: kueue.x-k8s.io/multikueue-dispatcher-incremental\n"
+        "#     incrementalDispatcherConfig:\n"
+        "#       stepSize: 3\n"
+    )
+    ours = "#     dispatcherName: berthmaster.io/dispatcher\n"
+    assert found.undo == found.change.replace(ours, theirs)
     none = finding(of_hub("dispatch", manager=ManagerConfig()), "dispatch needs one")
     assert "dispatcherName: (remove this line)" in none.undo
 
@@ -99,12 +98,6 @@ def test_a_kueue_that_we_were_not_seen_with_is_a_warning(image: str, seen: bool)
     what = f"Kueue {image} is none of those that we were seen with, 0.18 to 0.19"
     assert wrong(report) == ([] if seen else [("warning", "hub", what)])
     assert report.ready
-
-
-def test_order_needs_a_kueue_that_obeys_it() -> None:
-    report = of_hub("order", kueue_image="kueue:v0.18.6")
-    assert [level for level, _, _ in wrong(report)] == ["blocks"]
-    assert of_hub("dispatch", kueue_image="kueue:v0.18.6").ready
 
 
 @pytest.mark.parametrize("mode", MODES)

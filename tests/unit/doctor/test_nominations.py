@@ -67,13 +67,12 @@ def test_what_dispatch_needs(
     assert found.ready == (level != "blocks")
 
 
-@pytest.mark.parametrize("mode", ["observe", "order"])
-def test_in_the_other_modes_only_a_gate_that_ends_the_manager_is_told(mode: Mode) -> None:
-    assert wrong(report(mode, gate=None)) == []
-    assert wrong(report(mode, gate=True)) == []
-    found = finding(report(mode, gate=True, queues=(PREEMPTS,)), GATE_KILLS)
+def test_in_observe_only_a_gate_that_ends_the_manager_is_told() -> None:
+    assert wrong(report("observe", gate=None)) == []
+    assert wrong(report("observe", gate=True)) == []
+    found = finding(report("observe", gate=True, queues=(PREEMPTS,)), GATE_KILLS)
     assert f"#     {MERGE_GATE}: false" in found.change
-    assert "apply -k" not in found.change  # nothing nominates in these modes
+    assert "apply -k" not in found.change  # nothing nominates in this mode
 
 
 def test_the_policy_comes_before_the_gate_goes_and_the_way_back_is_the_other_way_round() -> None:
@@ -97,15 +96,12 @@ def test_the_policy_is_named_before_the_dispatcher_that_needs_it() -> None:
 
 
 def test_where_neither_way_is_safe_another_mode_is_advised() -> None:
-    def means(image: str, gate: bool) -> str:
-        return finding(
-            report(gate=gate, served=False, queues=(PREEMPTS,), kueue_image=image), "may preempt"
-        ).means
+    def means(gate: bool) -> str:
+        return finding(report(gate=gate, served=False, queues=(PREEMPTS,)), "may preempt").means
 
     for gate in (False, True):
-        assert "Use the mode order, which nominates nothing." in means("kueue:v0.19.2", gate)
-        assert "Use the mode observe; with Kueue 0.19" in means("kueue:v0.18.6", gate)
-    assert f"The dispatcher {OURS} goes before the gate" in means("kueue:v0.19.2", True)
+        assert "Use the mode observe, which nominates nothing." in means(gate)
+    assert f"The dispatcher {OURS} goes before the gate" in means(True)
 
 
 def test_a_policy_that_is_not_in_effect_is_none_and_why_is_told() -> None:
@@ -114,7 +110,7 @@ def test_a_policy_that_is_not_in_effect_is_none_and_why_is_told() -> None:
     assert what.endswith("; mine is there, but no MutatingAdmissionPolicyBinding names it")
 
 
-@pytest.mark.parametrize("mode", ["observe", "order", "dispatch"])
+@pytest.mark.parametrize("mode", ["observe", "dispatch"])
 def test_a_workload_that_ends_the_manager_is_told_in_every_mode_with_each_step(mode: Mode) -> None:
     bad = Poisoned(namespace="ml", name="job-train-1", owner=("Job", "train"))
     found = finding(report(mode, policy=True, poisoned=(bad,)), "ends Kueue's manager")

@@ -162,7 +162,7 @@ def test_a_queue_that_is_missing_is_made_with_its_namespace_and_leads_where_it_c
 def reports() -> Iterator[Report]:
     """Every finding with something to do, more or less."""
     manager = ManagerConfig(dispatcher="x/y")
-    for mode in ("observe", "order", "dispatch"):
+    for mode in ("observe", "dispatch"):
         for config in (manager, ManagerConfig(), ManagerConfig(problem="p"), None):
             yield of_hub(mode, manager=config, clearing=())
     inactive = State(active=False, reason="x")

@@ -1,4 +1,4 @@
-"""Kueue's contract: when a nomination may be written, and which; and what an order may change."""
+"""Kueue's contract: when a nomination may be written, and which."""
 
 import msgspec
 import pytest
@@ -10,7 +10,6 @@ from berthmaster.kueue.contract import (
     eviction_words,
     forbidden,
     nomination,
-    reordered,
     waits_for_quota,
 )
 from berthmaster.kueue.workloads import CheckState, KueueWorkload, WorkloadStatus
@@ -82,23 +81,6 @@ def test_a_namesake_is_left_alone() -> None:
         ready(), metadata=Metadata(name="job-train", namespace="team", uid="other")
     )
     assert nomination(other, UID, CHECK, "w1") == (None, "it is another Workload of this name")
-
-
-@pytest.mark.parametrize(
-    ("current", "wanted", "written"),
-    [
-        (("a", "b"), ("b", "a"), ("b", "a")),
-        (("a", "b"), ("a", "b"), None),
-        (("a", "b"), ("a",), None),
-        (("a", "b"), (), None),
-        (("a", "b"), ("a", "c"), None),
-        (("a",), ("a", "b"), None),
-    ],
-)
-def test_an_order_never_changes_which_clusters_they_are(
-    current: tuple[str, ...], wanted: tuple[str, ...], written: tuple[str, ...] | None
-) -> None:
-    assert reordered(current, wanted) == written
 
 
 def test_what_kueue_waits_for_is_told_in_its_own_words() -> None:

@@ -387,7 +387,7 @@ def test_a_start_reads_old_submissions_of_ended_workloads_as_history() -> None:
 # Started while the bus is silent
 
 
-@pytest.mark.parametrize("mode", ["dispatch", "order", "observe"])
+@pytest.mark.parametrize("mode", ["dispatch", "observe"])
 def test_a_reconciler_that_starts_without_the_bus_says_why_workloads_stand_still(
     mode: str,
 ) -> None:

@@ -24,7 +24,7 @@ def submitted(mode: str, ttl_s: int | None) -> World:
     return world
 
 
-@pytest.mark.parametrize("mode", ["dispatch", "order", "observe"])
+@pytest.mark.parametrize("mode", ["dispatch", "observe"])
 @pytest.mark.parametrize("ttl_s", [0, 900, None])
 def test_it_is_an_event_once_and_a_hint(mode: str, ttl_s: int | None) -> None:
     world = submitted(mode, ttl_s)

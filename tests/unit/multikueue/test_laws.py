@@ -316,7 +316,7 @@ class Contract(RuleBasedStateMachine):
     def killed(self) -> None:
         self.world.restart()
 
-    @rule(mode=st.sampled_from(("observe", "order", "dispatch")))
+    @rule(mode=st.sampled_from(("observe", "dispatch")))
     def another_mode(self, mode: str) -> None:
         self.world.restart(mode)
 

@@ -1,7 +1,6 @@
 """What leaves its worker because a person says so: Kueue is told by our check, and room is kept."""
 
 import msgspec
-import pytest
 
 from berthmaster.kubernetes.selector import parse_selector
 from berthmaster.lifecycle.fold import Verdict
@@ -182,14 +181,13 @@ def test_one_that_kueue_has_taken_back_meanwhile_is_not_sent_back_again() -> Non
     assert world.broken == []
 
 
-@pytest.mark.parametrize("mode", ["observe", "order"])
-def test_other_modes_write_nothing_for_it(mode: str) -> None:
+def test_observe_writes_nothing_for_it() -> None:
     world = with_check()
-    world.restart(mode)
+    world.restart("observe")
     ask(world, "evict")
     world.wait(2.0)
     assert sent_back(world) == []
-    assert f"in mode {mode} nothing is moved on the hub" in world.why(world.name())
+    assert "in mode observe nothing is moved on the hub" in world.why(world.name())
 
 
 def hold(world: World, name: str = "train", *, held: bool = True) -> None:

@@ -1,16 +1,9 @@
 """Modes observe and order, requests that came over the bus, switching, being killed anywhere."""
 
-import msgspec
 import pytest
 
 from berthmaster.accelerators.labels import PRODUCT
 from berthmaster.kueue.jobs import job_name
-from berthmaster.kueue.queues import (
-    ClusterQueue,
-    FlavorQuotas,
-    ResourceGroup,
-    ResourceQuota,
-)
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Refused
 from berthmaster.lifecycle.workload import Key, key
@@ -23,9 +16,9 @@ from berthmaster.messages.workload import (
     Released,
     RunSpec,
 )
-from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate, Reorder
-from tests.support.builders import node, pod_set
-from tests.unit.multikueue.hub_objects import cluster, cluster_queue, config, workload
+from berthmaster.multikueue.instructions import DeleteJob, MakeJob, Nominate
+from tests.support.builders import pod_set
+from tests.unit.multikueue.hub_objects import workload
 from tests.unit.multikueue.world import World, acted
 
 
@@ -63,117 +56,6 @@ def test_observe_writes_nothing_to_the_hub_and_shows_where_it_would_go() -> None
         "succeeded w1",
     ]
     assert (world.writes, world.told) == ([], [])
-
-
-def order(world: World) -> tuple[str, ...]:
-    return world.core.hub.configs["config"].clusters
-
-
-def test_order_keeps_the_roomiest_first_and_changes_nothing_else() -> None:
-    world = World("order")
-    world.worker("w1", free=2)
-    world.worker("w2", free=8)
-    world.worker("w3", free=4)
-    world.begin()
-    world.settle()
-    assert order(world) == ("w2", "w3", "w1")
-    assert all(isinstance(write, Reorder) for write in world.writes)
-    assert world.broken == []
-
-    # One GPU more or less at the same place changes nothing; no write while equal.
-    world.worker("w2", free=7)
-    world.wait(5.0)
-    assert len(world.writes) == 1
-
-    world.worker("w1", free=8)
-    world.wait(0.3)
-    assert order(world) == ("w1", "w2", "w3")
-
-    world.submit()
-    world.reserve()
-    world.settle()
-    assert world.nominated() == ()
-
-
-def test_order_moves_by_a_margin_and_not_more_often_than_the_rate_says() -> None:
-    world = World("order", order_every_s=2.0, order_margin=2.0)
-    world.all_workers(free=4)
-    world.begin()
-    world.settle()
-    assert world.writes == []
-    world.worker("w3", free=5)
-    world.wait(3.0)
-    assert world.writes == []  # ahead by less than the margin
-    world.worker("w3", free=6)
-    world.wait(0.5)
-    world.worker("w2", free=8)
-    world.wait(0.5)
-    assert order(world) == ("w3", "w1", "w2")  # the second change waits for the rate
-    world.wait(2.0)
-    assert order(world) == ("w2", "w3", "w1")
-    assert len(world.writes) == 2
-
-
-def test_order_puts_the_closed_last_and_never_leaves_one_out() -> None:
-    world = World("order")
-    world.all_workers()
-    world.worker("w1", free=8)
-    world.begin()
-    world.settle()
-    world.wait(12.0, heard=("w2", "w3"))
-    assert order(world) == ("w2", "w3", "w1")
-    world.wait(20.0, heard=())  # all silent: the order stays as it is
-    assert order(world) == ("w2", "w3", "w1")
-
-
-def test_order_counts_the_gpus_that_its_queues_grant() -> None:
-    world = World("order", workers=("w1", "w2"))
-    for name, free in (("w1", 2), ("w2", 4)):
-        world.worker(name, free=free)
-    report = node("w1", "amd", gpus=8)
-    named = tuple(msgspec.structs.replace(gpu, resource="amd.com/gpu") for gpu in report.gpus)
-    world.fact("w1/amd", msgspec.structs.replace(report, gpus=named))
-    world.put(granting("nvidia.com/gpu"))
-    world.begin()
-    world.settle()
-    assert order(world) == ("w2", "w1")
-    world.put(granting("cpu", "amd.com/gpu"))
-    world.wait(2.0)
-    assert order(world) == ("w1", "w2")
-
-
-def test_order_counts_nodes_that_the_flavors_of_a_cluster_mean() -> None:
-    world = World("order", workers=("w1", "w2"))
-    world.worker("w1", free=8, labels={"gpu": "t4"}, node_labels={"gpu": "a100"})
-    world.worker("w2", free=4, labels={"gpu": "a100"}, node_labels={"gpu": "a100"})
-    world.put(granting("cpu", "nvidia.com/gpu"))
-    world.begin()
-    world.settle()
-    assert order(world) == ("w2", "w1")
-    world.worker("w1", free=8, labels={"gpu": "a100"}, node_labels={"gpu": "a100"})
-    world.wait(2.0)
-    assert order(world) == ("w1", "w2")
-
-
-def granting(*resources: str) -> ClusterQueue:
-    """The hub's queue with quota of these."""
-    queue = cluster_queue()
-    quotas = tuple(ResourceQuota(name=name, nominal_quota=100) for name in resources)
-    group = ResourceGroup(flavors=(FlavorQuotas(name="default", resources=quotas),))
-    spec = msgspec.structs.replace(queue.spec, resource_groups=(group,))
-    return msgspec.structs.replace(queue, spec=spec)
-
-
-def test_order_leaves_a_cluster_that_somebody_adds_where_it_belongs() -> None:
-    world = World("order", workers=("w1", "w2"))
-    world.worker("w1", free=2)
-    world.worker("w2", free=8)
-    world.begin()
-    world.settle()
-    world.put(cluster("w3"))
-    world.put(config("w1", "w3", "w2"))
-    world.wait(2.0)
-    assert order(world) == ("w2", "w1", "w3")  # nothing is known of the new one
 
 
 # Requests that came over the bus
@@ -343,8 +225,8 @@ def test_workloads_of_other_cells_are_not_ours() -> None:
 # Switching and dying
 
 
-@pytest.mark.parametrize("first", ["observe", "order", "dispatch"])
-@pytest.mark.parametrize("then", ["observe", "order", "dispatch"])
+@pytest.mark.parametrize("first", ["observe", "dispatch"])
+@pytest.mark.parametrize("then", ["observe", "dispatch"])
 def test_every_change_of_mode_leaves_what_runs_running(first: str, then: str) -> None:
     world = World(first)
     world.all_workers()

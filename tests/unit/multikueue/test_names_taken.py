@@ -1,8 +1,6 @@
 """Where another object has the name of a Workload's job, Kueue can make no job: the cluster is out
 for that Workload, and the nomination goes on."""
 
-import pytest
-
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.states import State
 from berthmaster.multikueue.deciding.traps import JOB_NAME_TAKEN, NOT_CLEARED
@@ -152,9 +150,8 @@ def test_what_is_said_of_a_cluster_that_is_out_names_the_object() -> None:
     assert f"left out: {WORDS.replace(' has', ': has', 1)}" in note
 
 
-@pytest.mark.parametrize("mode", ["observe", "order"])
-def test_in_the_other_modes_it_is_told_and_left_alone(mode: str) -> None:
-    world = nominated(mode=mode)
+def test_in_observe_it_is_told_and_left_alone() -> None:
+    world = nominated(mode="observe")
     world.status(nominated_cluster_names=("w1",))
     block(world)
     assert world.core.trapped[world.name()].kind == JOB_NAME_TAKEN

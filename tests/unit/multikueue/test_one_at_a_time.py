@@ -278,7 +278,7 @@ def test_all_were_tried_and_the_last_one_stays_until_another_fits() -> None:
 
 
 def test_a_nomination_that_is_found_is_taken_over() -> None:
-    world = World("order")
+    world = World("observe")
     for name, gpus in ROOM.items():
         world.worker(name, gpus=gpus)
     world.begin()

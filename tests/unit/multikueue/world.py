@@ -19,7 +19,6 @@ from berthmaster.kueue.contract import (
     forbidden,
     may_be_switched_off,
     nomination,
-    reordered,
 )
 from berthmaster.kueue.jobs import HubJob, JobStatus
 from berthmaster.kueue.names import HELD_ANNOTATION, NUDGED_ANNOTATION
@@ -43,7 +42,6 @@ from berthmaster.multikueue.instructions import (
     Nominate,
     Nudge,
     PassCheck,
-    Reorder,
     SendBack,
     SetCheckActive,
     SwitchOff,
@@ -477,12 +475,6 @@ class World:
                 return self.refusal_of_jobs or self._make(write)
             case DeleteJob():
                 self.drop(self.hub["HubJob", *write.at])
-                return Answer()
-            case Reorder():
-                known = self.core.hub.configs[write.config]
-                if reordered(known.clusters, write.clusters) is None:
-                    self.broken.append("an order that is no other order")
-                self.put(config(*write.clusters))
                 return Answer()
             case SetCheckActive():
                 state = condition("Active", write.active, write.reason, write.message)

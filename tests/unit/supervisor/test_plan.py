@@ -130,7 +130,7 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
         services=defaults(hub, workers),
         hub=hub,
         workers=workers,
-        mode="order",
+        mode="dispatch",
         namespaces=("ml", "research"),
     )
     file = ("--kubeconfig", "/k/b.yaml", "--context", "admin@b")
@@ -149,7 +149,7 @@ def test_a_hub_and_its_workers_get_their_services_and_no_emulator() -> None:
             "multikueue",
             "multikueue",
             "multikueue",
-            ("--mode", "order", "--context", "kind-hub"),
+            ("--mode", "dispatch", "--context", "kind-hub"),
             "hub",
         ),
         Entry(

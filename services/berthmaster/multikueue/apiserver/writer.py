@@ -18,7 +18,6 @@ from berthmaster.kubernetes.objects import Object, timestamp
 from berthmaster.kubernetes.resources import (
     ADMISSION_CHECKS,
     JOBS,
-    MULTIKUEUE_CONFIGS,
     WORKLOADS,
     Resource,
 )
@@ -27,10 +26,9 @@ from berthmaster.kueue.contract import (
     clearing,
     may_be_switched_off,
     nomination,
-    reordered,
 )
 from berthmaster.kueue.jobs import HubJob
-from berthmaster.kueue.multikueue import AdmissionCheck, MultiKueueConfig
+from berthmaster.kueue.multikueue import AdmissionCheck
 from berthmaster.kueue.names import HELD_ANNOTATION, NUDGED_ANNOTATION, READY, RETRY
 from berthmaster.kueue.nominators import OUR_MANAGER, ManagedWorkload, others_writing
 from berthmaster.kueue.workloads import KueueWorkload
@@ -43,7 +41,6 @@ from berthmaster.multikueue.instructions import (
     Nominate,
     Nudge,
     PassCheck,
-    Reorder,
     SendBack,
     SetCheckActive,
     SwitchOff,
@@ -102,8 +99,6 @@ class HubWriter(Writer[Write]):
                 return await self._make_job(write)
             case DeleteJob():
                 return await self._delete_job(write)
-            case Reorder():
-                return await self._reorder(write)
             case SetCheckActive():
                 return await self._tell_check(write)
             case _:
@@ -275,26 +270,6 @@ class HubWriter(Writer[Write]):
             pass  # another Job of that name: ours is gone
         return Answer()
 
-    async def _reorder(self, write: Reorder) -> Answer:
-        path = MULTIKUEUE_CONFIGS.path(name=write.config)
-
-        def change(config: MultiKueueConfig) -> tuple[str, ...] | None:
-            return reordered(config.clusters, write.clusters)
-
-        async def patch(config: MultiKueueConfig, clusters: object) -> MultiKueueConfig:
-            return await self.client.merge_patch(
-                path,
-                {"spec": {"clusters": clusters}},
-                MultiKueueConfig,
-                resource_version=config.metadata.resource_version,
-                field_manager=MANAGER,
-            )
-
-        known = self._hub.configs.get(write.config)
-        read = self._reader(MULTIKUEUE_CONFIGS, ("", write.config), MultiKueueConfig, known)
-        await on_conflict(read, change, patch, attempts=ATTEMPTS)
-        return Answer()
-
     async def _tell_check(self, write: SetCheckActive) -> Answer:
         condition = {
             "type": "Active",
@@ -319,7 +294,7 @@ def _namespace(write: Write) -> str:
     match write:
         case MakeJob():
             return write.namespace
-        case Reorder() | SetCheckActive():
+        case SetCheckActive():
             return ""
         case _:
             return write.at[0]

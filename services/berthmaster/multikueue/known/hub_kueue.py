@@ -112,7 +112,7 @@ def _waits(
     if forbidden(workload, rules.check) or held_back(workload, rules.check, ()):
         return False
     if not workload.nominated:
-        return policy.mode == "order"  # its own dispatcher nominates
+        return False  # in dispatch we nominate, and AllAtOnce asks no nomination of anybody
     meta = workload.metadata
     clusters = [ref for ref in rules.clusters if ref.hub_name in workload.nominated]
     copies = [know.copies.get((ref.name, meta.namespace, meta.name)) for ref in clusters]
