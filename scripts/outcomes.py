@@ -5,6 +5,7 @@ that was killed leaves none.
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ _CAUSE_COLUMNS: Final = 300
 class Outcomes(msgspec.Struct, frozen=True, kw_only=True):
     """Counts, and a line for everything that a reader should not have to look for."""
 
-    passed: int
+    passed: dict[str, int]  # file -> how many of its tests
     failed: tuple[str, ...]  # "test: first line of its error"
     skipped: tuple[str, ...]  # "test: reason"
     rerun: tuple[str, ...]  # "test: first line of the error of its first try"
@@ -28,7 +29,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Write the outcomes; only the process that reports them has a terminal reporter."""
     found: dict[str, list[Any]] = terminalreporter.stats
     outcomes = Outcomes(
-        passed=len(found.get("passed", ())),
+        passed=Counter(_file(each) for each in found.get("passed", ())),
         failed=tuple(_line(each) for kind in ("failed", "error") for each in found.get(kind, ())),
         skipped=tuple(
             _line(each) for kind in ("skipped", "xfailed") for each in found.get(kind, ())
@@ -37,6 +38,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     )
     if path := os.environ.get(VARIABLE):
         Path(path).write_bytes(msgspec.json.encode(outcomes))
+
+
+def _file(report: Any) -> str:
+    name: str = report.nodeid
+    return name.partition("::")[0]
 
 
 def _line(report: Any) -> str:

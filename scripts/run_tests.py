@@ -26,6 +26,7 @@ from typing import IO, Final
 
 import msgspec
 
+from scripts import systems
 from scripts.outcomes import VARIABLE, Outcomes
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -82,6 +83,7 @@ class Row:
     failed: int = 0
     skipped: int = 0
     notes: list[str] = field(default_factory=list)
+    found: Outcomes | None = None  # of a tier that pytest finished
 
 
 class Step:
@@ -179,8 +181,8 @@ def tier_row(
     if found is None:
         why = f"pytest did not come to its end (exit code {code}), see the lines of {name} above"
         return Row(name, "FAILED", seconds, failed=1, notes=[f"FAILED in {name}: {why}"])
-    counts = found.passed, len(found.failed), len(found.skipped)
-    row = Row(name, "passed", seconds, *counts)
+    counts = sum(found.passed.values()), len(found.failed), len(found.skipped)
+    row = Row(name, "passed", seconds, *counts, found=found)
     row.notes += [f"skipped in {name}: {each}" for each in found.skipped]
     row.notes += [f"run again in {name}: {each}" for each in found.rerun]
     row.notes += [f"FAILED in {name}: {each}" for each in found.failed]
@@ -191,7 +193,7 @@ def tier_row(
         row.failed = max(
             row.failed, 1
         )  # a crash of a worker counts too, and so does no test at all
-    elif not found.passed:
+    elif not row.passed:
         row.verdict = "skipped" if found.skipped else "nothing selected"
     return row
 
@@ -208,13 +210,24 @@ def shared(name: str, tier: Tier) -> list[str]:
     return [*options, "--max-worker-restart=0", *map(str, files)]
 
 
-def summarize(rows: list[Row]) -> list[str]:
-    """Return the lines of the summary, the total as the last one."""
+def real_systems(rows: list[Row]) -> list[str]:
+    """Return the lines about other projects' systems, if a tier ran that meets them."""
+    found = [row.found for row in rows if row.found is not None and TIERS[row.name].needs_build]
+    if not found:
+        return []
+    passed = {file: count for each in found for file, count in each.passed.items()}
+    return systems.lines(
+        passed, [line.partition("::")[0] for each in found for line in each.failed]
+    )
+
+
+def summarize(rows: list[Row], about: Sequence[str] = ()) -> list[str]:
+    """Return the lines of the summary: ``about`` before the total, which is the last one."""
     lines = [f"{'step':14}{'verdict':18}{'passed':>8}{'failed':>8}{'skipped':>9}{'seconds':>10}"]
     for row in rows:
         counts = f"{row.passed:8}{row.failed:8}{row.skipped:9}"
         lines.append(f"{row.name:14}{row.verdict:18}{counts}{row.seconds:10.1f}")
-    lines += [note for row in rows for note in row.notes]
+    lines += [*(note for row in rows for note in row.notes), *about]
     passed, failed, skipped = (
         sum(getattr(row, each) for row in rows) for each in ("passed", "failed", "skipped")
     )
@@ -252,7 +265,7 @@ def run(names: list[str], options: list[str], *, everything: bool, reruns: int |
     finally:
         for each in (*beside, *([build] if build is not None else [])):
             each.kill()
-    print("\n" + "\n".join(summarize(rows)), flush=True)
+    print("\n" + "\n".join(summarize(rows, real_systems(rows))), flush=True)
     return 1 if any(row.failed for row in rows) else 0
 
 

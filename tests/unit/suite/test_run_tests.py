@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts import run_tests
+from scripts import run_tests, systems
 from scripts.outcomes import Outcomes
 from scripts.run_tests import Row, Step, Tier, run_tier, summarize, tier_row
+from tests.controlplane.projects import PROJECTS
 from tests.support.patience import wait_until
 
 TESTS = """
@@ -80,13 +81,16 @@ def test_a_tier_whose_worker_crashes_fails_and_names_the_test(
 
 def test_tier_row_fails_without_outcomes_and_without_tests() -> None:
     assert tier_row("bus", -9, 5.0, None).failed == 1
-    nothing = Outcomes(passed=0, failed=(), skipped=(), rerun=())
+    nothing = Outcomes(passed={}, failed=(), skipped=(), rerun=())
     assert tier_row("bus", run_tests.NO_TESTS, 5.0, nothing).verdict == "FAILED"
     selected = tier_row("bus", run_tests.NO_TESTS, 5.0, nothing, selects=True)
     assert (selected.verdict, selected.failed) == ("nothing selected", 0)
-    skipped = Outcomes(passed=0, failed=(), skipped=("x: no engine",), rerun=())
+    skipped = Outcomes(passed={}, failed=(), skipped=("x: no engine",), rerun=())
     assert tier_row("bus", run_tests.NO_TESTS, 5.0, skipped).verdict == "skipped"
-    assert tier_row("bus", 3, 5.0, Outcomes(passed=9, failed=(), skipped=(), rerun=())).failed == 1
+    assert (
+        tier_row("bus", 3, 5.0, Outcomes(passed={"a": 9}, failed=(), skipped=(), rerun=())).failed
+        == 1
+    )
 
 
 def test_summarize_ends_with_every_note_and_the_total() -> None:
@@ -97,6 +101,31 @@ def test_summarize_ends_with_every_note_and_the_total() -> None:
     lines = summarize(rows)
     assert lines[2].split() == ["bus", "passed", "16", "0", "1", "61.0"]
     assert lines[-2:] == ["skipped in bus: x: no engine", "17 passed, 0 failed, 1 skipped"]
+
+
+def test_lines_name_each_real_system_and_when_its_tests_last_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_CACHE", str(tmp_path))
+    monkeypatch.setattr(systems, "_commit", lambda: "abc")
+    version = PROJECTS["kueue"].version
+    kueue = f"real system: kueue {version}: tests "
+    passed = {"tests/cluster/test_multikueue.py": 3, "tests/cluster/test_karmada_real.py": 0}
+
+    def lines(failed: list[str]) -> list[str]:
+        found = systems.lines(passed, failed)
+        return [line for line in found if " kueue " in line or " volcano " in line]
+
+    nothing = "tests have not passed on this machine yet"
+    assert lines(["tests/bed/test_kueue_contract.py"]) == [
+        kueue + nothing.removeprefix("tests "),
+        f"real system: volcano as handed in: {nothing}",
+    ]
+    first = lines([])[0]
+    assert first.startswith(kueue + "last passed ")
+    assert first.endswith(" UTC on abc")
+    monkeypatch.setattr(systems, "_commit", lambda: "def")
+    assert lines(["tests/bed/test_kueue_contract.py"])[0] == first
 
 
 def test_a_step_is_killed_at_its_limit_with_its_children(
