@@ -62,7 +62,7 @@ def test_an_image_starts_its_service_as_nobody_and_says_where_its_port_is(
 def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -> None:
     code = (
         "import importlib.util as u, json;"
-        "print(json.dumps([n for n in ('numpy','pynvml','click','rich','pip') if u.find_spec(n)]))"
+        "print(json.dumps([n for n in ('numpy','pynvml','rich','pip') if u.find_spec(n)]))"
     )
     found = {service: inside(f"berthmaster/{service}:{images}", code) for service in SERVICES}
     assert found == {
@@ -72,7 +72,7 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "archivist": [],
         "usage": ["numpy"],
         "door": [],
-        "accounts": ["click", "rich"],
+        "accounts": ["rich"],
         "login": [],
         "telemetry": ["pynvml"],
         "inventory": [],

@@ -250,10 +250,8 @@ class Supervisor:
         backoff: Backoff = RESTARTS,
         patience: Backoff = SLOW,
         cluster_s: float = CLUSTER_S,
-        stop_limit_s: float = STOP_LIMIT_S,
     ) -> None:
         self._cluster_s = cluster_s
-        self._stop_limit_s = stop_limit_s
         self.watched: list[Supervised] = []
         self._told = told
         self._slow = slow
@@ -314,7 +312,7 @@ class Supervisor:
             await asyncio.wait({self._task}, timeout=1)
         for probe_ in self._probes:
             probe_.cancel()
-        await self._end([w for w in self.watched if not w.child.stop_last], self._stop_limit_s)
+        await self._end([w for w in self.watched if not w.child.stop_last], STOP_LIMIT_S)
         await self._end([w for w in self.watched if w.child.stop_last], SERVER_STOP_LIMIT_S)
 
     async def _end(self, those: Sequence[Supervised], limit_s: float) -> None:
@@ -411,7 +409,7 @@ class Supervisor:
         if not watched.cure:
             watched.cure, watched.cure_s = why, now_s
             watched.child.signal(signal.SIGTERM)
-        elif now_s - watched.cure_s > self._stop_limit_s:
+        elif now_s - watched.cure_s > STOP_LIMIT_S:
             watched.child.signal(signal.SIGKILL)
 
     def _set(self, watched: Supervised, condition: Condition, note: str = "") -> None:

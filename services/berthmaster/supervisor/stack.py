@@ -375,12 +375,11 @@ async def make_streams(
     seed: Path,
     ca_file: Path | None,
     *,
-    plaintext: bool = False,
     replicas: int = 1,
     timeout_s: float = 5,
 ) -> None:
     """As the one user who may. Raises BusError."""
-    settings = _Settings(url, seed, inbox_prefix(SETUP), ca_file, plaintext)
+    settings = _Settings(url, seed, inbox_prefix(SETUP), ca_file)
     log = Log("up", level="error", format="text")
     async with await Connection.open(settings, SETUP, log, timeout_s=timeout_s) as conn:
         await ensure_streams(conn, replicas=replicas)
