@@ -504,35 +504,3 @@ async def test_who_waits_for_his_turn_for_as_long_as_an_answer_may_take_is_told_
         assert (
             await asker.request("berth.api.evil.echo", b"again", timeout_s=ANSWER_S)
         ).data == b"again"
-
-
-@story
-async def test_several_who_ask_without_end_do_not_keep_out_one_who_hardly_asks(
-    server: Server,
-) -> None:
-    async with connected(server.url) as conn, connected(server.url, "asker") as asker:
-        go_on = asyncio.Event()
-
-        async def slow(_: str, data: bytes) -> bytes:
-            if data == b"evil":
-                await go_on.wait()
-            return data
-
-        share = Share(in_hand=10, bytes_in_hand=10_000, per_s=10_000.0)
-        by_tenant = Fairness(lambda subject: subject.split(".")[2], share)
-        await served(conn, slow, subject="berth.api.*.echo", fairness=by_tenant, max_concurrent=20)
-        flood = [
-            asyncio.ensure_future(
-                asker.request(f"berth.api.evil{n}.echo", b"evil", timeout_s=ANSWER_S)
-            )
-            for n in range(4)
-            for _ in range(20)
-        ]
-        await until(lambda: sum(one.done() for one in flood) >= 50)  # refused at once
-        for _ in range(12):
-            assert (
-                await asker.request("berth.api.acme.echo", b"acme", timeout_s=ANSWER_S)
-            ).data == b"acme"
-        go_on.set()
-        answered = [reply.data for reply in await asyncio.gather(*flood)]
-        assert answered.count(b"evil") >= 20

@@ -29,7 +29,7 @@ from berthmaster.executor.cluster_protocol import (
 )
 from berthmaster.executor.gangs import Gangs
 from berthmaster.executor.kinds import JobObject
-from berthmaster.executor.manifest import LEAVING, STOPPED, Style, object_name
+from berthmaster.executor.manifest import Style, object_name
 from berthmaster.executor.runtime import ClusterRuntime
 from berthmaster.executor.writer import JobWriter
 from berthmaster.kubernetes import labels
@@ -155,20 +155,6 @@ async def test_attempt_costs_three_calls_from_creation_to_deletion() -> None:
         await api.remove("pods", "p0")
         await until(lambda: not play.runtime.attempts)
         assert api.calls == [("POST", "jobs"), ("PATCH", "jobs"), ("DELETE", "jobs")]
-
-
-@story
-async def test_a_refusal_is_told_with_the_servers_words_and_not_repeated() -> None:
-    quota = (403, "Forbidden", "exceeded quota: gpus, requested: 8, used: 8, limited: 8")
-    for fate in (quota, (404, "NotFound", "no"), (400, "", "<html>400 Bad Request</html>")):
-        async with LittleApi() as api, playing(api) as play:
-            api.misfortune = lambda method, plural, fate=fate: fate  # type: ignore[misc]
-            play.create()
-            assert await play.hears(PodsRefused) == PodsRefused(TRAIN, fate[2])
-            play.runtime.perform(StopPods(TRAIN, fate[2]))
-            assert await play.hears(PodsGone) == PodsGone(TRAIN, fate[2])
-            await asyncio.sleep(0.3)
-            assert api.calls == [("POST", "jobs")]
 
 
 INVALID = (422, "Invalid", 'Job.batch "train-1" is invalid: spec.template: Invalid value: "a b"')
@@ -331,30 +317,6 @@ async def test_an_object_made_late_may_not_run_longer_than_was_promised() -> Non
 
 
 @story
-async def test_a_stop_suspends_the_job_and_is_over_when_its_controller_says_so() -> None:
-    async with LittleApi() as api, playing(api) as play:
-        play.create()
-        await play.pod("Running")
-        await play.hears(PodsRunning)
-        play.runtime.perform(StopPods(TRAIN, "typo"))
-        await until(lambda: api.all("jobs")[0]["spec"].get("suspend"))
-        job = await play.job()
-        assert job["metadata"]["annotations"][STOPPED] == "typo"
-        [pod] = api.all("pods")  # told before the signal came
-        assert pod["metadata"]["annotations"][LEAVING] == "typo"
-        # A pod on its way out is no pod that is gone, whatever the controller says of its job.
-        await play.says("Suspended", active=0, terminating=1)
-        await asyncio.sleep(0.2)
-        assert not [e for e in play.told if isinstance(e, PodsGone)]
-        await api.remove("pods", "p0")
-        await asyncio.sleep(0.2)
-        assert not [e for e in play.told if isinstance(e, PodsGone)]
-        await play.says("Suspended", active=0, terminating=0)
-        assert await play.hears(PodsGone) == PodsGone(TRAIN, "typo")
-        assert api.calls == [("POST", "jobs"), ("PATCH", "pods"), ("PATCH", "jobs")]
-
-
-@story
 async def test_a_stop_that_meets_a_change_reads_again_and_stops_all_the_same() -> None:
     conflicts = iter([(409, "Conflict", "modified")])
     async with LittleApi() as api, playing(api) as play:
@@ -387,35 +349,6 @@ async def test_what_waits_in_the_clusters_queue_is_deleted_in_the_foreground_to_
         assert not [e for e in play.told if isinstance(e, PodsGone)]
         await api.remove("jobs", job["metadata"]["name"])
         assert await play.hears(PodsGone) == PodsGone(TRAIN, "not needed")
-
-
-@story
-async def test_the_clusters_queue_takes_it_back() -> None:
-    async with LittleApi() as api, playing(api) as play:
-        play.create(target=QUEUED)
-        name = (await play.job())["metadata"]["name"]
-        await api.change("jobs", name, spec={"suspend": False})
-        await play.hears(PodsAdmitted)
-        for suspend, event in ((True, PodsQueued), (False, PodsAdmitted), (True, PodsQueued)):
-            play.told.clear()
-            await api.change("jobs", name, spec={"suspend": suspend})
-            assert await play.hears(event) == event(TRAIN)
-
-
-@story
-async def test_a_restart_finds_what_is_there_and_says_how_it_stands() -> None:
-    async with LittleApi() as api:
-        async with playing(api) as first:
-            first.create(receipt="signed")
-            await first.pod("Running")
-            await first.hears(PodsRunning)
-        async with playing(api) as play:
-            running = PodsRunning(TRAIN, (PodBinding(pod="main-0", node="n2"),))
-            assert play.told == [PodsFound(TRAIN, "signed"), running]
-            # Ordered again it changes nothing and is told again.
-            play.create()
-            await until(lambda: play.told.count(running) == 2)
-            assert [call for call in api.calls if call[0] == "POST"] == [("POST", "jobs")]
 
 
 @story
@@ -612,16 +545,6 @@ async def test_without_rights_anywhere_nothing_is_claimed() -> None:
         await until(lambda: "not allowed" in play.runtime.away())
         assert "not allowed" in play.runtime.ill()
         api.closed = set()
-        await until(lambda: not play.runtime.away())
-
-
-@story
-async def test_a_server_that_is_away_is_noticed_by_its_silence_and_by_its_return() -> None:
-    async with LittleApi() as api, playing(api) as play:
-        assert play.runtime.away() == ""
-        await api.stop()
-        await until(play.runtime.away)
-        await api.start()
         await until(lambda: not play.runtime.away())
 
 
