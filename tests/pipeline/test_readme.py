@@ -59,11 +59,6 @@ def test_every_script_that_the_readme_names_exists_and_can_be_run() -> None:
         assert os.access(path, os.X_OK), name
 
 
-def test_every_file_that_the_readme_links_to_exists() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
 def test_the_five_minutes_work_as_they_stand(place: dict[str, str]) -> None:
