@@ -214,6 +214,7 @@ def queue_report(
         observed_at_s=0.0,
         active=active,
         stopped=stopped,
+        stop_policy="Hold" if stopped else "",
         reason=reason,
         cohort=cohort,
         flavors=(

@@ -103,7 +103,7 @@ def test_a_stopped_queue_swallows_in_silence_and_we_say_so() -> None:
     world = nominated_to_w1()
     world.fact("w1/queue", queue_report("w1", stopped=True))
     world.wait(5.0)
-    words = "ClusterQueue worker-queue of w1 is stopped (spec.stopPolicy)"
+    words = "ClusterQueue worker-queue of w1 is stopped (stopPolicy Hold)"
     assert told(world, STOPPED_QUEUE) == [words]
     assert words in world.why(world.name())
 
@@ -283,7 +283,7 @@ def test_each_cluster_that_is_left_out_carries_its_reason() -> None:
     assert choice.cluster == "fine"
     assert choice.filtered == {
         "gone": "not active: BadKubeConfig: Secret w-kubeconfig not found",
-        "stopped": "its ClusterQueue worker-queue is stopped",
+        "stopped": "its ClusterQueue worker-queue is stopped (stopPolicy Hold)",
         "missing": "has no LocalQueue team/main",
         "small": "ClusterQueue worker-queue grants 0 nvidia.com/gpu at most, 1 are asked for",
         "silent": "silent",
@@ -373,7 +373,7 @@ def test_no_candidate_is_an_event_with_every_reason() -> None:
     (note,) = told(world, "NoCluster")
     assert note == (
         "no cluster can take it; left out: w1: has no LocalQueue team/main; "
-        "w2: its ClusterQueue worker-queue is stopped"
+        "w2: its ClusterQueue worker-queue is stopped (stopPolicy Hold)"
     )
 
 

@@ -92,7 +92,10 @@ NO_GPUS = FlavorQuota(
         (queue(local=()), "has no LocalQueue team-a/gpu"),
         (queue(local=(OTHERS,)), "has no LocalQueue team-a/gpu"),
         (queue(local=(SHUT,)), "its LocalQueue gpu is not active: x"),
-        (queue(stopped=True, reason="on hold"), "its ClusterQueue cq is stopped: on hold"),
+        (
+            queue(stopped=True, stop_policy="Hold"),
+            "its ClusterQueue cq is stopped (stopPolicy Hold)",
+        ),
         (queue(active=False, reason="no flavor"), "its ClusterQueue cq is not active: no flavor"),
         (queue(flavors=(flavor(used=4),)), "no quota left: needs 8 nvidia.com/gpu, 4 left"),
         (queue(flavors=(NO_GPUS,)), "ClusterQueue cq grants no nvidia.com/gpu"),
