@@ -50,7 +50,8 @@ class Project:
     def sources(self) -> Sources:
         """The programs as compiling takes them."""
         return {
-            name: (self.name, f"{self.module}/{package}") for name, package in self.packages.items()
+            name: (self.name, f"{self.module}/{package}".rstrip("/"))
+            for name, package in self.packages.items()
         }
 
     @property
@@ -83,7 +84,14 @@ KARMADA: Final = Project(
     definitions="charts/karmada/_crds/bases",
     minutes=8,
 )
-PROJECTS: Final = {each.name: each for each in (KUEUE, KARMADA)}
+JOBSET: Final = Project(
+    name="jobset",
+    module="sigs.k8s.io/jobset",
+    packages={"jobset": ""},
+    definitions="config/components/crd/bases",
+    minutes=3,
+)
+PROJECTS: Final = {each.name: each for each in (KUEUE, JOBSET, KARMADA)}
 
 
 @dataclass(frozen=True)
