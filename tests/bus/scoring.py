@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from unittest import mock
 
 from msgspec.structs import replace
 
@@ -25,20 +26,23 @@ from berthmaster.messages.fleet import (
 from berthmaster.messages.records import DeadLetter
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.runtime.service import Context
+from berthmaster.scorer import service
 from berthmaster.scorer.service import main
-from berthmaster.scorer.settings import ScorerSettings
+from berthmaster.scorer.settings import ScorerSettings, rules_of
 from tests.bus.shells import running
 from tests.support.patience import Hung, hang_s, patient, until
 
 
 @asynccontextmanager
-async def scorer(url: str, **settings: Any) -> AsyncIterator[Context[ScorerSettings]]:
+async def scorer(
+    url: str, *, refresh_s: float = 60.0, mix_pods: float = 50.0, **settings: Any
+) -> AsyncIterator[Context[ScorerSettings]]:
     """A scorer on this server, in this process."""
-    quick = {"dead_band": 0.0, "refresh_s": 60.0} | settings
-    async with running(
-        "scorer", patient(ScorerSettings, "scorer", nats_url=url, http_port=-1, **quick), main
-    ) as ctx:
-        yield ctx
+    given = patient(ScorerSettings, "scorer", nats_url=url, http_port=-1, **settings)
+    rules = replace(rules_of(given), dead_band=0.0, refresh_s=refresh_s, mix_pods=mix_pods)
+    with mock.patch.object(service, "rules_of", return_value=rules):
+        async with running("scorer", given, main) as ctx:
+            yield ctx
 
 
 @contextmanager

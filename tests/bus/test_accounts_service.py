@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 
@@ -48,11 +49,11 @@ class Bus(NamedTuple):
             inbox_prefix=inbox_prefix("accounts"),
             http_port=-1,
             keys_dir=self.keys,
-            look_s=0.05,
         )
-        async with running("accounts", settings, main) as ctx:
-            await until(lambda: not waiting(ctx))
-            yield ctx
+        with mock.patch("berthmaster.accounts.service.LOOK_S", 0.05):
+            async with running("accounts", settings, main) as ctx:
+                await until(lambda: not waiting(ctx))
+                yield ctx
 
 
 def waiting(ctx: Context[Any]) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from berthmaster.bus.errors import BusError, NotPermitted, TooLarge
 from berthmaster.bus.facts import Seen
 from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.bus.streams import WORKLOADS, stream_info
+from berthmaster.door import service
 from berthmaster.lifecycle.instructions import Refused, Stored
 from berthmaster.logcheck import guard
 from berthmaster.messages.api import Refusal
@@ -213,11 +215,12 @@ async def test_two_events_of_one_workload_in_one_request_do_not_both_go(server: 
         assert await log.kinds("job") == ["Submitted", "Placed", "Claimed"]
 
 
+@mock.patch.object(service, "BEHIND_LIMIT_S", 2.0)
 @story
 async def test_a_flood_of_one_cluster_is_refused_at_once_and_others_are_served(
     server: Server,
 ) -> None:
-    async with connected(server.url, replicas=1) as conn, door(server.url, behind_limit_s=2.0):
+    async with connected(server.url, replicas=1) as conn, door(server.url):
         log = Log(conn)
         event = claimed("job", await log.place("job"))
         # Beyond what was stored, so each of them waits for its limit.

@@ -355,7 +355,8 @@ async def test_near_its_size_limit_the_log_takes_no_new_workloads_but_all_events
         return looks[-1]
 
     monkeypatch.setattr(service, "stream_info", looked)
-    async with client(server.url) as conn, gateway(server.url, size_interval_s=0.1):
+    monkeypatch.setattr(service, "SIZE_INTERVAL_S", 0.1)
+    async with client(server.url) as conn, gateway(server.url):
         await ask(conn, "submit", job("train"))
         # With its metadata: without them the stream counts as made anew, a second later.
         config = msgspec.json.decode(await conn.api(f"STREAM.INFO.{WORKLOADS}"))["config"]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,7 @@ from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.keys import creds_file
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.streams import ensure_streams
+from berthmaster.inventory import watch
 from berthmaster.inventory.service import main
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.kubernetes.resources import CLUSTER_PROFILES, CLUSTER_QUEUES, NODES, PODS
@@ -72,10 +74,11 @@ async def listening(url: str) -> AsyncIterator[Told]:
 async def inventory(
     api: KubeApi, folder: Path, url: str, **settings: Any
 ) -> AsyncIterator[Context[InventorySettings]]:
-    wanted: dict[str, Any] = {"cluster": "east", "http_port": -1, "absent_s": 0.5} | settings
+    wanted: dict[str, Any] = {"cluster": "east", "http_port": -1} | settings
     given = InventorySettings(nats_url=url, kubeconfig=api.kubeconfig(folder), **wanted)
-    async with running("inventory", given, main) as ctx:
-        yield ctx
+    with mock.patch.object(watch, "ABSENT_S", 0.5):
+        async with running("inventory", given, main) as ctx:
+            yield ctx
 
 
 @in_loop
@@ -137,12 +140,13 @@ async def test_kueue_that_comes_later_is_found(server: Server, tmp_path: Path) -
             )
 
 
+@mock.patch.object(watch, "SILENT_LIMIT_S", 1.0)
 @in_loop
 async def test_silent_watch_ends_sign_of_life(server: Server, tmp_path: Path) -> None:
     async with KubeApi() as api, listening(server.url) as told:
         api.serve(PODS)
         await api.put(NODES, node("a"))
-        async with inventory(api, tmp_path, server.url, silent_limit_s=1.0) as ctx:
+        async with inventory(api, tmp_path, server.url) as ctx:
             await told.lives()
             api.silent = True
             await until(lambda: not ctx.health.readiness()[0])

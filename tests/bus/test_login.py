@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -340,9 +341,10 @@ async def test_a_token_that_is_not_good_lets_nobody_in(tmp_path: Path) -> None:
         assert provider.asked.count("keys") == 1
 
 
+@mock.patch.multiple("berthmaster.login.service", REVIEWS_PER_S=0.1, REVIEWS_BURST=7)
 @story
 async def test_service_account_token_admits_own_cluster_only(tmp_path: Path) -> None:
-    async with living(tmp_path, reviews_per_s=0.1, reviews_burst=7) as bus:
+    async with living(tmp_path) as bus:
         red, name = bus.red, "berth-system/berth-agent"
         good = red.token(name, AUDIENCE)
         # Both clusters' issuers have one name: blue is asked, and does not know it.

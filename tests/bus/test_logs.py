@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from unittest import mock
 
 import msgspec
 import pytest
@@ -136,10 +137,11 @@ async def test_a_hundred_follow_by_one_reading_and_each_gets_every_line(server: 
         assert there.pod.opened <= 4, there.pod.opened
 
 
+@mock.patch("berthmaster.gateway.service.LOG_FEED_BYTES", 128 * 1024)
 @in_loop
 async def test_who_reads_slowly_is_told_and_costs_the_others_nothing(server: Server) -> None:
     async with (
-        bench(server.url, log_feed_kib=128) as there,
+        bench(server.url) as there,
         there.client() as berth,
         there.client() as slow,
     ):

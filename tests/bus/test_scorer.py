@@ -5,6 +5,7 @@ import io
 import math
 import signal
 from pathlib import Path
+from unittest import mock
 
 import click
 import pytest
@@ -66,7 +67,7 @@ async def test_a_change_is_a_score_on_the_bus_within_moments(server: Server) -> 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @in_loop
 async def test_standby_scorer_takes_over(server: Server, how: str) -> None:
-    flags = ("--refresh-s", "0.1", "--dead-band", "0", "--http-port", "-1")
+    flags = ("--http-port", "-1")
     async with client(server.url) as conn:
         fleet = await Fleet(conn).start()
         await fleet.put(report(gpus=4))
@@ -97,6 +98,7 @@ async def test_standby_scorer_takes_over(server: Server, how: str) -> None:
                     assert fleet.scores[-1].stamp.epoch == second.stamp.epoch
 
 
+@mock.patch("berthmaster.scorer.service.LEASE_TTL_S", LONG_LEASE_S)
 @in_loop
 async def test_a_scorer_that_is_asked_to_stop_hands_over_at_once(server: Server) -> None:
     async with client(server.url) as conn:
@@ -105,7 +107,7 @@ async def test_a_scorer_that_is_asked_to_stop_hands_over_at_once(server: Server)
         # The second takes the lease that the first has released, and waits for none to run out.
         told: list[LeaseRecord] = []
         await conn.subscribe("berth.lease.>", lambda _, data: told.append(LEASES.decode(data)))
-        lasting = {"refresh_s": 0.1, "lease_ttl_s": LONG_LEASE_S}
+        lasting = {"refresh_s": 0.1}
         async with scorer(server.url, **lasting) as first:
             before = await fleet.score(free_gpus=4.0)
             async with scorer(server.url, **lasting):
@@ -276,7 +278,6 @@ async def test_sigterm_ends_it_with_0_even_while_the_bus_is_away(server: Server)
     [
         ("--shard", "9/8", "INDEX/COUNT such as 2/8, the index from 1 to the count"),
         ("--cluster-full-scale", "1,2", "four numbers with commas between them: cores, GiB, GPUs"),
-        ("--dead-band", "nan", "'nan' is not finite"),
         ("--stale-after-s", "-1", "-1.0 is not in the range 0.1<=x<=86400"),
     ],
 )

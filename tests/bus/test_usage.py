@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
@@ -80,9 +81,10 @@ def new_database(server: PostgresServer, name: str) -> str:
 
 @asynccontextmanager
 async def usage(url: str, **settings: Any) -> AsyncIterator[Context[UsageSettings]]:
-    chosen = UsageSettings(nats_url=url, http_port=-1, **({"flush_s": 0.05} | settings))
-    async with running("usage", chosen, usage_main) as ctx:
-        yield ctx
+    chosen = UsageSettings(nats_url=url, http_port=-1, **settings)
+    with mock.patch("berthmaster.usage.filling.FLUSH_S", 0.05):
+        async with running("usage", chosen, usage_main) as ctx:
+            yield ctx
 
 
 async def tell(conn: Connection, story: Story) -> None:
@@ -388,8 +390,6 @@ async def test_usage_killed_often_books_once(server: Server, kept: dict[str, Any
             server.url,
             "--http-port",
             "-1",
-            "--flush-s",
-            "0.05",
             "--log-level",
             "error",
         ]

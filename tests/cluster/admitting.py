@@ -34,7 +34,7 @@ OCM: Final = "cluster.open-cluster-management.io"
 OCM_CONTROLLER: Final = "open-cluster-management.io/placement"
 OURS: Final = "berthmaster.io/dispatcher"
 IN_NAMESPACE: Final = f"/apis/{OCM}/v1beta1/namespaces/{SYSTEM}"
-SETTLE_S: Final = "1"
+SETTLE_S: Final = 1.0
 GPUS: Final = {"cpu": "1", "nvidia.com/gpu": "1"}
 
 
@@ -118,10 +118,16 @@ class Desk:
         """One replica."""
         argv = ["serve", "admission"]
         argv += ["--nats-url", self._bus_url, "--kubeconfig", str(self.kubeconfig)]
-        argv += ["--settle-s", SETTLE_S, "--http-port", "-1", "--log-format", "text"]
+        argv += ["--http-port", "-1", "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log(number).open("ab") as log:
-            self.processes[number] = warm.berth(*argv, *self.flags, output=log, env=env)
+            self.processes[number] = warm.berth(
+                *argv,
+                *self.flags,
+                output=log,
+                env=env,
+                constants={"berthmaster.admission.service:SETTLE_S": SETTLE_S},
+            )
 
     def kill(self, number: int = 0) -> None:
         """kill -9."""

@@ -37,7 +37,12 @@ from tests.support.warm import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy" / "kubernetes"
-QUICK: Final = ("--lease-s", "1", "--check-s", "2", "--grace-s", "2", "--absent-s", "0.5")
+QUICK: Final = ("--grace-s", "2")
+QUICK_CONSTANTS: Final = {
+    "berthmaster.credentials.service:LEASE_S": 1.0,
+    "berthmaster.credentials.service:ABSENT_S": 0.5,
+    "berthmaster.credentials.settings:CHECK_S": 2.0,
+}
 PROFILES: Final = "/apis/multicluster.x-k8s.io/v1alpha1"
 MULTIKUEUE_CLUSTERS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueclusters"
 MULTIKUEUE_CONFIGS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueconfigs"
@@ -89,7 +94,7 @@ class Rig:
 
     # ---- the process
 
-    def start(self, *flags: str) -> None:
+    def start(self, *flags: str, answer_limit_s: float = 10.0) -> None:
         """Start it."""
         self.starts += 1
         argv = ["serve", "credentials"]
@@ -99,7 +104,18 @@ class Rig:
         argv += ["--http-port", str(self.port), "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log.open("ab") as log:
-            self.process = warm.berth(*argv, *self.flags, *flags, output=log, env=env)
+            self.process = warm.berth(
+                *argv,
+                *self.flags,
+                *flags,
+                output=log,
+                env=env,
+                constants=QUICK_CONSTANTS
+                | {
+                    "berthmaster.kubernetes.joining:ANSWER_LIMIT_S": answer_limit_s,
+                    "berthmaster.credentials.service:ANSWER_LIMIT_S": answer_limit_s,
+                },
+            )
 
     def kill(self) -> None:
         """kill -9."""

@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.subjects import ALL_FLEET
+from berthmaster.inventory import watch
 from berthmaster.inventory.service import main
 from berthmaster.inventory.settings import InventorySettings
 from berthmaster.messages.fleet import ClusterAlive, FleetFact
@@ -88,7 +90,8 @@ async def inventory(
     url: str, kubeconfig: Path, **settings: Any
 ) -> AsyncIterator[Context[InventorySettings]]:
     """The service, ready, until the block ends."""
-    wanted: dict[str, Any] = {"cluster": CLUSTER, "http_port": -1, "absent_s": 1.0} | settings
+    wanted: dict[str, Any] = {"cluster": CLUSTER, "http_port": -1} | settings
     given = InventorySettings(nats_url=url, kubeconfig=kubeconfig, **wanted)
-    async with running("inventory", given, main) as ctx:
-        yield ctx
+    with mock.patch.object(watch, "ABSENT_S", 1.0):
+        async with running("inventory", given, main) as ctx:
+            yield ctx

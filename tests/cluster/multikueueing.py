@@ -29,6 +29,7 @@ __all__ = ["USER", "Bus", "Rig", "running_in"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 RBAC: Final = ROOT / "deploy" / "kubernetes" / "hub" / "multikueue-rbac.yaml"
 USER: Final = "berthmaster-multikueue"
+SETTINGS: Final = "berthmaster.multikueue.service:MultiKueueSettings"
 
 
 class Rig:
@@ -38,7 +39,8 @@ class Rig:
         self.k = k
         self.bus = bus
         self.folder = folder
-        self.flags: tuple[str, ...] = ("--patience-s", "4", "--silent-s", "3", "--trap-s", "3")
+        self.flags: tuple[str, ...] = ("--patience-s", "4")
+        self.limits = {"silent_s": 3.0, "trap_s": 3.0}  # of HubPolicy, which are no settings
         self.process: Child | None = None
         self.starts = 0
         self.kubeconfig = k.planes.hub.kubeconfig_for(USER)
@@ -53,7 +55,8 @@ class Rig:
         argv += ["--namespace", self.k.namespace, "--http-port", "-1", "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log.open("ab") as log:
-            self.process = warm.berth(*argv, *self.flags, output=log, env=env)
+            limits = {f"{SETTINGS}.{name}": value for name, value in self.limits.items()}
+            self.process = warm.berth(*argv, *self.flags, output=log, env=env, constants=limits)
 
     def ready(self) -> None:
         """Wait until this life acts: what ends before is none of its business."""

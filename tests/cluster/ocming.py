@@ -6,12 +6,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from unittest import mock
+
+from msgspec.structs import replace
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.facts import FactWriter
+from berthmaster.ocm import service
+from berthmaster.ocm.pace import Rules
 from berthmaster.ocm.service import main
 from berthmaster.ocm.settings import OcmSettings
 from berthmaster.runtime.service import Context
@@ -107,19 +112,24 @@ async def bus(folder: Path) -> AsyncIterator[Teller]:
 
 
 @asynccontextmanager
-async def ocm(url: str, kubeconfig: Path, **settings: Any) -> AsyncIterator[Context[OcmSettings]]:
-    """The service, ready, until the block ends."""
-    wanted: dict[str, Any] = {
-        "http_port": -1,
-        "absent_s": 1.0,
-        "silent_after_s": 3600.0,
-        "settle_s": 2.0,
-        "refill_s": 0.5,
-        "burst": 50,
-    }
-    given = OcmSettings(nats_url=url, kubeconfig=kubeconfig, **(wanted | settings))
-    async with running("ocm", given, main) as ctx:
-        yield ctx
+async def ocm(
+    url: str,
+    kubeconfig: Path,
+    *,
+    silent_after_s: float = 3600.0,
+    validity_s: float = 86_400.0,
+    **settings: Any,
+) -> AsyncIterator[Context[OcmSettings]]:
+    """Run the service, ready and quicker than usual, until the block ends."""
+    given = OcmSettings(nats_url=url, kubeconfig=kubeconfig, http_port=-1, **settings)
+    rules = replace(Rules(settle_s=2.0, refill_s=0.5, burst=50.0), validity_s=validity_s)
+    quick = replace(given.policy, rules=rules, silent_after_s=silent_after_s)
+    with (
+        mock.patch.object(OcmSettings, "policy", quick),
+        mock.patch.object(service, "ABSENT_S", 1.0),
+    ):
+        async with running("ocm", given, main) as ctx:
+            yield ctx
 
 
 async def until(plane: Plane, path: str, right: Callable[[Object], object]) -> Object:

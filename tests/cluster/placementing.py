@@ -20,6 +20,7 @@ from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 T = TypeVar("T")
+SERVICE: Final = "berthmaster.placement.service"
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "placement"
 GROUP: Final = "cluster.open-cluster-management.io"
@@ -70,14 +71,20 @@ class Rig:
     def log(self, number: int = 0) -> Path:
         return self.folder / f"placement-{number}.log"
 
-    def start(self, *flags: str) -> Child:
+    def start(self, *flags: str, pause_s: float = 0.02) -> Child:
         """One more evaluator."""
         argv = ["serve", "placement"]
         argv += ["--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace]
-        argv += ["--lease-s", "2", "--http-port", "-1", "--log-format", "text"]
+        argv += ["--http-port", "-1", "--log-format", "text"]
         env = {name: text for name, text in os.environ.items() if not name.startswith("BERTH_")}
         with self.log(len(self.processes)).open("ab") as log:
-            process = warm.berth(*argv, *flags, output=log, env=env)
+            process = warm.berth(
+                *argv,
+                *flags,
+                output=log,
+                env=env,
+                constants={f"{SERVICE}:LEASE_S": 2.0, f"{SERVICE}:PAUSE_S": pause_s},
+            )
         self.processes.append(process)
         return process
 

@@ -109,7 +109,7 @@ def test_our_own_evaluator_drives_it_when_a_score_changes_while_a_job_runs(
         ocm.score("a", 80)
         ocm.score("b", 30)
         ocm.place("best", predicates=[T4], prioritizerPolicy=BY_GPU, numberOfClusters=1)
-        ocm.start("--pause-s", "0.1")
+        ocm.start(pause_s=0.1)
         desk.desk.flags = ("--placement-namespace", namespace)
         desk.desk.start()
         desk.start()

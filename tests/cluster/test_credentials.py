@@ -262,7 +262,7 @@ def test_a_bootstrap_token_is_renewed_in_its_secret_long_before_it_ends(rig: Rig
     rig.profile(east)
     rig.bootstrap(east, worker)
     given = rig.way_in_token(east)
-    rig.start("--renew-bootstrap-after-s", "6")
+    rig.start("--renew-after-s", "6")
     rig.until(lambda: rig.held(east), "it is served")
     rig.until(lambda: rig.way_in_token(east) != given, "the person's token has a successor")
     # What is made with it: a new bound token for Kueue, once the old one's Secret is gone.

@@ -60,7 +60,7 @@ def test_a_renewal_that_fails_keeps_the_old_token_and_shouts(rig: Rig) -> None:
     door = worker.proxy()
     rig.bootstrap(east, worker, via=door)
     rig.profile(east)
-    rig.start("--renew-after-s", "5", "--api-timeout-s", "1")
+    rig.start("--renew-after-s", "5", answer_limit_s=1.0)
     rig.until(lambda: rig.held(east), "access is there")
     door.close()
     serial, token = rig.serial(east), rig.token(east)
@@ -126,7 +126,7 @@ def test_a_worker_that_is_away_at_its_removal_is_cut_off_at_once_and_revoked_lat
     door = worker.proxy()
     rig.bootstrap(east, worker, via=door)
     rig.profile(east)
-    rig.start("--api-timeout-s", "1")
+    rig.start(answer_limit_s=1.0)
     rig.until(lambda: rig.held(east), "access is there")
     token = rig.token(east)
 

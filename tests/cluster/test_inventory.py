@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from berthmaster.bus import subjects
 from berthmaster.doctor.reader import ClusterAccess, survey
@@ -355,6 +356,7 @@ async def test_a_slow_server_is_slow_and_nothing_else(planes: Planes, tmp_path: 
         assert ctx.health.readiness()[0]
 
 
+@mock.patch("berthmaster.inventory.watch.SILENT_LIMIT_S", 2.0)
 @in_loop
 async def test_a_server_that_goes_deaf_gets_no_sign_of_life_for_long(
     planes: Planes, tmp_path: Path
@@ -364,7 +366,7 @@ async def test_a_server_that_goes_deaf_gets_no_sign_of_life_for_long(
     kubeconfig = plane.kubeconfig_for("admin", ("system:masters",), via=proxy)
     async with (
         bus(tmp_path) as told,
-        inventory(told.url, kubeconfig, silent_limit_s=2.0) as ctx,
+        inventory(told.url, kubeconfig) as ctx,
     ):
         await told.lives()
         await asyncio.to_thread(proxy.go_deaf)

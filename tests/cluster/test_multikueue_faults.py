@@ -166,7 +166,8 @@ def test_a_cluster_added_while_a_job_waits_takes_it(rig: Rig) -> None:
 
 def test_a_hub_whose_kueue_is_dead_is_told_and_its_jobs_go_on_when_it_is_back(rig: Rig) -> None:
     # Its silence counts from the start on, and on a busy machine a nomination takes a while.
-    rig.flags = ("--patience-s", "12", "--hub-mute-s", "10")
+    rig.flags = ("--patience-s", "12")
+    rig.limits = {"hub_mute_s": 10.0}
     rig.k.submit("train", run_s="2")
     rig.k.until(lambda: rig.k.state_of("train") == "Pending", "MultiKueue's check")
     rig.k.until(lambda: rig.k.has("train", "QuotaReserved"), "quota, without which nobody is sent")

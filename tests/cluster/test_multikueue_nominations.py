@@ -111,7 +111,7 @@ def test_a_second_dispatcher_is_named_and_not_fought_and_nobody_is_evicted_for_i
 ) -> None:
     for name in WORKERS:
         rig.k.stop_queue(name, "Hold")
-    rig.flags = ("--patience-s", "120", "--silent-s", "3", "--trap-s", "3")
+    rig.flags = ("--patience-s", "120")
     rig.bus.worker(ONE, free=8)
     rig.bus.worker(TWO, free=4)
     rig.bus.worker(THREE, free=2)
@@ -182,7 +182,8 @@ def test_while_nats_is_silent_a_selector_is_kept_and_a_short_life_is_told_afterw
 
 def test_workload_nominated_before_the_managers_start_is_written_and_runs(rig: Rig) -> None:
     """Kueue's manager puts what is there at its start behind all news, for minutes under load."""
-    rig.flags = ("--patience-s", "120", "--silent-s", "3", "--hub-mute-s", "60")
+    rig.flags = ("--patience-s", "120")
+    rig.limits = {"silent_s": 3.0, "hub_mute_s": 60.0}
     for name in WORKERS:
         rig.bus.worker(name, free={ONE: 8}.get(name, 2))
     jobs = [f"job-{n}" for n in range(3)]
@@ -216,7 +217,8 @@ def _annotations(k: Kueue, job: str) -> dict[str, str]:
 def test_history_of_job_behind_silent_agent_names_no_wrong_cluster(rig: Rig) -> None:
     """The first worker's agent is up and reports no copy: Kueue may run a job there although the
     nomination was taken back."""
-    rig.flags = ("--patience-s", "3", "--silent-s", "3", "--trap-s", "60")
+    rig.flags = ("--patience-s", "3")
+    rig.limits = {"silent_s": 3.0, "trap_s": 60.0}
     for name in WORKERS:
         rig.bus.worker(name, free={ONE: 8, TWO: 4}.get(name, 2))
     rig.k.stop_queue(ONE, "Hold")

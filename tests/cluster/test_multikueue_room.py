@@ -41,7 +41,7 @@ def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
         ) as k,
     ):
         rig = Rig(k, bus, tmp_path)
-        rig.flags = (*rig.flags, "--unscheduled-s", "3")
+        rig.limits["unscheduled_s"] = 3.0
         try:
             yield rig
         finally:

@@ -179,7 +179,7 @@ def test_a_running_copy_that_somebody_switches_off_is_evicted_once_and_goes_on_w
     """Kueue drops the copy with the last word on its pods, and would count them on the hub for ever
     (the trap StuckEviction): the inventory tells that the copy is gone, and so it goes on."""
     with rigged(planes, namespace, tmp_path, told=()) as rig:
-        rig.flags = (*rig.flags, "--eviction-s", "3")
+        rig.limits["eviction_s"] = 3.0
         rig.start()
         rig.ready()
         with inventories(rig):

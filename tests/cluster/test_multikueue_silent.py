@@ -24,7 +24,8 @@ def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
     options = Options(dispatcher="berthmaster.io/dispatcher")
     with Bus(tmp_path) as bus, Kueue(planes, namespace, options=options) as k:
         rig = Rig(k, bus, tmp_path)
-        rig.flags = ("--patience-s", "120", "--silent-s", "3")
+        rig.flags = ("--patience-s", "120")
+        rig.limits = {"silent_s": 3.0}
         try:
             yield rig
         finally:

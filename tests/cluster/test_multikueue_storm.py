@@ -62,7 +62,8 @@ def rig(planes: Planes, namespace: str, tmp_path: Path) -> Iterator[Rig]:
         Kueue(planes, namespace, options=options, quotas=quotas(10, 6), worker_quotas=workers) as k,
     ):
         rig = Rig(k, bus, tmp_path)
-        rig.flags = ("--patience-s", "6", "--silent-s", "4", "--trap-s", "20")
+        rig.flags = ("--patience-s", "6")
+        rig.limits = {"silent_s": 4.0, "trap_s": 20.0}
         share_with_a_second_queue(k)
         try:
             yield rig

@@ -32,7 +32,8 @@ def rig(planes: Planes, namespace: str, tmp_path: Path, port: int) -> Iterator[R
     options = Options(dispatcher="berthmaster.io/dispatcher", worker_lost_timeout_s=6.0)
     with Bus(tmp_path) as bus, Kueue(planes, namespace, options=options) as k:
         rig = Rig(k, bus, tmp_path)
-        rig.flags = (*rig.flags, "--eviction-s", "3", "--http-port", str(port))
+        rig.flags = (*rig.flags, "--http-port", str(port))
+        rig.limits["eviction_s"] = 3.0
         for name, free in ((ONE, 8), (TWO, 6)):
             bus.worker(name, free=free)
             bus.queue(name, k)

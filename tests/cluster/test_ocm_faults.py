@@ -281,7 +281,7 @@ async def test_profiles_that_we_manage_get_properties_and_those_of_others_nothin
         "berthmaster-ocm-hub",
         "berthmaster-ocm-profiles",
     )
-    options = {"profile_namespace": namespace, "create_profiles_in": namespace}
+    options: dict[str, Any] = {"profile_namespace": namespace, "create_profiles_in": namespace}
     async with bus(tmp_path) as scorer:
         for name in ("mine", "theirs", "mixed", "absurd", "newcomer", "Not.A.Name"):
             await scorer.tell(name, free=5)
@@ -338,7 +338,7 @@ async def test_profiles_that_we_have_made_go_where_ocm_makes_its_own(
         "berthmaster-ocm-hub",
         "berthmaster-ocm-profiles",
     )
-    options = {"profile_namespace": namespace, "create_profiles_in": namespace}
+    options: dict[str, Any] = {"profile_namespace": namespace, "create_profiles_in": namespace}
     binding = {
         "apiVersion": f"{OCM}/v1beta2",
         "kind": "ManagedClusterSetBinding",
@@ -394,7 +394,7 @@ async def test_a_managed_cluster_claims_what_it_has_with_the_rights_for_its_own_
     kubeconfig = await calling(
         with_rights, worker, namespace, "agent/rbac.yaml", "berthmaster-ocm-worker"
     )
-    options: dict[str, Any] = {"side": "worker", "cluster": "east", "claim_settle_s": 2.0}
+    options: dict[str, Any] = {"side": "worker", "cluster": "east"}
     try:
         async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig, **options) as ctx:
             await scorer.tell("east", free=12)

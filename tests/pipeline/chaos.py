@@ -50,10 +50,8 @@ QUIET = {
 # Limits are short enough to be passed by those who are stopped: that is what is tried.
 IMPATIENT = {
     "BERTH_RESOLVER_CLAIM_TIMEOUT_S": "1.5",
-    "BERTH_RESOLVER_AVOID_S": "2",
     "BERTH_RESOLVER_STALE_AFTER_S": "3",
     "BERTH_SCORER_STALE_AFTER_S": "3",
-    "BERTH_SCORER_REFRESH_S": "1",
     # Not so short: a watcher on a busy machine is late by seconds, and must find whole stories.
     "BERTH_ARCHIVIST_STORY_AFTER_S": "60",
 }

@@ -139,19 +139,35 @@ def start(
     cwd: Path = ROOT,
     errors: IO[bytes] | None = None,
     input: IO[bytes] | None = None,
+    constants: Mapping[str, float] | None = None,
 ) -> Child:
     """`python -m MODULE ARGUMENT…`. Without a file of its own, what it says of errors goes to its
-    output, and it has no input."""
+    output, and it has no input.
+
+    ``constants`` are set in the process before it runs: ``{"package.module:NAME": 1.0}``."""
     parent = _WARM.parent()
-    request = {"module": module, "argv": list(arguments), "env": dict(env), "cwd": str(cwd)}
+    request: dict[str, Any] = {
+        "module": module,
+        "argv": list(arguments),
+        "env": dict(env),
+        "cwd": str(cwd),
+    }
+    request["constants"] = dict(constants or {})
     with Path(os.devnull).open("rb") as nothing:
         files = [(input or nothing).fileno(), output.fileno(), (errors or output).fileno()]
         return Child(parent, int(parent.ask(request, files)["pid"]))
 
 
-def berth(*arguments: str, output: IO[bytes], env: Mapping[str, str], cwd: Path = ROOT) -> Child:
+def berth(
+    *arguments: str,
+    output: IO[bytes],
+    env: Mapping[str, str],
+    cwd: Path = ROOT,
+    constants: Mapping[str, float] | None = None,
+) -> Child:
     """The command `berth`, with limits for a slow machine where `env` sets none."""
-    return start(BERTH, arguments, output=output, env={**PATIENT, **env}, cwd=cwd)
+    env = {**PATIENT, **env}
+    return start(BERTH, arguments, output=output, env=env, cwd=cwd, constants=constants)
 
 
 def run_berth(
@@ -210,6 +226,13 @@ def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = [request["module"], *request["argv"]]
+    for place, value in request["constants"].items():
+        module, _, name = place.partition(":")
+        *owners, name = name.split(".")
+        owner = importlib.import_module(module)
+        for each in owners:
+            owner = getattr(owner, each)
+        setattr(owner, name, value)
 
 
 def _serve(door: socket.socket) -> dict[str, Any] | None:

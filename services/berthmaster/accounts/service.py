@@ -24,6 +24,8 @@ from berthmaster.runtime.settings import CommonSettings, required, setting
 
 NAME: Final = "accounts"
 SOON_S: Final = 7 * 86_400.0
+COMPARE_EVERY_S: Final = 600.0  # where nothing changes
+LOOK_S: Final = 1.0  # between two looks at whether the folder changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,6 @@ class AccountsSettings(CommonSettings):
         None,
         help="folder with the bus's authority and nats-server's certificate, which this service "
         "renews; none = somebody else does",
-    )
-    every_s: float = setting(
-        600.0, least=1, most=86_400, help="seconds between two comparisons when nothing changes"
-    )
-    look_s: float = setting(
-        1.0, least=0.05, most=3600, help="seconds between two looks at whether the folder changed"
     )
 
 
@@ -65,7 +61,7 @@ class Shell:
         """Until the service is told to stop."""
         settings = self._ctx.settings
         self._ctx.health.ready(NAME, False, "servers have not been looked at yet")
-        async for _ in beats(settings.look_s, self._ctx.stopping):
+        async for _ in beats(LOOK_S, self._ctx.stopping):
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
             if not self._conn.connected:
                 continue
@@ -89,7 +85,7 @@ class Shell:
         self._known.set(len(account_jwts(settings.keys_dir)))
         self._look_for_ends(settings.keys_dir)
         self._done_for = state
-        self._due_s = self._conn.now() + settings.every_s
+        self._due_s = self._conn.now() + COMPARE_EVERY_S
 
     def _look_for_ends(self, folder: Path) -> None:
         """Nobody renews credentials but people: they are told in time."""

@@ -40,6 +40,7 @@ from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "admission"
 BUS_SILENT_S: Final = 3.0  # no heartbeat of it for so long: the bus is away
+SETTLE_S: Final = 3.0  # no Workload passes for so long before a drained cluster is taken out
 GATHER_S: Final = 0.02  # a look at all checks is dear, and Workloads change by the hundred
 
 
@@ -49,7 +50,7 @@ class AdmissionController(Controller[Write]):
     def __init__(self, ctx: Context[AdmissionSettings], client: Client) -> None:
         settings = ctx.settings
         where = settings.placement_namespace or settings.kueue_namespace
-        self._admission = Admission(where, settle_s=settings.settle_s)
+        self._admission = Admission(where, settle_s=SETTLE_S)
         writer = AdmissionWriter(client, settings.kueue_namespace)
         super().__init__(ctx, client, self._admission, writer, name=NAME, gather_s=GATHER_S)
         self.watches(watched(where), absent_s=ABSENT_S, sure_s=SURE_S, kind=HubWatch)

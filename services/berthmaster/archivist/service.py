@@ -33,6 +33,10 @@ from berthmaster.runtime.service import Context, Service
 
 ENDINGS: Final = ("succeeded", "failed", "cancelled")
 TASK_LIMIT_S: Final = 30.0  # then the message is told again
+STORIES_PER_S: Final = 1000.0  # no less than workloads are meant to end, or the log grows
+TOMBSTONES_PER_S: Final = 1000.0
+DECISIONS_PER_S: Final = 100.0
+CONCURRENCY: Final = 64  # tasks of each kind in hand, so that the archive is written in batches
 BURST_S: Final = 0.1  # of a rate, at once: no more than the main path forgives
 WHOLE_LOOK_S: Final = 0.05  # between two looks whether all of the log has been read
 NO_STREAM: Final = 10059
@@ -55,9 +59,9 @@ class Shell:
         self._effects = Effects(conn)
         self._guard = LogGuard(ctx, conn, "archivist", reads_at_once=True)
         self._numbers = itertools.count(1)
-        self._story_pace = _pace(settings.stories_per_s)
-        self._tombstone_pace = _pace(settings.tombstones_per_s)
-        self._decision_pace = _pace(settings.decisions_per_s)
+        self._story_pace = _pace(STORIES_PER_S)
+        self._tombstone_pace = _pace(TOMBSTONES_PER_S)
+        self._decision_pace = _pace(DECISIONS_PER_S)
         counter = ctx.metrics.counter
         self._done = counter("tasks", "Tasks by kind and how they ended", ("kind", "end"))
         self._archived = counter("archived_messages", "Events and decisions archived")
@@ -102,7 +106,7 @@ class Shell:
             durable,
             filter_,
             handle,
-            concurrency=self._ctx.settings.concurrency,
+            concurrency=CONCURRENCY,
             most_put_off=0,  # none behind one that is not due is due
         )
 

@@ -45,22 +45,3 @@ class ArchivistSettings(CommonSettings):
         help="seconds until a decision moves to the archive; well above the age of a resolver's "
         "snapshot, which continues from the chain",
     )
-    stories_per_s: float = setting(
-        1000.0,
-        least=0.01,
-        most=100_000,
-        help="stories at most a second; no less than workloads are meant to end, or the log grows",
-    )
-    tombstones_per_s: float = setting(
-        1000.0, least=0.01, most=100_000, help="tombstones removed at most a second"
-    )
-    decisions_per_s: float = setting(
-        100.0, least=0.01, most=100_000, help="decisions moved at most a second"
-    )
-    concurrency: int = setting(
-        64,
-        least=1,
-        most=1000,
-        help="of each kind in hand at once, so that the archive is written in batches; the rates "
-        "are the real bound",
-    )

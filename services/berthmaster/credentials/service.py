@@ -34,7 +34,7 @@ from berthmaster.credentials.worker import WorkerSteps
 from berthmaster.credentials.writer import StepWriter
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.errors import KubernetesError
-from berthmaster.kubernetes.joining import reached
+from berthmaster.kubernetes.joining import ANSWER_LIMIT_S, reached
 from berthmaster.kubernetes.lease import Lease
 from berthmaster.kubernetes.objects import Object
 from berthmaster.kubernetes.selector import parse_selector
@@ -45,6 +45,8 @@ from berthmaster.runtime.service import Context, Service
 NAME: Final = "credentials"
 HOUSE_S: Final = 1.0  # between two looks at all clusters, for figures and the status
 IDENTITY_PAUSE_S: Final = 1.0
+LEASE_S: Final = 10.0  # until a replica takes over from a silent one
+ABSENT_S: Final = 5.0  # between two looks for kinds that the hub does not serve
 WAYS_IN_S: Final = 5.0  # between two looks at bootstrap tokens
 HUB: Final = "identity of the hub"  # a part of health
 
@@ -74,7 +76,7 @@ class CredentialsController(Controller[Step]):
             namespace=settings.worker_namespace,
             rules=granted,
             lifetime_s=settings.lifetime_s,
-            timeout_s=settings.api_timeout_s,
+            timeout_s=ANSWER_LIMIT_S,
             now=ctx.now,
             log=ctx.log,
             bootstraps=self._bootstraps,
@@ -84,18 +86,18 @@ class CredentialsController(Controller[Step]):
             hub,
             self._workers,
             self._index,
-            timeout_s=settings.api_timeout_s,
+            timeout_s=ANSWER_LIMIT_S,
             now=ctx.now,
         )
         super().__init__(ctx, client, self._credentials, writer, name=NAME, beat_s=HOUSE_S)
         # A step whose turn has come goes on while a mirror lists anew.
         writer.may_write = lambda: self.lease is not None and self.lease.held
-        self.watches(watched(settings, self._namespace), absent_s=settings.absent_s)
+        self.watches(watched(settings, self._namespace), absent_s=ABSENT_S)
         self._renewal = Renewal(
             client,
             self._workers,
             self._bootstraps,
-            renew_after_s=settings.renew_bootstrap_after_s,
+            renew_after_s=settings.renew_after_s,
             now=ctx.now,
             log=ctx.log,
         )
@@ -118,7 +120,7 @@ class CredentialsController(Controller[Step]):
                 holder=instance_of(NAME),
                 now=ctx.now,
                 log=ctx.log,
-                ttl_s=ctx.settings.lease_s,
+                ttl_s=LEASE_S,
                 on_gained=lambda _: self.wake(),
             )
         )

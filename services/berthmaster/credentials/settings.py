@@ -5,8 +5,8 @@ from typing import Literal
 
 from berthmaster.credentials.observed import LEAST_LIFE_S
 from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS
-from berthmaster.credentials.stages import Times
-from berthmaster.kubernetes.joining import ClusterSettings
+from berthmaster.credentials.stages import CHECK_S, Times
+from berthmaster.kubernetes.joining import KueueSettings, NamespaceSettings
 from berthmaster.kubernetes.selector import SelectorError, parse_selector
 from berthmaster.runtime.settings import setting
 
@@ -27,17 +27,9 @@ def _frameworks(parts: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CredentialsSettings(ClusterSettings):
+class CredentialsSettings(NamespaceSettings, KueueSettings):
     """One hub's."""
 
-    namespace: str = setting(
-        "",
-        help="where bootstrap Secrets, the lease and the status are; empty = the pod's, or the "
-        "context's",
-    )
-    kueue_namespace: str = setting(
-        "kueue-system", help="Kueue's on the hub, where it reads kubeconfig Secrets"
-    )
     worker_namespace: str = setting(
         "berthmaster-multikueue", help="ours in each worker, made if it is not there"
     )
@@ -67,14 +59,8 @@ class CredentialsSettings(ClusterSettings):
     renew_after_s: float = setting(
         0.0,
         least=0,
-        help="seconds after which a token is renewed though it could live on; 0 = at two thirds "
-        "of its life",
-    )
-    renew_bootstrap_after_s: float = setting(
-        0.0,
-        least=0,
-        help="seconds after which a bootstrap Secret's own token is renewed; 0 = at two thirds of "
-        "its life",
+        help="seconds after which the tokens of Kueue and of bootstrap Secrets are renewed though "
+        "they could live on; 0 = at two thirds of their life",
     )
     grace_s: float = setting(
         60.0,
@@ -82,20 +68,8 @@ class CredentialsSettings(ClusterSettings):
         help="seconds that a replaced token still works, for whoever read it a moment ago: Kueue "
         "needs a few to connect anew",
     )
-    check_s: float = setting(
-        60.0,
-        least=1,
-        help="seconds between two real calls with each token that Kueue has, by which a worker "
-        "that was replaced or restored is noticed",
-    )
-    absent_s: float = setting(
-        5.0, least=0.5, help="seconds between two looks for kinds that the hub does not serve"
-    )
-    lease_s: float = setting(
-        10.0, least=1, most=300, help="seconds after which a replica takes over from a silent one"
-    )
 
     @property
     def times(self) -> Times:
         """The part that stages depend on."""
-        return Times(self.renew_after_s, self.grace_s, self.check_s)
+        return Times(self.renew_after_s, self.grace_s, CHECK_S)

@@ -71,12 +71,15 @@ class Due(Enum):
     ROTATED = "OCM brought a new one"
 
 
+CHECK_S: Final = 60.0
+
+
 class Times(NamedTuple):
-    """The settings that stages depend on, in seconds."""
+    """What stages depend on, in seconds."""
 
     renew_after_s: float = 0.0  # 0 = by RENEW_SHARE alone
     grace_s: float = 60.0
-    check_s: float = 60.0
+    check_s: float = CHECK_S  # between two real calls with each token that Kueue has
 
 
 class View(NamedTuple):

@@ -51,6 +51,7 @@ from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "dashboard"
 TICK_S: Final = 0.2
+MAX_VIEWERS: Final = 500  # pages that are kept up to date
 LOGS_S: Final = 5.0  # between two looks whether they are what they were
 ANSWERS_SUBJECT: Final = "$SRV.PING"
 
@@ -73,7 +74,7 @@ class Shell:
         self._asker: Asker | None = None
         self._people_stamp: Any = None
         self._doorkeeper = self._new_doorkeeper()
-        self._streams = Streams(self._core.board, settings.most_viewers, self._now, ctx.stopping)
+        self._streams = Streams(self._core.board, MAX_VIEWERS, self._now, ctx.stopping)
         self._routes = Routes(
             self._core,
             self._streams,

@@ -47,9 +47,6 @@ class DashboardSettings(CommonSettings):
         help="folder with steward.creds and tenant.NAME.creds, by which people act who may; none "
         "= nobody acts by way of the page",
     )
-    most_viewers: int = setting(
-        500, least=1, most=10_000, help="pages that are kept up to date at once; more are refused"
-    )
     most_connections: int = setting(
         1_000, least=10, most=50_000, help="connections at once; more are closed at once"
     )

@@ -16,26 +16,26 @@ MIB = 1 << 20
 
 
 class Limits(NamedTuple):
-    """Of one cluster; settings.py says why."""
+    """Limits of one cluster. settings.py has those that operators set."""
 
-    max_requests: int = 64
-    max_items: int = 1000
+    max_requests: int = 64  # requests in hand
+    max_items: int = 1000  # events and facts in hand
     max_facts: int = 50_000
     max_fact_bytes: int = 256 * 1024
     max_facts_bytes: int = 256 * MIB
-    facts_bytes_per_s: float = MIB
-    facts_burst_bytes: float = 128 * MIB
-    requests_bytes_per_s: float = 16 * MIB
-    requests_burst_bytes: float = 192 * MIB
-    telemetry_per_s: float = 5000.0
-    telemetry_bytes_per_s: float = 16 * MIB
-    max_telemetry_bytes: int = 64 * 1024
-    figures_bytes_per_s: float = MIB
-    max_figures_bytes: int = 24 * 1024
-    logs_bytes_per_s: float = 8 * MIB
-    letters_per_minute: float = 30.0
-    read_bytes_per_s: float = 4 * MIB
-    read_burst_bytes: float = 128 * MIB
+    facts_bytes_per_s: float = MIB  # all facts come anew each hour; the stream has 8 GiB
+    facts_burst_bytes: float = 128 * MIB  # all nodes of a new cluster
+    requests_bytes_per_s: float = 16 * MIB  # more than facts and logs take together
+    requests_burst_bytes: float = 192 * MIB  # more than the facts of a new cluster
+    telemetry_per_s: float = 5000.0  # messages
+    telemetry_bytes_per_s: float = 16 * MIB  # 2,000 nodes of 8 GPUs send half of that
+    max_telemetry_bytes: int = 64 * 1024  # of one message
+    figures_bytes_per_s: float = MIB  # 20,000 jobs send half of that
+    max_figures_bytes: int = 24 * 1024  # of one job
+    logs_bytes_per_s: float = 8 * MIB  # twice what one executor reads, in JSON
+    letters_per_minute: float = 30.0  # dead letters that the door stores
+    read_bytes_per_s: float = 4 * MIB  # open workloads and facts that the agent reads
+    read_burst_bytes: float = 128 * MIB  # an executor and an inventory start
 
 
 class Bucket:

@@ -96,6 +96,10 @@ from berthmaster.runtime.service import Context, Service
 NAME: Final = "door"
 SERVED_AS: Final = "berth-door"
 RELIST_S: Final = 600.0
+SETTLE_LIMIT_S: Final = 2.5  # for a write; below the 4 s after which an agent asks again
+MAX_POLLS: Final = 2  # open polls of one kind and cluster: an executor and its killed predecessor
+MAX_APPENDS: Final = 2000  # events and facts of all clusters that are being stored; others wait
+BEHIND_LIMIT_S: Final = 1.0  # to wait for the log to be read as far as an agent has
 LEASE_LIMIT_S: Final = 0.5
 PUT_LIMIT_S: Final = 3.0
 ANSWER_LIMIT_S: Final = 20.0  # a poll waits for 15
@@ -130,11 +134,11 @@ class Shell:
             ctx, conn, NAME, folder=settings.memory_dir, waits_for_executors=False
         )
         self._losses = Losses()  # what people have accepted as lost
-        self._log = EventLog(conn, settle_limit_s=settings.settle_limit_s)
-        self._appends = grouped(conn, settle_limit_s=settings.settle_limit_s)
-        self._turns: Turns[asyncio.Future[None]] = Turns(settings.at_once)
-        self._takes = Polls(settings.max_polls)
-        self._fact_polls = Polls(2 * settings.max_polls)  # executor and ocm
+        self._log = EventLog(conn, settle_limit_s=SETTLE_LIMIT_S)
+        self._appends = grouped(conn, settle_limit_s=SETTLE_LIMIT_S)
+        self._turns: Turns[asyncio.Future[None]] = Turns(MAX_APPENDS)
+        self._takes = Polls(MAX_POLLS)
+        self._fact_polls = Polls(2 * MAX_POLLS)  # executor and ocm
         self._reached: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._under_way: set[Key] = set()
@@ -426,7 +430,7 @@ class Shell:
             heapq.heapify(self._reached)
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._reached, (sequence, next(self._numbers), waiting))
-        await asyncio.wait({waiting}, timeout=self._ctx.settings.behind_limit_s)
+        await asyncio.wait({waiting}, timeout=BEHIND_LIMIT_S)
         waiting.cancel()
 
     async def _hello(self, cluster: str, data: bytes) -> msgspec.Struct:

@@ -37,6 +37,10 @@ from berthmaster.runtime.settings import CommonSettings, setting
 
 FIGURES_INTERVAL_S = 1.0
 CLOSE_LIMIT_S = 3.0
+FOREIGN_DURATION_S = 300.0  # mean run time of a pod that is not ours, at any speed
+START_LIMIT_S = 60.0  # in which all pods of an attempt must run
+REPORT_INTERVAL_S = 0.2  # between two reports of one node, at least
+REPORTS_PER_S = 500.0  # of this process: of nodes that only our own pods have changed
 LOG_BYTES_PER_S = 2 * 1024 * 1024
 OPENB = "openb"
 _TRACES = Path(__file__).parents[4] / "shared" / "traces"
@@ -80,31 +84,12 @@ class EmulatorSettings(CommonSettings):
         most=0.95,
         help="share of the GPUs used by pods that are not ours, on average",
     )
-    foreign_duration_s: float = setting(
-        300.0, least=0.1, most=1e7, help="how long a foreign pod runs on average, at any speed"
-    )
     disturbance: float = setting(
         1.0,
         least=0,
         most=1e6,
         help="how often GPUs die and nodes flap, as a multiple of a good data centre's rate; "
         "0 = never",
-    )
-    start_delay_s: float = setting(
-        0.0, least=0, most=3600, help="seconds from a pod's start to its running (image pulls)"
-    )
-    start_limit_s: float = setting(
-        60.0, least=0.1, most=86_400, help="seconds in which all pods of an attempt must run"
-    )
-    report_interval_s: float = setting(
-        0.2, least=0.0, most=60, help="seconds between two reports of one node, at least"
-    )
-    report_rate: float = setting(
-        500.0,
-        least=1,
-        most=1e6,
-        help="reports a second and process of nodes that only our own pods have changed; foreign "
-        "pods, health and refusals are always reported",
     )
     telemetry_interval_s: float = setting(
         1.0, least=0, most=3600, help="seconds between two readings of a node; 0 = no telemetry"
@@ -135,9 +120,8 @@ def nature_of(settings: EmulatorSettings) -> Nature:
         seed=settings.seed,
         speed=settings.speed,
         failure_share=settings.failure_share,
-        start_delay_s=settings.start_delay_s,
         foreign_share=settings.foreign_share,
-        foreign_duration_s=settings.foreign_duration_s,
+        foreign_duration_s=FOREIGN_DURATION_S,
         dead_gpu_share=min(1.0, DEAD_GPU_SHARE * settings.disturbance),
         gpu_deaths_per_hour=GPU_DEATHS_PER_HOUR * settings.disturbance,
         node_flaps_per_hour=NODE_FLAPS_PER_HOUR * settings.disturbance,
@@ -165,7 +149,7 @@ class Served:
         except JournalError as error:
             raise CannotStart(str(error)) from error
         self.host = Host(self.cluster, self.journal, conn.now)
-        core = Executor(spec.name, limits=Limits(start_s=settings.start_limit_s))
+        core = Executor(spec.name, limits=Limits(start_s=START_LIMIT_S))
         self.door = door = DoorClient(conn, spec.name)
         self.desk = LogDesk(door, EmulatedLogs(self.cluster, conn.now), bytes_per_s=LOG_BYTES_PER_S)
         self.keeping = KeepsEnds(self.host, self.desk)
@@ -173,8 +157,8 @@ class Served:
         self.reporter = Reporter(
             door,
             self.host,
-            report_interval_s=settings.report_interval_s,
-            report_rate_per_s=max(1.0, settings.report_rate * share),
+            report_interval_s=REPORT_INTERVAL_S,
+            report_rate_per_s=max(1.0, REPORTS_PER_S * share),
             seed=settings.seed,
         )
 

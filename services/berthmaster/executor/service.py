@@ -47,6 +47,9 @@ NAME: Final = "executor"
 FIGURES_INTERVAL_S: Final = 1.0
 LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
 LOOK_AGAIN_S: Final = 2.0
+LOG_BYTES_PER_S: Final = 2 * 1024 * 1024  # of jobs' logs that are followed, of all pods together
+LOGS_AT_ONCE: Final = 64  # pods whose logs are read
+PROGRESS_LOOKS_PER_S: Final = 2.0  # at all jobs' logs together, for the progress that they report
 RIGHTS_TRIES: Final = 3
 GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be installed, or taken away
 NAMESPACE_S: Final = 2.0
@@ -281,14 +284,14 @@ class _Serving:
         self._desk = LogDesk(
             door,
             source,
-            bytes_per_s=settings.logs_mib_per_s * 1024 * 1024,
-            pods_at_once=settings.logs_at_once,
+            bytes_per_s=LOG_BYTES_PER_S,
+            pods_at_once=LOGS_AT_ONCE,
         )
         self._keeping = KeepsEnds(runtime, self._desk)
         self._progress = ProgressReader(
             self._keeping,
             source,
-            looks_per_s=settings.progress_looks_per_s,
+            looks_per_s=PROGRESS_LOOKS_PER_S,
             clock=door.now,
         )
         self._hub_words = HubWords(self._progress, self._desk, self._hub_jobs, door, core.name)

@@ -4,12 +4,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from berthmaster.kubernetes.joining import ClusterSettings
+from berthmaster.bus.cluster_settings import WorkerSettings
+from berthmaster.kubernetes.joining import JobSettings
 from berthmaster.runtime.settings import required, setting
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _SCHEDULER: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?\Z")
-JOBS: Final = ("kubernetes", "volcano")
 GANGS: Final = ("auto", "kubernetes", "coscheduling", "volcano", "none")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9._-]+\Z")
 
@@ -24,19 +24,14 @@ def _gangs(name: str) -> str:
     return "" if name in GANGS else f"one of {', '.join(GANGS)}"
 
 
-def _jobs(name: str) -> str:
-    return "" if name in JOBS else f"one of {', '.join(JOBS)}"
-
-
 def _scheduler(name: str) -> str:
     return "" if _SCHEDULER.match(name) else "the schedulerName of a profile, such as berthmaster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutorSettings(ClusterSettings):
+class ExecutorSettings(WorkerSettings, JobSettings):
     """What the executor can be told."""
 
-    cluster: str = required(help="the cluster's name on the bus, as its inventory says it")
     namespaces: tuple[str, ...] = required(
         check=_namespaces,
         help="where jobs may be made, with commas between them; the executor's Role must be bound "
@@ -72,31 +67,10 @@ class ExecutorSettings(ClusterSettings):
         "its scheduler for all pods), none; auto = the first of these "
         "that the cluster serves and we may make. Pods for KAI's scheduler are gangs of KAI's",
     )
-    jobs: str = setting(
-        "kubernetes",
-        check=_jobs,
-        help="what is made of a request: kubernetes = a Job or a JobSet, volcano = a Job of "
-        "Volcano's (batch.volcano.sh) where it is served and we may make it. What Kueue starts, "
-        "what may grow and shrink, and parts of GPUs are Jobs in any case",
-    )
     volcano_scheduler: str = setting(
         "volcano", check=_scheduler, help="scheduler of all pods where Volcano runs or starts them"
     )
     volcano_queue: str = setting("default", help="Volcano's queue for them")
-    logs_mib_per_s: float = setting(
-        2.0,
-        least=0.001,
-        most=1000,
-        help="of jobs' logs that are read for whoever follows them, of all pods together",
-    )
-    logs_at_once: int = setting(64, least=1, most=10_000, help="pods whose logs are read at once")
-    progress_looks_per_s: float = setting(
-        2.0,
-        least=0,
-        most=1000,
-        help="looks at jobs' logs for what they say of themselves (BERTH {…}: how far they are, "
-        "where their checkpoints are), of all jobs together; 0 = none",
-    )
     kai_scheduler: str = setting(
         "kai-scheduler",
         help="scheduler of pods with a part of a GPU where KAI shares them; with it as the "

@@ -38,6 +38,9 @@ from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "figures"
 ABSENT_S: Final = 60.0
+IDLE_PERCENT: Final = 5.0  # a GPU that is busy for less of the time counts as idle
+ANNOTATE_S: Final = 300.0  # between two writes of a Job's annotations, at least
+SHOWN_JOBS: Final = 100  # jobs with metrics of their own, those with the most GPUs
 POD_PAGE: Final = 250  # as the inventory's: a page of pods as JSON is several MB
 MAX_OUTBOX: Final = 20_000
 WRONG_A_ROUND: Final = 20  # contradictions that are logged; the rest is in the metric
@@ -56,15 +59,15 @@ class FiguresController(Controller[Write]):
             settings.cluster,
             # By the server's clock: this machine's may be set back between two lives.
             epoch=int(door.now() * 1000),
-            idle_percent=settings.idle_percent,
+            idle_percent=IDLE_PERCENT,
             idle_limit_s=settings.idle_limit_s,
         )
-        self._figures = Figures(meter, settings.namespaces, settings.annotate_s)
+        self._figures = Figures(meter, settings.namespaces, ANNOTATE_S)
         super().__init__(ctx, client, self._figures, FiguresWriter(client), name=NAME)
         self.watches(WATCHED, absent_s=ABSENT_S)
         self._door = door
         self._outbox: asyncio.Queue[JobFigures] = asyncio.Queue(MAX_OUTBOX)
-        self._shown = FiguresMetrics(ctx.metrics, settings.shown_jobs)
+        self._shown = FiguresMetrics(ctx.metrics, SHOWN_JOBS)
 
     async def run(self) -> None:
         """Until the service is asked to stop."""

@@ -74,6 +74,10 @@ from berthmaster.runtime.service import Context, Service
 MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
 REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
 NO_STREAM: Final = 10059
+TENANT_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024  # of one tenant's requests
+MAX_LOG_FEEDS: Final = 128  # logs that are followed at once; all readers of one pod share one
+LOG_FEED_BYTES: Final = 1024 * 1024  # of each log that is kept for slow readers
+SIZE_INTERVAL_S: Final = 2.0  # between two looks at the log's size: some MB at 1,000 submits/s
 
 
 class Shell:
@@ -91,12 +95,10 @@ class Shell:
             by=self._life,
             limits=Limits(
                 max_in_flight=settings.max_in_flight,
-                full_share=settings.full_share,
                 max_open_of_tenant=settings.tenant_open_workloads,
                 keep_ended_s=settings.tombstone_days * 86_400,
                 max_ended=settings.max_ended,
                 cordon_after=settings.cordon_after,
-                cordon_within_s=settings.cordon_within_s,
             ),
         )
         self._figures = GatewayMetrics(ctx.metrics, self._core)
@@ -110,8 +112,8 @@ class Shell:
             conn,
             lambda: self._core.view,
             self._story,
-            feeds=settings.log_feeds,
-            feed_bytes=settings.log_feed_kib * 1024,
+            feeds=MAX_LOG_FEEDS,
+            feed_bytes=LOG_FEED_BYTES,
             tenant_bytes_per_s=settings.tenant_log_mib_per_s * 1024 * 1024,
         )
         self._events = EventReader(conn, lambda: self._core.followed_to, self._guard.flaws)
@@ -133,7 +135,7 @@ class Shell:
         limit = settings.max_in_flight
         share = Share(
             min(settings.tenant_in_flight, limit),
-            settings.tenant_bytes_in_flight,
+            TENANT_BYTES_IN_FLIGHT,
             settings.tenant_requests_per_s,
         )
         endpoints = await serve(
@@ -358,7 +360,7 @@ class Shell:
     # What is due now and then
 
     async def _watch_size(self) -> None:
-        async for _ in beats(self._ctx.settings.size_interval_s, self._ctx.stopping):
+        async for _ in beats(SIZE_INTERVAL_S, self._ctx.stopping):
             try:
                 info = await stream_info(self._conn, WORKLOADS)
             except BusError:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from berthmaster.logcheck.guard import MEMORY_HELP
-from berthmaster.runtime.settings import CommonSettings, setting
+from berthmaster.logcheck.settings import LogReaderSettings
+from berthmaster.runtime.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatewaySettings(CommonSettings):
+class GatewaySettings(LogReaderSettings):
     """Each with its unit and the reason of its default."""
 
     max_in_flight: int = setting(
@@ -24,9 +24,6 @@ class GatewaySettings(CommonSettings):
         help="requests of one tenant in hand at once; tenants are served in turn, so this bounds "
         "how long one waits for himself",
     )
-    tenant_bytes_in_flight: int = setting(
-        16 * 1024 * 1024, least=1024, most=1024**3, help="bytes of those requests"
-    )
     tenant_requests_per_s: float = setting(
         5_000.0,
         least=1,
@@ -39,16 +36,6 @@ class GatewaySettings(CommonSettings):
         most=10_000_000,
         help="workloads of one tenant that have not ended; each is kept in the memory of every "
         "service that decides",
-    )
-    log_feeds: int = setting(
-        128, least=1, most=10_000, help="logs that are followed at once; all of one pod share one"
-    )
-    log_feed_kib: int = setting(
-        1024,
-        least=128,
-        most=65_536,
-        help="of each such log that is kept for those who read slowly; who is further behind is "
-        "told that lines are left out",
     )
     tenant_log_mib_per_s: float = setting(
         16.0,
@@ -66,30 +53,12 @@ class GatewaySettings(CommonSettings):
     request_limit_s: float = setting(
         8.0, least=0.2, most=120, help="seconds that one request may take in all"
     )
-    full_share: float = setting(
-        0.9,
-        least=0.01,
-        most=1,
-        help="share of the size limit of the stream WORKLOADS from which new submits are refused; "
-        "the rest is for the events of workloads that are in it already",
-    )
     cordon_after: int = setting(
         3,
         least=0,
         most=1000,
         help="workloads that ended badly on one node, after which it is cordoned, with the "
         "evidence; 0 = never",
-    )
-    cordon_within_s: float = setting(
-        3600.0, least=1, most=86_400, help="seconds within which they did"
-    )
-    memory_dir: str = setting("", help=MEMORY_HELP)
-    size_interval_s: float = setting(
-        2.0,
-        least=0.1,
-        most=3600,
-        help="seconds between two looks at that size; at 1,000 submits/s some MB are written "
-        "in between",
     )
     tombstone_days: float = setting(
         30.0,

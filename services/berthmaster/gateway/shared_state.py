@@ -23,7 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_open_of_tenant: int = 100_000
     full_share: float = 0.9  # of the log's size limit, from which no submit is taken
     cordon_after: int = 3  # workloads that ended badly on a node; 0 = never
-    cordon_within_s: float = 3600.0
+    cordon_within_s: float = 3600.0  # in which so many workloads ended badly on one node
     keep_ended_s: float = 30 * 86_400.0  # as long as tombstones are kept
     max_ended: int = 500_000  # workloads that have ended and are remembered
 

@@ -19,6 +19,9 @@ from berthmaster.runtime.periodic import stopped_within
 from berthmaster.runtime.service import Context
 
 LOOK_S: Final = 0.05
+LEASE_TTL_S: Final = 1.5  # until a silent inventory is replaced by one that stands by
+REPORT_INTERVAL_S: Final = 0.1  # between two reports of one thing, at least
+REPORTS_PER_S: Final = 500.0  # of nodes that only our own pods have changed, and of the hourly rest
 RELEASE_LIMIT_S: Final = 1.0
 
 
@@ -47,14 +50,14 @@ class FactPublisher:
             holder,
             on_gained=lambda _: self._over.clear(),
             on_lost=self._over.set,
-            ttl_s=ctx.settings.lease_ttl_s,
+            ttl_s=LEASE_TTL_S,
         )
         self.reporter = FactReporter(
             conn,
             source,
             writer,
-            interval_s=ctx.settings.report_interval_s,
-            rate_per_s=ctx.settings.report_rate,
+            interval_s=REPORT_INTERVAL_S,
+            rate_per_s=REPORTS_PER_S,
             may_tell=lambda: self.lease.held,
             on_told=self._count,
         )

@@ -14,6 +14,10 @@ from berthmaster.kubernetes.reflector import SURE_S, Reflector
 from berthmaster.runtime.service import Context
 
 _KINDS: Final = frozenset(kind.value for kind in WatchedKind)
+ABSENT_S: Final = 30.0  # between two looks for a kind that is not served (Kueue's, DRA)
+# Without a word of the watches the cluster then counts as silent. Servers send a bookmark a minute,
+# so one may be missed.
+SILENT_LIMIT_S: Final = 130.0
 UNLISTED_S: Final = 5.0  # a shorter failure is a restart of something and no problem yet
 LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
 
@@ -33,7 +37,7 @@ class FactWatch(Watch):
         is watched is a kind of its own, and the change."""
         self._take = take
         self._settings = ctx.settings
-        super().__init__(ctx, client, watched, SetAside(), absent_s=ctx.settings.absent_s)
+        super().__init__(ctx, client, watched, SetAside(), absent_s=ABSENT_S)
         metrics = ctx.metrics
         self._problems = metrics.gauge("problems", "Objects that cannot be right", ["kind"])
         self._odd = metrics.gauge("set_aside", "Objects that cannot be handled")
@@ -112,7 +116,7 @@ class FactWatch(Watch):
                 continue
             if reflector.trouble or not reflector.caught_up:
                 return f"{name}: {reflector.trouble or 'not listed yet'}"
-            if (age_s := reflector.age_s(self.now())) > self._settings.silent_limit_s:
+            if (age_s := reflector.age_s(self.now())) > SILENT_LIMIT_S:
                 return f"{name}: nothing heard for {age_s:.0f} s"
         return ""
 

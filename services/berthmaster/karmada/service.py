@@ -44,9 +44,9 @@ from berthmaster.kubernetes.resources import (
     RESOURCE_BINDINGS,
 )
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
-from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
+from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import setting
 
 NAME: Final = "karmada"
 RIGHTS: Final = "deploy/kubernetes/karmada/rbac.yaml"
@@ -60,10 +60,8 @@ WATCHED: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class KarmadaSettings(TenantSettings):
+class KarmadaSettings(TenantSettings, LogReaderSettings):
     """Settings of the service beside a Karmada control plane."""
-
-    memory_dir: str = setting("", help=MEMORY_HELP)
 
 
 class KarmadaController(Controller[Write]):

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.config import Access, from_kubeconfig, in_cluster
@@ -15,6 +15,7 @@ from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings, setting
 
 IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
+ANSWER_LIMIT_S: Final = 10.0  # for one answer of the API server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,37 @@ class ClusterSettings(CommonSettings):
         "$KUBECONFIG or ~/.kube/config elsewhere",
     )
     context: str = setting("", help="context of the kubeconfig; empty = its current one")
-    api_timeout_s: float = setting(
-        10.0, least=0.1, most=300, help="seconds for one answer of the API server"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamespaceSettings(ClusterSettings):
+    """Settings of a service that has objects of its own in its cluster."""
+
+    namespace: str = setting(
+        "",
+        help="namespace of the service's lease and of its own objects; empty = the pod's, or the "
+        "context's",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KueueSettings(ClusterSettings):
+    """Settings of a service that works with the hub's Kueue."""
+
+    kueue_namespace: str = setting(
+        "kueue-system", help="where Kueue runs and reads kubeconfig Secrets multikueue-CLUSTER"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings(ClusterSettings):
+    """The setting that an executor and an inventory of one cluster must agree on."""
+
+    jobs: Literal["kubernetes", "volcano"] = setting(
+        "kubernetes",
+        help="what a request becomes: kubernetes = a Job or a JobSet; volcano = a Job of Volcano's "
+        "(batch.volcano.sh) where it is served and we may make it. What Kueue starts, what may "
+        "grow and shrink, and parts of GPUs are Jobs in any case",
     )
 
 
@@ -55,7 +85,7 @@ async def reached(ctx: Context[S], service: str) -> AsyncIterator[Client]:
             await access_of(ctx.settings),
             user_agent=f"berthmaster-{service}",
             log=ctx.log,
-            timeout_s=ctx.settings.api_timeout_s,
+            timeout_s=ANSWER_LIMIT_S,
         )
     except BadConfig as error:
         raise CannotStart(str(error)) from error

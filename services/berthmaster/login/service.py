@@ -47,6 +47,9 @@ NAME: Final = "login"
 SERVED_AS: Final = "berth-login"
 NO_CLOCK: Final = ""  # it has no right to ask for the server's
 ANSWER_LIMIT_S: Final = 8.0  # the reply subject lives for ten
+MAX_REQUESTS: Final = 256  # in hand; the service refuses others at once
+REVIEWS_PER_S: Final = 20.0  # TokenReviews of one cluster: any token makes its API server work
+REVIEWS_BURST: Final = 100  # TokenReviews of one cluster at once: all its agents start
 MAX_MAPPING_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -70,9 +73,8 @@ class Shell:
         self._ctx = ctx
         self._mapping = mapping
         self._checks = checks
-        settings = ctx.settings
         self._pace = {
-            issuer.name: Bucket(settings.reviews_per_s, settings.reviews_burst)
+            issuer.name: Bucket(REVIEWS_PER_S, REVIEWS_BURST)
             for issuer in mapping.issuers
             if isinstance(issuer, KubernetesIssuer)
         }
@@ -211,7 +213,7 @@ async def _serve(ctx: Context[LoginSettings], conn: Connection, shell: Shell) ->
         description="Lets in who has a token and no credentials",
         overloaded=_overloaded,
         failed=_failed,
-        max_concurrent=ctx.settings.max_requests,
+        max_concurrent=MAX_REQUESTS,
         answer_limit_s=ANSWER_LIMIT_S,
     )
     ctx.health.ready(NAME, True)

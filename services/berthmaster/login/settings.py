@@ -23,16 +23,3 @@ class LoginSettings(CommonSettings):
         help="seconds that what is signed is good for; who logged in keeps its rights so long, "
         "whatever becomes of its token or of the mapping",
     )
-    max_requests: int = setting(
-        256, least=1, most=10_000, help="requests in hand; beyond it they are refused at once"
-    )
-    reviews_per_s: float = setting(
-        20.0,
-        least=0.1,
-        most=10_000,
-        help="TokenReviews of one cluster in the long run: whoever has a token of any kind can "
-        "have its API server asked",
-    )
-    reviews_burst: int = setting(
-        100, least=1, most=100_000, help="TokenReviews of one cluster at once: all agents start"
-    )

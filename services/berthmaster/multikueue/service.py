@@ -23,6 +23,7 @@ from typing import Any, Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.decider_input import DeciderInput
+from berthmaster.bus.decider_settings import DeciderSettings, weights_problem
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower, Recorded
@@ -37,12 +38,13 @@ from berthmaster.controller.kube_events import instance_of
 from berthmaster.controller.loop import Controller
 from berthmaster.controller.tenants import TenantSettings
 from berthmaster.controller.watch import Watched
-from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES
+from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS
 from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.joining import reached
+from berthmaster.kubernetes.joining import NamespaceSettings, reached
 from berthmaster.kubernetes.objects import Object
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
-from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
+from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
 from berthmaster.multikueue.apiserver.writer import HubWriter
@@ -52,9 +54,9 @@ from berthmaster.multikueue.deciding.committing import Commit
 from berthmaster.multikueue.endpoints import WhyEndpoint
 from berthmaster.multikueue.instructions import Nominate, SetCheckActive, Write
 from berthmaster.multikueue.metrics import HubMetrics
-from berthmaster.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode, weights_fault
+from berthmaster.multikueue.settings import ENGINE_VERSION, NAME, HubPolicy, Mode
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import setting
+from berthmaster.runtime.settings import by_name, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 1.0
@@ -65,7 +67,7 @@ RIGHTS: Final = "deploy/kubernetes/hub/multikueue-rbac.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiKueueSettings(TenantSettings):
+class MultiKueueSettings(TenantSettings, NamespaceSettings, DeciderSettings, LogReaderSettings):
     """Settings of the reconciler on a hub."""
 
     mode: Mode = setting(
@@ -73,53 +75,11 @@ class MultiKueueSettings(TenantSettings):
         help="observe: write nothing to the hub; dispatch: nominate clusters for each Workload; "
         "needs Kubernetes 1.36 on the hub where a ClusterQueue preempts",
     )
-    namespace: str = setting(
-        "", help="where ConfigMaps of our own checks are; empty = the pod's, or the context's"
-    )
     patience_s: float = setting(
         30.0,
         least=0.1,
         help="seconds that a nominated Workload waits for admission before it is taken back and "
         "goes to the next best cluster",
-    )
-    stale_after_s: float = setting(
-        10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
-    )
-    silent_s: float = setting(
-        5.0,
-        least=0.1,
-        help="seconds without anything known of any cluster after which the configuration's order "
-        "counts, so that no queue stands still",
-    )
-    trap_s: float = setting(
-        5.0, least=1, help="seconds for which a copy may run without the hub saying so"
-    )
-    hub_mute_s: float = setting(
-        20.0,
-        least=1,
-        help="seconds for which the hub's Kueue may write nothing while work waits for it, before "
-        "it is said to be away and patience stands still",
-    )
-    eviction_s: float = setting(
-        60.0,
-        least=1,
-        help="seconds for which the pods of what Kueue takes back may end before it is said to be "
-        "stuck; as long at least as pods ask for",
-    )
-    unscheduled_s: float = setting(
-        60.0,
-        least=1,
-        help="seconds for which no pod may run of what a worker has admitted before it is said to "
-        "be stuck, in the words of that cluster's scheduler",
-    )
-    evictions_per_hour: int = setting(
-        120,
-        least=0,
-        help="Workloads that may be ended in an hour to make room in workers for others, as their "
-        "ClusterQueues say; 0 = none",
-    )
-    commit_limit: int = setting(
-        128, least=1, most=900, help="placements in one commit; more only cost latency"
     )
     profile: str = setting(
         BALANCED,
@@ -128,11 +88,10 @@ class MultiKueueSettings(TenantSettings):
     )
     weights: tuple[str, ...] = setting(
         (),
-        check=weights_fault,
+        check=lambda pairs: weights_problem(pairs, PARTS),
         help="what single parts of the score count, in place of that profile's: PART=N, several "
         "with commas between them",
     )
-    memory_dir: str = setting("", help=MEMORY_HELP)
     former_hubs: tuple[str, ...] = setting(
         (),
         help="ids (uid of namespace kube-system) of hubs that are no more, with commas between "
@@ -142,20 +101,8 @@ class MultiKueueSettings(TenantSettings):
     @property
     def policy(self) -> HubPolicy:
         """The part that decisions depend on."""
-        return HubPolicy(
-            mode=self.mode,
-            patience_s=self.patience_s,
-            stale_after_s=self.stale_after_s,
-            silent_s=self.silent_s,
-            trap_s=self.trap_s,
-            hub_mute_s=self.hub_mute_s,
-            eviction_s=self.eviction_s,
-            unscheduled_s=self.unscheduled_s,
-            evictions_per_hour=self.evictions_per_hour,
-            commit_limit=self.commit_limit,
-            profile=self.profile,
-            weights=",".join(self.weights),
-        )
+        weights = ",".join(self.weights)
+        return HubPolicy(**by_name(self, HubPolicy.__struct_fields__) | {"weights": weights})
 
 
 class HubController(Controller[Write]):

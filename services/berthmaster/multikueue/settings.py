@@ -6,13 +6,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, PARTS, Weights, weighted
+from berthmaster.engine.scoring.profiles import BALANCED, HUB_PROFILES, Weights, weighted
 from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
 ENGINE_VERSION = "23"
 NAME: Final = "multikueue"
 Mode = Literal["observe", "dispatch"]
-MOST_WEIGHT: Final = 10.0
 
 
 class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,20 +53,7 @@ class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=8)
 def _profiles(usual: str, weights: str) -> Mapping[str, Weights]:
-    """``weights``: of which ``weights_fault`` finds nothing wrong."""
+    """``weights``: of which ``weights_problem`` finds nothing wrong."""
     pairs = (pair.partition("=") for pair in weights.split(",") if pair)
     changed = {part: float(number) for part, _, number in pairs}
     return {**HUB_PROFILES, usual: weighted(HUB_PROFILES[usual], changed)}
-
-
-def weights_fault(pairs: tuple[str, ...]) -> str:
-    """What is expected, if something is wrong with weights of parts, or ""."""
-    for pair in pairs:
-        part, _, number = pair.partition("=")
-        try:
-            good = part in PARTS and abs(float(number)) <= MOST_WEIGHT
-        except ValueError:
-            good = False
-        if not good:
-            return f"PART=N, N from -10 to 10 and PART one of {', '.join(PARTS)}"
-    return ""

@@ -28,10 +28,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds."""
 
     points: float = 2.0  # 1 % of a score's range
-    settle_s: float = 30.0
-    burst: float = 6.0
-    refill_s: float = 10.0
-    validity_s: float = 86_400.0
+    settle_s: float = 30.0  # that a smaller difference lasts until it is written: half OCM's resync
+    burst: float = 6.0  # writes of one object that may follow each other at once
+    refill_s: float = 10.0  # until one more write is allowed: 360 an hour
+    validity_s: float = 86_400.0  # a day to bring this service back before OCM counts scores as 0
     rest_s: float = 150.0
     first_pause_s: float = 1.0
     longest_pause_s: float = 300.0
@@ -40,6 +40,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     def renew_after_s(self) -> float:
         """From a write to its renewal: what is tiny is put right then, too."""
         return min(self.validity_s / 2, self.rest_s)
+
+
+CLAIM_RULES: Final = Rules(settle_s=60.0, refill_s=60.0)  # each claim is a write on the hub too
 
 
 class Pace:

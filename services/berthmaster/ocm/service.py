@@ -66,6 +66,8 @@ from berthmaster.runtime.errors import SettingsError
 from berthmaster.runtime.service import Context, Service
 
 NAME: Final[Literal["ocm"]] = "ocm"
+ABSENT_S: Final = 30.0  # between two looks for a kind that is not served
+LEASE_TTL_S: Final = 3.0  # until a silent writer is replaced by one that stands by
 BUS_SILENT_S: Final = 10.0  # no heartbeat of the fleet for so long: the bus is away
 
 
@@ -103,7 +105,7 @@ class OcmController(Controller[Write]):
         watched: tuple[Watched, ...],
     ) -> None:
         super().__init__(ctx, client, side, OcmWriter(client), name=NAME)
-        self.watches(watched, absent_s=ctx.settings.absent_s)
+        self.watches(watched, absent_s=ABSENT_S)
         self._side = side
         self._figures = OcmMetrics(ctx.metrics)
         self._fleet = Fleet(
@@ -126,7 +128,7 @@ class OcmController(Controller[Write]):
         await self._lead(partial(DoorLease, door, NAME))
 
     async def _lead(self, lease: Callable[..., runtime_lease.Lease]) -> None:
-        ttl_s = self.ctx.settings.lease_ttl_s
+        ttl_s = LEASE_TTL_S
         self.lead_by(lease(instance_of(NAME), on_gained=lambda _: self.wake(), ttl_s=ttl_s))
         await self.finish()
 

@@ -35,6 +35,9 @@ from berthmaster.runtime.service import Context, Service
 NAME: Final = "placement"
 LEASE: Final = "berthmaster-placement"
 CONTROLLER: Final = "placement-evaluator"
+LEASE_S: Final = 5.0  # until a silent evaluator is replaced by one that stands by
+PAUSE_S: Final = 0.02  # between two looks at one Placement, at least
+ABSENT_S: Final = 5.0  # between two looks for a kind that the hub does not serve
 DEAR: Final = 10.0  # a look is followed by so many times its own length of rest …
 ALL_DEAR: Final = 3.0  # … for each Placement: in a storm of scores all take a third of a core
 
@@ -46,7 +49,7 @@ class PlacementController(Controller[WriteDecisions]):
     def __init__(self, ctx: Context[PlacementSettings], client: Client) -> None:
         self._evaluator = core = Evaluator()
         super().__init__(ctx, client, core, PlacementWriter(client, core), name=CONTROLLER)
-        self.watches(WATCHED, absent_s=ctx.settings.absent_s)
+        self.watches(WATCHED, absent_s=ABSENT_S)
         self._figures = PlacementMetrics(ctx.metrics)
         self._expressions = CelWorker()
         self._spent_s: dict[Key, float] = {}  # CPU time of expressions since the last decision
@@ -67,7 +70,7 @@ class PlacementController(Controller[WriteDecisions]):
                 holder=instance_of(NAME),
                 now=self.ctx.now,
                 log=self.ctx.log,
-                ttl_s=settings.lease_s,
+                ttl_s=LEASE_S,
                 on_gained=lambda _: self.wake(),
             )
         )
@@ -109,7 +112,7 @@ class PlacementController(Controller[WriteDecisions]):
             return
         took_s += self._spent_s.pop(key, 0.0)
         rest_s = took_s * max(DEAR, ALL_DEAR * len(self._evaluator))
-        self._evaluator.rest(key, now_s + max(self.ctx.settings.pause_s, rest_s))
+        self._evaluator.rest(key, now_s + max(PAUSE_S, rest_s))
 
     async def _ask(self, key: Key, pending: Pending) -> None:
         answer = None

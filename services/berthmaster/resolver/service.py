@@ -11,13 +11,14 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.decider_input import DeciderInput
+from berthmaster.bus.decider_settings import DeciderSettings, weights_problem
 from berthmaster.bus.errors import BusError, TooLarge
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower, Recorded
@@ -32,7 +33,8 @@ from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
-from berthmaster.logcheck.guard import MEMORY_HELP, LogGuard
+from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
@@ -42,7 +44,7 @@ from berthmaster.resolver.metrics import REPORT_EVERY_S, Counted, Figures
 from berthmaster.resolver.settings import ENGINE_VERSION, Policy
 from berthmaster.runtime.periodic import set_within
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import CommonSettings, setting
+from berthmaster.runtime.settings import by_name, setting
 
 BEHIND_LIMIT_S: Final = 1.0  # to wait for what a refusal said is in the log
 LONGEST_SLEEP_S: Final = 5.0
@@ -50,11 +52,12 @@ LONGEST_SLEEP_S: Final = 5.0
 # it took lets them in, and those who come meanwhile share the next one.
 REST_SHARE: Final = 0.5
 LONGEST_REST_S: Final = 0.01
+WEIGHTS: Final = ("fit", "room", "idle")  # fields of Policy
 SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResolverSettings(CommonSettings):
+class ResolverSettings(DeciderSettings, LogReaderSettings):
     """Settings of the resolver."""
 
     cell: str = setting("all", help="the cell whose clusters it decides for")
@@ -63,16 +66,6 @@ class ResolverSettings(CommonSettings):
     )
     claim_timeout_s: float = setting(
         10.0, least=0.5, help="seconds after which a placement that nobody claimed is withdrawn"
-    )
-    avoid_s: float = setting(
-        30.0, least=0, help="seconds for which a cluster that did not claim is passed over"
-    )
-    memory_dir: str = setting("", help=MEMORY_HELP)
-    stale_after_s: float = setting(
-        10.0, least=1, help="seconds of silence after which a cluster gets no new placements"
-    )
-    commit_limit: int = setting(
-        256, least=1, most=900, help="placements in one commit; more only cost latency"
     )
     order: OrderBy = setting(
         "arrival",
@@ -89,14 +82,6 @@ class ResolverSettings(CommonSettings):
     reservations: int = setting(
         4, least=0, most=64, help="waiting jobs that room is kept for at a time; 0 = for none"
     )
-    reserve_wait_s: float = setting(
-        300.0,
-        least=0,
-        help="seconds after which room is kept for a job although nobody knows when it is free",
-    )
-    evictions_per_hour: int = setting(
-        120, least=0, help="jobs that may be ended in an hour to make room for others; 0 = none"
-    )
     restart_s: float = setting(
         60.0, least=0, help="seconds that a job is taken to need until it is at work again"
     )
@@ -112,18 +97,6 @@ class ResolverSettings(CommonSettings):
         least=0,
         help="seconds that such a job must have waited, and that those who are moved must have run",
     )
-    rebalance_gain: float = setting(
-        2.0,
-        least=0.1,
-        help="GPU seconds of waiting that must be saved for each of work that moving loses",
-    )
-    backfill: float = setting(
-        1.0,
-        least=0.1,
-        most=10,
-        help="a job may use room that is kept for another if such a share of its duration is over "
-        "before that room is needed",
-    )
     grow_after_s: float = setting(
         60.0,
         least=0,
@@ -135,36 +108,19 @@ class ResolverSettings(CommonSettings):
         check=lambda name: "" if name in PROFILES else f"one of {', '.join(PROFILES)}",
         help=f"how clusters rank where neither job nor queue says: {', '.join(PROFILES)}",
     )
-    weight_fit: float = setting(
-        4.0, least=0, help=f"what the profile {BALANCED} counts of how well a job fills its node"
+    weights: tuple[str, ...] = setting(
+        (),
+        check=lambda pairs: weights_problem(pairs, WEIGHTS),
+        help=f"what parts of the score count in the profile {BALANCED}: PART=N, several with "
+        f"commas between them; the parts are {', '.join(WEIGHTS)}",
     )
-    weight_room: float = setting(0.5, least=0, help="of a cluster's free share")
-    weight_idle: float = setting(0.5, least=0, help="of its measured idle share")
 
     @property
     def policy(self) -> Policy:
         """The part that decisions depend on."""
-        return Policy(
-            claim_timeout_s=self.claim_timeout_s,
-            avoid_s=self.avoid_s,
-            stale_after_s=self.stale_after_s,
-            commit_limit=self.commit_limit,
-            order=self.order,
-            short_first=self.short_first,
-            reservations=self.reservations,
-            evictions_per_hour=self.evictions_per_hour,
-            restart_s=self.restart_s,
-            rebalance_moves=self.rebalance_moves,
-            rebalance_after_s=self.rebalance_after_s,
-            rebalance_gain=self.rebalance_gain,
-            backfill=self.backfill,
-            reserve_wait_s=self.reserve_wait_s,
-            grow_after_s=self.grow_after_s,
-            profile=self.profile,
-            fit=self.weight_fit,
-            room=self.weight_room,
-            idle=self.weight_idle,
-        )
+        pairs = (pair.partition("=") for pair in self.weights)
+        weights: dict[str, Any] = {part: float(number) for part, _, number in pairs}
+        return Policy(**by_name(self, Policy.__struct_fields__), **weights)
 
 
 class Shell:

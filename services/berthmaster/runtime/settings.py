@@ -9,9 +9,9 @@ that one over the default. An empty variable counts as none.
 
     @dataclass(frozen=True, kw_only=True)
     class ScorerSettings(CommonSettings):
-        dead_band: float = setting(0.5, least=0, help="points by which a published score moves")
+        stale_after_s: float = setting(15.0, least=0.1, help="seconds until a cluster is stale")
 
-    settings = load(ScorerSettings, "scorer", ["--dead-band", "2"])
+    settings = load(ScorerSettings, "scorer", ["--stale-after-s", "2"])
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -267,6 +267,11 @@ def describe(settings: CommonSettings) -> dict[str, object]:
             value = HIDDEN
         shown[field.name] = str(value) if isinstance(value, Path) else value
     return shown
+
+
+def by_name(settings: CommonSettings, names: Iterable[str]) -> dict[str, Any]:
+    """Return the settings among ``names``, for a core's policy that has fields of these names."""
+    return {name: getattr(settings, name) for name in names if hasattr(settings, name)}
 
 
 def _own_prefix(name: str) -> str:

@@ -42,6 +42,8 @@ NAME: Final = "scorer"
 LETTERS_A_SECOND: Final = 10
 LONGEST_SLEEP_S: Final = 1.0  # between two ticks, so that a clock that is set is noticed
 RETRY_S: Final = 0.2
+LEASE_TTL_S: Final = 1.2  # with the pause between two looks below the 2 s that readers are promised
+MIX_MESSAGES: Final = 20_000  # of the workloads' log read at a start for the job mix: one second
 DEAF_AFTER_S: Final = 5.0  # without a message or heartbeat of the fleet's stream
 
 
@@ -63,7 +65,7 @@ class Shell:
             f"{NAME}-{socket.gethostname()}-{secrets.token_hex(4)}",
             on_gained=self._on_gained,
             on_lost=self._on_lost,
-            ttl_s=ctx.settings.lease_ttl_s,
+            ttl_s=LEASE_TTL_S,
         )
         self._writer = FactWriter(conn)
         self._publisher = Publisher(
@@ -128,7 +130,7 @@ class Shell:
             try:
                 if start is None:
                     last = (await stream_info(self._conn, WORKLOADS)).state.last_seq
-                    start = max(1, last + 1 - self._ctx.settings.mix_messages)
+                    start = max(1, last + 1 - MIX_MESSAGES)
                 follower = Follower(self._conn, WORKLOADS, [SUBMITTED_SUBJECTS], start=start)
                 await follower.run(self._on_submitted)
             except StreamReplaced as error:

@@ -12,6 +12,7 @@ from berthmaster.runtime.log import Log
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.telemetry.source import Source, SourceAbsent, SourceFailed
 
+DCGM_TIMEOUT_S = 3.0  # for the whole page; less than READ_LIMIT_S, so that its error shows
 HINT = "use --source dcgm where a dcgm-exporter runs, or --source emulated to try the agent"
 
 
@@ -68,10 +69,10 @@ def _dcgm(settings: TelemetrySettings) -> Source:
     if settings.dcgm_fleet:
         from berthmaster.telemetry.dcgm_fleet import DcgmFleet
 
-        return DcgmFleet(url=settings.dcgm_url, timeout_s=settings.dcgm_timeout_s)
+        return DcgmFleet(url=settings.dcgm_url, timeout_s=DCGM_TIMEOUT_S)
     from berthmaster.telemetry.dcgm import DcgmSource
 
-    return DcgmSource(url=settings.dcgm_url, node=settings.node, timeout_s=settings.dcgm_timeout_s)
+    return DcgmSource(url=settings.dcgm_url, node=settings.node, timeout_s=DCGM_TIMEOUT_S)
 
 
 def _emulated(settings: TelemetrySettings) -> Source:
@@ -80,6 +81,6 @@ def _emulated(settings: TelemetrySettings) -> Source:
     return EmulatedSource(
         node=settings.node_name,
         gpus=settings.emulated_gpus,
-        model=settings.emulated_model,
-        seed=settings.emulated_seed,
+        model="a100",
+        seed=0,
     )

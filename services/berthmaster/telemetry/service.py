@@ -45,6 +45,8 @@ from berthmaster.telemetry.source_thread import SourceThread
 
 T = TypeVar("T")
 
+# Then a read counts as hung and its result is thrown away: five others have been missed.
+READ_LIMIT_S: Final = 5.0
 # Opening a driver without persistence wakes every GPU, a second or two each.
 OPEN_LIMIT_S: Final = 60.0
 # One tick of the largest exporter; what does not fit is dropped, not kept.
@@ -175,7 +177,7 @@ async def serve(ctx: Context[TelemetrySettings], opener: Opener) -> None:
                 # By the server's clock: a node's own may be set back between two lives.
                 epoch=int(conn.now() * 1000),
                 interval_s=settings.interval_s,
-                read_limit_s=settings.read_limit_s,
+                read_limit_s=READ_LIMIT_S,
             )
             await Shell(ctx, worker, agent).run(DoorClient(conn, settings.cluster))
     except SourceAbsent as absent:

@@ -6,16 +6,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from berthmaster.bus.subjects import SubjectError, token
-from berthmaster.runtime.settings import CommonSettings, required, setting
-
-
-def _name(text: str) -> str:
-    try:
-        token(text)
-    except SubjectError as error:
-        return f"a name that can stand in a subject ({error})"
-    return ""
+from berthmaster.bus.cluster_settings import WorkerSettings, cluster_problem
+from berthmaster.runtime.settings import setting
 
 
 def _page(text: str) -> str:
@@ -29,13 +21,12 @@ def _page(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TelemetrySettings(CommonSettings):
+class TelemetrySettings(WorkerSettings):
     """One agent: its place in the fleet, its source, its pace."""
 
-    cluster: str = required(check=_name, help="the cluster that this node is in")
     node: str = setting(
         "",
-        check=lambda text: _name(text) if text else "",
+        check=lambda text: cluster_problem(text) if text else "",
         help="this node's name in its cluster; empty = the host's name, and with source dcgm "
         "each Hostname label is a node of its own",
     )
@@ -50,13 +41,6 @@ class TelemetrySettings(CommonSettings):
         most=300,
         help="seconds from one message to the next; 1 is as often as the driver's own samples of "
         "utilization change",
-    )
-    read_limit_s: float = setting(
-        5.0,
-        least=0.1,
-        most=300,
-        help="seconds after which a read is told as hung and its result is thrown away: by "
-        "then five others have been missed, and what it brings is old",
     )
     proc: Path = setting(
         Path("/proc"),
@@ -77,17 +61,9 @@ class TelemetrySettings(CommonSettings):
         help="the name in dcgm-url is that of a headless Service: read every exporter behind it, "
         "each telling of its own nodes; one such agent is enough for a cluster",
     )
-    dcgm_timeout_s: float = setting(
-        3.0,
-        least=0.1,
-        most=60,
-        help="seconds for the whole page; less than the read limit, so that it is the one told",
+    emulated_gpus: int = setting(
+        8, least=0, most=64, help="A100 GPUs that source emulated makes up"
     )
-    emulated_gpus: int = setting(8, least=0, most=64, help="how many GPUs to make up")
-    emulated_model: Literal["t4", "p100", "v100", "a10", "a100", "h100"] = setting(
-        "a100", help="their model"
-    )
-    emulated_seed: int = setting(0, help="the same seed and node give the same readings")
 
     @property
     def node_name(self) -> str:

@@ -39,6 +39,7 @@ from berthmaster.usage.store.thread import DatabaseThread
 from berthmaster.usage.store.writing import Batch, Cursor, Writer
 from berthmaster.usage.trends import KEEP_S, STEP_OF, Sample
 
+FLUSH_S: Final = 1.0  # between two writes; reports lack what ended since the last one
 WRITE_LIMIT_S: Final = 60.0
 LAST_WRITE_LIMIT_S: Final = 2.0  # the process is ending
 FIRST_PAUSE_S: Final = 0.5
@@ -152,7 +153,7 @@ class Filling:
         try:
             await asyncio.wait(
                 waits,
-                timeout=self._ctx.settings.flush_s,
+                timeout=FLUSH_S,
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:

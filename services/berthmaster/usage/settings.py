@@ -49,10 +49,3 @@ class UsageSettings(CommonSettings):
         help="JSON file of who is told of the ends of which jobs (docs/usage.md); read again when "
         "it changes; none = nobody",
     )
-    flush_s: float = setting(
-        1.0,
-        least=0.05,
-        most=60,
-        help="seconds between two writes; what ended in between is in no report yet, and is read "
-        "again after a crash",
-    )

@@ -145,7 +145,7 @@ def test_the_agent_ends_at_once_though_it_never_found_nats() -> None:
 def test_a_read_that_hangs_is_told_and_recovered_from(server: Server, tmp_path: Path) -> None:
     obstacle = tmp_path / "obstacle"
     command = (*SCRIPTED, str(obstacle))
-    flags = ("--nats-url", server.url, "--read-limit-s", "0.3", *QUICK)
+    flags = ("--nats-url", server.url, *QUICK)
     with Listener(server.url) as listener, Agent(*flags, command=command) as agent:
         listener.wait(2)
         obstacle.touch()
@@ -168,7 +168,7 @@ def test_a_read_that_hangs_does_not_keep_the_agent_from_ending(
 ) -> None:
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
-    flags = ("--nats-url", server.url, "--read-limit-s", "0.3", *QUICK)
+    flags = ("--nats-url", server.url, *QUICK)
     with Agent(*flags, command=(*SCRIPTED, str(obstacle))) as agent:
         agent.until("source_unreadable")
         code = agent.stop()

@@ -2,10 +2,11 @@
 
 import pytest
 
-from berthmaster.engine.scoring.profiles import HUB_PROFILES
+from berthmaster.bus.decider_settings import weights_problem
+from berthmaster.engine.scoring.profiles import HUB_PROFILES, PARTS
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.fleet import ClusterScore, Stamp
-from berthmaster.multikueue.settings import HubPolicy, weights_fault
+from berthmaster.multikueue.settings import HubPolicy
 from tests.support.builders import profile
 from tests.unit.multikueue.hub_objects import QUEUE, pods, queue_report
 from tests.unit.multikueue.world import World
@@ -113,7 +114,7 @@ def test_a_better_tier_goes_before_all_that_a_profile_counts_besides(name: str) 
 
 
 def test_weights_of_the_service_are_parts_and_numbers_within_bounds() -> None:
-    assert weights_fault(()) == ""
-    assert weights_fault(("price=3", "headroom=-0.5")) == ""
+    assert weights_problem((), PARTS) == ""
+    assert weights_problem(("price=3", "headroom=-0.5"), PARTS) == ""
     for wrong in ("price", "price=", "price=x", "price=11", "price=nan", "carbon=1", "=1"):
-        assert weights_fault((wrong,)).startswith("PART=N, N from -10 to 10"), wrong
+        assert weights_problem((wrong,), PARTS).startswith("PART=N, N from -10 to 10"), wrong

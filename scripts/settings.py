@@ -1,0 +1,99 @@
+"""Writes docs/settings.md: every setting of every service, from the services themselves.
+
+::
+
+    python -m scripts.settings          write the page
+    python -m scripts.settings --check  exit with 1 where the page differs
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from berthmaster.bus import setup
+from berthmaster.cli.serve import SERVICES, find
+from berthmaster.runtime.service import Service
+from berthmaster.runtime.settings import CommonSettings, options
+
+ROOT: Final = Path(__file__).parents[1]
+PAGE: Final = ROOT / "docs" / "settings.md"
+HEAD: Final = """# Settings
+
+<!-- python -m scripts.settings writes this page. -->
+
+All settings of all services, {count} in total. Each is a flag of `berth serve NAME` and an
+environment variable: `--log-level` of the gateway is `BERTH_GATEWAY_LOG_LEVEL`. The settings under
+"All services" also have a variable for all services of one environment: `BERTH_LOG_LEVEL`.
+
+A flag wins over the service's own variable, that one over the variable of all services, and that
+one over the default. An empty variable counts as none. Lists have commas between their values.
+Paths of secrets are settings, secrets are not: services read them from files.
+"""
+
+
+def services() -> list[Service[Any]]:
+    """Return all services, and the one that makes the streams."""
+    return [*(find(name) for name in SERVICES), setup.SERVICE]
+
+
+def declared() -> dict[type[CommonSettings], list[str]]:
+    """Return the classes that declare settings, with the names of the services that have them."""
+    found: dict[type[CommonSettings], list[str]] = {}
+    for service in services():
+        for cls in reversed(service.settings.__mro__):
+            if issubclass(cls, CommonSettings) and vars(cls).get("__annotations__"):
+                found.setdefault(cls, []).append(service.name)
+    return found
+
+
+def rows(cls: type[CommonSettings], name: str) -> Iterator[str]:
+    """Yield a table line for each setting that ``cls`` declares itself."""
+    by_name = {option.name: option for option in options(cls, name)}
+    for field in dataclasses.fields(cls):
+        if field.name in vars(cls)["__annotations__"]:
+            yield _row(by_name[field.name])
+
+
+def _row(option: click.Option) -> str:
+    context = click.Context(click.Command("berth"))
+    extra = option.get_help_extra(context)
+    default = "required" if option.required else f"`{extra.get('default', '') or 'none'}`"
+    kind = extra.get("range") or option.make_metavar(context)
+    cells = (f"`{option.opts[0]}`", default, f"`{kind}`", option.help or "")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def page() -> str:
+    """Return the page: shared settings first, then those of each service."""
+    classes = declared()
+    count = sum(len(vars(cls)["__annotations__"]) for cls in classes)
+    parts = [HEAD.format(count=count)]
+    shared = {cls: names for cls, names in classes.items() if len(names) > 1}
+    for cls, names in [
+        *shared.items(),
+        *(each for each in classes.items() if each[0] not in shared),
+    ]:
+        who = "all services" if cls is CommonSettings else ", ".join(names)
+        lines = rows(cls, names[0])
+        parts.append(f"## {who[0].upper()}{who[1:]}\n")
+        parts.append(
+            "| Flag | Default | Values | Meaning |\n|---|---|---|---|\n" + "\n".join(lines) + "\n"
+        )
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write or check the page."""
+    text = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text)
+    elif PAGE.read_text() != text:
+        sys.exit("docs/settings.md differs: run python -m scripts.settings")
+
+
+if __name__ == "__main__":
+    main()
