@@ -32,12 +32,10 @@ MODULES = {
     "ocm": ("ocm",),
     "placement": ("placement", "placement_hub"),
     "simulation": ("simulation",),
-    "flood": ("flood",),
     "dashboard": ("dashboard",),
 }
 ONLY_BY_NAME = {
     "dashboard",
-    "flood",
     "kubernetes",
     "lookback",
     "muri",
