@@ -480,8 +480,7 @@ async def test_a_webhook_is_told_of_each_end_signed_again_until_it_takes_it_and_
         url = f"http://127.0.0.1:{hook.port}/token-1"
         one = {"name": "ours", "url": url, "key_file": str(key), "queues": ["night"]}
         elsewhere = one | {"name": "elsewhere", "queues": ["other"]}
-        written = {"webhooks": [one, elsewhere], "private_hosts": ["127.0.0.1"]}
-        written |= {"queue_hosts": ["127.0.0.1"], "queue_keys": str(tmp_path)}
+        written: dict[str, Any] = {"webhooks": [one, elsewhere], "private_hosts": ["127.0.0.1"]}
         file.write_bytes(msgspec.json.encode(written))
         settings = {"store_dir": tmp_path / "usage", "webhooks_file": file}
         async with usage(server.url, **settings):
