@@ -1,7 +1,6 @@
 """A large log and a server that is behind: what it is asked is cheap, bounded, and not repeated."""
 
 import asyncio
-import itertools
 import random
 import time
 from collections import Counter
@@ -9,26 +8,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
 from berthmaster.archivist.effects import Effects
 from berthmaster.archivist.events import Removed
 from berthmaster.archivist.instructions import RemoveEvents
-from berthmaster.bus import follow as follow_module
 from berthmaster.bus import log as log_module
 from berthmaster.bus import subjects
 from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import EventLog, last_message
 from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.window import FIRST
 from berthmaster.lifecycle.instructions import Stored
 from tests.bus.proxy import Passing, Proxy, proxied
-from tests.bus.tools import Lines, connected, patiently, story, submitted, task
+from tests.bus.tools import connected, patiently, story, submitted
 from tests.support.patience import ANSWER_S, hang_s, until
 
 WORKLOADS_COUNT = 1500
@@ -144,35 +140,6 @@ async def test_events_that_are_gone_already_are_removed_all_the_same(server: Ser
         assert (await stream_info(conn, WORKLOADS)).state.messages == 0
 
 
-@story
-async def test_who_follows_all_of_the_log_asks_for_it_without_filters(server: Server) -> None:
-    async with connected(server.url, replicas=1) as conn:
-        await EventLog(conn).append(submitted("job-1"))
-        seen: list[str] = []
-
-        def take(recorded: Recorded) -> None:
-            seen.append(recorded.subject)
-
-        both = [subjects.ALL_DECISIONS, subjects.ALL_WORKLOADS]
-        follower = Follower(conn, WORKLOADS, both)
-        async with task(follower.run(take)):
-            await until(lambda: follower.caught_up)
-            await conn.request(subjects.decision("all"), b"{}", timeout_s=ANSWER_S)
-            await until(lambda: len(seen) == 2)
-            assert await filters(conn, WORKLOADS) == [None]
-        assert seen == [
-            subjects.workload_event("acme", "job-1", "submitted", None),
-            both[0][:-1] + "all",
-        ]
-
-
-async def filters(conn: Connection, stream: str) -> list[Any]:
-    """What each consumer of a stream filters by; several filters are a list."""
-    listed = msgspec.json.decode(await conn.api(f"CONSUMER.LIST.{stream}"))["consumers"]
-    configs = [one["config"] for one in listed]
-    return [one.get("filter_subjects") or one.get("filter_subject") for one in configs]
-
-
 class Asked:
     """What passed a proxy on its way to the server: requests to JetStream's API and writes."""
 
@@ -270,33 +237,3 @@ async def test_a_write_of_unknown_fate_is_not_written_again_before_the_log_has_t
         assert await writing == Stored(1)
         assert asked.writes.total() == 1
         assert (await stream_info(conn, WORKLOADS)).state.messages == 1
-
-
-@story
-async def test_a_server_too_busy_for_heartbeats_is_asked_for_consumers_less_and_less_often(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow_module, "HEARTBEAT_S", 0.1)
-    lines = Lines()
-    async with proxied(server.url) as proxy, connected(proxy.url, replicas=1, log=lines) as conn:
-        given_up_s: list[float] = []
-        plain = lines.info
-
-        def info(event: str, /, **fields: object) -> None:
-            if fields.get("why") == follow_module.SILENT:
-                given_up_s.append(time.monotonic())
-            plain(event, **fields)
-
-        monkeypatch.setattr(lines, "info", info)
-        proxy.to_client = lambda passing: b"Idle Heartbeat" in passing.payload
-        seen: list[int] = []
-        follower = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
-        async with task(follower.run(lambda recorded: seen.append(recorded.sequence))):
-            await until(lambda: len(given_up_s) == 4)
-            pauses = [b - a for a, b in itertools.pairwise(given_up_s)]
-            assert pauses[0] >= 0.55  # the second waits for twice three heartbeats, and so on
-            assert pauses[1] >= 1.15
-            assert pauses[2] >= 2.35
-            # It follows all the same.
-            await conn.request(subjects.queue_setting("q"), b"{}", timeout_s=ANSWER_S)
-            await until(lambda: seen == [1])

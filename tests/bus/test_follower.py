@@ -9,9 +9,10 @@ from berthmaster.bus import follow
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import StreamReplaced
-from berthmaster.bus.follow import Follower, Recorded, parse_ack_subject
+from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.log import EventLog
 from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, ensure_streams, stream_info
+from berthmaster.bus.worker import parse_ack_subject
 from berthmaster.lifecycle.instructions import Stored
 from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import (
@@ -33,7 +34,7 @@ CONTROLS = "berth.control.>"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested is what follows missed heartbeats, not how long they are waited for."""
-    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(follow, "CHECK_S", 0.2)
 
 
 async def put(conn: Connection, number: int, kind: str = "queue.q") -> int:
@@ -127,12 +128,12 @@ async def test_two_filters_are_followed_as_one(server: Server) -> None:
 
 
 @story
-async def test_a_consumer_that_is_not_answered_is_asked_for_anew_soon(server: Server) -> None:
+async def test_follower_without_an_answer_asks_again_soon(server: Server) -> None:
     async with connected(server.url, replicas=1) as writer:
         await put(writer, 1)
         async with proxied(server.url) as proxy, connected(proxy.url) as conn:
-            # As when the server that was to have it has just gone.
-            proxy.to_server = lambda it: b"CONSUMER.CREATE" in it.line and not proxy.lost
+            # As when the server that was asked has just gone.
+            proxy.to_server = lambda it: b"DIRECT.GET" in it.line and not proxy.lost
             seen = Seen()
             follower = Follower(conn, CONTROL, [CONTROLS])
             async with task(follower.run(seen.take, caught_up=seen.caught_up)):
@@ -190,7 +191,7 @@ async def test_follower_over_reconnections_misses_nothing(server: Server) -> Non
 
         def drop_some(count: int) -> None:
             nonlocal drops
-            proxy.to_client = the_next(lambda one: b" $JS.ACK.CONTROL." in one.line, count)
+            proxy.to_client = the_next(lambda one: b" berth.stored.control." in one.line, count)
             drops += count
 
         async with task(follower.run(seen.take)), task(write_on(writer, wrote, stop)) as writing:
@@ -223,29 +224,45 @@ async def test_the_last_message_is_not_missed_though_nothing_follows_it(server: 
             Follower(conn, CONTROL, [CONTROLS]).run(seen.take, caught_up=seen.caught_up)
         ):
             await until(lambda: seen.caught_up_at)
-            proxy.to_client = the_next(lambda one: b" $JS.ACK.CONTROL." in one.line)
+            proxy.to_client = the_next(lambda one: b" berth.stored.control." in one.line)
             await put(writer, 1)
             await until(lambda: seen.numbers == [1])
         assert len(proxy.lost) == 1
 
 
 @story
-async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -> None:
-    log = Lines()
-    async with connected(server.url, replicas=1, log=log) as conn:
+async def test_follower_makes_no_consumer(server: Server) -> None:
+    async with connected(server.url, replicas=1) as conn:
         seen = Seen()
-        async with task(
-            Follower(conn, CONTROL, [CONTROLS]).run(seen.take, caught_up=seen.caught_up)
-        ):
+        async with task(Follower(conn, CONTROL, [CONTROLS]).run(seen.take)):
             await put(conn, 1)
             await until(lambda: seen.numbers == [1])
-            (name,) = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
-            await conn.api(f"CONSUMER.DELETE.CONTROL.{name}")
-            await put(conn, 2)
-            await until(lambda: seen.numbers == [1, 2])
-        assert log.count("following anew") >= 1
-        names = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
-        assert names is None or names == []  # it clears away behind itself
+            names = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
+            assert not names
+
+
+@story
+async def test_follower_of_some_subjects_gets_what_was_lost(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "VERIFY_S", 0.5)
+    async with (
+        proxied(server.url) as proxy,
+        connected(proxy.url, replicas=1) as conn,
+        connected(server.url, "w") as writer,
+    ):
+        seen = Seen()
+        follower = Follower(conn, CONTROL, ["berth.control.queue.a", "berth.control.queue.b"])
+        async with task(follower.run(seen.take, caught_up=seen.caught_up)):
+            await until(lambda: seen.caught_up_at)
+            await put(writer, 1, "queue.a")
+            await until(lambda: seen.numbers == [1])
+            proxy.to_client = the_next(lambda one: b" berth.stored.control." in one.line)
+            await put(writer, 2, "queue.a")
+            await put(writer, 3, "queue.c")
+            await put(writer, 4, "queue.b")
+            await until(lambda: sorted(seen.numbers) == [1, 2, 4])
+        assert len(proxy.lost) == 1
 
 
 @story

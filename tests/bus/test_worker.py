@@ -8,18 +8,20 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from berthmaster.bus import subjects, worker
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.durables import Durable
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer, TooLarge
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.log import last_message
-from berthmaster.bus.streams import CONTROL, DEAD, stream_info
-from berthmaster.bus.worker import Later, Never, Worker
+from berthmaster.bus.streams import CONTROL, DEAD, ensure_durable, stream_info
+from berthmaster.bus.worker import Handle, Later, Never, Worker
 from berthmaster.messages.families import DEAD_LETTERS
 from berthmaster.messages.records import DeadLetter
 from tests.bus.tools import Lines, connected, eventually, patiently, story, task
@@ -28,8 +30,20 @@ from tests.support.patience import ANSWER_S, hang_s, until
 FILTER = "berth.control.queue.*"
 
 
-def work(conn: Connection, handle: Callable[[Recorded], Awaitable[None]], **more: object) -> Worker:
-    return Worker(conn, "tester", CONTROL, "tester", FILTER, handle, **more)  # type: ignore[arg-type]
+class Made(Worker):
+    """A worker whose consumer is made when it runs."""
+
+    def __init__(self, conn: Connection, durable: Durable, handle: Handle, **more: int) -> None:
+        super().__init__(conn, "tester", durable, handle, **more)
+        self._make = partial(ensure_durable, conn, durable)
+
+    async def run(self, stopping: asyncio.Event | None = None) -> None:
+        await patiently(self._make)
+        await super().run(stopping)
+
+
+def work(conn: Connection, handle: Handle, ack_wait_s: float = 10.0, **more: Any) -> Worker:
+    return Made(conn, Durable(CONTROL, "tester", FILTER, ack_wait_s), handle, **more)
 
 
 async def put(conn: Connection, *names: str) -> None:
@@ -323,6 +337,8 @@ async def test_what_is_in_hand_is_finished_when_it_stops_and_the_rest_goes_back_
 
 WORKER = """
 import asyncio, sys
+from berthmaster.bus.durables import Durable
+from berthmaster.bus.streams import ensure_durable
 from berthmaster.bus.worker import Worker
 from tests.bus.tools import connected
 async def handle(recorded):
@@ -330,7 +346,9 @@ async def handle(recorded):
     await asyncio.sleep(600)
 async def main():
     async with connected(sys.argv[1], "doomed") as conn:
-        await Worker(conn, "tester", "CONTROL", "tester", sys.argv[2], handle, ack_wait_s=1).run()
+        durable = Durable("CONTROL", "tester", sys.argv[2], ack_wait_s=1)
+        await ensure_durable(conn, durable)
+        await Worker(conn, "tester", durable, handle).run()
 asyncio.run(main())
 """
 
@@ -388,24 +406,15 @@ async def test_two_share_the_work_and_neither_repeats_it(server: Server) -> None
 
 
 @story
-async def test_names_that_look_alike_are_two_consumers(server: Server) -> None:
+async def test_worker_says_that_its_consumer_is_missing(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
-        took: list[str] = []
 
-        def handler(who: str) -> Callable[[Recorded], Awaitable[None]]:
-            async def handle(_: Recorded) -> None:
-                took.append(who)
+        async def handle(_: Recorded) -> None:
+            """Never called."""
 
-            return handle
-
-        names = ("executor-a.b", "executor-a_b", "executor-a b")
-        workers = [Worker(conn, "t", CONTROL, name, FILTER, handler(name)) for name in names]
-        async with task(workers[0].run()), task(workers[1].run()), task(workers[2].run()):
-            await put(conn, "x")
-            await until(lambda: len(took) == 3)
-        assert sorted(took) == sorted(names)
-        made = msgspec.json.decode(await conn.api("CONSUMER.NAMES.CONTROL"))["consumers"]
-        assert sorted(made) == ["executor-a=20b", "executor-a=2Eb", "executor-a_b"]
+        one = Worker(conn, "t", Durable(CONTROL, "absent", FILTER), handle)
+        async with task(one.run()):
+            await until(lambda: one.missing == "consumer absent of CONTROL: consumer not found")
 
 
 @story

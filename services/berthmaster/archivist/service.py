@@ -11,7 +11,8 @@ what runs.
 
 import asyncio
 import itertools
-from typing import Any, Final, assert_never
+from collections.abc import Sequence
+from typing import Final, assert_never
 
 from berthmaster.archivist.core import ArchiveRules, Archivist
 from berthmaster.archivist.effects import Effects
@@ -21,17 +22,17 @@ from berthmaster.archivist.pace import Pace
 from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.durables import ARCHIVED_DECISIONS, ARCHIVED_STORIES, TOMBSTONES, Durable
 from berthmaster.bus.errors import StreamReplaced
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
-from berthmaster.bus.worker import Later, Never, Worker
+from berthmaster.bus.worker import Handle, Later, Never, Worker
 from berthmaster.logcheck.guard import LOOK_S, LogGuard
 from berthmaster.messages.families import DECISIONS, UNREADABLE
 from berthmaster.runtime.periodic import beats, stopped_within
 from berthmaster.runtime.service import Context, Service
 
-ENDINGS: Final = ("succeeded", "failed", "cancelled")
 TASK_LIMIT_S: Final = 30.0  # then the message is told again
 STORIES_PER_S: Final = 1000.0  # no less than workloads are meant to end, or the log grows
 TOMBSTONES_PER_S: Final = 1000.0
@@ -80,16 +81,12 @@ class Shell:
         reads_now = asyncio.Event()
         reads_now.set()
         workers = [
-            self._worker("archivist-decisions", subjects.ALL_DECISIONS, self._on_decision),
+            self._worker(ARCHIVED_DECISIONS, self._on_decision),
+            *(self._worker(each, self._on_ending) for each in ARCHIVED_STORIES),
+            *(self._worker(each, self._on_tombstone) for each in TOMBSTONES),
         ]
-        for kind in ENDINGS:
-            filter_ = subjects.workload_events_of(kind)
-            workers += [
-                self._worker(f"archivist-{kind}", filter_, self._on_ending),
-                self._worker(f"archivist-tombstones-{kind}", filter_, self._on_tombstone),
-            ]
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._tell_health())
+            group.create_task(self._tell_health(workers))
             group.create_task(self._guard.run(reads_now, start=0))
             # What is delivered is told how many are behind it: so nothing is pulled before.
             while not self._guard.certain:
@@ -98,20 +95,13 @@ class Shell:
             for worker in workers:
                 group.create_task(worker.run(self._ctx.stopping))
 
-    def _worker(self, durable: str, filter_: str, handle: Any) -> Worker:
-        return Worker(
-            self._conn,
-            "archivist",
-            WORKLOADS,
-            durable,
-            filter_,
-            handle,
-            concurrency=CONCURRENCY,
-            most_put_off=0,  # none behind one that is not due is due
-        )
+    def _worker(self, durable: Durable, handle: Handle) -> Worker:
+        return Worker(self._conn, "archivist", durable, handle, concurrency=CONCURRENCY)
 
-    async def _tell_health(self) -> None:
+    async def _tell_health(self, workers: Sequence[Worker]) -> None:
         async for _ in beats(1.0, self._ctx.stopping):
+            missing = next((each.missing for each in workers if each.missing), "")
+            self._ctx.health.ready("consumers", not missing, missing)
             self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
 
     # What the consumers bring

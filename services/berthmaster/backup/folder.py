@@ -23,7 +23,7 @@ import msgspec
 
 from berthmaster.backup.core import BrokenBackup, Record, records
 from berthmaster.bus import subjects
-from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, REPUBLISH, WORKLOADS
 from berthmaster.messages.families import UNREADABLE
 
 MANIFEST: Final = "backup.json"
@@ -33,7 +33,6 @@ KEPT: Final = {  # stream -> subjects
     DEAD: [subjects.ALL_DEAD],
     ARCHIVE: [subjects.ALL_ARCHIVE],
 }
-REPUBLISHED: Final = {WORKLOADS: {"src": subjects.ALL_WORKLOADS, "dest": subjects.ALL_EVENTS}}
 ROUTES: Final = ("subjects", "republish", "mirror", "sources", "subject_transform")
 SEGMENT_BYTES: Final = 16 * 1024 * 1024  # from which a writer begins the next segment
 MAX_SEGMENT_BYTES: Final = SEGMENT_BYTES + 65 * 1024 * 1024  # with a largest message behind them
@@ -109,7 +108,7 @@ def load(folder: Path) -> Manifest | None:
 def _routes(name: str, config: dict[str, Any]) -> str:
     """Return by which members of its configuration a restored stream would take or send messages
     that are not its own; "" = by none."""
-    own = {"subjects": KEPT[name], "republish": REPUBLISHED.get(name)}
+    own = {"subjects": KEPT[name], "republish": REPUBLISH}
     wrong = [each for each in ROUTES if (config.get(each) or None) != own.get(each)]
     return ", ".join(wrong)
 

@@ -21,10 +21,18 @@ from berthmaster.bus import subjects
 from berthmaster.bus.acks import stored_sequence
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.control import read_control
+from berthmaster.bus.durables import DURABLES
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import ARCHIVE, CONTROL, MAKING, WORKLOADS, new_making
+from berthmaster.bus.streams import (
+    ARCHIVE,
+    CONTROL,
+    MAKING,
+    WORKLOADS,
+    ensure_durable,
+    new_making,
+)
 from berthmaster.lifecycle.flaws import Gap
 from berthmaster.logcheck import core
 from berthmaster.logcheck.core import LINK, Archived, Numbers
@@ -121,6 +129,9 @@ async def restore(conn: Connection, folder: Path) -> list[Restored]:
         config["metadata"] = {**(config.get("metadata") or {}), MAKING: new_making()}
         await _make(conn, folder, manifest, name, config, expected[name])
         done.append(await _proved(conn, name, kept, expected[name]))
+    for durable in DURABLES:
+        if durable.stream in manifest.streams:  # its consumers went with the empty stream
+            await ensure_durable(conn, durable)
     for looked in (await look(conn)).values():
         await _accept(conn, looked)
     return done

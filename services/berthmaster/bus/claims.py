@@ -55,19 +55,22 @@ STORED: Final = (
     *(subjects.ALL_ARCHIVE, subjects.ALL_DEAD, subjects.ALL_LOG_ENDS, subjects.ALL_LEASES),
     *(*subjects.SNAPSHOT_PARTS, subjects.ALL_ASSIGNMENTS),
 )
-TOLD_TO_CONSUMERS: Final = ("$JS.ACK.>", "$JS.FC.>")
+ACKNOWLEDGEMENTS: Final = "$JS.ACK.>"
 _JETSTREAM: Final = (
     *("*", "STREAM.*", "STREAM.INFO.*", "STREAM.MSG.GET.*", "STREAM.MSG.DELETE.*"),
-    *("STREAM.PURGE.*", "CONSUMER.CREATE.>", "CONSUMER.DELETE.*.*", "CONSUMER.INFO.*.*"),
+    *("STREAM.PURGE.*", "CONSUMER.INFO.*.*"),
     *("CONSUMER.LIST.*", "CONSUMER.NAMES.*"),
 )
-_OF_SETUP: Final = ("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*", "STREAM.RESTORE.*")
+_OF_SETUP: Final = (
+    *("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*", "STREAM.RESTORE.*"),
+    "CONSUMER.CREATE.>",
+)
 # Services by the subject that others ask under: how long an answer may take, and whether several
 # messages make one. Each subject holds a wildcard: an answer whose reply subject is that of a
 # literal import would be led on through that import.
 STREAMS_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
     {
-        **dict.fromkeys((*STORED, *TOLD_TO_CONSUMERS), (STORE_ANSWER_S, False)),
+        **dict.fromkeys((*STORED, ACKNOWLEDGEMENTS), (STORE_ANSWER_S, False)),
         **{
             f"{subjects.JETSTREAM}{each}": (JETSTREAM_ANSWER_S, False)
             for each in (*_JETSTREAM, *_OF_SETUP)
@@ -86,9 +89,8 @@ CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
         LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False),
     }
 )
-DELIVERED: Final = "_INBOX.*.*"  # by consumers; answers to requests have one token more
 HEARD_OF_STREAMS: Final = (
-    *(subjects.ALL_EVENTS, subjects.ALL_ASSIGNMENTS),
+    *(subjects.ALL_STORED, subjects.ALL_ASSIGNMENTS),
     *(subjects.ALL_FLEET, subjects.ALL_CONTROL, subjects.ALL_DECISIONS),
 )
 _NS: Final = 1_000_000_000
@@ -239,7 +241,7 @@ def streams(key: str, *, revocations: Revocations | None = None) -> Body:
         revocations=revocations or {},
         exports=[
             *_services(STREAMS_SERVICES),
-            *(_stream(each) for each in (DELIVERED, *HEARD_OF_STREAMS)),
+            *(_stream(each) for each in HEARD_OF_STREAMS),
         ],
     )
 
@@ -265,7 +267,10 @@ def core(key: str, *, streams: str, revocations: Revocations | None = None) -> B
                 for each in STREAMS_SERVICES
                 if not _of_setup(each)
             ),
-            *(_import("stream", each, streams) for each in (DELIVERED, subjects.ALL_EVENTS)),
+            *(
+                _import("stream", each, streams)
+                for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)
+            ),
         ],
     )
     body["nats"]["mappings"] = {
@@ -288,7 +293,10 @@ def apart(
     which its rights leave less, and what it may subscribe to."""
     offers = ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
     asked = [_own_name(each) for each in publish]
-    heard = {each: streams if _among(HEARD_OF_STREAMS, each) else core for each in subscribe}
+    heard = {
+        each: streams if _among((*HEARD_OF_STREAMS, subjects.ALL_EVENTS), each) else core
+        for each in subscribe
+    }
     return _account(
         key,
         name,
@@ -486,6 +494,10 @@ def _stream(subject: str) -> Body:
 
 
 def _import(kind: str, subject: str, account: str) -> Body:
+    if subjects.covers(subjects.ALL_EVENTS, subject):
+        offered = f"berth.stored.workload.{subject.removeprefix('berth.event.')}"
+        said = {"name": subject, "subject": offered, "account": account, "type": kind}
+        return said | {"local_subject": subject}
     said = {"name": subject, "subject": subject, "account": account, "type": kind}
     request = subject.removeprefix(subjects.JETSTREAM)
     if request == subject or (local := subjects.jetstream(request, imported=True)) == subject:

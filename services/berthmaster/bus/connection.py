@@ -21,7 +21,6 @@ from berthmaster.bus.connecting import ConnectionSettings, options_of, user_of, 
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
 from berthmaster.bus.nats_py import Msg, Subscription
 from berthmaster.bus.nats_py import errors as nats_errors
-from berthmaster.bus.permissions import follows
 from berthmaster.bus.requests import Listening, PatientClient, Requests
 from berthmaster.bus.storing import Storing
 from berthmaster.bus.subjects import JETSTREAM, jetstream, without_lanes
@@ -80,8 +79,7 @@ class Connection:
         self.storing = Storing(log, self._clock.monotonic)
         self._clock_subject = SERVER_CLOCK
         self._clock_task: asyncio.Task[None] | None = None
-        self.follows = True  # whether the user may make consumers
-        self._imports = False  # whether JetStream is in another account
+        self.imports = False  # whether JetStream is in another account
         self._url = ""
         self._ca_file: Path | None = None
         self._creds_file: Path | None = None
@@ -126,8 +124,7 @@ class Connection:
         options = options_of(settings, self.name)
         self._ca_file = settings.nats_ca_file
         self._creds_file = settings.nats_creds_file
-        if user := user_of(settings.nats_creds_file):
-            self._imports, self.follows = True, follows(user)
+        self.imports = bool(user_of(settings.nats_creds_file))
         self.nc.plaintext = settings.nats_plaintext
         self._url = redact(settings.nats_url)  # for people: it may hold a password
         self._refused = asyncio.get_running_loop().create_future()
@@ -385,7 +382,7 @@ class Connection:
 
     def api_subject(self, request: str) -> str:
         """Return where this user sends a request to JetStream."""
-        return jetstream(request, imported=self._imports)
+        return jetstream(request, imported=self.imports)
 
     # The server's clock
 

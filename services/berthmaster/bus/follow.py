@@ -1,79 +1,69 @@
 """Reads a stream in order, without gaps, for as long as the service lives.
 
-A follower owns an unacknowledged push consumer and distrusts it: consumers vanish with servers,
-heartbeats stop, messages are dropped on the way. Whenever something does not add up it makes a new
-consumer behind the last message that was handled. Nothing is handled twice, nothing is skipped.
+A stream publishes again what it has stored, with its sequence (streams.py: ``republish``), and a
+follower subscribes to that. No consumer exists: the server keeps no state for a follower, and one
+message reaches all followers by one publication. Subscriptions lose messages, so a follower also
+reads the stream itself, by batches of DIRECT.GET: at first, where a sequence is missing, and every
+CHECK_S.
 
-Several filters are dear: for each message that the server sends it compares all subjects of a block
-with them, while writers wait. Who wants all of a stream therefore asks for it without any.
+Example: a follower of WORKLOADS has handled 41. 42 comes and is handled. 44 comes: the follower
+reads 43 and 44 from the stream. 45 is lost and nothing follows: the next check reads 45.
+
+A follower of some subjects cannot see a gap in its sequences. It reads what came since the last
+check once more and handles what it lacks, which then comes late and behind newer messages. Mirrors
+of last values order them by their stamps.
 """
 
 import asyncio
 import random
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
-import msgspec
-
+from berthmaster.bus.batches import Batches
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.direct import DirectSession
 from berthmaster.bus.errors import BusError, NoAnswer, StreamReplaced
+from berthmaster.bus.log import parse_time_s
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.recorded import Recorded
-from berthmaster.bus.requests import Listening, headers_of
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.bus.subjects import ALL_DECISIONS, ALL_WORKLOADS, token
+from berthmaster.bus.requests import Listening
+from berthmaster.bus.stream_names import ARCHIVE, CONTROL, DEAD, FLEET, LEASES, WORKLOADS
+from berthmaster.bus.streams import stream_info
+from berthmaster.bus.subjects import (
+    ALL_ARCHIVE,
+    ALL_CONTROL,
+    ALL_DEAD,
+    ALL_DECISIONS,
+    ALL_FLEET,
+    ALL_LEASES,
+    ALL_WORKLOADS,
+    covers,
+    stored,
+)
 
-__all__ = ["Follower", "Recorded", "Start", "parse_ack_subject"]
+__all__ = ["Follower", "Recorded", "Start"]
 
-HEARTBEAT_S: Final = 0.5
-MISSED_HEARTBEATS: Final = 3
-LONGEST_SILENCE_S: Final = 24.0
-RELIABLE_S: Final = 30.0  # a consumer that was heard for so long makes up for those that were not
+CHECK_S: Final = 1.0
+VERIFY_S: Final = 5.0
+BEHIND_S: Final = 0.02
 AWAY_POLL_S: Final = 0.1
-SILENT: Final = "no heartbeat"
 REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that was stored
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
-# Of several servers, one that has just gone may be chosen for a new consumer, and then nobody
-# answers: the next try chooses anew. A server that is only slow has longer each time.
+# Of several servers, one that has just gone may be asked, and then nobody answers: the next try
+# asks another. A server that is only slow has longer each time.
 ANSWER_S: Final = 1.0
 LONGEST_ANSWER_S: Final = 8.0
-_NS: Final = 10**9
-_STATUS: Final = b"NATS/1.0 "  # what the server itself says; a stored message has no blank there
-
-_WHOLE: Final = {WORKLOADS: {ALL_WORKLOADS, ALL_DECISIONS}}  # of streams with several subjects
+_MARK: Final = b"Nats-Stream: "  # begins what the server adds, behind the writer's own headers
+WHOLE: Final = {  # streams that are followed, and all of their subjects
+    WORKLOADS: (ALL_WORKLOADS, ALL_DECISIONS),
+    FLEET: (ALL_FLEET,),
+    CONTROL: (ALL_CONTROL,),
+    ARCHIVE: (ALL_ARCHIVE,),
+    DEAD: (ALL_DEAD,),
+    LEASES: (ALL_LEASES,),
+}
 
 Start = int | Literal["last-per-subject"]
-
-
-class _Delivered(msgspec.Struct):
-    consumer_seq: int = 0
-
-
-class _CreatedConsumer(msgspec.Struct):
-    name: str
-    delivered: _Delivered
-    num_pending: int = 0
-
-
-_CREATED: Final = msgspec.json.Decoder(_CreatedConsumer)
-
-
-def parse_ack_subject(reply: str) -> tuple[int, int, float, int, int]:
-    """(stream sequence, consumer sequence, stored at, pending, deliveries) of a reply subject."""
-    parts = reply.split(".")
-    # $JS.ACK.<stream>.<consumer>.<deliveries>.<sseq>.<cseq>.<ns>.<pending>, or with domain and
-    # account in front of the stream and perhaps a token behind.
-    at = 4 if len(parts) == 9 else 6
-    return (
-        int(parts[at + 1]),
-        int(parts[at + 2]),
-        int(parts[at + 3]) / _NS,
-        int(parts[at + 4]),
-        int(parts[at]),
-    )
 
 
 class Follower:
@@ -91,11 +81,13 @@ class Follower:
         StreamReplaced then."""
         self._conn = conn
         self._stream = stream
-        self._filters = [] if _WHOLE.get(stream) == set(filters) else list(filters)
+        self._filters = list(filters)
+        # Decisions are few: whoever follows all workloads hears them, too, and so sees gaps.
+        whole = (ALL_WORKLOADS,) if stream == WORKLOADS else WHOLE[stream]
+        self._is_whole = all(any(covers(f, w) for f in filters) for w in whole)
         self._start = start
         self._relist_s = relist_s
         self.making = ""  # of the stream
-        self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S  # that is not tolerated
         self._answer_s = ANSWER_S  # within which the next request must be answered
         self.sequence = 0 if isinstance(start, str) else start - 1  # last handled
         self.caught_up = False
@@ -110,8 +102,8 @@ class Follower:
     ) -> None:
         """Handle every message until cancelled; what ``handle`` raises ends it and is raised.
 
-        ``caught_up`` is called whenever all that was stored when a consumer was made has been
-        handled, ``relisting`` before a list of values, with whether the stream was replaced.
+        ``caught_up`` is called whenever all that was stored when a session began has been handled,
+        ``relisting`` before a list of values, with whether the stream was replaced.
         """
         pause_s = FIRST_PAUSE_S
         mirrors = isinstance(self._start, str)
@@ -119,8 +111,7 @@ class Follower:
         while True:
             while not self._conn.connected:  # noqa: ASYNC110 # it is there again within 0.1 s or so
                 await asyncio.sleep(AWAY_POLL_S)
-            kind = _Session if self._conn.follows else DirectSession
-            session = kind(self, handle, caught_up)
+            session = _Session(self, handle, caught_up)
             try:
                 replaced = await self._check_incarnation()
                 list_next |= replaced
@@ -147,14 +138,6 @@ class Follower:
             if session.failure is not None:
                 raise session.failure
 
-    def _heard_for(self, lived_s: float, silent: bool) -> None:
-        """A busy server is silent for long, and each new consumer gives it more to do: from one
-        that is given up for its silence to the next, more of that is tolerated."""
-        if lived_s >= RELIABLE_S:
-            self._silence_s = MISSED_HEARTBEATS * HEARTBEAT_S
-        if silent:
-            self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)
-
     async def _check_incarnation(self) -> bool:
         """Whether a mirror must be listed anew because its stream is another one."""
         loop = asyncio.get_running_loop()
@@ -177,6 +160,8 @@ class Follower:
 
 
 class _Session:
+    """One connection's time of following."""
+
     def __init__(
         self,
         follower: Follower,
@@ -187,155 +172,154 @@ class _Session:
         self._conn = follower._conn
         self._handle = handle
         self._caught_up = caught_up
-        self._broken = asyncio.Event()
-        self._why = ""
-        self._consumer_sequence = 0
-        self._to_come = 0
+        self._batches = Batches(self._conn, follower._stream)
+        self._look = asyncio.Event()  # something does not add up: read the stream, or end
+        self._why_ended = ""
+        self._reads = True  # from the stream: what comes meanwhile is read there, too
+        self._newest = 0  # sequence of what came meanwhile
+        self._verified = 0  # of some subjects: all up to here was read from the stream
+        self._since: set[int] = set()  # of some subjects: handled since then
+        self._heard = False  # anything since the last check
         self.told = False  # that all which was stored at the start has been handled
         self.failure: Exception | None = None  # of the handler
-        self._opened = False
-        self._name = ""
-        self._subscription: Listening | None = None
+        self._listening: list[Listening] = []
         self._loop = asyncio.get_running_loop()
-        self._heard_s = self._loop.time()
-        self._forget = self._conn.when_reconnected(lambda: self._break("the connection was lost"))
+        self._forget = self._conn.when_reconnected(lambda: self._end("the connection was lost"))
 
     async def open(self, *, relist: bool) -> None:
+        """Subscribe, list the last values if wanted, and read what is behind. Raises BusError."""
         follower = self._follower
-        name = f"{token(self._conn.name)}-{secrets.token_hex(6)}"
-        inbox = self._conn.nc.new_inbox()
-        config: dict[str, object] = {
-            "name": name,
-            "deliver_subject": inbox,
-            "ack_policy": "none",
-            "replay_policy": "instant",
-            "max_deliver": 1,
-            "flow_control": True,
-            "idle_heartbeat": int(HEARTBEAT_S * _NS),
-            "inactive_threshold": 30 * _NS,
-            "mem_storage": True,
-            "num_replicas": 1,
-        }
+        for subject in WHOLE[follower._stream] if follower._is_whole else follower._filters:
+            self._listening.append(await self._conn.nc.listen(stored(subject), self._take))
+        await self._batches.open()
+        await self._conn.flush(timeout_s=follower._answer_s)
         if relist:
-            config["deliver_policy"] = "last_per_subject"
-        else:
-            config |= {
-                "deliver_policy": "by_start_sequence",
-                "opt_start_seq": follower.sequence + 1,
-            }
-        filters = follower._filters
-        if len(filters) == 1:
-            config["filter_subject"] = filters[0]
-        elif filters:
-            config["filter_subjects"] = filters
-        tail = f".{filters[0]}" if len(filters) == 1 else ""
-        self._name = name
-        self._subscription = await self._conn.nc.listen(inbox, self._take)
-        raw = await self._conn.api(
-            f"CONSUMER.CREATE.{follower._stream}.{name}{tail}",
-            {"stream_name": follower._stream, "config": config, "action": "create"},
-            timeout_s=follower._answer_s,
-        )
-        created = _CREATED.decode(raw)  # it may have sent some of them already
-        self._to_come = created.num_pending + created.delivered.consumer_seq
-        self._opened = True
-        self._heard_s = asyncio.get_running_loop().time()
-        if self._consumer_sequence >= self._to_come:
-            self._tell_caught_up()
+            last, names = await self._batches.subjects(
+                follower._filters, timeout_s=follower._answer_s
+            )
+            found = await self._batches.last_of(names, timeout_s=follower._answer_s)
+            for each in sorted(found, key=lambda recorded: recorded.sequence):
+                if each.sequence <= last:
+                    self._give(each)
+            follower.sequence = max(follower.sequence, last)
+        self._verified = follower.sequence
+        await self._read_on()
+        if not self._is_over:
+            self.told = follower.caught_up = True
+            if self._caught_up is not None:
+                self._call(self._caught_up)
 
     async def watch(self, relist_s: float | None) -> bool:
-        """Until the consumer is no good (False) or it is time to list anew (True)."""
-        loop = asyncio.get_running_loop()
-        opened_s = loop.time()
-        relist_at = None if relist_s is None else opened_s + relist_s
-        while True:
-            looked_s = loop.time()
+        """Until the session is no good (False) or it is time to list anew (True). Raises
+        BusError."""
+        loop = self._loop
+        relist_at = None if relist_s is None else loop.time() + relist_s
+        verify_at = loop.time() + VERIFY_S
+        while not self._is_over:
             try:
-                async with asyncio.timeout(HEARTBEAT_S):  # wait_for may swallow a cancellation
-                    await self._broken.wait()
+                async with asyncio.timeout(CHECK_S):  # wait_for may swallow a cancellation
+                    await self._look.wait()
             except TimeoutError:
                 pass
-            if self.failure is not None:
-                return False
-            if self._broken.is_set():
-                self._conn.log.info("following anew", stream=self._follower._stream, why=self._why)
-                self._follower._heard_for(self._heard_s - opened_s, self._why == SILENT)
-                return False
-            if loop.time() - looked_s > 2 * HEARTBEAT_S or not self._conn.connected:
-                continue  # this process stood still, what came meanwhile waits to be read; or away
-            if loop.time() - self._heard_s > self._follower._silence_s:
-                self._break(SILENT)
-            elif relist_at is not None and loop.time() >= relist_at and self.told:
+            if self._why_ended or not self._conn.connected:
+                continue
+            if relist_at is not None and loop.time() >= relist_at:
                 return True
+            if self._look.is_set() or loop.time() >= verify_at:
+                self._look.clear()
+                verify_at = loop.time() + VERIFY_S
+                await self._verify()
+            elif not self._heard:
+                await self._read_on()
+            self._heard = False
+        if self._why_ended:
+            stream = self._follower._stream
+            self._conn.log.info("following anew", stream=stream, why=self._why_ended)
+        return False
+
+    async def _verify(self) -> None:
+        """Read what the subscription may have lost, unless the stream is another one by now."""
+        follower = self._follower
+        info = await stream_info(self._conn, follower._stream, timeout_s=follower._answer_s)
+        if info.making != follower.making or info.state.last_seq < follower.sequence:
+            self._end("the stream is not the one that was followed")
+        else:
+            await self._read_on()
 
     async def close(self) -> None:
+        """Listen no more."""
         self._forget()
-        if self._subscription is None:
-            return
         try:
-            await self._subscription.unsubscribe()
-            delete = f"CONSUMER.DELETE.{self._follower._stream}.{self._name}"
-            if self._conn.connected and not self._opened:  # it may be made yet
-                await self._conn.publish(self._conn.api_subject(delete), b"")
-            elif self._conn.connected and not self._broken.is_set():
-                await self._conn.api(delete, timeout_s=0.5)
-        except (BusError, nats_errors.Error, OSError):
-            pass  # it goes by itself after its inactive threshold
+            for each in self._listening:
+                await each.unsubscribe()
+            await self._batches.close()
+        except (nats_errors.Error, OSError):
+            pass  # the connection is gone, and the subscriptions with it
 
-    def _break(self, why: str) -> None:
-        self._why = self._why or why
-        self._broken.set()
+    @property
+    def _is_over(self) -> bool:
+        return self.failure is not None or bool(self._why_ended)
+
+    def _end(self, why: str) -> None:
+        self._why_ended = self._why_ended or why
+        self._look.set()
 
     def _take(self, subject: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
-        if self._broken.is_set():
+        """A message that the stream has stored."""
+        if self._is_over:
             return
-        self._heard_s = self._follower.last_heard_s = self._loop.time()
-        if not body and headers.startswith(_STATUS):
-            self._control(reply.decode(), headers_of(headers))
-            return
-        sequence, consumer_sequence, stored_at_s, pending, _ = parse_ack_subject(reply.decode())
-        if consumer_sequence != self._consumer_sequence + 1:
-            self._break(f"message {self._consumer_sequence + 1} of the consumer is missing")
-            return
-        self._consumer_sequence = consumer_sequence
+        self._heard = True
+        self._follower.last_heard_s = self._loop.time()
+        lines = headers[headers.rindex(_MARK) :].split(b"\r\n")
+        _, name, number, stored_at, _ = (line.partition(b": ")[2].decode() for line in lines[:5])
+        sequence = int(number)
+        whole = self._follower._is_whole
+        if self._reads:
+            self._newest = sequence
+        elif whole and sequence != self._follower.sequence + 1:
+            if sequence > self._follower.sequence:
+                self._reads, self._newest = True, sequence
+                self._look.set()
+            else:
+                self._end(f"sequence {sequence} came after {self._follower.sequence}")
+        else:
+            if not whole:
+                self._since.add(sequence)
+            self._give(Recorded(name, sequence, parse_time_s(stored_at), body, 0))
+
+    async def _read_on(self) -> None:
+        """Handle all that the stream has behind what was handled."""
         follower = self._follower
+        self._reads = follower._is_whole or not self.told
+        start = follower.sequence if self._reads else self._verified
+        only = [] if follower._is_whole else follower._filters
+        left = 1
+        while left or self._newest > max(start, follower.sequence):
+            if self._is_over:
+                return
+            batch, left = await self._batches.read(start + 1, only, timeout_s=follower._answer_s)
+            if not batch and self._newest > max(start, follower.sequence):
+                await asyncio.sleep(BEHIND_S)  # the server that answered has less than the leader
+            follower.last_heard_s = self._loop.time()
+            for each in batch:
+                start = max(start, each.sequence)
+                if self._reads or each.sequence not in self._since:
+                    self._give(each)
+        self._verified = start
+        self._since = {one for one in self._since if one > start}
+        self._reads = False
+
+    def _give(self, recorded: Recorded) -> None:
+        if self.failure is not None:
+            return
+        if any(covers(one, recorded.subject) for one in self._follower._filters):
+            self._call(lambda: self._handle(recorded))
+        if self.failure is None:
+            self._follower.sequence = max(self._follower.sequence, recorded.sequence)
+
+    def _call(self, call: Callable[[], None]) -> None:
         try:
-            self._handle(Recorded(subject.decode(), sequence, stored_at_s, body, pending))
+            call()
         except Exception as error:  # noqa: BLE001 # the owner's fault: it must hear of it
             self.failure = error
-            self._break(f"the handler failed: {error}")
-            return
-        follower.sequence = max(follower.sequence, sequence)
-        if pending == 0 or consumer_sequence >= self._to_come:
-            self._tell_caught_up()
-
-    def _control(self, reply: str, headers: dict[str, str]) -> None:
-        if headers["Status"] != "100":
-            self._break(headers.get("Description", "the consumer is gone"))
-            return
-        if reply:  # flow control: all before it has been handled
-            self._conn.nc.send_now(reply)
-            return
-        stalled = headers.get("Nats-Consumer-Stalled")
-        if stalled:
-            self._conn.nc.send_now(stalled)
-        last = headers.get("Nats-Last-Consumer")
-        if last is None:
-            return
-        if int(last) != self._consumer_sequence:
-            self._break(f"the consumer sent {last} messages, {self._consumer_sequence} arrived")
-        elif not stalled:
-            self._tell_caught_up()  # it has nothing to send, though some of the list were purged
-
-    def _tell_caught_up(self) -> None:
-        if self.told or not self._opened or self._broken.is_set():
-            return
-        self.told = True
-        self._follower.caught_up = True
-        if self._caught_up is None:
-            return
-        try:
-            self._caught_up()
-        except Exception as error:  # noqa: BLE001 # as with the handler
-            self.failure = error
-            self._break(f"the handler failed: {error}")
+            self._look.set()

@@ -24,8 +24,8 @@ What the server cannot narrow, and which users therefore get it:
 - Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Services, operators,
   restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
 - A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
-  Only services that follow the log and operators make consumers. Dashboards, watchers and restorers
-  read by DIRECT.GET (see direct.py). Tenants read the past through the gateway.
+  Only "setup" and "restorer" make any (durables.py). All others hear what streams publish again,
+  and read all of a stream by DIRECT.GET (follow.py). Tenants read the past through the gateway.
 - A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
   puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
 """
@@ -36,6 +36,14 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from berthmaster.bus import claims, subjects
+from berthmaster.bus.durables import (
+    ARCHIVED_DECISIONS,
+    ARCHIVED_STORIES,
+    DURABLES,
+    NOTICES,
+    TOMBSTONES,
+    Durable,
+)
 from berthmaster.bus.stream_names import (
     ARCHIVE,
     CONTROL,
@@ -50,9 +58,11 @@ from berthmaster.bus.stream_names import (
 from berthmaster.bus.subjects import (
     ALL_ARCHIVE,
     ALL_CONTROL,
+    ALL_DEAD,
     ALL_DECISIONS,
     ALL_EVENTS,
     ALL_FLEET,
+    ALL_LEASES,
     ALL_STORIES,
     ALL_WORKLOADS,
     LOGIN,
@@ -84,8 +94,6 @@ LOOKING_VERBS: Final = (  # change nothing
     *("hello", "get", "list", "events", "why", "dry_run", "whatif", "gpus"),
     *USAGE_VERBS,
 )
-ENDING_KINDS: Final = ("succeeded", "failed", "cancelled")  # what the archivist waits for
-TOLD_KINDS: Final = (*ENDING_KINDS, "evicted")  # what webhooks are told of
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")
 
 
@@ -117,30 +125,38 @@ _ANSWERS: Final = (
 _CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: services read the server's time
 
 
-def _look(*streams: str) -> tuple[str, ...]:
-    """direct.py: what streams hold, by batches and last values, without a consumer
-    (docs/dashboard.md shows how)."""
+def _follow(*streams: str) -> tuple[str, ...]:
+    """batches.py: what streams hold, by batches, without a consumer."""
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"DIRECT.GET.{stream}" for stream in streams),
-        *(f"DIRECT.GET.{stream}.>" for stream in streams),
     )
 
 
-def _follow(stream: str, *filters: str) -> tuple[str, ...]:
-    """follow.py. Without filters: any, which is what several filters at once need."""
-    tails = [f".{each}" for each in filters] or ["", ".>"]
-    asked = [f"CONSUMER.CREATE.{stream}.*{tail}" for tail in tails]
-    api = _api(f"STREAM.INFO.{stream}", *asked, f"CONSUMER.DELETE.{stream}.*")
-    return (*api, f"$JS.FC.{stream}.>")
+def _look(*streams: str) -> tuple[str, ...]:
+    """The same, and last values one by one, for others' programs (see docs/dashboard.md)."""
+    return (*_follow(*streams), *_api(*(f"DIRECT.GET.{stream}.>" for stream in streams)))
 
 
-def _work(stream: str, durable: str, filter_: str) -> tuple[str, ...]:
-    """worker.py: one durable, by name and by filter."""
-    made = f"CONSUMER.CREATE.{stream}.{durable}.{filter_}"
-    then = [f"CONSUMER.{verb}.{stream}.{durable}" for verb in ("INFO", "MSG.NEXT")]
-    api = _api(f"STREAM.INFO.{stream}", made, *then)
-    return (*api, f"$JS.ACK.{stream}.{durable}.>")
+def _stored(*filters: str) -> tuple[str, ...]:
+    """follow.py: where streams publish again what they have stored under these."""
+    return tuple(map(subjects.stored, filters))
+
+
+def _work(*durables: Durable) -> tuple[str, ...]:
+    """worker.py: pull from durables, by name."""
+    requests = [
+        f"CONSUMER.{verb}.{each.stream}.{each.name}"
+        for each in durables
+        for verb in ("INFO", "MSG.NEXT")
+    ]
+    return (*_api(*requests), *(f"$JS.ACK.{each.stream}.{each.name}.>" for each in durables))
+
+
+_MADE: Final = (  # streams.py: the durables
+    *(durable.create for durable in DURABLES),
+    *(f"CONSUMER.INFO.{durable.stream}.{durable.name}" for durable in DURABLES),
+)
 
 
 def _read(*streams: str) -> tuple[str, ...]:
@@ -185,7 +201,7 @@ def _guards(service: str) -> tuple[str, ...]:
         *_marks(service),
         *_looks_at_logs(),
         *_follow(WORKLOADS),
-        *_follow(ARCHIVE, ALL_ARCHIVE),
+        *_follow(ARCHIVE),
         *_read(SNAPSHOTS),
     )
 
@@ -201,15 +217,16 @@ def _gateway(_: str) -> Grants:
             *_events("*", "cancel_requested", "move_requested", "cancelled"),
             *_events("*", "checkpointed", "progressed"),
             *_read(WORKLOADS, ARCHIVE, LOG_ENDS),
-            *_follow(WORKLOADS, ALL_WORKLOADS),
+            *_follow(WORKLOADS),
             "berth.assign.*.logs",  # agents are asked there for what jobs wrote
             ALL_CONTROL,
-            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(CONTROL),
             *_marks("gateway"),
             *_read(CONTROL),
             "berth.dead.gateway",
         ),
         subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_CONTROL),
             "berth.api.*.*",
             "berth.lane.*.api.*.*",
             "berth.operator.*",
@@ -231,17 +248,18 @@ def _resolver(_: str) -> Grants:
             *_events("*", "committed", "evicted", "failed", "cancelled"),
             *_read(WORKLOADS, ARCHIVE, LEASES),
             *_follow(WORKLOADS),
-            *_follow(FLEET, ALL_FLEET),
-            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(FLEET),
+            *_follow(CONTROL),
             "berth.lease.resolver.*",
             "berth.quality.*",
             *_snapshots(),
             *_marks("resolver.*"),
             *_read(CONTROL),
-            *_follow(ARCHIVE, ALL_ARCHIVE),
+            *_follow(ARCHIVE),
             "berth.dead.resolver",
         ),
         subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
             *(f"berth.api.*.{verb}" for verb in RESOLVER_VERBS),
             *(f"berth.operator.{verb}" for verb in RESOLVER_OPERATOR_VERBS),
             "berth.figures.*.*.*",
@@ -259,11 +277,14 @@ def _scorer(_: str) -> Grants:
             *_read(FLEET, LEASES),
             *_follow(FLEET),
             # The job mix that fragmentation is measured for.
-            *_follow(WORKLOADS, "berth.workload.*.*.submitted.*"),
+            *_follow(WORKLOADS),
             "berth.lease.scorer.>",
             "berth.dead.scorer",
         ),
-        subscribe=("berth.telemetry.*.*",),
+        subscribe=(
+            *_stored(ALL_FLEET, "berth.workload.*.*.submitted.*"),
+            "berth.telemetry.*.*",
+        ),
     )
 
 
@@ -274,22 +295,14 @@ def _archivist(_: str) -> Grants:
             "berth.archive.>",
             *_read(WORKLOADS, ARCHIVE),
             *_api(f"DIRECT.GET.{WORKLOADS}"),  # many stories at once
-            *_work(WORKLOADS, "archivist-decisions", ALL_DECISIONS),
-            *(
-                part
-                for kind in ENDING_KINDS
-                for task in ("", "tombstones-")
-                for part in _work(
-                    WORKLOADS, f"archivist-{task}{kind}", f"berth.workload.*.*.{kind}.*"
-                )
-            ),
+            *_work(ARCHIVED_DECISIONS, *ARCHIVED_STORIES, *TOMBSTONES),
             # Of aggregates that ended, and of old decisions; the server knows nothing narrower.
             *_api(f"STREAM.MSG.DELETE.{WORKLOADS}"),
             *_guards("archivist"),
-            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(CONTROL),
             "berth.dead.archivist",
         ),
-        subscribe=(),
+        subscribe=_stored(ALL_CONTROL),
     )
 
 
@@ -298,19 +311,16 @@ def _usage(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_follow(WORKLOADS, ALL_WORKLOADS),
-            *_follow(ARCHIVE, ALL_STORIES),
+            *_follow(WORKLOADS),
+            *_follow(ARCHIVE),
             *_follow(FLEET),  # which GPU models nodes and clusters have
             *_read(WORKLOADS, ARCHIVE),  # the story of an end that a webhook is told of
-            *(
-                part
-                for kind in TOLD_KINDS
-                for part in _work(WORKLOADS, f"webhooks-{kind}", f"berth.workload.*.*.{kind}.*")
-            ),
+            *_work(*NOTICES),
             *_guards("usage"),
             "berth.dead.usage",
         ),
         subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_STORIES, ALL_FLEET),
             *(f"berth.api.*.{verb}" for verb in USAGE_VERBS),
             *(f"berth.operator.{verb}" for verb in USAGE_VERBS),
             "berth.quality.*",
@@ -331,10 +341,10 @@ def _door(_: str) -> Grants:
             *_read(WORKLOADS, ARCHIVE, LEASES, CONTROL, SNAPSHOTS),
             # All of the log, and what was removed of it: executors end the pods of what it lacks.
             *_follow(WORKLOADS),
-            *_follow(CONTROL, ALL_CONTROL),
-            *_follow(ARCHIVE, ALL_ARCHIVE),
+            *_follow(CONTROL),
+            *_follow(ARCHIVE),
             *_marks("door"),
-            *_follow(FLEET, ALL_FLEET),
+            *_follow(FLEET),
             *(f"berth.fleet.*.{kind}" for kind in ("alive", "profile", "node.*", "queue.*")),
             "berth.fleet.*.copy.*.*",
             *(f"berth.lease.{service}.*" for service in services),
@@ -345,7 +355,12 @@ def _door(_: str) -> Grants:
             "berth.assign.>",
             "berth.dead.*",
         ),
-        subscribe=("berth.agent.*.*", "berth.lane.*.agent.*.*", *_asked("berth-door")),
+        subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_CONTROL, ALL_ARCHIVE, ALL_FLEET),
+            "berth.agent.*.*",
+            "berth.lane.*.agent.*.*",
+            *_asked("berth-door"),
+        ),
         answers=True,
     )
 
@@ -371,11 +386,11 @@ def _whole_ocm(_: str) -> Grants:
     publish = (
         *_CLOCK,
         *_read(LEASES),
-        *_follow(FLEET, "berth.fleet.*.score"),
+        *_follow(FLEET),
         "berth.lease.ocm",
         "berth.dead.ocm",
     )
-    return Grants(publish=publish, subscribe=())
+    return Grants(publish=publish, subscribe=_stored("berth.fleet.*.score"))
 
 
 def _hub_inventory(_: str) -> Grants:
@@ -384,11 +399,11 @@ def _hub_inventory(_: str) -> Grants:
             *_CLOCK,
             "berth.fleet.*.membership",
             *_read(FLEET, LEASES),
-            *_follow(FLEET, "berth.fleet.*.membership"),
+            *_follow(FLEET),
             "berth.lease.inventory",
             "berth.dead.inventory",
         ),
-        subscribe=(),
+        subscribe=_stored("berth.fleet.*.membership"),
     )
 
 
@@ -402,15 +417,20 @@ def _multikueue(_: str) -> Grants:
             *_events("*", "placed", "withdrawn", "eviction_requested", *EXECUTOR_KINDS),
             *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS),
-            *_follow(FLEET, ALL_FLEET),
-            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(FLEET),
+            *_follow(CONTROL),
             "berth.lease.multikueue",
             *_marks("multikueue"),
             *_read(CONTROL, SNAPSHOTS),
-            *_follow(ARCHIVE, ALL_ARCHIVE),
+            *_follow(ARCHIVE),
             "berth.dead.multikueue",
         ),
-        subscribe=("berth.api.*.why", "berth.api.*.dry_run", *_asked("berth-multikueue")),
+        subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
+            "berth.api.*.why",
+            "berth.api.*.dry_run",
+            *_asked("berth-multikueue"),
+        ),
         answers=True,
     )
 
@@ -424,15 +444,15 @@ def _karmada(_: str) -> Grants:
             *_events("*", *EXECUTOR_KINDS, "move_requested"),
             *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS),
-            *_follow(FLEET, ALL_FLEET),
-            *_follow(CONTROL, ALL_CONTROL),
+            *_follow(FLEET),
+            *_follow(CONTROL),
             "berth.lease.karmada",
             *_marks("karmada"),
             *_read(CONTROL, SNAPSHOTS),
-            *_follow(ARCHIVE, ALL_ARCHIVE),
+            *_follow(ARCHIVE),
             "berth.dead.karmada",
         ),
-        subscribe=(),
+        subscribe=_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
     )
 
 
@@ -442,11 +462,11 @@ def _admission(_: str) -> Grants:
         publish=(
             *_CLOCK,
             *_read(FLEET, LEASES),
-            *_follow(FLEET, "berth.fleet.*.copy.*.*"),
+            *_follow(FLEET),
             "berth.lease.admission",
             "berth.dead.admission",
         ),
-        subscribe=(),
+        subscribe=_stored("berth.fleet.*.copy.*.*"),
     )
 
 
@@ -470,7 +490,12 @@ def _dashboard(_: str) -> Grants:
             "$SRV.PING",
             "berth.dead.dashboard",
         ),
-        subscribe=("berth.telemetry.*.*", "berth.figures.*.*.*", "berth.quality.*"),
+        subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL, ALL_LEASES, ALL_DEAD),
+            "berth.telemetry.*.*",
+            "berth.figures.*.*.*",
+            "berth.quality.*",
+        ),
     )
 
 
@@ -486,10 +511,13 @@ def _sentinel(_: str) -> Grants:
 
 
 def _setup(_: str) -> Grants:
-    """Makes the streams and brings them up to date. Nobody else may."""
+    """Makes the streams and consumers and brings them up to date. Nobody else may."""
     verbs = ("INFO", "CREATE", "UPDATE")
     return Grants(
-        publish=_api(*(f"STREAM.{verb}.{stream}" for stream in STREAMS for verb in verbs)),
+        publish=_api(
+            *(f"STREAM.{verb}.{stream}" for stream in STREAMS for verb in verbs),
+            *_MADE,
+        ),
         subscribe=(),
     )
 
@@ -500,7 +528,7 @@ def _restorer(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_api(*(f"STREAM.{verb}.{stream}" for stream in BACKED_UP for verb in verbs)),
+            *_api(*(f"STREAM.{verb}.{stream}" for stream in BACKED_UP for verb in verbs), *_MADE),
             *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
             *_look(*BACKED_UP),
             *_read(LEASES, SNAPSHOTS),
@@ -534,6 +562,7 @@ def _watcher(_: str) -> Grants:
     return Grants(
         publish=_look(WORKLOADS, FLEET, CONTROL),
         subscribe=(
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
             ALL_FLEET,
             ALL_EVENTS,
             ALL_DECISIONS,
@@ -565,7 +594,7 @@ def _operator(_: str) -> Grants:
             "berth.operator.*",
             "berth.api.*.*",
             *_read(*STREAMS),
-            *(part for stream in STREAMS for part in _follow(stream)),
+            *_follow(*STREAMS),
             *_api("INFO", "STREAM.LIST", "STREAM.NAMES", "CONSUMER.LIST.*", "CONSUMER.NAMES.*"),
             "$SRV.>",
         ),
@@ -661,11 +690,6 @@ def account_of(user: str) -> str:
     if dot:
         return f"{claims.TENANT if role in OF_TENANTS else claims.CLUSTER}{part}"
     return _ACCOUNTS.get(user, claims.CORE)
-
-
-def follows(user: str) -> bool:
-    """Whether a user may make consumers; others read streams by batches (see direct.py)."""
-    return user not in APART.values()
 
 
 def _imported(subject: str) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from berthmaster.bus import subjects
+from berthmaster.bus.batches import Batches
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.follow import Follower, Recorded
+from berthmaster.bus.recorded import Recorded
 from berthmaster.bus.streams import FLEET, FLEET_LOG, stream_info
 
 READ_LIMIT_S: Final = 120.0
+ANSWER_S: Final = 10.0
 
 
 async def read_all(
@@ -23,26 +25,22 @@ async def read_all(
 ) -> None:
     """Hand each message from sequence ``start`` on to ``take``; what ``take`` raises comes through.
     Raises BusError, and TimeoutError when the limit passes first."""
-    info = await stream_info(conn, stream)
-    if not info.state.messages or info.state.last_seq < start:
-        return
-    done = asyncio.Event()
-    task = asyncio.create_task(
-        Follower(conn, stream, filters, start=start).run(take, caught_up=done.set)
-    )
-    ready = asyncio.create_task(done.wait())
+    last = (await stream_info(conn, stream)).state.last_seq
+    batches = Batches(conn, stream)
+    await batches.open()
     try:
-        finished, _ = await asyncio.wait(
-            {task, ready}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if task in finished:
-            task.result()
-        if not finished:
-            raise TimeoutError(f"stream {stream} was not read within {limit_s:.0f} s")
+        async with asyncio.timeout(limit_s):
+            left = 1
+            while left and start <= last:
+                found, left = await batches.read(start, filters, timeout_s=ANSWER_S)
+                for each in found:
+                    start = each.sequence + 1
+                    if any(subjects.covers(one, each.subject) for one in filters):
+                        take(each)
+    except TimeoutError:
+        raise TimeoutError(f"stream {stream} was not read within {limit_s:.0f} s") from None
     finally:
-        task.cancel()
-        ready.cancel()
-        await asyncio.gather(task, ready, return_exceptions=True)
+        await batches.close()
 
 
 async def read_fleet_history(conn: Connection, take: Callable[[Recorded], None]) -> None:

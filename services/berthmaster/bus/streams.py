@@ -17,13 +17,15 @@ its writer hears of it.
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.durables import DURABLES, Durable
 from berthmaster.bus.errors import ApiError, NoAnswer, NotConnected
 from berthmaster.bus.stream_names import (
     ARCHIVE,
@@ -49,11 +51,13 @@ __all__ = [
     "LEASES",
     "LOG_ENDS",
     "MAKING",
+    "REPUBLISH",
     "SNAPSHOTS",
     "WORKLOADS",
     "Storage",
     "StreamInfo",
     "StreamState",
+    "ensure_durable",
     "ensure_streams",
     "making_of",
     "new_making",
@@ -67,11 +71,16 @@ _KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9
 _NOT_FOUND: Final = 10059
 _NAME_IN_USE: Final = 10058
+_NO_CONSUMER: Final = 10014
 # A cluster that is still finding itself, or is making a stream that somebody else has asked for.
 _NOT_YET: Final = frozenset({10004, 10008, 10009, _NOT_FOUND, 10118})
 ENSURE_TIMEOUT_S: Final = 30.0
 CONTROL_A_SUBJECT: Final = 4096  # the newest settings of one thing
 _CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of us answer only one
+
+# Followers hear what is stored, with its sequence. A subscription to the subjects themselves would
+# also hear what the stream refused.
+REPUBLISH: Final = {"src": "berth.>", "dest": subjects.ALL_STORED}
 
 Storage = Literal["file", "memory"]
 
@@ -97,17 +106,16 @@ def stream_configs(
         | unpurged
         | {
             "name": WORKLOADS,
+            "republish": REPUBLISH,
             "subjects": [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
             "discard": "new",
             "max_bytes": workloads_max_bytes,
             "allow_atomic": True,
-            # Who watches hears what is stored: a subscription to the subjects themselves would also
-            # hear what the stream refused.
-            "republish": {"src": subjects.ALL_WORKLOADS, "dest": subjects.ALL_EVENTS},
         },
         common
         | {
             "name": FLEET,
+            "republish": REPUBLISH,
             "subjects": [subjects.ALL_FLEET],
             "discard": "old",
             # Readers take the last; FLEET_LOG must get every one, also when it comes late: after a
@@ -132,6 +140,7 @@ def stream_configs(
         | undeleted
         | {
             "name": CONTROL,
+            "republish": REPUBLISH,
             "subjects": [subjects.ALL_CONTROL],
             "discard": "new",
             # What was set is what decisions were made by, so it stays. A program that sets the same
@@ -144,6 +153,7 @@ def stream_configs(
         | undeleted
         | {
             "name": ARCHIVE,
+            "republish": REPUBLISH,
             "subjects": [subjects.ALL_ARCHIVE],
             "discard": "old",
             "max_bytes": 16 * GIB,
@@ -155,6 +165,7 @@ def stream_configs(
         | undeleted
         | {
             "name": DEAD,
+            "republish": REPUBLISH,
             "subjects": [subjects.ALL_DEAD],
             "discard": "old",
             "max_age": 30 * _DAY_NS,
@@ -178,6 +189,7 @@ def stream_configs(
         common
         | {
             "name": LEASES,
+            "republish": REPUBLISH,
             "subjects": [subjects.ALL_LEASES],
             "discard": "old",
             "max_msgs_per_subject": 1,
@@ -264,23 +276,37 @@ async def ensure_streams(
     for config in stream_configs(
         replicas=replicas, storage=storage, workloads_max_bytes=workloads_max_bytes
     ):
-        await _ensure_patiently(conn, config, deadline)
+        await _patiently(partial(_ensure, conn, config), f"stream {config['name']}", deadline)
+    for durable in DURABLES:
+        make = partial(ensure_durable, conn, durable)
+        await _patiently(make, f"consumer {durable.name}", deadline)
 
 
-async def _ensure_patiently(conn: Connection, config: dict[str, Any], deadline: float) -> None:
+async def ensure_durable(conn: Connection, durable: Durable) -> None:
+    """Make a consumer, or bring it up to date. Raises BusError."""
+    try:
+        raw = await conn.api(f"CONSUMER.INFO.{durable.stream}.{durable.name}")
+        if _same(durable.config(), msgspec.json.decode(raw)["config"]):
+            return
+    except ApiError as error:
+        if error.code != _NO_CONSUMER:
+            raise
+    asked = {"stream_name": durable.stream, "config": durable.config()}
+    await conn.api(durable.create, asked, timeout_s=_CHANGE_TRY_S)
+
+
+async def _patiently(make: Callable[[], Awaitable[None]], name: str, deadline: float) -> None:
     loop = asyncio.get_running_loop()
     while True:
         try:
-            await _ensure(conn, config)
+            await make()
             return
         except ApiError as error:
             if error.code not in _NOT_YET or loop.time() >= deadline:
-                raise ApiError(
-                    error.code, f"stream {config['name']}: {error.description}"
-                ) from None
+                raise ApiError(error.code, f"{name}: {error.description}") from None
         except (NoAnswer, NotConnected) as error:  # it may have been done: looking again tells
             if loop.time() >= deadline:
-                raise NoAnswer(f"stream {config['name']}: {error}") from error
+                raise NoAnswer(f"{name}: {error}") from error
         await asyncio.sleep(0.1)
 
 

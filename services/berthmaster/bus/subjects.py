@@ -18,7 +18,10 @@ NONE: Final = "-"  # the place of a cluster or node in subjects that have none
 MAX_TOKEN_CHARS: Final = 512  # a 253-byte name (Kubernetes' limit), half of it escaped
 
 ALL_WORKLOADS: Final = "berth.workload.>"
-ALL_EVENTS: Final = "berth.event.>"  # what ALL_WORKLOADS is republished as, once it is stored
+# A stream publishes again what it has stored: berth.x.y as berth.stored.x.y.
+ALL_STORED: Final = "berth.stored.>"
+ALL_STORED_EVENTS: Final = "berth.stored.workload.>"
+ALL_EVENTS: Final = "berth.event.>"  # how other accounts import ALL_STORED_EVENTS
 ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
@@ -162,20 +165,19 @@ def workloads_of(tenant: str) -> str:
     return f"berth.workload.{token(tenant)}.>"
 
 
+def stored(subject: str) -> str:
+    """Return where the stream publishes what it has stored under this subject or filter."""
+    return f"berth.stored.{subject.removeprefix('berth.')}"
+
+
 def stored_event(tenant: str, workload_id: str, kind: str, cluster: str | None) -> str:
-    """Where the stream tells that an event of a workload is stored."""
-    event = workload_event(tenant, workload_id, kind, cluster)
-    return f"berth.event.{event.removeprefix('berth.workload.')}"
+    """Return where a tenant hears that an event of a workload is stored."""
+    return imported(stored(workload_event(tenant, workload_id, kind, cluster)))
 
 
-def stored_workload(tenant: str, workload_id: str) -> str:
-    """Every event of one workload, as the stream tells that it is stored."""
-    return f"berth.event.{token(tenant)}.{token(workload_id)}.>"
-
-
-def stored_events(tenant: str) -> str:
-    """Every event of one tenant, as the stream tells that it is stored."""
-    return f"berth.event.{token(tenant)}.>"
+def imported(stored_events: str) -> str:
+    """Return the name of a part of ALL_STORED_EVENTS in accounts of tenants and watchers."""
+    return f"berth.event.{stored_events.removeprefix('berth.stored.workload.')}"
 
 
 def decision(cell: str) -> str:

@@ -5,30 +5,26 @@ do, or that failed too often, becomes a dead letter. Handlers run concurrently u
 more is pulled than they can take. While one works, the server is told, so that a slow handler is
 not run twice at once; one that never ends is ended.
 
-A consumer has one filter. With several the server compares all subjects of a block with them for
-each message that it sends, while writers and readers wait: on a stream of 60,000 messages a backlog
-came nine times faster through one consumer a kind.
+The user "setup" makes the consumer, together with the streams (durables.py).
 """
 
 import asyncio
 import random
-import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
-from berthmaster.bus.errors import BusError, NoAnswer, NotConnected
-from berthmaster.bus.follow import Recorded, parse_ack_subject
+from berthmaster.bus.durables import Durable
+from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
-from berthmaster.bus.subjects import token
+from berthmaster.bus.recorded import Recorded
 
 _NS: Final = 10**9
 PULL_EXPIRES_S: Final = 20.0
 PULL_HEARTBEAT_S: Final = 5.0
-ACK_WAIT_S: Final = 10.0
 HANDLER_LIMIT_S: Final = 60.0
 MAX_DELIVERIES: Final = 20
 FIRST_PAUSE_S: Final = 0.1
@@ -36,9 +32,22 @@ LONGEST_PAUSE_S: Final = 30.0
 LONGEST_RETRY_S: Final = 5.0  # of making the consumer
 AWAY_POLL_S: Final = 0.2
 DRAIN_S: Final = 2.0
-FORGOTTEN_S: Final = 7 * 86_400.0  # a consumer from now on that nobody used for so long begins anew
 REMEMBERED_FAILURES: Final = 10_000
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_=-]+\Z")  # parts that are tokens already stay so
+
+
+def parse_ack_subject(reply: str) -> tuple[int, int, float, int, int]:
+    """(stream sequence, consumer sequence, stored at, pending, deliveries) of a reply subject."""
+    parts = reply.split(".")
+    # $JS.ACK.<stream>.<consumer>.<deliveries>.<sseq>.<cseq>.<ns>.<pending>, or with domain and
+    # account in front of the stream and perhaps a token behind.
+    at = 4 if len(parts) == 9 else 6
+    return (
+        int(parts[at + 1]),
+        int(parts[at + 2]),
+        int(parts[at + 3]) / _NS,
+        int(parts[at + 4]),
+        int(parts[at]),
+    )
 
 
 class Later(Exception):  # it is a wish of the handler, not a failure
@@ -84,33 +93,23 @@ class Worker:
         self,
         conn: Connection,
         service: str,
-        stream: str,
-        durable: str,
-        filter_: str,
+        durable: Durable,
         handle: Handle,
         *,
         concurrency: int = 256,
         max_deliveries: int = MAX_DELIVERIES,
-        ack_wait_s: float = ACK_WAIT_S,
         handler_limit_s: float = HANDLER_LIMIT_S,
-        from_now: bool = False,
-        most_put_off: int = 1000,
     ) -> None:
-        """``from_now``: of a consumer that is new, nothing that the stream has already.
-        ``most_put_off``: messages that are delivered and not finished, those that wait for their
-        time included; the server delivers no others meanwhile."""
         self._conn = conn
         self._service = service
-        self._stream = stream
-        self._durable = durable if _PLAIN_NAME.match(durable) else token(durable)
-        self._filter = filter_
+        self._stream = durable.stream
+        self._durable = durable.name
+        self._ack_wait_s = durable.ack_wait_s
         self._handle = handle
-        self._concurrency = concurrency
+        self._concurrency = min(concurrency, durable.most_unfinished)
         self._max_deliveries = max_deliveries
-        self._ack_wait_s = ack_wait_s
         self._handler_limit_s = handler_limit_s
-        self._from_now = from_now
-        self._most_put_off = most_put_off
+        self.missing = ""  # why there is nothing to pull from
         self._asked = 0  # messages asked for and not yet received
         self._tasks: dict[asyncio.Task[None], str] = {}  # with where to acknowledge
         self._failures = _Counts()
@@ -131,7 +130,7 @@ class Worker:
                     await asyncio.sleep(AWAY_POLL_S)
                     continue
                 try:
-                    await self._make_consumer()
+                    await self._check_consumer()
                     pause_s = FIRST_PAUSE_S
                     await self._pull_until_broken(stopping)
                 except (BusError, nats_errors.Error) as error:
@@ -161,23 +160,13 @@ class Worker:
         if unfinished:
             await asyncio.wait([task for task, _ in unfinished], timeout=DRAIN_S)
 
-    async def _make_consumer(self) -> None:
-        config: dict[str, object] = {
-            "name": self._durable,
-            "durable_name": self._durable,
-            "ack_policy": "explicit",
-            "ack_wait": int(self._ack_wait_s * _NS),
-            "deliver_policy": "new" if self._from_now else "all",
-            "max_ack_pending": max(self._most_put_off, 4 * self._concurrency),
-            "max_waiting": 512,
-            "filter_subject": self._filter,
-        }
-        if self._from_now:
-            config["inactive_threshold"] = int(FORGOTTEN_S * _NS)
-        await self._conn.api(
-            f"CONSUMER.CREATE.{self._stream}.{self._durable}.{self._filter}",
-            {"stream_name": self._stream, "config": config},
-        )
+    async def _check_consumer(self) -> None:
+        try:
+            await self._conn.api(f"CONSUMER.INFO.{self._stream}.{self._durable}")
+        except ApiError as error:
+            self.missing = f"consumer {self._durable} of {self._stream}: {error.description}"
+            raise
+        self.missing = ""
 
     async def _pull_until_broken(self, stopping: asyncio.Event | None) -> None:
         loop = asyncio.get_running_loop()

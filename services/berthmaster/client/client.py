@@ -576,10 +576,12 @@ class Client:
                 feed.put(seen)
 
         if workload is None:
-            filters = subjects.stored_events(self.tenant)
+            filters = subjects.stored(subjects.workloads_of(self.tenant))
         else:
-            filters = subjects.stored_workload(self.tenant, workload)
+            filters = subjects.stored(subjects.aggregate(self.tenant, workload))
         conn = self.connection
+        if conn.imports:
+            filters = subjects.imported(filters)
         violations = len(conn.violations)
         forget = conn.when_reconnected(lambda: feed.put(None))
         past = _Past(self, workload)

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.durables import NOTICES
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.log import EventLog, archived_story, decode_story
-from berthmaster.bus.streams import WORKLOADS
 from berthmaster.bus.worker import Later, Never, Worker
 from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
 from berthmaster.messages.families import UNREADABLE, encode
@@ -25,7 +25,6 @@ from berthmaster.runtime.webhook import KeyWrong, headers_of, read_key
 from berthmaster.usage.metrics import UsageMetrics
 from berthmaster.usage.posting import NotTaken, post
 from berthmaster.usage.webhooks import (
-    KINDS,
     Notice,
     Webhook,
     Webhooks,
@@ -68,15 +67,12 @@ class Notifying:
             Worker(
                 self._conn,
                 "usage",
-                WORKLOADS,
-                f"webhooks-{kind}",
-                subjects.workload_events_of(kind),
+                durable,
                 self._handle,
                 concurrency=CONCURRENCY,
                 max_deliveries=TRIES,
-                from_now=True,
             )
-            for kind in KINDS
+            for durable in NOTICES
         ]
 
     async def _handle(self, recorded: Recorded) -> None:

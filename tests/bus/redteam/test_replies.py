@@ -25,8 +25,6 @@ from berthmaster.bus.permissions import (
     PART_ROLES,
     STREAMS,
     WHOLE_ROLES,
-    account_of,
-    follows,
     grants,
     inbox_prefix,
 )
@@ -268,16 +266,11 @@ async def test_answers_arrive_where_they_are_awaited(rig: Rig) -> None:
         assert ends[0]["Nats-Subject"] == "berth.fleet.red.alive"
 
 
-def test_consumers_are_made_by_services_that_decide_or_report_to_them() -> None:
-    """A consumer delivers wherever its maker says, so these users alone are trusted with that."""
+def test_consumers_are_made_with_the_streams_only() -> None:
+    """A consumer delivers wherever its maker says."""
     makers = {
         user
         for user in USERS
         if any("CONSUMER.CREATE" in subject for subject in grants(user).publish)
     }
-    assert makers == {
-        *("gateway", "resolver", "scorer", "archivist", "usage", "door", "inventory"),
-        *("multikueue", "karmada", "ocm", "admission", "operator"),
-    }
-    assert {account_of(user) for user in makers} == {"CORE"}
-    assert all(follows(user) for user in makers)
+    assert makers == {"setup", "restorer"}

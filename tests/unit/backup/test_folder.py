@@ -12,10 +12,14 @@ import pytest
 from berthmaster.backup import folder as files
 from berthmaster.backup.core import BrokenBackup, Record, written
 from berthmaster.backup.folder import KEPT, KeptStream, Manifest, Segment
-from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_configs
+from berthmaster.bus.streams import CONTROL, REPUBLISH, WORKLOADS, stream_configs
 
 RECORD = Record("s", 3, 4, b"data")
-CONFIG: dict[str, Any] = {"name": CONTROL, "subjects": KEPT[CONTROL]}
+CONFIG: dict[str, Any] = {
+    "name": CONTROL,
+    "subjects": KEPT[CONTROL],
+    "republish": REPUBLISH,
+}
 
 
 def _manifest(folder: Path, **changes: object) -> None:

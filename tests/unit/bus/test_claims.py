@@ -150,9 +150,10 @@ def test_a_tenant_imports_its_own_api_events_and_figures_and_has_no_jetstream() 
     said = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], streams=KEYS["streams"])["nats"]
     assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
         ("service", "berth.api.acme.*", KEYS["core"]),
-        ("stream", "berth.event.acme.>", KEYS["streams"]),
+        ("stream", "berth.stored.workload.acme.>", KEYS["streams"]),
         ("stream", "berth.figures.acme.>", KEYS["core"]),
     ]
+    assert said["imports"][1]["local_subject"] == "berth.event.acme.>"
     assert said["exports"] == []
     limits = said["limits"]
     assert {name: limits[name] for name in ("conn", "subs", "payload", "leaf")} == {
@@ -228,7 +229,7 @@ def test_no_user_is_in_streams() -> None:
 
 
 @pytest.mark.parametrize("user", APART.values())
-def test_user_apart_imports_what_it_may_do_and_makes_no_consumer(user: str) -> None:
+def test_user_apart_imports_what_it_may_do(user: str) -> None:
     allowed = grants(user)
     own = f"{inbox_prefix(user)}.>"
     said = claims.apart(
@@ -240,7 +241,9 @@ def test_user_apart_imports_what_it_may_do_and_makes_no_consumer(user: str) -> N
         subscribe=[each for each in allowed.subscribe if each != own],
     )["nats"]
     local = {each.get("local_subject", each["subject"]) for each in said["imports"]}
-    assert not [each for each in local if "CONSUMER" in each or "PURGE" in each]
+    makes = [each for each in local if "CONSUMER.CREATE" in each]
+    assert bool(makes) == (user in ("setup", "restorer"))
+    assert not [each for each in local if "CONSUMER.DELETE" in each or "PURGE" in each]
     for subject in {*allowed.publish, *allowed.subscribe} - {own}:
         assert any(covers(each, subject) for each in local), subject
     assert said["default_permissions"]["pub"] == {"allow": list(allowed.publish)}
@@ -251,6 +254,10 @@ def test_user_apart_imports_what_it_may_do_and_makes_no_consumer(user: str) -> N
     for each in said["imports"]:
         exports = offered[each["account"]]
         assert any(covers(one, each["subject"]) for one in exports), each["subject"]
+
+
+def test_core_imports_no_way_to_make_a_consumer() -> None:
+    assert not [each for each in CORE["nats"]["imports"] if "CONSUMER.CREATE" in each["subject"]]
 
 
 @pytest.mark.parametrize("user", [user for user in WHOLE_ROLES if account_of(user) == claims.CORE])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus import direct
+from berthmaster.bus import batches
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.facts import FactMirror, Seen
@@ -48,7 +48,7 @@ def alive(cluster: str, counter: int) -> bytes:
 async def test_dashboard_reads_every_message_in_order(
     bus: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "BATCH", 3)
+    monkeypatch.setattr(batches, "BATCH", 3)
     async with (
         user(bus, "setup"),
         user(bus, "door") as door,
@@ -61,7 +61,6 @@ async def test_dashboard_reads_every_message_in_order(
         seen: list[Recorded] = []
         told: list[int] = []
         follower = Follower(dashboard, WORKLOADS, ["berth.workload.>"])
-        assert not dashboard.follows
         async with task(follower.run(seen.append, caught_up=lambda: told.append(len(seen)))):
             await until(lambda: told)
             await door.store("berth.workload.acme.late.claimed.red", b"10")
@@ -77,7 +76,7 @@ async def test_dashboard_reads_every_message_in_order(
 async def test_mirror_lists_last_values_and_notices_what_is_gone(
     bus: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "BATCH", 3)
+    monkeypatch.setattr(batches, "BATCH", 3)
     async with user(bus, "setup"), user(bus, "door") as door, user(bus, "dashboard") as dashboard:
         for counter in (1, 2):
             for cluster in ("a", "b", "c", "d", "e"):
