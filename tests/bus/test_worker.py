@@ -289,17 +289,20 @@ async def test_worker_over_server_kill_handles_all(server: Server) -> None:
 
 
 @story
-async def test_a_consumer_deleted_behind_its_back_is_made_anew(server: Server) -> None:
+async def test_worker_goes_on_when_its_consumer_is_made_again(server: Server) -> None:
     async with connected(server.url, replicas=1) as conn:
         took: Counter[bytes] = Counter()
 
         async def handle(recorded: Recorded) -> None:
             took[recorded.data] += 1
 
-        async with task(work(conn, handle).run()):
+        one = work(conn, handle)
+        async with task(one.run()):
             await put(conn, "a")
             await until(lambda: took[b"a"])
             await conn.api("CONSUMER.DELETE.CONTROL.tester")
+            await until(lambda: one.missing)
+            await ensure_durable(conn, Durable(CONTROL, "tester", FILTER))
             await put(conn, "b")
             # What was acknowledged went with the consumer: handlers repeat.
             await until(lambda: took == {b"a": 2, b"b": 1})
