@@ -213,7 +213,7 @@ CASES: Mapping[str, Case] = {
             "sub _INBOX.setup.x",
         ),
         may_not=(
-            f"{API}CONSUMER.CREATE.WORKLOADS.x.berth.workload.>",
+            f"{API}CONSUMER.CREATE.FLEET.x.berth.fleet.>",
             f"{API}STREAM.DELETE.WORKLOADS",
             f"{API}STREAM.PURGE.WORKLOADS",
             f"{EVENT}submitted.-",

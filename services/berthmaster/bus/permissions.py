@@ -39,7 +39,6 @@ from berthmaster.bus import claims, subjects
 from berthmaster.bus.durables import (
     ARCHIVED_DECISIONS,
     ARCHIVED_STORIES,
-    DURABLES,
     NOTICES,
     TOMBSTONES,
     Durable,
@@ -153,10 +152,7 @@ def _work(*durables: Durable) -> tuple[str, ...]:
     return (*_api(*requests), *(f"$JS.ACK.{each.stream}.{each.name}.>" for each in durables))
 
 
-_MADE: Final = (  # streams.py: the durables
-    *(durable.create for durable in DURABLES),
-    *(f"CONSUMER.INFO.{durable.stream}.{durable.name}" for durable in DURABLES),
-)
+_MADE: Final = (f"CONSUMER.CREATE.{WORKLOADS}.>", f"CONSUMER.INFO.{WORKLOADS}.*")  # the durables
 
 
 def _read(*streams: str) -> tuple[str, ...]:
