@@ -48,12 +48,13 @@ ARCHIVED_DECISIONS: Final = Durable(
     WORKLOADS, "archivist-decisions", ALL_DECISIONS, most_unfinished=_NOT_DUE
 )
 ARCHIVED_STORIES: Final = tuple(
-    Durable(
-        WORKLOADS, f"archivist-{kind}", workload_events_of(kind), most_unfinished=_NOT_DUE
-    )
+    Durable(WORKLOADS, f"archivist-{kind}", workload_events_of(kind), most_unfinished=_NOT_DUE)
     for kind in ENDINGS
 )
-TOMBSTONES: Final = tuple(each._replace(name=f"archivist-tombstones-{kind}") for each, kind in zip(ARCHIVED_STORIES, ENDINGS, strict=True))
+TOMBSTONES: Final = tuple(
+    each._replace(name=f"archivist-tombstones-{kind}")
+    for each, kind in zip(ARCHIVED_STORIES, ENDINGS, strict=True)
+)
 NOTICES: Final = tuple(
     Durable(WORKLOADS, f"webhooks-{kind}", workload_events_of(kind), from_now=True)
     for kind in (*ENDINGS, "evicted")
