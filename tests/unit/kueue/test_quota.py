@@ -1,5 +1,5 @@
 """What Kueue lets in, by our arithmetic: the table that a real Kueue is held to as well
-(tests/bed/test_kueue_quota.py), and what only we say of it."""
+(tests/cluster/test_kueue_quota.py), and what only we say of it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -117,7 +117,7 @@ def test_lines_name_each_real_system_and_when_its_tests_last_passed(
         return [line for line in found if " kueue " in line or " volcano " in line]
 
     nothing = "tests have not passed on this machine yet"
-    assert lines(["tests/bed/test_kueue_contract.py"]) == [
+    assert lines(["tests/cluster/test_kueue_contract.py"]) == [
         kueue + nothing.removeprefix("tests "),
         f"real system: volcano as handed in: {nothing}",
     ]
@@ -125,7 +125,7 @@ def test_lines_name_each_real_system_and_when_its_tests_last_passed(
     assert first.startswith(kueue + "last passed ")
     assert first.endswith(" UTC on abc")
     monkeypatch.setattr(systems, "_commit", lambda: "def")
-    assert lines(["tests/bed/test_kueue_contract.py"])[0] == first
+    assert lines(["tests/cluster/test_kueue_contract.py"])[0] == first
 
 
 def test_a_step_is_killed_at_its_limit_with_its_children(
