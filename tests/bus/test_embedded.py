@@ -70,6 +70,7 @@ def test_the_configuration_says_what_we_promise() -> None:
         'http: "127.0.0.1:8222"\n'
         "max_payload: 1048576\n"
         "max_connections: 10000\n"
+        'write_deadline: "30s"\n'
         "jetstream {\n"
         '  store_dir: "/data/a \\"b\\""\n'
         "  max_file_store: 103079215104\n"

@@ -29,6 +29,8 @@ from berthmaster.runtime.ports import PortClaims
 MAX_PAYLOAD_BYTES: Final = 1024 * 1024
 # Our streams reserve some 55 GiB of them when they are made; smaller disks end before that.
 JETSTREAM_LIMIT_BYTES: Final = 96 * 1024**3
+# A follower that computes for some seconds keeps its connection and what waits for it.
+WRITE_DEADLINE_S: Final = 30
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
 ROOM_BYTES: Final = 16 * 1024 * 1024  # what a server after a full disk shall find
@@ -82,6 +84,7 @@ def render_config(config: ServerConfig) -> str:
         f'http: "127.0.0.1:{config.monitor_port}"',
         f"max_payload: {config.max_payload_bytes}",
         f"max_connections: {config.max_connections}",
+        f'write_deadline: "{WRITE_DEADLINE_S}s"',
         "jetstream {",
         f"  store_dir: {_quoted(str(config.store_dir))}",
         f"  max_file_store: {JETSTREAM_LIMIT_BYTES}",
