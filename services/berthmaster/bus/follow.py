@@ -9,13 +9,14 @@ CHECK_S.
 Example: a follower of WORKLOADS has handled 41. 42 comes and is handled. 44 comes: the follower
 reads 43 and 44 from the stream. 45 is lost and nothing follows: the next check reads 45.
 
-A follower of some subjects cannot see a gap in its sequences. It reads what came since the last
-check once more and handles what it lacks, which then comes late and behind newer messages. Mirrors
-of last values order them by their stamps.
+A follower of some subjects cannot see a gap in its sequences. Every VERIFY_S it reads what came
+since the last time once more and handles what it lacks, which then comes late and behind newer
+messages. Mirrors of last values order them by their stamps.
 """
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
@@ -44,7 +45,8 @@ __all__ = ["Follower", "Recorded", "Start"]
 
 CHECK_S: Final = 1.0
 VERIFY_S: Final = 5.0
-BEHIND_S: Final = 0.02
+BEHIND_S: Final = 0.02  # until a server that has less than the leader is asked again
+BEHIND_LIMIT_S: Final = 1.0  # the message may also be gone; a later check reads on
 AWAY_POLL_S: Final = 0.1
 REPLACED_AFTER_S: Final = 5.0  # a new leader may need a moment to see all that was stored
 FIRST_PAUSE_S: Final = 0.05
@@ -53,7 +55,11 @@ LONGEST_PAUSE_S: Final = 2.0
 # asks another. A server that is only slow has longer each time.
 ANSWER_S: Final = 1.0
 LONGEST_ANSWER_S: Final = 8.0
-_MARK: Final = b"Nats-Stream: "  # begins what the server adds, behind the writer's own headers
+# The server's own headers stand behind those of the writer, who may use the same names.
+_MARK: Final = b"Nats-Stream: "
+_STORED: Final = re.compile(
+    rb"Nats-Subject: (\S+)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: (\S+)\r\n"
+)
 WHOLE: Final = {  # streams that are followed, and all of their subjects
     WORKLOADS: (ALL_WORKLOADS, ALL_DECISIONS),
     FLEET: (ALL_FLEET,),
@@ -85,6 +91,7 @@ class Follower:
         # Decisions are few: whoever follows all workloads hears them, too, and so sees gaps.
         whole = (ALL_WORKLOADS,) if stream == WORKLOADS else WHOLE[stream]
         self._is_whole = all(any(covers(f, w) for f in filters) for w in whole)
+        self._takes_all = all(any(covers(f, w) for f in filters) for w in WHOLE[stream])
         self._start = start
         self._relist_s = relist_s
         self.making = ""  # of the stream
@@ -173,7 +180,7 @@ class _Session:
         self._handle = handle
         self._caught_up = caught_up
         self._batches = Batches(self._conn, follower._stream)
-        self._look = asyncio.Event()  # something does not add up: read the stream, or end
+        self._look = asyncio.Event()  # something does not add up: look at the stream, or end
         self._why_ended = ""
         self._reads = True  # from the stream: what comes meanwhile is read there, too
         self._newest = 0  # sequence of what came meanwhile
@@ -238,12 +245,13 @@ class _Session:
         return False
 
     async def _verify(self) -> None:
-        """Read what the subscription may have lost, unless the stream is another one by now."""
+        """Read what the subscription may have lost, unless the stream is another one by now. A
+        follower of all subjects would have seen that something is lost."""
         follower = self._follower
         info = await stream_info(self._conn, follower._stream, timeout_s=follower._answer_s)
         if info.making != follower.making or info.state.last_seq < follower.sequence:
             self._end("the stream is not the one that was followed")
-        else:
+        elif self._reads or not follower._is_whole or not self._heard:
             await self._read_on()
 
     async def close(self) -> None:
@@ -270,22 +278,23 @@ class _Session:
             return
         self._heard = True
         self._follower.last_heard_s = self._loop.time()
-        lines = headers[headers.rindex(_MARK) :].split(b"\r\n")
-        _, name, number, stored_at, _ = (line.partition(b": ")[2].decode() for line in lines[:5])
-        sequence = int(number)
-        whole = self._follower._is_whole
+        found = _STORED.search(headers, headers.rfind(_MARK))
+        if found is None:
+            return  # no stream published it
+        sequence = int(found[2])
         if self._reads:
             self._newest = sequence
-        elif whole and sequence != self._follower.sequence + 1:
-            if sequence > self._follower.sequence:
-                self._reads, self._newest = True, sequence
-                self._look.set()
-            else:
-                self._end(f"sequence {sequence} came after {self._follower.sequence}")
-        else:
-            if not whole:
+        elif not self._follower._is_whole:
+            if sequence not in self._since:
                 self._since.add(sequence)
-            self._give(Recorded(name, sequence, parse_time_s(stored_at), body, 0))
+                self._give(_recorded(found, sequence, body))
+        elif sequence == self._follower.sequence + 1:
+            self._give(_recorded(found, sequence, body))
+        elif sequence > self._follower.sequence:
+            self._reads, self._newest = True, sequence
+            self._look.set()
+        else:
+            self._look.set()  # a new leader's repetition, or another stream of the same name
 
     async def _read_on(self) -> None:
         """Handle all that the stream has behind what was handled."""
@@ -293,13 +302,15 @@ class _Session:
         self._reads = follower._is_whole or not self.told
         start = follower.sequence if self._reads else self._verified
         only = [] if follower._is_whole else follower._filters
-        left = 1
+        left, until = 1, self._loop.time() + BEHIND_LIMIT_S
         while left or self._newest > max(start, follower.sequence):
             if self._is_over:
                 return
             batch, left = await self._batches.read(start + 1, only, timeout_s=follower._answer_s)
             if not batch and self._newest > max(start, follower.sequence):
-                await asyncio.sleep(BEHIND_S)  # the server that answered has less than the leader
+                if self._loop.time() > until:
+                    break
+                await asyncio.sleep(BEHIND_S)
             follower.last_heard_s = self._loop.time()
             for each in batch:
                 start = max(start, each.sequence)
@@ -307,19 +318,24 @@ class _Session:
                     self._give(each)
         self._verified = start
         self._since = {one for one in self._since if one > start}
-        self._reads = False
+        self._reads, self._newest = False, 0
 
     def _give(self, recorded: Recorded) -> None:
+        follower = self._follower
+        if follower._takes_all or any(covers(one, recorded.subject) for one in follower._filters):
+            self._call(self._handle, recorded)
+        if self.failure is None:
+            follower.sequence = max(follower.sequence, recorded.sequence)
+
+    def _call(self, call: Callable[..., None], *what: Recorded) -> None:
         if self.failure is not None:
             return
-        if any(covers(one, recorded.subject) for one in self._follower._filters):
-            self._call(lambda: self._handle(recorded))
-        if self.failure is None:
-            self._follower.sequence = max(self._follower.sequence, recorded.sequence)
-
-    def _call(self, call: Callable[[], None]) -> None:
         try:
-            call()
+            call(*what)
         except Exception as error:  # noqa: BLE001 # the owner's fault: it must hear of it
             self.failure = error
             self._look.set()
+
+
+def _recorded(found: re.Match[bytes], sequence: int, body: bytes) -> Recorded:
+    return Recorded(found[1].decode(), sequence, parse_time_s(found[3].decode()), body, 0)

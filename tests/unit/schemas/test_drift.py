@@ -225,8 +225,6 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "workload_events_in",
         "workload_events_of",
         "workloads_of",
-        "stored_events",
-        "stored_workload",
         "telemetry_of",
         "job_figures_of",
         "quality_of_all",
