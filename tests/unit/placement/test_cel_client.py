@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -64,6 +65,17 @@ def ends(pid: int, within_s: float = 20.0) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+def test_ask_is_answered_in_a_service_that_uses_much_memory() -> None:
+    async def story() -> None:
+        much = bytearray(300 * 1024 * 1024)
+        much[:: resource.getpagesize()] = b"x" * len(much[:: resource.getpagesize()])
+        async with working() as worker:
+            assert selected(await worker.ask(question(GOOD)))
+            assert worker.restarts == 0
+
+    run(story)
 
 
 def test_ask_starts_one_process_for_many_questions_at_once() -> None:
