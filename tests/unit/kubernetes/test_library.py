@@ -7,7 +7,7 @@ from tests.support.patience import hang_s
 
 STORY = """
 import sys
-from berthmaster.kubernetes import client, loader, plugin, issuer, config
+from berthmaster.kubernetes import client, loader, plugin, config
 kinds = [m for m in sys.modules if m.startswith("kubernetes_asyncio.client.models.")]
 apis = [m for m in sys.modules if m.startswith("kubernetes_asyncio.client.api.")]
 assert (kinds, apis) == ([], []), (len(kinds), len(apis))

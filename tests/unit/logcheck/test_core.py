@@ -53,13 +53,16 @@ def read(numbers: range, known: dict[int, set[str]] | None = None, *, other: int
     return reading
 
 
-def marked(reading: Reading, *, created: str = "c1", damage: str = "") -> Remembered:
+def marked(
+    reading: Reading, *, created: str = "c1", damage: str = "", accepted_at_s: float = 0.0
+) -> Remembered:
     one = StreamMark(
         stream="WORKLOADS",
         created=created,
         sequence=reading.last,
         digests=reading.digests(),
         damage=damage,
+        accepted_at_s=accepted_at_s,
     )
     return Remembered(LogMark(service="gateway", at_s=10.0, streams=(one,)), 10.0)
 
@@ -356,7 +359,7 @@ def test_a_log_that_was_made_anew_is_told_however_long_it_is() -> None:
 
 
 def test_what_was_remembered_before_a_person_accepted_counts_no_more() -> None:
-    kept = marked(read(range(1, 10)))
+    kept = marked(read(range(1, 10)), accepted_at_s=9.0)
     assert against(kept, Seen("c1", 1, 4, 4), accepted_at_s=11.0) == []
     assert len(against(kept, Seen("c1", 1, 4, 4), accepted_at_s=9.0)) == 1
 

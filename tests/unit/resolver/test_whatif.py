@@ -75,7 +75,7 @@ def test_a_submitted_job_is_told_its_place_and_who_it_pushes_back() -> None:
     assert reply.waits == (moved("next", was="c1", gpus=4.0),)
     assert reply.counts == {"waits": 1}
     assert reply.summary == (
-        "submit urgent: placed on c1 (n1): best of 1 that could take it, score 52.3; "
+        "submit urgent: placed on c1 (n1): best of 1 that could take it, score 49.9; "
         "1 about to be placed would wait"
     )
     assert [w.id for w in world.resolver.know.open.values()] == ["next"]  # nobody submitted it

@@ -55,11 +55,11 @@ def test_times_are_told_in_the_unit_that_people_would_use() -> None:
 
 def test_the_picture_is_well_formed_and_shows_each_policy_with_its_figures() -> None:
     jobs = [job("a", 0, 10, gpus=2), job("b", 0, 30)]
-    summaries = [summarize(run(policy, jobs)) for policy in ("fifo", "srtf")]
+    summaries = [summarize(run(policy, jobs)) for policy in ("fifo", "sjf")]
     svg = ET.fromstring(draw(summaries, 2, "two <jobs> & more"))
     texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert "two <jobs> & more" in texts
-    assert texts.count("fifo") == texts.count("srtf") == 2
+    assert texts.count("fifo") == texts.count("sjf") == 2
     assert span_text(summaries[0].completion.mean_s) in texts
     assert len(list(svg.iter("{http://www.w3.org/2000/svg}polyline"))) == 2
     assert len(list(svg.iter("{http://www.w3.org/2000/svg}rect"))) == 1 + 4
