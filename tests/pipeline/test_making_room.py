@@ -200,9 +200,9 @@ async def drains(up: Rig, berth: Client, there: str, node: str) -> None:
     [cordon] = (await berth.cordons()).cordons
     assert (cordon.cluster, cordon.node, cordon.drain) == (there, node, True)
     assert (cordon.jobs, cordon.gpus, cordon.reason) == (0, 0, "new racks")
-    assert f"{there}/{node} drained" in said(up, "cordons")
+    assert f"{there}/{node} drained" in said(up, "problems", "cordons")
     assert said(up, "uncordon", there, node) == f"node {node} of {there} is open again"
-    assert said(up, "cordons") == "nothing is cordoned"
+    assert said(up, "problems", "cordons") == "nothing is cordoned"
 
 
 async def slips(up: Rig, berth: Client, ended: str, there: str, model: str) -> None:
