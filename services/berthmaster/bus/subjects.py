@@ -151,11 +151,6 @@ def aggregate_kind(tenant: str, workload_id: str, kind: str) -> str:
     return f"berth.workload.{token(tenant)}.{token(workload_id)}.{kind}.*"
 
 
-def workload_events_in(cluster: str, kind: str) -> str:
-    """One kind of event of every workload placed in one cluster."""
-    return f"berth.workload.*.*.{kind}.{token(cluster)}"
-
-
 def workload_events_of(kind: str) -> str:
     """One kind of event of every workload."""
     return f"berth.workload.*.*.{kind}.*"

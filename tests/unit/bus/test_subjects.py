@@ -103,8 +103,6 @@ def test_the_subject_of_an_event_says_whose_it_is(
     assert matches(subjects.workloads_of(tenant), subject)
     assert matches(subjects.ALL_WORKLOADS, subject)
     assert matches(subjects.aggregate_kind(tenant, workload, "placed"), subject)
-    if cluster is not None:
-        assert matches(subjects.workload_events_in(cluster, "placed"), subject)
 
 
 @given(NAMES, NAMES, NAMES, NAMES)

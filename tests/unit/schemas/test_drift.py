@@ -222,7 +222,6 @@ def test_every_kind_of_subject_has_a_channel() -> None:
     patterns = {
         "aggregate",
         "aggregate_kind",
-        "workload_events_in",
         "workload_events_of",
         "workloads_of",
         "telemetry_of",

@@ -20,7 +20,6 @@ from berthmaster.engine.queueing.life_tables import LOOKED_AT
 from berthmaster.engine.queueing.life_tables import is_due as is_lives_due
 from berthmaster.engine.queueing.moved import Moved
 from berthmaster.engine.queueing.order import gpu_share
-from berthmaster.engine.queueing.queues import GPU
 from berthmaster.engine.scoring.mix import sampled_from
 from berthmaster.engine.scoring.pressure import is_due
 from berthmaster.engine.scoring.sampled import Sampled
@@ -432,12 +431,6 @@ class Knowledge:
             self.runtimes[fact.runtime] = fact
         if isinstance(fact, QueueSetting):
             self.derived.queue_set(fact, known)
-
-    @property
-    def used_milli(self) -> Counter[str]:
-        """Queue -> GPU milli of its live placements."""
-        ledger = self.derived.ledger
-        return Counter({queue: ledger.used(queue)[GPU] for queue in ledger.queues()})
 
 
 def holdings_of(
