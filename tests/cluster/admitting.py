@@ -23,7 +23,7 @@ from tests.controlplane.kueue.setup import API, SYSTEM, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support import warm
-from tests.support.kustomize import render
+from tests.support.kustomize import documents
 from tests.support.patience import hang_s
 from tests.support.warm import Child
 
@@ -180,7 +180,7 @@ def bind(api: Api, namespace: str = SYSTEM) -> None:
     Placements."""
     subject = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    for document in render(DEPLOY):
+    for document in documents(DEPLOY / "rbac.yaml"):
         if "subjects" in document:
             document["subjects"] = [subject]
         if "namespace" in document["metadata"]:

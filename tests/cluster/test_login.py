@@ -13,7 +13,7 @@ from berthmaster.runtime.log import Log
 from tests.cluster.deploying import DEPLOY
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.support.kustomize import render
+from tests.support.kustomize import documents
 
 RED = Wanted("", "red")
 AUDIENCE = "berthmaster"
@@ -42,9 +42,9 @@ def test_a_token_is_good_for_our_audience_until_its_account_goes(
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     for name in ("berth-agent", "reviewer", "stranger"):
         plane.api.create(accounts, {"metadata": {"name": name}})
-    documents = render(DEPLOY / "login")
     subject = {"kind": "ServiceAccount", "name": "reviewer", "namespace": namespace}
-    for document in documents:
+    rights = documents(DEPLOY / "login/rbac.yaml")
+    for document in rights:
         bound = {"subjects": [subject]} if "subjects" in document else {}
         plane.api.apply({**document, **bound})
     try:
@@ -85,7 +85,7 @@ def test_a_token_is_good_for_our_audience_until_its_account_goes(
 
         asyncio.run(whose())
     finally:
-        for document in reversed(documents):
+        for document in reversed(rights):
             plane.api.delete(plane.api.path_of(document))
 
 

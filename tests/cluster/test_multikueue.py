@@ -133,9 +133,9 @@ def test_a_black_hole_without_another_way_out_is_told_everywhere(rig: Rig) -> No
     rig.start()
     name = rig.submit("train")
     rig.until(lambda: rig.k.nominated("train") == [ONE], "nominated")
-    rig.bus.queue(ONE, rig.k, stopped=True)
+    rig.bus.queue(ONE, rig.k, stopped=True, stop_policy="Hold")
     rig.until(lambda: rig.events("train", "StoppedQueue"), "an event on the Workload")
-    words = f"ClusterQueue {rig.k.cluster_queue} of {ONE} is stopped (spec.stopPolicy)"
+    words = f"ClusterQueue {rig.k.cluster_queue} of {ONE} is stopped (stopPolicy Hold)"
     assert rig.events("train", "StoppedQueue") == [words]
     assert words in rig.bus.why(name).summary
 

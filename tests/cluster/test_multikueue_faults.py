@@ -128,7 +128,7 @@ def test_a_worker_s_eviction_is_told_and_the_job_goes_elsewhere(rig: Rig) -> Non
     rig.submit("train")
     rig.until_told("train", f"admitted {ONE}", f"running {ONE}")
     rig.k.stop_queue(ONE, "HoldAndDrain")
-    rig.bus.queue(ONE, rig.k, stopped=True)
+    rig.bus.queue(ONE, rig.k, stopped=True, stop_policy="Hold")
     rig.until_told("train", f"admitted {TWO}", f"running {TWO}")
     assert f"evicted {ONE}" in rig.story("train")
     assert running_in(rig.k, "train", WORKERS) == [TWO]

@@ -102,6 +102,7 @@ class Watch:
         self._thread = threading.Thread(target=self._look, name="storm's watch")
         self.steps: dict[str, dict[str, float]] = {}  # job -> step -> when, of its last attempt
         self.preempted: set[str] = set()
+        self.nominated: dict[str, set[str]] = {}  # job -> every cluster that it was ever sent to
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -136,6 +137,8 @@ class Watch:
                 steps.clear()
             else:
                 steps.setdefault("reserved", now_s)
+                sent = (*status.get("nominatedClusterNames", ()), status.get("clusterName"))
+                self.nominated.setdefault(job, set()).update(filter(None, sent))
                 if status.get("nominatedClusterNames") or status.get("clusterName"):
                     steps.setdefault("nominated", now_s)
                 if status.get("clusterName"):
