@@ -262,5 +262,8 @@ def test_a_storm_ends_with_every_job_where_it_should_once(
         taken_back = any(kind.startswith("evicted") for kind in story) or job in watch.preempted
         assert len(succeeded) == 1 or (succeeded and taken_back), seen
         where = {worker for worker, _ in succeeded}
-        assert story[-1] in ("succeeded", *(f"succeeded {worker}" for worker in where)), seen
+        # A worker that was away while its nomination was taken back may end the job when it is
+        # there again: Kueue takes the first end, whatever cluster it has named since.
+        told_right = {"succeeded", "succeeded unknown", *(f"succeeded {each}" for each in where)}
+        assert story[-1] in told_right or where <= watch.nominated[job], seen
     rig.nothing_wrong()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from berthmaster.engine.queueing.queues import GPU
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.workload import key
@@ -438,12 +439,12 @@ def test_recovered_job_keeps_its_gpus(world: World, left: bool) -> None:
         sequence, stored_at_s, event = world.events[-1]
         world.resolver.on_event(event, sequence, stored_at_s, Verdict.COUNTED)
     know = world.resolver.know
-    assert (know.frozen, dict(know.used_milli)) == ({}, {"default": 4000})
+    assert (know.frozen, know.derived.ledger.used("default").get(GPU, 0)) == ({}, 4000)
     # Nobody else gets them, and its end gives them back.
     world.submit(job("waits", gpus=4))
     assert placements(world.decide()) == {}
     world.evict(key(TENANT, "back"))
-    assert know.used_milli["default"] == 0
+    assert know.derived.ledger.used("default").get(GPU, 0) == 0
 
 
 def test_an_unreadable_decision_stops_this_replica_from_deciding(world: World) -> None:
