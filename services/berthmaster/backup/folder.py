@@ -22,16 +22,12 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from berthmaster.backup.core import BrokenBackup, Record, records
-from berthmaster.bus import subjects
-from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, REPUBLISH, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, DEAD, FOLLOWED, REPUBLISH, WORKLOADS
 from berthmaster.messages.families import UNREADABLE
 
 MANIFEST: Final = "backup.json"
 KEPT: Final = {  # stream -> subjects
-    WORKLOADS: [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
-    CONTROL: [subjects.ALL_CONTROL],
-    DEAD: [subjects.ALL_DEAD],
-    ARCHIVE: [subjects.ALL_ARCHIVE],
+    stream: list(FOLLOWED[stream]) for stream in (WORKLOADS, CONTROL, DEAD, ARCHIVE)
 }
 ROUTES: Final = ("subjects", "republish", "mirror", "sources", "subject_transform")
 SEGMENT_BYTES: Final = 16 * 1024 * 1024  # from which a writer begins the next segment

@@ -294,7 +294,7 @@ def apart(
     offers = ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
     asked = [_own_name(each) for each in publish]
     heard = {
-        each: streams if _among((*HEARD_OF_STREAMS, subjects.ALL_EVENTS), each) else core
+        each: streams if subjects.among((*HEARD_OF_STREAMS, subjects.ALL_EVENTS), each) else core
         for each in subscribe
     }
     return _account(
@@ -485,19 +485,14 @@ def _of_setup(subject: str) -> bool:
     return subject.startswith("$JS.SNAPSHOT.") or subject.removeprefix("$JS.API.") in _OF_SETUP
 
 
-def _among(patterns: Sequence[str], subject: str) -> bool:
-    return any(subjects.covers(each, subject) for each in patterns)
-
-
 def _stream(subject: str) -> Body:
     return {"name": subject, "subject": subject, "type": "stream"}
 
 
 def _import(kind: str, subject: str, account: str) -> Body:
     if subjects.covers(subjects.ALL_EVENTS, subject):
-        offered = f"berth.stored.workload.{subject.removeprefix('berth.event.')}"
-        said = {"name": subject, "subject": offered, "account": account, "type": kind}
-        return said | {"local_subject": subject}
+        said = {"name": subject, "account": account, "type": kind}
+        return said | {"subject": subjects.offered(subject), "local_subject": subject}
     said = {"name": subject, "subject": subject, "account": account, "type": kind}
     request = subject.removeprefix(subjects.JETSTREAM)
     if request == subject or (local := subjects.jetstream(request, imported=True)) == subject:

@@ -3,8 +3,8 @@
 A stream publishes again what it has stored, with its sequence (streams.py: ``republish``), and a
 follower subscribes to that. No consumer exists: the server keeps no state for a follower, and one
 message reaches all followers by one publication. Subscriptions lose messages, so a follower also
-reads the stream itself, by batches of DIRECT.GET: at first, where a sequence is missing, and every
-CHECK_S.
+reads the stream itself, by batches of DIRECT.GET: at first, where a sequence is missing, and after
+CHECK_S without a message.
 
 Example: a follower of WORKLOADS has handled 41. 42 comes and is handled. 44 comes: the follower
 reads 43 and 44 from the stream. 45 is lost and nothing follows: the next check reads 45.
@@ -27,19 +27,8 @@ from berthmaster.bus.log import parse_time_s
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.recorded import Recorded
 from berthmaster.bus.requests import Listening
-from berthmaster.bus.stream_names import ARCHIVE, CONTROL, DEAD, FLEET, LEASES, WORKLOADS
-from berthmaster.bus.streams import stream_info
-from berthmaster.bus.subjects import (
-    ALL_ARCHIVE,
-    ALL_CONTROL,
-    ALL_DEAD,
-    ALL_DECISIONS,
-    ALL_FLEET,
-    ALL_LEASES,
-    ALL_WORKLOADS,
-    covers,
-    stored,
-)
+from berthmaster.bus.streams import FOLLOWED, WORKLOADS, stream_info
+from berthmaster.bus.subjects import ALL_WORKLOADS, among, stored
 
 __all__ = ["Follower", "Recorded", "Start"]
 
@@ -60,15 +49,6 @@ _MARK: Final = b"Nats-Stream: "
 _STORED: Final = re.compile(
     rb"Nats-Subject: (\S+)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: (\S+)\r\n"
 )
-WHOLE: Final = {  # streams that are followed, and all of their subjects
-    WORKLOADS: (ALL_WORKLOADS, ALL_DECISIONS),
-    FLEET: (ALL_FLEET,),
-    CONTROL: (ALL_CONTROL,),
-    ARCHIVE: (ALL_ARCHIVE,),
-    DEAD: (ALL_DEAD,),
-    LEASES: (ALL_LEASES,),
-}
-
 Start = int | Literal["last-per-subject"]
 
 
@@ -89,9 +69,9 @@ class Follower:
         self._stream = stream
         self._filters = list(filters)
         # Decisions are few: whoever follows all workloads hears them, too, and so sees gaps.
-        whole = (ALL_WORKLOADS,) if stream == WORKLOADS else WHOLE[stream]
-        self._is_whole = all(any(covers(f, w) for f in filters) for w in whole)
-        self._takes_all = all(any(covers(f, w) for f in filters) for w in WHOLE[stream])
+        whole = (ALL_WORKLOADS,) if stream == WORKLOADS else FOLLOWED[stream]
+        self._is_whole = all(among(filters, each) for each in whole)
+        self._takes_all = all(among(filters, each) for each in FOLLOWED[stream])
         self._start = start
         self._relist_s = relist_s
         self.making = ""  # of the stream
@@ -196,7 +176,7 @@ class _Session:
     async def open(self, *, relist: bool) -> None:
         """Subscribe, list the last values if wanted, and read what is behind. Raises BusError."""
         follower = self._follower
-        for subject in WHOLE[follower._stream] if follower._is_whole else follower._filters:
+        for subject in FOLLOWED[follower._stream] if follower._is_whole else follower._filters:
             self._listening.append(await self._conn.nc.listen(stored(subject), self._take))
         await self._batches.open()
         await self._conn.flush(timeout_s=follower._answer_s)
@@ -322,7 +302,7 @@ class _Session:
 
     def _give(self, recorded: Recorded) -> None:
         follower = self._follower
-        if follower._takes_all or any(covers(one, recorded.subject) for one in follower._filters):
+        if follower._takes_all or among(follower._filters, recorded.subject):
             self._call(self._handle, recorded)
         if self.failure is None:
             follower.sequence = max(follower.sequence, recorded.sequence)

@@ -47,6 +47,7 @@ __all__ = [
     "ENSURE_TIMEOUT_S",
     "FLEET",
     "FLEET_LOG",
+    "FOLLOWED",
     "GIB",
     "LEASES",
     "LOG_ENDS",
@@ -82,6 +83,16 @@ _CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of u
 # also hear what the stream refused.
 REPUBLISH: Final = {"src": "berth.>", "dest": subjects.ALL_STORED}
 
+# Streams that followers hear, and all of their subjects.
+FOLLOWED: Final[Mapping[str, tuple[str, ...]]] = {
+    WORKLOADS: (subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS),
+    FLEET: (subjects.ALL_FLEET,),
+    CONTROL: (subjects.ALL_CONTROL,),
+    ARCHIVE: (subjects.ALL_ARCHIVE,),
+    DEAD: (subjects.ALL_DEAD,),
+    LEASES: (subjects.ALL_LEASES,),
+}
+
 Storage = Literal["file", "memory"]
 
 
@@ -101,13 +112,11 @@ def stream_configs(
     # these streams. The archivist alone deletes messages, and of WORKLOADS only.
     unpurged: dict[str, Any] = {"deny_purge": True}
     undeleted = unpurged | {"deny_delete": True}
-    return [
+    configs = [
         common
         | unpurged
         | {
             "name": WORKLOADS,
-            "republish": REPUBLISH,
-            "subjects": [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
             "discard": "new",
             "max_bytes": workloads_max_bytes,
             "allow_atomic": True,
@@ -115,8 +124,6 @@ def stream_configs(
         common
         | {
             "name": FLEET,
-            "republish": REPUBLISH,
-            "subjects": [subjects.ALL_FLEET],
             "discard": "old",
             # Readers take the last; FLEET_LOG must get every one, also when it comes late: after a
             # server was lost it may be 13 s behind, and a busy cluster's score changes ten times a
@@ -140,8 +147,6 @@ def stream_configs(
         | undeleted
         | {
             "name": CONTROL,
-            "republish": REPUBLISH,
-            "subjects": [subjects.ALL_CONTROL],
             "discard": "new",
             # What was set is what decisions were made by, so it stays. A program that sets the same
             # thing for ever loses its oldest settings only, and can go on.
@@ -153,8 +158,6 @@ def stream_configs(
         | undeleted
         | {
             "name": ARCHIVE,
-            "republish": REPUBLISH,
-            "subjects": [subjects.ALL_ARCHIVE],
             "discard": "old",
             "max_bytes": 16 * GIB,
             "max_age": 365 * _DAY_NS,
@@ -165,8 +168,6 @@ def stream_configs(
         | undeleted
         | {
             "name": DEAD,
-            "republish": REPUBLISH,
-            "subjects": [subjects.ALL_DEAD],
             "discard": "old",
             "max_age": 30 * _DAY_NS,
             "max_msgs_per_subject": 1000,  # of a service: one that buries much leaves others room
@@ -189,8 +190,6 @@ def stream_configs(
         common
         | {
             "name": LEASES,
-            "republish": REPUBLISH,
-            "subjects": [subjects.ALL_LEASES],
             "discard": "old",
             "max_msgs_per_subject": 1,
             "max_bytes": 256 * 1024 * _KIB,  # some hundred bytes a lease, some kilobytes a mark
@@ -205,6 +204,13 @@ def stream_configs(
             "max_bytes": 8 * GIB,
         },
     ]
+    return [_followed(config) for config in configs]
+
+
+def _followed(config: dict[str, Any]) -> dict[str, Any]:
+    if (heard := FOLLOWED.get(config["name"])) is None:
+        return config
+    return config | {"subjects": list(heard), "republish": REPUBLISH}
 
 
 class LostData(msgspec.Struct):

@@ -20,8 +20,7 @@ MAX_TOKEN_CHARS: Final = 512  # a 253-byte name (Kubernetes' limit), half of it 
 ALL_WORKLOADS: Final = "berth.workload.>"
 # A stream publishes again what it has stored: berth.x.y as berth.stored.x.y.
 ALL_STORED: Final = "berth.stored.>"
-ALL_STORED_EVENTS: Final = "berth.stored.workload.>"
-ALL_EVENTS: Final = "berth.event.>"  # how other accounts import ALL_STORED_EVENTS
+ALL_EVENTS: Final = "berth.event.>"  # how other accounts import what ALL_WORKLOADS is stored as
 ALL_DECISIONS: Final = "berth.decision.>"
 ALL_FLEET: Final = "berth.fleet.>"
 ALL_CONTROL: Final = "berth.control.>"
@@ -69,6 +68,11 @@ def covers(wider: str, narrower: str) -> bool:
         if at >= len(others) or others[at] == ">" or token_ not in ("*", others[at]):
             return False
     return len(some) == len(others)
+
+
+def among(patterns: Iterable[str], subject: str) -> bool:
+    """Return whether any of these patterns matches all that the subject or pattern matches."""
+    return any(covers(each, subject) for each in patterns)
 
 
 class SubjectError(ValueError):
@@ -170,8 +174,13 @@ def stored_event(tenant: str, workload_id: str, kind: str, cluster: str | None) 
     return imported(stored(workload_event(tenant, workload_id, kind, cluster)))
 
 
+def offered(event: str) -> str:
+    """Return what an account imports under a part of ALL_EVENTS: the inverse of ``imported``."""
+    return f"berth.stored.workload.{event.removeprefix('berth.event.')}"
+
+
 def imported(stored_events: str) -> str:
-    """Return the name of a part of ALL_STORED_EVENTS in accounts of tenants and watchers."""
+    """Return the name of stored events of workloads in accounts of tenants and watchers."""
     return f"berth.event.{stored_events.removeprefix('berth.stored.workload.')}"
 
 

@@ -11,7 +11,7 @@ The service sends to the addresses in this file and to no others. A selector tha
 out selects everything. Keys stand in files of their own.
 """
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -23,7 +23,6 @@ from berthmaster.messages.workload import Cancelled, Evicted, Failed, Succeeded
 
 MAX_BYTES: Final = 1024 * 1024
 Kind = Literal["succeeded", "failed", "cancelled", "evicted"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 Name = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-zA-Z0-9._-]+$")]
 Text = Annotated[str, Meta(min_length=1, max_length=2048)]
 Names = Annotated[tuple[Text, ...], Meta(max_length=256)]

@@ -236,6 +236,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "lane",
         "lane_of_subject",
         "in_any_lane",
+        "offered",
     }
     readers = {
         "kind_and_verb",
@@ -251,6 +252,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "parse_log_chunks",
         "kinds_in_lanes",
         "without_lanes",
+        "among",
         "covers",
         "jetstream",
     }
