@@ -1,4 +1,4 @@
-"""One attempt as its cluster's runtime keeps it: what is known, what is wanted, what was told."""
+"""One attempt in the runtime: its Kubernetes object, the executor's goal, published events."""
 
 import asyncio
 from enum import Enum
@@ -23,10 +23,10 @@ from berthmaster.kueue.names import QUEUE_LABEL
 
 
 class Goal(Enum):
-    """What the executor wants of the attempt's object; later ones outweigh earlier ones."""
+    """The executor's goal for the attempt's object. A later member outweighs an earlier one."""
 
     NONE = 0
-    COMPLETE = 1  # what belongs to the object of an earlier life
+    COMPLETE = 1  # create the missing parts of an object that an earlier process created
     CREATE = 2
     RESIZE = 3
     STOP = 4
@@ -42,16 +42,16 @@ class Held(msgspec.Struct, kw_only=True):
     resize: ResizePods | None = None
     goal: Goal = Goal.NONE
     stop_reason: str = ""
-    receipt: str = ""  # as its object has it
-    unsure: bool = False  # a create was sent, and nobody knows what became of it
-    known: bool = False  # its object was seen, or there is none to come: it can be judged
-    refused: str = ""  # the cluster's reason for not making it
-    hopeless: bool = False  # and no other cluster would make it
-    completed: str = ""  # the object (uid) of which all is there that belongs to it
-    deleted: str = ""  # the object (uid) that the server was told to delete
+    receipt: str = ""  # the receipt in the object's annotations
+    unsure: bool = False  # a create request got no answer
+    known: bool = False  # the object was seen, or will never exist: the attempt can be judged
+    refused: str = ""  # the API server's reason for refusing the object
+    hopeless: bool = False  # every other cluster would refuse the object too
+    completed: str = ""  # uid of the object whose parts all exist
+    deleted: str = ""  # uid of the object in the last delete request
     told: dict[type, PodEvent] = {}
     work: asyncio.Task[None] | None = None
-    ordered: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # and not done yet
+    ordered: asyncio.Event = msgspec.field(default_factory=asyncio.Event)  # an order waits
     timer: asyncio.TimerHandle | None = None
     soon: asyncio.TimerHandle | None = None
 

@@ -1,15 +1,17 @@
-"""What runs here by way of a hub: its pods, and which workloads they are of.
+"""Maps pods that a hub's Kueue sent to this cluster to workloads.
 
-Nobody here made them. Kueue says on each pod which of its Workloads it is of, in the namespace in
-which that is on the hub too, and the door says which workload of ours that is, if it is placed in
-this cluster. Pods of a Job that we made on the hub are known by its name. Rules of this file:
+Kueue writes the name of its Workload on each pod, in the same namespace as on the hub. The door
+knows the workload behind that name if the workload is placed in this cluster. Pods of a Job that
+Berthmaster made on the hub carry the Job's name.
 
-- The door is asked about pods that nobody has told of yet, all of them together, ever more seldom:
-  pods of a Kueue that is this cluster's own stay nobody's.
-- A workload whose pods have all gone is forgotten: what comes after them is another attempt.
-- Each pod has a place, and so a number, that it keeps when it has gone, while any of them is there;
-  one that its controller makes in its stead takes it over.
-- The executor's own pods have its label, and are none of these.
+Rules of this file:
+
+- The executor asks the door about all unknown pods in one request, with growing pauses. Pods of a
+  Kueue of this cluster alone stay unknown.
+- The executor forgets a workload when its last pod is gone. Later pods belong to another attempt.
+- A pod keeps its number after its end while another pod of the workload exists. A replacement
+  takes over the number.
+- Pods with the executor's own label do not count.
 """
 
 import asyncio
@@ -36,51 +38,51 @@ TICK_S: Final = 0.5
 FIRST_PAUSE_S: Final = 1.0  # from one question about pods to the next
 LONGEST_PAUSE_S: Final = 60.0
 ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
-# Numbers that controllers give: of a JobSet's Jobs, a Job's pods, replicas of Kubeflow's trainer.
+# Indices that controllers set: Jobs of a JobSet, pods of a Job, replicas of Kubeflow's trainer.
 NUMBERS: Final = (
     "jobset.sigs.k8s.io/job-index",
     labels.INDEX,
     "training.kubeflow.org/replica-index",
 )
-# They come before the job itself begins, and say nothing of it.
+# Initializers run before the job itself: their state says nothing about the job.
 INITIALIZERS: Final = ("dataset-initializer", "model-initializer")  # of a TrainJob
 
 
 class Door(Protocol):
-    """Of the door what is needed here."""
+    """The one call of the door's client that this file needs."""
 
     async def ask(self, verb: str, request: msgspec.Struct | bytes) -> bytes:
         """One request. Raises BusError."""
 
 
 class _Name(NamedTuple):
-    """What pods of one workload have in common."""
+    """The key shared by all pods of one workload."""
 
     namespace: str
-    workload: str  # of Kueue; "" = they do not say, as where its topology gate is off
-    job: str = ""  # then it is that of a Job
+    workload: str  # Kueue's Workload; "" = not on the pod, as without Kueue's topology gate
+    job: str = ""  # name of the Job, where workload is ""
 
 
 class _Place(NamedTuple):
-    """Of a pod among those of its workload."""
+    """Position of a pod within its workload."""
 
     pod_set: str
     numbers: tuple[int, ...]
-    name: str = ""  # of the first pod there, where its controller gives no numbers
+    name: str = ""  # name of the first pod at this position, if its controller sets no index
 
 
 class _Group:
     def __init__(self, job: str) -> None:
         self.job = job
         self.pods: dict[str, PodObject] = {}
-        self.places: dict[_Place, PodObject] = {}  # the newest of each, those that have gone too
-        self.work: HubWork | None = None  # None: nobody has said
+        self.places: dict[_Place, PodObject] = {}  # newest pod of each position, also after its end
+        self.work: HubWork | None = None  # None: the door has not answered yet
         self.pause_s = FIRST_PAUSE_S
         self.due_s = 0.0
 
     @property
     def attempt(self) -> Attempt | None:
-        """Which one they are, if that is known."""
+        """The attempt, or None before the door has answered."""
         work = self.work
         return Attempt(work.tenant, work.id, work.attempt) if work is not None else None
 
@@ -110,11 +112,11 @@ class _Group:
 
 
 OnPods = Callable[[Attempt, Sequence[PodObject], PodObject | None], None]
-# An attempt, those of its pods that are there, and which of them has changed; None = look at all.
+# Arguments: the attempt, its existing pods, and the changed pod (None = look at all).
 
 
 class HubJobs:
-    """What of them is in the namespaces of one executor."""
+    """Hub pods in the namespaces of one executor."""
 
     def __init__(self, client: Client, namespaces: Sequence[str], door: Door, log: LogLike) -> None:
         self._door = door
@@ -143,26 +145,26 @@ class HubJobs:
                 await self._ask_who()
                 for one in watching:
                     if one.done():
-                        one.result()  # what ended it ends us
+                        one.result()  # raise what ended the mirror
         finally:
             for one in watching:
                 one.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
 
     def tell(self, on_pods: OnPods) -> None:
-        """From now on, of each change of pods whose workload is known. Called once."""
+        """Call ``on_pods`` at each change of pods with a known workload. Call this once."""
         self._on_pods = on_pods
 
     # Who is there
 
     def pods_of(self, attempt: Attempt) -> tuple[PodObject, ...]:
-        """In their order, those that have gone too while others are there; none if there is no such
-        attempt here."""
+        """Return the pods by number, ended ones included while another pod exists. The result is
+        empty for an attempt without pods here."""
         group = self._attempts.get(attempt)
         return _ordered(group) if group is not None else ()
 
     def find(self, attempt: Attempt, name: str) -> PodObject | None:
-        """One of its pods that are there, also one in whose stead there is another by now."""
+        """Return an existing pod by name, even if a replacement exists."""
         group = self._attempts.get(attempt)
         return group.pods.get(name) if group is not None else None
 
@@ -171,7 +173,7 @@ class HubJobs:
         return names.index(pod.metadata.name) if pod.metadata.name in names else len(names)
 
     def work_of(self, attempt: Attempt) -> HubWork | None:
-        """What the door said of it last."""
+        """Return the door's last answer."""
         group = self._attempts.get(attempt)
         return group.work if group is not None else None
 
@@ -181,7 +183,7 @@ class HubJobs:
             group.work = msgspec.structs.replace(group.work, sequence=sequence)
 
     def ask_again(self, attempt: Attempt) -> None:
-        """What is known of it is old."""
+        """Ask the door about this attempt at the next tick."""
         group = self._attempts.get(attempt)
         if group is not None:
             group.pause_s, group.due_s = FIRST_PAUSE_S, 0.0

@@ -1,12 +1,11 @@
-"""When an attempt that is to leave its place is best told to go. Pure.
+"""The best time to evict an attempt that must leave its place. Pure.
 
 Rules of this file:
 
-- Going costs what has been done since its last checkpoint, and starting again. One that ends by
-  itself before it would have made up for that stays until its end.
-- One that writes its next checkpoint sooner than it has worked since the last waits for that.
-- Whatever it would be best to wait for: nobody waits beyond the last moment, which is the grace
-  that the job has, and some seconds, before the deadline.
+- An eviction costs the work since the last checkpoint plus a restart. An attempt that ends within
+  that cost stays until its end.
+- An attempt waits for its next checkpoint if that comes sooner than the unsaved work is long.
+- No attempt waits beyond the last moment: the deadline minus the job's grace and some seconds.
 """
 
 from typing import Final
@@ -16,14 +15,14 @@ from berthmaster.lifecycle.fold import unsaved_s
 from berthmaster.lifecycle.workload import Hold, Wish, Workload
 from berthmaster.messages.control import Cordon
 
-WISH_S: Final = 3600.0  # a move that could not be carried out for so long is wished for no more
-USUAL_GRACE_S: Final = 30.0  # Kubernetes' own, where a job says none
-ENDING_S: Final = 10.0  # beside its grace, for an executor to hear of it and to see the pods go
-AFTER_CHECKPOINT_S: Final = 5.0  # an interval that is stated is kept about so well
+WISH_S: Final = 3600.0  # after this time an unfulfilled move request lapses
+USUAL_GRACE_S: Final = 30.0  # Kubernetes' default, for jobs without a grace period
+ENDING_S: Final = 10.0  # beside the grace period: for the executor's news and the end of its pods
+AFTER_CHECKPOINT_S: Final = 5.0  # tolerance of a stated checkpoint interval
 
 
 def last_moment_s(workload: Workload, by_s: float | None) -> float:
-    """When it must be told at the latest, so that nothing of it is left at the deadline."""
+    """Return the latest time of the eviction at which all pods end before the deadline."""
     if by_s is None:
         return float("inf")
     grace_s = workload.request.grace_s if workload.request is not None else None
@@ -31,10 +30,10 @@ def last_moment_s(workload: Workload, by_s: float | None) -> float:
 
 
 def best_at_s(workload: Workload, now_s: float, by_s: float | None, restart_s: float) -> float:
-    """When to tell it; not after ``now_s`` = now.
+    """Return the time of the eviction; ``now_s`` means at once.
 
-    For example, one that has worked 500 s since its checkpoint, writes one every 600 s and needs
-    60 s to start is told in 105 s; if it also says that it ends in 300 s, when it has ended.
+    Example: 500 s of unsaved work, a checkpoint every 600 s and 60 s to restart give 105 s from
+    now. If the job also states an end in 300 s, the eviction waits for that end.
     """
     last_s = last_moment_s(workload, by_s)
     if now_s >= last_s or not workload.running_at_s:
@@ -55,7 +54,7 @@ def best_at_s(workload: Workload, now_s: float, by_s: float | None, restart_s: f
 
 
 def said_by(asked: Hold | Wish) -> str:
-    """Who wants it, and why."""
+    """Return the operator or user behind a hold or a move, with the reason."""
     return f"{asked.who}: {asked.reason}" if asked.reason else asked.who
 
 

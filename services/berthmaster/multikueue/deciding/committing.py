@@ -1,9 +1,10 @@
-"""One group commit: places for all that want one, over one frozen moment.
+"""One group commit: places all waiting Workloads by the state of one moment.
 
-Phases: take those who want a place, oldest first; look at each one's clusters; choose; record. A
-commit ends at its limit of events or of bytes; the rest is for the next one.
-What is placed in this commit counts as on its way for the next in line (no herd), by a draft that
-ends with it: what is known changes by the log alone.
+For each Workload, oldest first, the decider ranks the clusters, chooses one and records the choice.
+A commit ends at its limit of events or bytes. The next commit takes the rest.
+
+A placement of this commit counts as load for the next Workload, so the Workloads do not all choose
+the same cluster. A draft holds that load and ends with the commit. Only the log changes the state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,36 +49,36 @@ MADE_FOR_IT: Final = "others make room for it there"
 
 
 class Commit(NamedTuple):
-    """A decision and the events that make it true; one batch."""
+    """A decision and its events, stored in one batch."""
 
     decision: Decision
     events: tuple[Placed | EvictionRequested, ...]
-    notes: Mapping[Key, str] = MappingProxyType({})  # of each that it places: why there, for people
+    notes: Mapping[Key, str] = MappingProxyType({})  # reason of each placement, in words
 
 
 class ToPlace(NamedTuple):
     view: WorkloadView
     place: Place
-    ready_at_s: float  # since when it may have one
-    tried: Mapping[str, float] = MappingProxyType({})  # clusters that were left, and when
+    ready_at_s: float  # time from which the Workload may be placed
+    tried: Mapping[str, float] = MappingProxyType({})  # cluster left by the Workload -> when
 
 
 class Chosen(NamedTuple):
-    """Where one goes, and what was seen."""
+    """The chosen cluster, and the shortlist behind the choice."""
 
     cluster: str
     shortlist: HubShortlist
     note: str
-    follows: str = ""  # why it was not this decision's to choose
-    room: Made | None = None  # that others make for it there
+    follows: str = ""  # why an earlier decision or Kueue had chosen already
+    room: Made | None = None  # jobs that leave to make room there
 
 
 class _Draft:
-    """What a commit holds so far."""
+    """Entries of a commit under construction."""
 
     def __init__(self, policy: HubPolicy) -> None:
         self._policy = policy
-        self._bytes = 0  # of the decision's message
+        self._bytes = 0  # size of the decision's message
         self.choices: list[Choice] = []
         self.moves: list[MoveOrder] = []
         self.evictions: list[EvictionOrder] = []
@@ -86,7 +87,7 @@ class _Draft:
     def add(
         self, recorded: Choice | MoveOrder | EvictionOrder, event: Placed | EvictionRequested
     ) -> None:
-        """One more entry of the decision, and the event that makes it true."""
+        """Add an entry of the decision and its event."""
         match recorded:
             case Choice():
                 self.choices.append(recorded)
@@ -99,7 +100,7 @@ class _Draft:
 
     @property
     def full(self) -> bool:
-        """The rest is for the next commit."""
+        """Whether the commit has reached its limit of events or bytes."""
         policy = self._policy
         return len(self.events) >= policy.commit_limit or self._bytes >= policy.commit_bytes
 
@@ -107,7 +108,7 @@ class _Draft:
 def choose(
     know: BusState, want: ToPlace, policy: HubPolicy, now_s: float, rooms: RoomMaker
 ) -> Chosen | None:
-    """Where one goes now, or None."""
+    """Return the cluster for one Workload, or None if no cluster has a place."""
     shortlist = shortlist_for(know, want.view, policy, now_s)
     if want.place.at:
         return Chosen(want.place.at, shortlist, want.place.why, want.place.why)
@@ -140,8 +141,10 @@ def decide(
     hub: Hub,
     held: Rooms,
 ) -> tuple[Commit | None, list[ToPlace]]:
-    """(everything that can be placed now and everybody who leaves now, those for whom there is no
-    place). ``cramped``: who waits in a worker for room."""
+    """Return the commit (None without entries), and the Workloads that found no place.
+
+    ``cramped``: Workloads that wait for room in a worker. ``leavers``: Workloads that may move.
+    """
     number = know.chain.number + 1
     made = _Draft(policy)
     rooms = RoomMaker(know, hub, held, policy, now_s)

@@ -1,9 +1,11 @@
-"""What the log has not been told yet of Workloads that are over or gone.
+"""Ended or deleted Workloads that the log does not contain yet.
 
-While the log cannot be written, a Workload may begin, end and be deleted. Which of those on a hub
-are such, and not simply history from before this service came, is known by having been seen before
-its end, or, after a start, by having ended after the last thing that was written, or shortly
-before it: whoever wrote that was perhaps killed before it came to this one.
+A Workload may begin, end and be deleted while the log cannot be written. An ended Workload counts
+as missing in two cases. Otherwise it is history from before this service.
+
+- This process saw the Workload before its end.
+- The Workload ended after the last event that the previous process wrote, or up to UNSURE_S before
+  that event, since the process may have been killed before it wrote the end.
 """
 
 from collections import OrderedDict
@@ -15,23 +17,23 @@ from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.workload import Key
 
 UNSURE_S: Final = 600.0
-MOST_GONE: Final = 10_000  # deleted Workloads that are kept until the log knows of them
+MOST_GONE: Final = 10_000  # deleted Workloads kept until the log contains their end
 
 
 class Lives:
     def __init__(self) -> None:
-        self.written_until_s = float("inf")  # before this life of the process
-        self.gone: OrderedDict[Key, KueueWorkload] = OrderedDict()  # as they were last
-        self._seen: dict[Key, str] = {}  # uid of those seen before their end
+        self.written_until_s = float("inf")  # time of the previous process's last event
+        self.gone: OrderedDict[Key, KueueWorkload] = OrderedDict()  # last state of each
+        self._seen: dict[Key, str] = {}  # uid of each Workload seen before its end
 
     def seen(self, name: Key, workload: KueueWorkload) -> None:
-        """A Workload as it is now, that the log has not told of."""
+        """Note a Workload that the log does not contain."""
         if not workload.holds(FINISHED):
             self._seen[name] = workload.metadata.uid
 
     def lost(self, name: Key, workload: KueueWorkload, *, is_open: bool) -> None:
-        """A Workload that was deleted before the log knew of its end; ``is_open``: it knows of the
-        beginning."""
+        """Keep a Workload that was deleted before the log contained its end. ``is_open``: the log
+        contains its beginning."""
         finished = workload.holds(FINISHED)
         if not (finished if is_open else self.is_unwritten(name, workload)):
             return
@@ -40,16 +42,16 @@ class Lives:
             self.gone.popitem(last=False)
 
     def began(self, name: Key) -> None:
-        """The log knows of it."""
+        """Note that the log contains the beginning."""
         self._seen.pop(name, None)
 
     def ended(self, name: Key) -> None:
-        """The log knows of its end."""
+        """Note that the log contains the end."""
         self._seen.pop(name, None)
         self.gone.pop(name, None)
 
     def is_unwritten(self, name: Key, workload: KueueWorkload) -> bool:
-        """Whether the log should tell of it, although it is over: one that it does not know."""
+        """Return whether an ended Workload is missing in the log and belongs there."""
         if self._seen.get(name) == workload.metadata.uid:
             return True
         try:
@@ -59,7 +61,7 @@ class Lives:
 
 
 def _over_at(workload: KueueWorkload) -> str:
-    """When it ended; of one that was deleted before, when it was made."""
+    """Return the time of the end, or of the creation for a Workload deleted before its end."""
     finished = workload.condition(FINISHED)
     at = finished.last_transition_time if finished is not None and finished.true else ""
     return at or workload.metadata.creation_timestamp or ""
