@@ -42,8 +42,6 @@ from berthmaster.messages.api import (
 from berthmaster.messages.control import (
     ClusterLost,
     Cordon,
-    LogAccepted,
-    MessagesVoid,
     QueueSetting,
 )
 from berthmaster.messages.door import (
@@ -338,8 +336,6 @@ def _controls() -> Iterator[Channel]:
         ("control.runtime", _address(subjects.runtime_setting, "runtime"), RuntimeSetting),
         ("control.cordon", _address(subjects.cordon, "cluster", "node_or_none"), Cordon),
         ("control.lost", _address(subjects.lost, "cluster"), ClusterLost),
-        ("control.log", _address(subjects.log_accepted, "stream"), LogAccepted),
-        ("control.void", _address(subjects.void, "stream"), MessagesVoid),
     ):
         yield Channel(name, address, (fact,), "CONTROL", ("gateway",), ("gateway", "resolver"))
 

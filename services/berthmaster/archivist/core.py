@@ -48,7 +48,7 @@ from berthmaster.archivist.instructions import (
     WriteDecision,
     WriteStory,
 )
-from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.lifecycle.fold import Verdict, fold_history
 from berthmaster.lifecycle.states import Ending
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
@@ -246,7 +246,7 @@ def _remove(seen: EndingSeen) -> Task:
 
 def _up_to_ending(seen: EndingSeen, events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
     """The life that this ending ended, with its void events marked; nothing if it did not count."""
-    work, verdicts = judged_story(seen.tenant, seen.id, events)
+    work, verdicts = fold_history(seen.tenant, seen.id, events)
     story: list[RecordedEvent] = []
     for recorded, verdict in zip(events, verdicts, strict=True):
         void = verdict is not Verdict.COUNTED

@@ -5,8 +5,7 @@ that is not due is given back until then. Endings are due in the order of the st
 few that the consumer lets wait are always the next ones.
 
 What it removes from the log is gone, and what it archives counts as whole: so it does neither while
-the log is not what it was, until a person has accepted what is lost and executors have brought back
-what runs.
+the log is not what it was.
 """
 
 import asyncio
@@ -28,9 +27,9 @@ from berthmaster.bus.follow import Recorded
 from berthmaster.bus.joining import joined
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.worker import Handle, Later, Never, Worker
-from berthmaster.logcheck.guard import LOOK_S, LogGuard
+from berthmaster.logcheck.guard import CHECK_S, LogGuard
 from berthmaster.messages.families import DECISIONS, UNREADABLE
-from berthmaster.runtime.periodic import beats, stopped_within
+from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
 
 TASK_LIMIT_S: Final = 30.0  # then the message is told again
@@ -39,7 +38,6 @@ TOMBSTONES_PER_S: Final = 1000.0
 DECISIONS_PER_S: Final = 100.0
 CONCURRENCY: Final = 64  # tasks of each kind in hand, so that the archive is written in batches
 BURST_S: Final = 0.1  # of a rate, at once: no more than the main path forgives
-WHOLE_LOOK_S: Final = 0.05  # between two looks whether all of the log has been read
 NO_STREAM: Final = 10059
 
 
@@ -58,7 +56,7 @@ class Shell:
             )
         )
         self._effects = Effects(conn)
-        self._guard = LogGuard(ctx, conn, "archivist", reads_at_once=True)
+        self._guard = LogGuard(ctx, conn, "archivist")
         self._numbers = itertools.count(1)
         self._story_pace = _pace(STORIES_PER_S)
         self._tombstone_pace = _pace(TOMBSTONES_PER_S)
@@ -76,10 +74,7 @@ class Shell:
                 self._ctx.log.warning("looking at the logs anew", why=str(errors.exceptions[0]))
 
     async def _work(self) -> None:
-        """Raises StreamReplaced, in a group, when a person has said how to go on with the log."""
-        self._guard.read = False
-        reads_now = asyncio.Event()
-        reads_now.set()
+        """Raises StreamReplaced, in a group, when another log has taken its place."""
         workers = [
             self._worker(ARCHIVED_DECISIONS, self._on_decision),
             *(self._worker(each, self._on_ending) for each in ARCHIVED_STORIES),
@@ -87,11 +82,7 @@ class Shell:
         ]
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tell_health(workers))
-            group.create_task(self._guard.run(reads_now, start=0))
-            # What is delivered is told how many are behind it: so nothing is pulled before.
-            while not self._guard.certain:
-                if await stopped_within(WHOLE_LOOK_S, self._ctx.stopping):
-                    return
+            group.create_task(self._guard.run())
             for worker in workers:
                 group.create_task(worker.run(self._ctx.stopping))
 
@@ -176,9 +167,9 @@ class Shell:
             (step,) = todo
             if isinstance(step, TaskDone | TaskLater | TaskFrozen):
                 return step
-            if not self._guard.certain:
-                why = "the log is not known to be whole"
-                return TaskLater(ref=seen.ref, why=why, pause_s=LOOK_S)
+            if not self._guard.sound:
+                why = self._guard.why
+                return TaskLater(ref=seen.ref, why=why, pause_s=CHECK_S)
             if not waited:  # what is not due takes no turn
                 await asyncio.sleep(pace.take(asyncio.get_running_loop().time()))
                 waited = True

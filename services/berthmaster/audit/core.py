@@ -7,26 +7,24 @@ reports show in two places is a finding only when both last longer than the tole
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
 from berthmaster.audit.copies import Copies
 from berthmaster.audit.promises import Promises
-from berthmaster.lifecycle.flaws import stand_in
-from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, is_given_up, offer
+from berthmaster.lifecycle.fold import LOST, Verdict, offer
 from berthmaster.lifecycle.sizes import least, most
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.logcheck.core import Damage
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import HUB_CELL, Decision, PodBinding
 from berthmaster.messages.workload import (
+    Carried,
     Committed,
     JobRequest,
     Placed,
-    Recovered,
     Submitted,
     WorkloadEvent,
 )
@@ -60,7 +58,6 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     void: int
     decisions: int
     frozen: int  # workloads with a message that cannot be read
-    declared_void: int  # messages that cannot be read, of which a person said so
     placements: int
     withdrawals: int
     evictions: int
@@ -68,8 +65,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     peak_gpu_milli: int  # the most that was ever promised of one GPU
     findings: tuple[Finding, ...]
     findings_left_out: int = 0
-    given_up: int = 0  # workloads that were frozen, and that an operator has ended
-    recovered: int = 0  # attempts that a damaged log had lost, as their executors reported them
+    carried: int = 0  # workloads that `berth recover` took over into this log
 
 
 class _Presence(NamedTuple):
@@ -86,10 +82,7 @@ class Auditor:
         self,
         *,
         tolerance_s: float = TOLERANCE_S,
-        holds: Callable[[int], bool] = lambda _: False,
     ) -> None:
-        """``holds``: whether log or archive have a message of this sequence."""
-        self._holds = holds
         self._tolerance_s = tolerance_s
         self._workloads: dict[Key, Workload] = {}
         self._verdicts: Counter[Verdict] = Counter()
@@ -103,11 +96,8 @@ class Auditor:
         self._copies = Copies()
         self._parts: dict[Key, set[Key]] = {}  # of jobs that are divided now
         self._frozen: set[Key] = set()
-        self._declared_void: set[int] = set()
-        self._unbegun: set[Key] = set()  # of which nothing but void messages is known
         self._findings: list[Finding] = []
-        self._lost: dict[Key, list[tuple[str, int]]] = {}  # what a story lacks, and where
-        self._torn: set[Key] = set()  # nobody goes on with these for that
+        self._lost: dict[Key, int] = {}  # workloads of which events are missing: before which
         self._left_out = 0
 
     def _find(self, rule: str, where: str, what: str, sequence: int = 0) -> None:
@@ -132,8 +122,8 @@ class Auditor:
         if workload is None:
             workload = self._workloads[name] = Workload(tenant=event.tenant, id=event.id)
         had_ended = workload.ended
-        judged = Verdict.VOID if is_astray else None
-        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
+        last = workload.sequence
+        verdict = offer(workload, event, sequence, stored_at_s, void=is_astray)
         self._verdicts[verdict] += 1
         kind = type(event).__name__
         if is_astray:
@@ -142,15 +132,13 @@ class Auditor:
             state = workload.state.value
             rule = "one ending" if had_ended else "life cycle"
             self._find(rule, name, f"{kind} while {state}", sequence)
-        if verdict is Verdict.MISSED:
-            verdict = self._judge_gap(workload, event, sequence, stored_at_s)
+        if verdict is Verdict.COUNTED and isinstance(event, Carried):
+            self._lost.pop(name, None)
+        elif last < event.after < sequence and not (is_astray or had_ended):
+            self._lost.setdefault(name, sequence)
         if verdict is not Verdict.COUNTED:
             return
         self._counts[kind] += 1
-        if isinstance(event, Recovered):
-            self._lost.pop(name, None)  # it says what was lost
-        if isinstance(event, TELLS_ALL):
-            self._torn.discard(name)
         if isinstance(event, Placed):
             self._check_choice(event, name, sequence)
             if event.cell != HUB_CELL:  # there Kueue admits all or none, and names no pods
@@ -159,27 +147,6 @@ class Auditor:
         self._copies.on_workload(workload, stored_at_s)
         self._check_gpus(workload, sequence)
         self._promises.on_workload(workload, sequence, stored_at_s)
-
-    def _judge_gap(
-        self, workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float
-    ) -> Verdict:
-        """Log and archive were read whole: what an event builds on is lost, or never was."""
-        kind, name = type(event).__name__, workload.key
-        if is_given_up(event) and event.after == workload.sequence:
-            if name in self._torn:
-                self._counts["given up"] += 1
-                self._lost.pop(name, None)  # a person has seen it
-                return offer(workload, event, sequence, stored_at_s, judged=Verdict.COUNTED)
-            self._find("no forged event", name, "given up, and lacks nothing", sequence)
-            return offer(workload, event, sequence, stored_at_s, judged=Verdict.VOID)
-        if self._holds(event.after):
-            what = f"{kind} builds on {event.after}, which is another's: void, and a lie"
-            self._find("no forged event", name, what, sequence)
-            return offer(workload, event, sequence, stored_at_s, judged=Verdict.VOID)
-        what = f"events before this {kind} are missing"
-        self._lost.setdefault(name, []).append((what, sequence))
-        self._torn.add(name)
-        return offer(workload, event, sequence, stored_at_s, judged=Verdict.COUNTED)
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
         """One link of a chain, in stream order with the events."""
@@ -247,10 +214,9 @@ class Auditor:
                 what = f"{binding.pod} has {len(set(binding.gpus))} of {pods.gpus} GPUs"
                 self._find("gangs are whole", workload.key, what, sequence)
 
-    def on_damage(self, damage: Damage) -> None:
+    def on_damage(self, what: str, sequence: int = 0) -> None:
         """What a stream has lost, or that it is not the one that it was."""
-        first = damage.missing[0][0] if damage.missing else 0
-        self._find("the logs are whole", damage.stream, damage.what + damage.told_jobs, first)
+        self._find("the logs are whole", "", what, sequence)
 
     def on_unreadable(self, subject: str, what: str, sequence: int) -> None:
         """A message that this version cannot read: what it is about may be frozen."""
@@ -262,22 +228,10 @@ class Auditor:
         self._frozen.add(name)
         self._find("no workload is frozen", name, f"an event cannot be read: {why}", sequence)
 
-    def on_void(self, tenant: str, workload_id: str, sequence: int) -> None:
-        """An event that cannot be read and counts for nothing, as a person said."""
-        name = key(tenant, workload_id)
-        if name not in self._workloads:
-            self._workloads[name] = Workload(tenant=tenant, id=workload_id)
-            self._unbegun.add(name)
-        stood_in = stand_in(tenant, workload_id)
-        offer(self._workloads[name], stood_in, sequence, 0.0, judged=Verdict.VOID)
-        self._declared_void.add(sequence)
-
-    def on_passed_decision(self, cell: str, sequence: int, *, declared_void: bool) -> None:
+    def on_unreadable_decision(self, cell: str, sequence: int) -> None:
         """A link of a chain that cannot be read: it has a number like every one."""
         number, _ = self._decisions.get(cell, (0, 0))
         self._decisions[cell] = (number + 1, sequence)
-        if declared_void:
-            self._declared_void.add(sequence)
 
     # What the nodes say
 
@@ -362,24 +316,18 @@ class Auditor:
         for gpu, milli, name, sequence in excesses:
             where, what = "/".join(map(str, gpu)), f"{milli} milli promised, the last to {name}"
             self._find("no GPU is promised twice", where, what, sequence)
-        for name, lacking in self._lost.items():
-            for what, sequence in lacking:
-                self._find("none is lost", name, what, sequence)
-        for name in sorted(self._torn):
-            what = "the log has lost events of it; `berth repair give-up` ends it"
-            self._find("no workload is frozen", name, what, self._lost[name][-1][1])
+        for name, sequence in self._lost.items():
+            self._find("none is lost", name, f"{LOST}, before {sequence}", sequence)
         for found in self._copies.contradictions():
             self._find("runs where the hub says", found.name, found.what)
         for found in self._copies.repeated():
             self._find("succeeded once", found.name, found.what)
         states = Counter(w.state for w in self._workloads.values())
-        unbegun = sum(self._workloads[name].state is State.NEW for name in self._unbegun)
-        states[State.NEW] -= unbegun
         ended = {s: states[s] for s in (State.SUCCEEDED, State.FAILED, State.CANCELLED)}
         begun = (State.DIVIDED, State.CLAIMED, State.ADMITTED, State.RUNNING)
         running = sum(states[state] for state in begun)
         waiting = states[State.QUEUED] + states[State.PLACED]
-        submitted = len(self._workloads) - unbegun
+        submitted = len(self._workloads)
         if strange := states[State.NEW]:
             self._find("none is lost", "", f"{strange} workloads have events and no submission")
         return AuditReport(
@@ -394,10 +342,8 @@ class Auditor:
             events=self._verdicts.total(),
             void=self._verdicts[Verdict.VOID],
             decisions=self._counts["Decision"],
-            frozen=len(self._frozen | self._torn),
-            declared_void=len(self._declared_void),
-            given_up=self._counts["given up"],
-            recovered=self._counts["Recovered"],
+            frozen=len(self._frozen | self._lost.keys()),
+            carried=self._counts["Carried"],
             placements=self._counts["Placed"],
             withdrawals=self._counts["Withdrawn"],
             evictions=self._counts["Evicted"],

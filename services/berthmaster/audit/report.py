@@ -1,19 +1,19 @@
 """Reads what the bus holds and lets the auditor judge it."""
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from berthmaster.audit.core import Auditor, AuditReport
+from berthmaster.audit.holes import Link, Sequences, hole_words
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
-from berthmaster.bus.streams import ARCHIVE, FLEET_LOG, WORKLOADS
-from berthmaster.lifecycle.flaws import Flaws
-from berthmaster.logcheck.examine import examine
-from berthmaster.logcheck.marks import flaws_of
+from berthmaster.bus.streams import ARCHIVE, FIRST, FLEET_LOG, WORKLOADS, stream_info
+from berthmaster.logcheck.marks import all_damage
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     DECISIONS,
@@ -23,6 +23,8 @@ from berthmaster.messages.families import (
 from berthmaster.messages.fleet import CopyReport, NodeGone, NodeReport
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
+
+_LINKS: Final = msgspec.json.Decoder(Link)
 
 
 class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +42,12 @@ async def audit(
     """Judge all that the log, its archive and the fleet's history hold. ``unreadable`` takes what
     cannot be read; without it each is a finding. Raises BusError, TimeoutError."""
     read_at_s = conn.now()
-    damage = await examine(conn)
-    reading = _Reading(await flaws_of(conn, WORKLOADS), unreadable)
+    damage = await all_damage(conn)
+    reading = _Reading(unreadable)
     await reading.read(conn)
-    auditor = Auditor(holds=lambda sequence: sequence in reading.log)
+    if lost := hole_words(reading.sequences.holes(reading.last)):
+        damage.append(lost)
+    auditor = Auditor()
     reading.tell_log(auditor)
 
     def on_fact(recorded: Recorded) -> None:
@@ -64,20 +68,25 @@ async def audit(
 class _Reading:
     """The log with what the archive has of it, in order."""
 
-    def __init__(self, flaws: Flaws, unreadable: Callable[[Unreadable], None] | None) -> None:
+    def __init__(self, unreadable: Callable[[Unreadable], None] | None) -> None:
         self.log: dict[int, tuple[float, WorkloadEvent | Decision | str]] = {}
         """Sequence -> stored at, and what: of a message that cannot be read its subject."""
-        self._flaws = flaws
         self._dark: list[Unreadable] = []
         self._take_unreadable = unreadable or self._dark.append
         self._astray: set[int] = set()  # whose content is another's than their subject says
-        self._last = 0  # in the log, when it was read
+        self.last = 0  # in the log, when it was read
+        self.sequences = Sequences()
+        self._has_forgotten = False  # the archive, what is old
 
     async def read(self, conn: Connection) -> None:
         """The log before the archive: a story that moves in between is read twice, never missed."""
+        info = await stream_info(conn, WORKLOADS)
+        self.sequences.first = int((info.config.metadata or {}).get(FIRST, "1"))
+        self._has_forgotten = (await stream_info(conn, ARCHIVE)).state.first_seq > 1
         everything = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
         await read_all(conn, WORKLOADS, everything, self.readable(WORKLOADS, self._on_logged))
-        self._last = max(self.log, default=0)
+        self.last = max(self.log, default=0)
+        self.sequences.add(self.log)
         await read_all(
             conn, ARCHIVE, [subjects.ALL_ARCHIVE], self.readable(ARCHIVE, self._on_archived)
         )
@@ -91,8 +100,6 @@ class _Reading:
             except UNREADABLE as error:
                 if stream == WORKLOADS:
                     self.log[recorded.sequence] = (recorded.stored_at_s, recorded.subject)
-                    if self._flaws.is_void(recorded.sequence):
-                        return
                 self._take_unreadable(
                     Unreadable(
                         stream=stream,
@@ -106,14 +113,22 @@ class _Reading:
 
     def _on_archived(self, recorded: Recorded) -> None:
         if subjects.is_archived_story(recorded.subject):
-            for event in ARCHIVED_STORIES.decode(recorded.data).events:
-                if event.sequence <= self._last:  # younger ones would be judged without company
+            events = ARCHIVED_STORIES.decode(recorded.data).events
+            if self._has_forgotten and events:  # histories come in the order of their endings
+                self.sequences.first = max(self.sequences.first, events[-1].sequence)
+                self._has_forgotten = False
+            self.sequences.add(event.sequence for event in events)
+            for event in events:
+                if event.sequence <= self.last:  # younger ones would be judged without company
                     self.log[event.sequence] = (event.stored_at_s, event.event)
+        else:
+            self.sequences.decision(_LINKS.decode(recorded.data), archived=True)
 
     def _on_logged(self, recorded: Recorded) -> None:
         message: WorkloadEvent | Decision
         if subjects.is_decision(recorded.subject):
             message = DECISIONS.decode(recorded.data)
+            self.sequences.decision(_LINKS.decode(recorded.data), archived=False)
         else:
             message, is_astray = decode_event(recorded.subject, recorded.data)
             if is_astray:
@@ -125,7 +140,7 @@ class _Reading:
         for sequence in sorted(self.log):
             stored_at_s, message = self.log[sequence]
             if isinstance(message, str):
-                _pass_over(auditor, message, sequence, self._flaws)
+                _pass_over(auditor, message, sequence)
             elif isinstance(message, Decision):
                 auditor.on_decision(message, sequence)
             else:
@@ -144,15 +159,10 @@ class _Reading:
             auditor.on_unreadable(letter.subject, what, letter.sequence)
 
 
-def _pass_over(auditor: Auditor, subject: str, sequence: int, flaws: Flaws) -> None:
-    """A message of the log that cannot be read still has its place in chain or story."""
-    is_void = flaws.is_void(sequence)
+def _pass_over(auditor: Auditor, subject: str, sequence: int) -> None:
+    """A decision that cannot be read still has its place in the chain."""
     if subjects.is_decision(subject):
-        cell = subjects.cell_of(subject)
-        auditor.on_passed_decision(cell, sequence, declared_void=is_void)
-    elif is_void:
-        place = subjects.parse_workload_event(subject)
-        auditor.on_void(place.tenant, place.id, sequence)
+        auditor.on_unreadable_decision(subjects.cell_of(subject), sequence)
 
 
 def _workload_of(letter: Unreadable) -> subjects.WorkloadSubject | None:

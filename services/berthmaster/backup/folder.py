@@ -33,7 +33,6 @@ ROUTES: Final = ("subjects", "republish", "mirror", "sources", "subject_transfor
 SEGMENT_BYTES: Final = 16 * 1024 * 1024  # from which a writer begins the next segment
 MAX_SEGMENT_BYTES: Final = SEGMENT_BYTES + 65 * 1024 * 1024  # with a largest message behind them
 MAX_SEQUENCE: Final = 1 << 32
-MAX_BITS_BYTES: Final = MAX_SEQUENCE // 8 + 8192
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE)]
 
@@ -48,8 +47,7 @@ class Segment(msgspec.Struct, kw_only=True):
 
 
 class KeptStream(msgspec.Struct, kw_only=True):
-    """What a backup has of one stream. Beside the segments there is a file of the numbers below
-    ``last`` that the stream had no more; bits, compressed."""
+    """What a backup has of one stream."""
 
     created: str  # which making of it
     config: dict[str, Any]
@@ -69,11 +67,6 @@ _MANIFEST: Final = msgspec.json.Decoder(Manifest)
 def segment_name(segment: Segment) -> str:
     """Return the file of a segment in its stream's folder."""
     return f"{segment.first:020d}-{segment.last:020d}.seg"
-
-
-def bits_name(last: int) -> str:
-    """Return the file of removed numbers in its stream's folder."""
-    return f"removed-{last:020d}.bits"
 
 
 def load(folder: Path) -> Manifest | None:
@@ -124,20 +117,6 @@ def write_segment(folder: Path, stream: str, raw: bytes, first: int, last: int, 
     return segment
 
 
-def write_bits(folder: Path, stream: str, bits: bytes, last: int) -> None:
-    """Keep a set of numbers. Raises BrokenBackup for more than a reader takes."""
-    if last > MAX_SEQUENCE:
-        raise BrokenBackup(f"{stream} ends at {last}; a backup takes at most {MAX_SEQUENCE}")
-    _put(folder, stream, bits_name(last), zlib.compress(bits, 1))
-
-
-def read_bits(folder: Path, stream: str, last: int) -> bytes:
-    """Such a set again. Raises BrokenBackup, OSError."""
-    name = bits_name(last)
-    most = min(MAX_BITS_BYTES, last // 8 + 8192)
-    return _unpacked(folder / stream / name, _read(folder, stream, name, most), most)
-
-
 def read_segment(folder: Path, stream: str, segment: Segment) -> Iterator[Record]:
     """Its records, whose sequences rise. Raises BrokenBackup, OSError."""
     name = segment_name(segment)
@@ -152,15 +131,6 @@ def read_segment(folder: Path, stream: str, segment: Segment) -> Iterator[Record
             raise BrokenBackup(f"{file}: sequence {record.sequence}; right is one {where}")
         before = record.sequence
         yield record
-
-
-def drop_bits(folder: Path, stream: str, last: int) -> None:
-    """Delete a file of removed numbers that belongs to the backup no more."""
-    with _opened(folder, stream) as at:
-        try:
-            os.unlink(bits_name(last), dir_fd=at)
-        except FileNotFoundError:
-            pass
 
 
 def _unpacked(file: Path, packed: bytes, most: int) -> bytes:

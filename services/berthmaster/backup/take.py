@@ -17,8 +17,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
 from berthmaster.bus.streams import making_of
-from berthmaster.logcheck.core import Numbers
-from berthmaster.logcheck.examine import look
+from berthmaster.logcheck.marks import all_damage, seen_of
 
 COMPARED: Final = 1024
 READ_LIMIT_S: Final = 6 * 3600.0
@@ -27,7 +26,6 @@ READ_LIMIT_S: Final = 6 * 3600.0
 class _State(msgspec.Struct):
     first_seq: int = 0
     last_seq: int = 0
-    deleted: list[int] | None = None
 
 
 class _Info(msgspec.Struct):
@@ -59,26 +57,20 @@ class NotTheSame(Exception):
 async def take(conn: Connection, folder: Path) -> list[Added]:
     """Add what is new. Raises NotTheSame, BrokenBackup, OSError, BusError, TimeoutError."""
     manifest = files.load(folder) or Manifest()
-    for stream, looked in (await look(conn)).items():
-        if looked.damage:
-            raise NotTheSame(f"{looked.damage[0]}; {folder} stays as it is")
-        kept = manifest.streams.get(stream)
-        if kept and looked.seen and looked.seen.making != kept.created:
+    for why in await all_damage(conn):
+        raise NotTheSame(f"{why}; {folder} stays as it is")
+    for stream, kept in manifest.streams.items():
+        seen = await seen_of(conn, stream)
+        if seen is not None and seen.incarnation != kept.created:
             raise NotTheSame(f"{stream} was made anew since; take its backup in another folder")
     manifest.taken_at_s = conn.now()
-    stale: dict[str, int] = {}
-    done = [await _take_stream(conn, folder, manifest, stream, stale) for stream in KEPT]
+    done = [await _take_stream(conn, folder, manifest, stream) for stream in KEPT]
     files.save(folder, manifest)
-    for stream, last in stale.items():
-        files.drop_bits(folder, stream, last)
     return done
 
 
-async def _take_stream(
-    conn: Connection, folder: Path, manifest: Manifest, stream: str, stale: dict[str, int]
-) -> Added:
-    raw = await conn.api(f"STREAM.INFO.{stream}", {"deleted_details": True}, timeout_s=60.0)
-    info = _INFO.decode(raw)
+async def _take_stream(conn: Connection, folder: Path, manifest: Manifest, stream: str) -> Added:
+    info = _INFO.decode(await conn.api(f"STREAM.INFO.{stream}", timeout_s=60.0))
     kept = manifest.streams.setdefault(stream, KeptStream(created=info.making, config=info.config))
     if info.state.last_seq < kept.last:
         raise NotTheSame(f"{stream} ends at {info.state.last_seq}, its backup at {kept.last}")
@@ -86,14 +78,7 @@ async def _take_stream(
     start = max(1, kept.last + 1 - COMPARED)
     await read_all(conn, stream, KEPT[stream], writer.take, start=start, limit_s=READ_LIMIT_S)
     writer.flush()
-    removed = Numbers()
-    for number in info.state.deleted or ():
-        removed.add(number)
-    before = kept.last
     kept.config, kept.first, kept.last = info.config, info.state.first_seq, info.state.last_seq
-    files.write_bits(folder, stream, bytes(removed), kept.last)
-    if before != kept.last:
-        stale[stream] = before
     messages = sum(segment.messages for segment in kept.segments)
     return Added(stream=stream, added=writer.added, messages=messages, last=kept.last)
 

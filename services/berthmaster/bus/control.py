@@ -14,8 +14,6 @@ from berthmaster.messages.control import (
     ClusterLost,
     ControlFact,
     Cordon,
-    LogAccepted,
-    MessagesVoid,
     QueueSetting,
 )
 from berthmaster.messages.families import CONTROL_FACTS
@@ -39,10 +37,6 @@ def control_subject(fact: ControlFact) -> str:
             return subjects.cordon(fact.cluster, fact.node)
         case ClusterLost():
             return subjects.lost(fact.cluster)
-        case LogAccepted():
-            return subjects.log_accepted(fact.stream)
-        case MessagesVoid():
-            return subjects.void(fact.stream)
         case _:
             assert_never(fact)
 

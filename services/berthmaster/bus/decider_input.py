@@ -3,27 +3,21 @@
 Every decider, the resolver and the MultiKueue reconciler, folds the same three streams. What it
 cannot read goes to the dead letters: an event freezes its workload, a decision of its own cell
 keeps it from deciding at all, since a newer decider is at work.
-
-An event that names one before it that was not heard counts for nothing by itself: the story of its
-workload is read again from the log, and what that says of each event is told to the core.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.control import ControlReader
 from berthmaster.bus.dead import bury
-from berthmaster.bus.event_subjects import decode_recorded
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.facts import Seen
 from berthmaster.bus.follow import Recorded
-from berthmaster.bus.rereading import Judged, Rereading
-from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
-from berthmaster.lifecycle.fold import Verdict
-from berthmaster.messages.control import ControlFact, MessagesVoid
+from berthmaster.lifecycle.fold import LOST, Verdict
+from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import DECISIONS, UNREADABLE
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.placement import Decision
@@ -31,9 +25,8 @@ from berthmaster.messages.workload import WorkloadEvent
 from berthmaster.runtime.service import Context
 
 MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
-MAX_HELD: Final = 200_000
 LAST_BURIALS_S: Final = 1.0
-REMEDY: Final = "a newer version may; `berth repair void` where none does"
+REMEDY: Final = "a newer version reads it"
 
 
 class Decider(Protocol):
@@ -50,16 +43,16 @@ class Decider(Protocol):
         event: WorkloadEvent,
         sequence: int,
         stored_at_s: float,
-        judged: Verdict | None = None,
+        *,
+        void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order; ``judged``: what its whole story says of it."""
+        """An event of the log, in its order; ``void``: its content is another workload's."""
 
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event that this reader does not understand."""
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """A decision of its cell that this reader does not understand; "" = it counts for nothing,
-        as a person said."""
+        """A decision of its cell that this reader does not understand."""
 
     def on_decision(self, decision: Decision, sequence: int) -> None: ...
 
@@ -77,34 +70,17 @@ class DeciderInput:
         self._ctx = ctx
         self._core = core
         self._wake = wake
-        self.flaws: Callable[[], Flaws] = lambda: NO_FLAWS  # see LogGuard
-        self._is_over = False
         self._burials: set[asyncio.Task[bool]] = set()
-        self._rereading: Rereading | None = None
-        self._held: deque[Recorded] | None = None  # what comes after an event in doubt
-        self._doubted_at = 0
         self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
         self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
 
     def on_recorded(self, recorded: Recorded) -> None:
-        if self._is_over:
-            return
-        if self._held is None:
-            self._take(recorded)
-        elif len(self._held) < MAX_HELD:
-            self._held.append(recorded)
-        else:
-            raise RuntimeError(f"{MAX_HELD:,} messages wait for a story that cannot be read")
-
-    def _take(self, recorded: Recorded) -> None:
         if subjects.is_decision(recorded.subject):
             self._on_decision(recorded)
             return
         core = self._core
         try:
-            event, is_astray = decode_recorded(
-                recorded.subject, recorded.sequence, recorded.data, self.flaws()
-            )
+            event, is_astray = decode_event(recorded.subject, recorded.data)
         except subjects.SubjectError as error:
             self._bury(recorded, str(error))
             return
@@ -113,48 +89,16 @@ class DeciderInput:
             core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
             self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
             return
-        judged = Verdict.VOID if is_astray else None
-        verdict = core.on_event(event, recorded.sequence, recorded.stored_at_s, judged)
-        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.MISSED):
+        verdict = core.on_event(event, recorded.sequence, recorded.stored_at_s, void=is_astray)
+        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.AHEAD):
             self._void.labels(verdict.value).inc()
         if verdict is Verdict.IMPOSSIBLE:
             self._bury(recorded, "no state of its workload allows this event")
-        elif (
-            verdict is Verdict.MISSED or judged is Verdict.MISSED
-        ):  # one that is not known yet, too
-            self._doubt(event.tenant, event.id, recorded.sequence)
+        elif verdict is Verdict.AHEAD:
+            core.on_unreadable(event.tenant, event.id, recorded.sequence, LOST)
+            self._bury(recorded, LOST, workload=f"{event.tenant}/{event.id}")
         if core.stirred:
             self._wake()
-
-    def _doubt(self, tenant: str, workload_id: str, sequence: int) -> None:
-        """What comes after waits until the story is read: a core knows the log up to somewhere, and
-        all of that, or its decisions could not be repeated."""
-        if self.conn is None:  # it is blind, and reads all anew when it sees again
-            return
-        if self._rereading is None:
-            self._rereading = Rereading(
-                self.conn,
-                lambda work: self._ctx.spawn(work, name="read a story again"),
-                judged=self._settle,
-                unreadable=lambda name, at, why: self._core.on_unreadable(*name, at, why),
-                settled=lambda _: self._go_on(),
-            )
-            self._rereading.known_flaws = self.flaws
-        self._held, self._doubted_at = deque(), sequence
-        self._rereading.doubt(tenant, workload_id, sequence)
-
-    def _settle(self, _: tuple[str, str], story: Sequence[Judged]) -> None:
-        """What the core knew of it is repeated and changes nothing."""
-        for message, event, verdict in story:
-            if message.sequence <= self._doubted_at:
-                self._core.on_event(event, message.sequence, message.stored_at_s, verdict)
-
-    def _go_on(self) -> None:
-        """With what waited, up to the next doubt."""
-        waiting, self._held = self._held or deque(), None
-        while waiting:
-            self.on_recorded(waiting.popleft())  # after the next doubt they wait again
-        self._wake()
 
     def _on_decision(self, recorded: Recorded) -> None:
         if recorded.subject != subjects.decision(self._core.cell):
@@ -162,9 +106,6 @@ class DeciderInput:
         try:
             decision = DECISIONS.decode(recorded.data)
         except UNREADABLE as error:
-            if self.flaws().is_void(recorded.sequence):
-                self._core.on_unreadable_decision(recorded.sequence, "")
-                return
             why = f"decision {recorded.sequence} of the log cannot be read ({error}); {REMEDY}"
             self._core.on_unreadable_decision(recorded.sequence, why)
             self._ctx.health.ready("chain", False, f"nothing is decided: {why}")
@@ -182,10 +123,6 @@ class DeciderInput:
             fact = self._settings.read(recorded)
         except UNREADABLE as error:
             self._bury(recorded, str(error))
-            return
-        if isinstance(fact, MessagesVoid) and not set(fact.sequences) <= self.flaws().void:
-            self._is_over = True  # the log is folded anew with this: see LogGuard
-        if self._is_over:
             return
         self._core.on_control(fact, recorded.sequence)
         self._wake()

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from berthmaster.bus import subjects
-from berthmaster.lifecycle.flaws import Flaws, stand_in
-from berthmaster.messages.families import EVENTS, UNREADABLE, event_cluster, event_kind
+from berthmaster.messages.families import EVENTS, event_cluster, event_kind
 from berthmaster.messages.workload import WorkloadEvent
 
 
@@ -34,15 +33,3 @@ def decode_event(subject: str, data: bytes) -> Decoded:
         pass
     place = subjects.parse_workload_event(subject)
     return Decoded(msgspec.structs.replace(event, tenant=place.tenant, id=place.id), True)
-
-
-def decode_recorded(subject: str, sequence: int, data: bytes, flaws: Flaws) -> Decoded:
-    """The same of a message of the log: one that cannot be read and that a person declared void is
-    nobody's word, too."""
-    try:
-        return decode_event(subject, data)
-    except UNREADABLE:
-        if not flaws.is_void(sequence):
-            raise
-        place = subjects.parse_workload_event(subject)
-        return Decoded(stand_in(place.tenant, place.id), True)

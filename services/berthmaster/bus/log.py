@@ -18,9 +18,8 @@ from berthmaster.bus import subjects
 from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
-from berthmaster.bus.event_subjects import decode_recorded, event_subject
+from berthmaster.bus.event_subjects import decode_event, event_subject
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
-from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import ARCHIVED_STORIES, encode
@@ -328,18 +327,17 @@ class EventLog:
         return messages
 
 
-def recorded(message: Message, flaws: Flaws = NO_FLAWS) -> RecordedEvent:
-    """The event of one message of the log. Raises UNREADABLE where this reader does not know it,
-    unless a person has declared it void."""
-    event, is_astray = decode_recorded(message.subject, message.sequence, message.data, flaws)
+def recorded(message: Message) -> RecordedEvent:
+    """The event of one message of the log. Raises UNREADABLE where this reader does not know it."""
+    event, is_astray = decode_event(message.subject, message.data)
     return RecordedEvent(
         sequence=message.sequence, stored_at_s=message.stored_at_s, event=event, void=is_astray
     )
 
 
-def decode_story(messages: Sequence[Message], flaws: Flaws = NO_FLAWS) -> list[RecordedEvent]:
+def decode_story(messages: Sequence[Message]) -> list[RecordedEvent]:
     """All of them. Raises UNREADABLE at the first that cannot be read (``recorded``)."""
-    return [recorded(message, flaws) for message in messages]
+    return [recorded(message) for message in messages]
 
 
 async def archived_story(conn: Connection, tenant: str, workload_id: str) -> list[RecordedEvent]:

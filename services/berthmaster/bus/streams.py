@@ -68,6 +68,8 @@ __all__ = [
 
 GIB: Final = 1024**3
 MAKING: Final = "berth.making"  # in a stream's metadata
+REPLACES: Final = "berth.replaces"  # there, too: ids of incarnations that `berth recover` replaced
+FIRST: Final = "berth.first"  # there of a stream that does not begin with sequence 1
 _KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9
 _NOT_FOUND: Final = 10059
@@ -230,7 +232,9 @@ class StreamState(msgspec.Struct):
     lost: LostData | None = None
 
 
-class _Config(msgspec.Struct):
+class StreamConfig(msgspec.Struct):
+    """The part of a stream's configuration that we use."""
+
     max_bytes: int = -1
     metadata: dict[str, str] | None = None
 
@@ -250,7 +254,7 @@ class StreamInfo(msgspec.Struct):
 
     created: str
     state: StreamState
-    config: _Config
+    config: StreamConfig
 
     @property
     def making(self) -> str:

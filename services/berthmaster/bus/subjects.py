@@ -336,16 +336,6 @@ def lost(cluster: str) -> str:
     return f"berth.control.lost.{token(cluster)}"
 
 
-def log_accepted(stream: str) -> str:
-    """What a person accepted that a stream has lost."""
-    return f"berth.control.log.{token(stream)}"
-
-
-def void(stream: str) -> str:
-    """Which messages of a stream a person declared void."""
-    return f"berth.control.void.{token(stream)}"
-
-
 # Requests
 
 

@@ -53,7 +53,7 @@ def audit_screen(report: "AuditReport") -> "RenderableType":
     table.columns[1].justify = "right"
     for name in (
         "submitted", "succeeded", "failed", "cancelled", "running", "waiting", "events", "void",
-        "declared_void", "frozen", "given_up", "recovered", "decisions", "placements",
+        "frozen", "carried", "decisions", "placements",
         "withdrawals", "evictions", "node_reports",
     ):  # fmt: skip
         table.add_row(name.replace("_", " "), f"{getattr(report, name):,}")

@@ -48,8 +48,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
             "Repeat decisions from the event log.",
         ),
         "backup": (f"{_HERE}.backup:backup", "Back up the event log and settings, live."),
-        "restore": (f"{_HERE}.backup:restore", "Restore a backup to an empty bus."),
-        "repair": (f"{_HERE}.repair:repair", "Recover from data loss in the event log."),
     },
     "Access": {
         "login": (f"{_HERE}.login:login", "Exchange an identity token for credentials."),

@@ -179,11 +179,11 @@ async def _damage(berth: "Client") -> Iterable["Problem"]:
     from berthmaster.bus.errors import BusError
     from berthmaster.client import UnavailableError
     from berthmaster.fleetview.problems import Problem
-    from berthmaster.logcheck.core import REMEDY
-    from berthmaster.logcheck.examine import look
+    from berthmaster.logcheck.compare import REMEDY
+    from berthmaster.logcheck.marks import all_damage
 
     try:
-        looked = await look(berth.connection)
+        found = await all_damage(berth.connection)
     except BusError as error:
         raise UnavailableError(str(error)) from error
-    return [Problem("broken", str(d), detail=REMEDY) for one in looked.values() for d in one.damage]
+    return [Problem("broken", why, detail=REMEDY) for why in found]

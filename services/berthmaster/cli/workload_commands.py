@@ -187,12 +187,27 @@ async def watch_list(
 
 @click.command()
 @click.argument("workload", type=ANY)
+@click.option("--raw", is_flag=True, help="Its messages in the log, for operators: TENANT/ID.")
 @bus_command
-async def job(session: Session, workload: str) -> None:
-    """Show one workload and its story."""
+async def job(session: Session, workload: str, raw: bool) -> None:
+    """Show one job and its events.
+
+    With --raw every message that the log has of it is shown, also one that no reader can decode,
+    and what became of it.
+    """
     from berthmaster.cli.render import workloads
 
     async with session.client() as berth:
+        if raw:
+            from berthmaster.audit.story import inspect
+            from berthmaster.cli.audit import read
+
+            tenant, _, name = workload.partition("/")
+            if not (tenant and name):
+                usage("--raw takes TENANT/ID")
+            lines = await read(inspect(berth.connection, tenant, name))
+            session.out.document(lines, lambda: workloads.raw_events(workload, lines))
+            return
         reply = await berth.get(workload, story=True)
         session.out.document(reply, lambda: workloads.job(reply, berth.now()))
 

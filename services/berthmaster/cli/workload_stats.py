@@ -101,7 +101,7 @@ class WorkloadStats:
                 self._void += 1
             case Verdict.IMPOSSIBLE:
                 self._impossible += 1
-            case Verdict.MISSED:
+            case Verdict.AHEAD:
                 self._missed += 1
             case Verdict.REPEATED:
                 pass

@@ -34,7 +34,6 @@ from berthmaster.client.errors import (
 from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
 from berthmaster.messages.api import (
     MOST_EVENTS,
-    AcceptLogRequest,
     CancelRequest,
     ChangeReply,
     CheckpointedRequest,
@@ -48,7 +47,6 @@ from berthmaster.messages.api import (
     EvictRequest,
     GetReply,
     GetRequest,
-    GiveUpRequest,
     GpusReply,
     GpusRequest,
     HelloReply,
@@ -67,7 +65,6 @@ from berthmaster.messages.api import (
     ReleaseRequest,
     ReprioritizeRequest,
     SubmitReply,
-    VoidRequest,
     WhatifReply,
     WhatifRequest,
     WhyReply,
@@ -510,18 +507,6 @@ class Client:
     async def found(self, cluster: str, reason: str) -> OperatorReply:
         """Take that back."""
         return await self._operator("found", LostRequest(cluster=cluster, reason=reason))
-
-    async def accept_log(self, request: AcceptLogRequest) -> OperatorReply:
-        """Go on with what a stream holds, although it has lost some."""
-        return await self._operator("accept_log", request)
-
-    async def void(self, request: VoidRequest) -> OperatorReply:
-        """Declare that messages which no reader can read count for nothing."""
-        return await self._operator("void", request)
-
-    async def give_up(self, request: GiveUpRequest) -> OperatorReply:
-        """End a workload that is frozen since a damaged log has lost events of it."""
-        return await self._operator("give_up", request)
 
     async def set_queue(self, setting: QueueSetting) -> OperatorReply:
         """Make or change a queue."""

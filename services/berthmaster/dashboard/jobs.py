@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.dashboard.board import Scope
 from berthmaster.lifecycle.charges import gpu_milli_of
-from berthmaster.lifecycle.fold import Verdict, ends_as_told_s, offer
-from berthmaster.lifecycle.remains import Remains
+from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.run_times import ends_as_told_s
 from berthmaster.lifecycle.states import ENDED, LIVE, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.families import event_cluster, event_kind
@@ -65,7 +65,6 @@ class Jobs:
     def __init__(self, most_ended: int = MAX_ENDED) -> None:
         self.open: dict[Key, Workload] = {}
         self.ended: OrderedDict[Key, Workload] = OrderedDict()
-        self._remains = Remains()
         self.unreadable: dict[Key, str] = {}  # frozen: an event of it cannot be read
         self.changes = 0  # rises with each event that counted
         # Tenant -> state -> how many are known; a divided job is one, and its parts are none.
@@ -83,12 +82,9 @@ class Jobs:
         work = self.open.get(name) or self.ended.get(name)
         known = work is not None
         if work is None:
-            work = self._remains.take(event.tenant, event.id)
+            work = Workload(tenant=event.tenant, id=event.id)
         before = work.shown
-        judged = Verdict.VOID if is_astray else None
-        verdict = offer(work, event, sequence, stored_at_s, judged=judged)
-        if not known:
-            self._remains.keep(work)
+        verdict = offer(work, event, sequence, stored_at_s, void=is_astray)
         if verdict is not Verdict.COUNTED:
             return verdict
         self.changes += 1

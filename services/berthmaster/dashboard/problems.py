@@ -15,7 +15,7 @@ from berthmaster.fleetview.problems import (
     of_nodes,
 )
 from berthmaster.fleetview.rows import ClusterRow
-from berthmaster.logcheck.core import REMEDY
+from berthmaster.logcheck.compare import REMEDY
 
 BROKEN: Final = "broken"
 NOTE: Final = "note"

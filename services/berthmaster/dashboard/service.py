@@ -11,7 +11,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.control import ControlReader
 from berthmaster.bus.errors import BusError, StreamReplaced
-from berthmaster.bus.event_subjects import decode_recorded
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.facts import FactMirror, Seen
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import joined
@@ -34,8 +34,7 @@ from berthmaster.dashboard.settings import DashboardSettings
 from berthmaster.dashboard.static_files import read_all
 from berthmaster.dashboard.streaming import Streams
 from berthmaster.dashboard.web import Site, new_life
-from berthmaster.lifecycle.flaws import NO_FLAWS
-from berthmaster.logcheck.examine import look
+from berthmaster.logcheck.marks import all_damage
 from berthmaster.messages.families import (
     DEAD_LETTERS,
     QUALITY,
@@ -187,9 +186,7 @@ class Shell:
 
     def _on_event(self, recorded: Recorded) -> None:
         try:
-            event, is_astray = decode_recorded(
-                recorded.subject, recorded.sequence, recorded.data, NO_FLAWS
-            )
+            event, is_astray = decode_event(recorded.subject, recorded.data)
         except subjects.SubjectError:
             return
         except UNREADABLE as error:
@@ -219,11 +216,11 @@ class Shell:
         """As the services that decide do; what it found last is shown while the bus is away."""
         async for _ in beats(LOGS_S, self._ctx.stopping):
             try:
-                found = await look(conn)
+                found = await all_damage(conn)
             except (BusError, TimeoutError) as error:
                 conn.log.info("the logs cannot be looked at", why=str(error))
                 continue
-            self._core.damage = tuple(str(each) for one in found.values() for each in one.damage)
+            self._core.damage = tuple(found)
 
     async def _follow_letters(self, conn: Connection) -> None:
         """The newest of each service: that there is one is what has to be known."""

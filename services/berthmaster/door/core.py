@@ -24,7 +24,6 @@ from berthmaster.door.bounds import Buckets, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
 from berthmaster.door.receipts import Receipt, Receipts
-from berthmaster.door.recovery import may_lack
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
@@ -212,16 +211,6 @@ class Door:
         if found and held and held.attempt == found.attempt and held.digest != found.digest:
             return StoryReply(why="what is held there is of another job that had its id before")
         return StoryReply(workload=found, receipt=self._signed(self.log.receipt(cluster, *name)))
-
-    def lacks(self, request: StoryRequest, found: StoryReply) -> bool:
-        """Whether the log may have lost what the asker holds by its receipt."""
-        if not request.receipt or found.why:
-            return False
-        stands = found.workload
-        if stands is None:
-            return True
-        held = self.receipts.opened(request.receipt)
-        return held is not None and may_lack(held, stands.attempt, stands.state)
 
     # Facts
 

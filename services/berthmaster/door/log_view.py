@@ -15,26 +15,25 @@ Rules of this file:
 - A cluster's agent reports figures and ends of logs of attempts that are or were in its cluster.
   Example: attempt 1 of acme/train left red, attempt 2 runs on blue. Red may send the last figures
   and the end of the log of attempt 1, and nothing of attempt 2.
-- A workload with an event that cannot be read, or that does not fit its subject, is frozen: nobody
-  does anything about it until a person looks, or what the log had lost of it was brought back.
+- A workload with an event that cannot be read, or before one of which others are missing, is
+  frozen: nothing is done about it until its ending.
 """
 
 from collections import OrderedDict, deque
 from copy import copy
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.event_subjects import decode_recorded
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.door.receipts import Receipt
 from berthmaster.kueue.jobs import job_name
 from berthmaster.lifecycle.faults import OWN, is_tried_again
-from berthmaster.lifecycle.flaws import NO_FLAWS
-from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
+from berthmaster.lifecycle.fold import LOST, Verdict, offer
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.lifecycle.governed import sent_by_hub
-from berthmaster.lifecycle.remains import Remains
+from berthmaster.lifecycle.open_workloads import OpenWorkloads
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
@@ -42,14 +41,16 @@ from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
+    CarriedWorkload,
     Checkpointed,
     Committed,
+    Event,
     Evicted,
     EvictionRequested,
     Failed,
     Placed,
     Progressed,
-    Recovered,
     Resized,
     ResizeRequested,
     Running,
@@ -70,7 +71,9 @@ _SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_
 _OF_RECEIPT: Final = tuple(
     (set(Receipt.__struct_fields__) & set(Workload.__struct_fields__)) - {"sequence"}
 )
-_OF_PLACED: Final = tuple(set(Placed.__struct_fields__) & set(Recovered.__struct_fields__))
+_OF_PLACED: Final = tuple(
+    (set(Placed.__struct_fields__) & set(CarriedWorkload.__struct_fields__)) - {"request"}
+)
 
 
 class StoredHint(NamedTuple):
@@ -136,14 +139,14 @@ class LogView:
     """All open workloads, by cluster."""
 
     def __init__(self, window: int = WINDOW) -> None:
-        self.flaws = NO_FLAWS  # what people have said of the log
         self.position = 0  # of the last event that was taken
         self.born = 0  # position at which hints began to be kept
-        self.frozen: dict[Key, tuple[str, str]] = {}  # -> (cluster, why)
+        self.frozen_in: dict[Key, str] = {}  # the cluster in which it was then
         self._window = window
-        self._open: dict[Key, Workload] = {}
+        self._workloads = OpenWorkloads()
+        self._open = self._workloads.open
+        self.frozen = self._workloads.frozen
         self._ended: OrderedDict[Key, int] = OrderedDict()
-        self._remains = Remains()
         self._left: OrderedDict[tuple[Key, int], str] = OrderedDict()  # attempt -> cluster it left
         self._here: dict[str, dict[Key, _Here]] = {}
         self._by_hub: dict[str, dict[HubName, _Here]] = {}
@@ -151,9 +154,6 @@ class LogView:
         self._lately: dict[str, _Lately] = {}
         self._order: deque[str] = deque()  # whose hint is the oldest
         self._live = False
-        self.doubts: list[tuple[str, str, int]] = []  # heard behind a gap; whoever asks takes them
-        self._doubted: set[Key] = set()  # their stories are not read yet
-        self._is_late = False  # what is folded now is older than what was told
 
     @property
     def open(self) -> int:
@@ -185,41 +185,11 @@ class LogView:
             raise Unreadable(str(error)) from error
         name = key(place.tenant, place.id)
         try:
-            event, is_astray = decode_recorded(subject, sequence, data, self.flaws)
+            event, is_astray = decode_event(subject, data)
         except UNREADABLE as error:
-            self._freeze(name, str(error))
+            self._freeze(place.tenant, place.id, str(error))
             raise Unreadable(str(error), name) from error
-        is_thawed = name in self.frozen and isinstance(event, TELLS_ALL)
-        if is_thawed:
-            del self.frozen[name]  # its story may freeze it again
-        elif name in self.frozen:
-            return ""
-        judged = Verdict.VOID if is_astray else None
-        if is_thawed or name in self._doubted:
-            judged = Verdict.MISSED
-        return self._fold(name, event, sequence, stored_at_s, data, judged)
-
-    def settle(
-        self, event: WorkloadEvent, sequence: int, stored_at_s: float, data: bytes, judged: Verdict
-    ) -> str:
-        """An event of a story that was read again; what it is by that. As ``take``. Its hint is
-        older than others that were told, so whoever follows is sent the list instead."""
-        name = key(event.tenant, event.id)
-        if name in self.frozen or sequence > self.position:
-            return ""  # what is behind comes as the log is read
-        self._is_late = True
-        try:
-            return self._fold(name, event, sequence, stored_at_s, data, judged)
-        finally:
-            self._is_late = False
-
-    def settled(self, tenant: str, workload_id: str) -> None:
-        """Its story has been read: what follows counts again."""
-        self._doubted.discard(key(tenant, workload_id))
-
-    def freeze(self, tenant: str, workload_id: str, why: str) -> None:
-        """Its story cannot be told."""
-        self._freeze(key(tenant, workload_id), why)
+        return self._fold(name, event, sequence, stored_at_s, data, void=is_astray)
 
     def _fold(
         self,
@@ -228,28 +198,28 @@ class LogView:
         sequence: int,
         stored_at_s: float,
         data: bytes,
-        judged: Verdict | None = None,
+        *,
+        void: bool,
     ) -> str:
         if name in self._ended:
             self._ended[name] = sequence
             return ""
         known = self._open.get(name)
-        workload = known or self._remains.take(event.tenant, event.id)
-        was, attempt = (workload.cluster, workload.attempt) if workload.live else ("", 0)
-        claimant = workload.executor
-        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
-        if verdict is Verdict.MISSED:
-            self.doubts.append((event.tenant, event.id, sequence))
-            self._doubted.add(name)
-        if known is None:
-            self._remains.keep(workload)
+        was, attempt, claimant = "", 0, ""
+        if known is not None:
+            was, attempt = (known.cluster, known.attempt) if known.live else ("", 0)
+            claimant = known.executor
+        applied = self._workloads.apply(event, sequence, stored_at_s, void=void)
+        if applied is None:
+            return ""
+        verdict, workload, is_new = applied
+        if verdict is Verdict.AHEAD and not is_new:
+            self._freeze(event.tenant, event.id, LOST)
         if verdict is not Verdict.COUNTED:
             return ""
         if workload.ended:
-            self._open.pop(name, None)
+            self.frozen_in.pop(name, None)
             self._remember(name, sequence)
-        elif known is None:
-            self._open[name] = workload
         now = workload.cluster if workload.live else ""
         if was and (was != now or attempt != workload.attempt):
             self._keep_left(name, attempt, was)
@@ -258,27 +228,28 @@ class LogView:
         if was and was != now:
             self._leave(was, name)
             self._leave_hub(was, name)
-            if isinstance(event, Recovered):  # it was another's all the while: who held it asks
-                self._send_list(was)
         return self._hint(name, workload, event, StoredHint(sequence, data), claimant)
 
     def _hint(
         self, name: Key, workload: Workload, event: WorkloadEvent, hint: StoredHint, claimant: str
     ) -> str:
         match event:
-            case Placed() if HUB_CELL in (event.cell, workload.cell):
+            case Placed() | Carried() if not workload.live:  # carried, and has no place
+                return ""
+            case Placed() | Carried() if HUB_CELL in (getattr(event, "cell", ""), workload.cell):
                 self._hub_names[name] = by = _hub_name(workload)
                 known_here = _Here(workload, StoredHint(hint.sequence, b""))
-                self._by_hub.setdefault(event.cluster, {})[by] = known_here
+                self._by_hub.setdefault(workload.cluster, {})[by] = known_here
                 return ""
             case Placed() if sent_by_hub(event):
                 return ""  # by Karmada: what is there the service beside it tells
             case Placed():
                 hint = hint._replace(receipt=_receipt(workload, hint.sequence))
                 self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
-            case Recovered():
+            case Carried():
                 placed = encode(_as_placed(event))
-                hint = StoredHint(hint.sequence, placed, True, _receipt(workload, hint.sequence))
+                held = workload.claimed_at_s > 0
+                hint = StoredHint(hint.sequence, placed, held, _receipt(workload, hint.sequence))
                 self._here.setdefault(event.cluster, {})[name] = _Here(workload, hint)
             case Running():
                 if (here := self._here.get(event.cluster, {}).get(name)) is not None:
@@ -324,17 +295,10 @@ class LogView:
             lately = self._lately[cluster] = _Lately(self.born)
         return lately
 
-    def _send_list(self, cluster: str) -> None:
-        """Whoever follows is told all that is open, with its next question."""
-        self._lately_of(cluster).floor = self.position
-
     def _keep(self, cluster: str, hint: StoredHint) -> str:
         if not self._live:
             return ""
         lately = self._lately_of(cluster)
-        if self._is_late:
-            lately.floor = self.position
-            return cluster
         lately.hints.append(hint)
         self._order.append(cluster)
         if len(self._order) > self._window:
@@ -352,14 +316,16 @@ class LogView:
         if len(self._left) > LEFT:
             self._left.popitem(last=False)
 
-    def _freeze(self, name: Key, why: str) -> None:
-        workload = self._open.pop(name, None)
+    def _freeze(self, tenant: str, workload_id: str, why: str) -> None:
+        name = key(tenant, workload_id)
+        if len(self.frozen) < MAX_FROZEN:
+            self._workloads.freeze(tenant, workload_id, why)
+        workload = self._open.get(name)
         cluster = workload.cluster if workload is not None and workload.live else ""
         if cluster:
+            self.frozen_in.setdefault(name, cluster)
             self._leave(cluster, name)
             self._leave_hub(cluster, name)
-        if len(self.frozen) < MAX_FROZEN:
-            self.frozen.setdefault(name, (cluster, why))
 
     def _leave(self, cluster: str, name: Key) -> None:
         here = self._here.get(cluster, {})
@@ -451,9 +417,8 @@ class LogView:
     def story(self, cluster: str, tenant: str, workload_id: str) -> OwnWorkload | Frozen | None:
         """A workload that is open in this cluster."""
         name = key(tenant, workload_id)
-        where, why = self.frozen.get(name, ("", ""))
-        if where == cluster:
-            return Frozen(why)
+        if self.frozen_in.get(name) == cluster:
+            return Frozen(self.frozen[name])
         here = self._here.get(cluster, {}).get(name)
         if here is None:
             return None
@@ -478,8 +443,9 @@ class LogView:
             return Behind()
         name = key(event.tenant, event.id)
         if name in self.frozen:
-            where, why = self.frozen[name]
-            return Frozen(why) if where == cluster else Refuse("not placed in this cluster")
+            if self.frozen_in.get(name) == cluster:
+                return Frozen(self.frozen[name])
+            return Refuse("not placed in this cluster")
         workload = self._open.get(name)
         last = workload.sequence if workload is not None else 0
         if workload is None or event.after < last:
@@ -503,9 +469,9 @@ class LogView:
         """Return whether this attempt of a workload, as ``key`` names it, is in this cluster now,
         also by way of a hub. Of a frozen workload any attempt is."""
         workload = self._open.get(Key(name))
-        if workload is not None:
+        if workload is not None and Key(name) not in self.frozen:
             return workload.live and (workload.cluster, workload.attempt) == (cluster, attempt)
-        return self.frozen.get(Key(name), ("",))[0] == cluster
+        return self.frozen_in.get(Key(name)) == cluster
 
     def had(self, cluster: str, name: str, attempt: int) -> bool:
         """Return whether this attempt is in this cluster, or was in it lately."""
@@ -518,7 +484,7 @@ class LogView:
     def concerns(self, cluster: str, name: str) -> bool:
         """Whether a workload, as ``key`` names it, is open in this cluster, frozen ones too."""
         known = Key(name)
-        return known in self._here.get(cluster, {}) or self.frozen.get(known, ("",))[0] == cluster
+        return known in self._here.get(cluster, {}) or self.frozen_in.get(known) == cluster
 
 
 def _hub_name(workload: Workload) -> HubName:
@@ -536,10 +502,13 @@ def _receipt(workload: Workload, sequence: int) -> Receipt | None:
     return Receipt(**told, sequence=sequence)
 
 
-def _as_placed(event: Recovered) -> Placed:
-    """Its placement, which is what executors hear."""
-    told = {field: getattr(event, field) for field in _OF_PLACED}
-    return Placed(**told)
+def _as_placed(event: Carried) -> Placed:
+    """Its placement, which is what executors receive."""
+    work = event.workload
+    fields: dict[str, Any] = {field: getattr(work, field) for field in _OF_PLACED}
+    fields["request"] = work.wished or work.request
+    fields |= {field: getattr(event, field) for field in Event.__struct_fields__}
+    return Placed(**fields)
 
 
 def _too_much(here: _Here, event: ExecutorEvent) -> str:

@@ -12,10 +12,8 @@ class DoorMetrics:
             "requests", "Requests of agents, by verb and by what became of them", ("verb", "result")
         )
         self._events = metrics.counter("events", "Events told, by what became of them", ("result",))
-        self._brought_back = metrics.counter(
-            "brought_back",
-            "Attempts that the log had lost, by what became of them",
-            ("result",),
+        self.lost = metrics.counter(
+            "lost_attempts", "Times that a cluster held an attempt which the log has lost"
         )
         self._facts = metrics.counter(
             "facts_told", "Facts told, by what became of them", ("result",)
@@ -41,10 +39,6 @@ class DoorMetrics:
 
     def told(self, result: str) -> None:
         self._events.labels(result).inc()
-
-    def brought_back(self, result: str) -> None:
-        """An executor holds what the log may have lost."""
-        self._brought_back.labels(result).inc()
 
     def reported(self, result: str) -> None:
         self._facts.labels(result).inc()

@@ -1,9 +1,9 @@
-"""What the door signs of a placement, so that a damaged log can be told of it again.
+"""What the door signs of a placement, so that a lost log can be built again.
 
-An executor keeps the receipt with the job object and hands it back when the door does not know
-what it holds. The door then knows what it itself had read in the log: which request of whom was
-placed in which cluster, as which attempt, under which number of which log. Nobody else can make
-one, since the key follows from the seed in the door's own credentials, which all its replicas share
+An executor keeps the receipt with the job object, and hands it back when the door does not know
+what it holds, or `berth recover` asks. The door then knows what it had read in the log: which
+request of which tenant was placed in which cluster, as which attempt. Nobody else can make one,
+since the key follows from the seed in the door's own credentials, which all its replicas share
 and no agent has. It is opaque to whoever keeps it: base64 of the content, a dot, base64 of its
 keyed digest.
 """
@@ -11,13 +11,15 @@ keyed digest.
 import hashlib
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
+from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
-from berthmaster.messages.workload import JobRequest
+from berthmaster.messages.workload import Carried, Ending, Evicted, JobRequest, Withdrawn
 
 MAC_BYTES: Final = 16
 _PERSON: Final = b"berth-receipt.v1"
@@ -35,8 +37,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decision: int
     sequence: int  # of ``placed``
     submitted_sequence: int
-    log: str = ""  # which making of the log
-    accepted_at_s: float = 0.0  # what a person had accepted last as lost, when this was signed
+    log: str = ""  # incarnation
     cell: str = MAIN_CELL
     priority: int = 0
     evictions: int = 0
@@ -55,16 +56,34 @@ def key_of(seed: str) -> bytes:
     return hashlib.blake2b(secret, digest_size=32, person=_PERSON).digest()
 
 
+def tells_of_end(held: Receipt, history: Iterable[RecordedEvent]) -> bool:
+    """Whether any of these events says that the attempt is over, or was never this one's: an ending
+    that was stored since, its eviction or withdrawal, or a later attempt."""
+    for one in history:
+        event = one.event
+        if one.void:
+            continue
+        if isinstance(event, Ending) and one.stored_at_s >= held.placed_at_s:
+            return True
+        attempt = getattr(event, "attempt", 0)
+        if attempt > held.attempt:
+            return True
+        if attempt == held.attempt and isinstance(event, Evicted | Withdrawn):
+            return True
+        if isinstance(event, Carried) and event.workload.attempt >= held.attempt:
+            return True
+    return False
+
+
 class Receipts:
     """Signs and checks."""
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
         self.log = ""  # what new ones say, see Receipt
-        self.accepted_at_s = 0.0
 
     def signed(self, receipt: Receipt) -> str:
-        now = msgspec.structs.replace(receipt, log=self.log, accepted_at_s=self.accepted_at_s)
+        now = msgspec.structs.replace(receipt, log=self.log)
         content = _text(_ENCODER.encode(now))
         return f"{content}.{self._mac(content)}"
 

@@ -7,7 +7,7 @@ be killed at any moment: what an agent asked is asked again, and what it told is
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Final
@@ -25,29 +25,19 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import SubjectRecord
-from berthmaster.bus.log import EventLog, archived_story, decode_story, message_at
-from berthmaster.bus.rereading import Judged, Rereading
+from berthmaster.bus.log import EventLog, archived_story, decode_story
 from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.door.bounds import Turns
 from berthmaster.door.core import Door, decoded, overloaded, reported, unavailable
 from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unreadable
 from berthmaster.door.metrics import DoorMetrics
 from berthmaster.door.polls import Polls
-from berthmaster.door.receipts import Receipt, key_of
-from berthmaster.door.recovery import (
-    BringBack,
-    Losses,
-    No,
-    Stands,
-    judged,
-    numbers_of,
-    refused_at_once,
-)
+from berthmaster.door.receipts import key_of, tells_of_end
 from berthmaster.door.settings import DoorSettings
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.lifecycle.workload import Key, key
+from berthmaster.logcheck.compare import REMEDY
 from berthmaster.logcheck.guard import LogGuard
-from berthmaster.logcheck.marks import accepted_losses
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     DeadReply,
@@ -87,7 +77,6 @@ from berthmaster.messages.families import (
     encode,
 )
 from berthmaster.messages.records import LogEnd
-from berthmaster.messages.workload import Claimed
 from berthmaster.runtime.candidacy import Record
 from berthmaster.runtime.lease import Outdated, StoreAway
 from berthmaster.runtime.periodic import beats
@@ -108,15 +97,8 @@ MANY_WAITING: Final = 10_000  # for the log to be read further
 KNOWN_CLUSTERS: Final = 4096  # whose subjects are parsed once
 FIGURES_S: Final = 1.0
 MAX_LETTERS: Final = 100
-ACCEPTED_EVERY_S: Final = 0.5
 RATE_AGAIN_S: Final = 1.0
-BRING_BACK_TRIES: Final = 3  # others may write about it meanwhile
 SETTLED_AT_ONCE: Final = 4  # of one cluster: each reads a story from the log
-LOST_LATELY: Final = (
-    "what the log has lost was accepted just now: a later attempt may run elsewhere, which its "
-    "executor says first"
-)
-
 _Work = Callable[[str, bytes], Awaitable[msgspec.Struct]]
 
 
@@ -130,10 +112,7 @@ class Shell:
         self._heard_by = heard
         creds = settings.nats_creds_file
         self._core = Door(settings.limits, key_of(read_creds(creds).seed if creds else ""))
-        self._guard = LogGuard(
-            ctx, conn, NAME, folder=settings.memory_dir, waits_for_executors=False
-        )
-        self._losses = Losses()  # what people have accepted as lost
+        self._guard = LogGuard(ctx, conn, NAME, folder=settings.memory_dir)
         self._log = EventLog(conn, settle_limit_s=SETTLE_LIMIT_S)
         self._appends = grouped(conn, settle_limit_s=SETTLE_LIMIT_S)
         self._turns: Turns[asyncio.Future[None]] = Turns(MAX_APPENDS)
@@ -147,14 +126,6 @@ class Shell:
         self._letters: list[tuple[Recorded, str, str]] = []
         self._ready = {"log": False, "fleet": False}
         self._figures = DoorMetrics(ctx.metrics)
-        self._rereading = Rereading(
-            conn,
-            lambda work: ctx.spawn(work, name="read a story again"),
-            judged=self._judged,
-            unreadable=lambda name, _, why: self._core.log.freeze(*name, why),
-            settled=lambda name: self._core.log.settled(*name),
-        )
-        self._rereading.known_flaws = self._guard.flaws
 
     async def run(self) -> None:
         """Until the service is told to stop."""
@@ -220,8 +191,8 @@ class Shell:
     # What the streams tell
 
     async def _follow_log(self) -> None:
-        """What a cluster's executor hears is not in the log makes it end pods: so nothing is told
-        of a log before it was looked at, and what is not in it only once all of it was read."""
+        """What an executor is told is not in the log it ends: so nothing is answered from a log
+        that was not compared."""
         while await self._guard.begin():
             try:
                 await self._fold_log()
@@ -233,41 +204,24 @@ class Shell:
                 self._core.log_replaced()
 
     async def _fold_log(self) -> None:
-        """Until it is another one, or a person says what of it counts. Raises StreamReplaced."""
+        """Until it is another one. Raises StreamReplaced, in a group."""
         core, guard = self._core, self._guard
         both = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
         follower = Follower(self._conn, WORKLOADS, both)
-        caught_up = asyncio.Event()
 
         def ready() -> None:
-            core.log_name = follower.making + guard.accepted_id
+            core.log_name = follower.making
             core.receipts.log = follower.making
             core.log.caught_up()
-            caught_up.set()
             self._is_ready("log")
             self._takes.stir_all()  # another log than they ask about: they are sent a list
             # Polls that died with another replica end by this, and those behind a reconnection.
             for cluster in core.log.clusters:
                 self._nudge(cluster, core.log.position)
 
-        guard.follows(1)
-        core.log.flaws = guard.flaws()
-        core.receipts.accepted_at_s = guard.accepted_at_s
         async with asyncio.TaskGroup() as all_of_it:
-            all_of_it.create_task(self._know_losses())
             all_of_it.create_task(follower.run(self._on_event, caught_up=ready))
-            all_of_it.create_task(guard.run(caught_up))
-
-    async def _know_losses(self) -> None:
-        """However long it takes: until then nothing is brought back."""
-        self._losses = Losses()
-        while True:
-            try:
-                self._losses = Losses(tuple(await accepted_losses(self._conn)))
-                return
-            except BusError as error:
-                self._ctx.log.warning("what was accepted cannot be read", why=str(error))
-            await asyncio.sleep(ACCEPTED_EVERY_S)
+            all_of_it.create_task(guard.run())
 
     def _on_event(self, recorded: Recorded) -> None:
         core = self._core
@@ -281,19 +235,11 @@ class Shell:
             cluster = ""
             if self._ready["log"] and len(self._letters) < MAX_LETTERS:
                 self._letters.append((recorded, str(error), error.workload))
-        while core.log.doubts:
-            self._rereading.doubt(*core.log.doubts.pop(0))
         while self._reached and self._reached[0][0] <= recorded.sequence:
             _, _, waiting = heapq.heappop(self._reached)
             if not waiting.done():
                 waiting.set_result(None)
         self._stir(cluster, recorded.sequence)
-
-    def _judged(self, _: tuple[str, str], story: Sequence[Judged]) -> None:
-        """A story that was read again: what was known of it is repeated and changes nothing."""
-        for message, event, verdict in story:
-            at = message.sequence, message.stored_at_s, message.data
-            self._stir(self._core.log.settle(event, *at, verdict), message.sequence)
 
     def _stir(self, cluster: str, sequence: int) -> None:
         """Its executor has something to hear."""
@@ -466,8 +412,8 @@ class Shell:
         return TellReply(outcomes=tuple(outcomes), position=self._core.log.position)
 
     async def _store(self, cluster: str, event: ExecutorEvent, *, again: bool) -> TellOutcome:
-        if isinstance(event, Claimed) and not self._guard.executors_have_spoken:
-            return TellOutcome(result="behind", why=LOST_LATELY)
+        if not self._guard.sound:
+            return TellOutcome(result="behind", why=self._guard.why)
         check = self._core.log.check(cluster, event, again=again)
         match check:
             case Refuse(why):
@@ -531,94 +477,40 @@ class Shell:
         found: StoryReply | None = self._core.story(cluster, request)
         if found is None:
             return unavailable("the log has not been read so far")
-        if not self._guard.in_order:  # what was read may have gone, and something else be there
+        if not self._guard.sound:  # what was read may have gone, and something else be there
             return unavailable("the log is not known to be what was read of it; ask again")
-        lacks = self._core.lacks(request, found)
-        is_unknown = lacks or (found.workload is None and not found.failed)
-        if is_unknown and not self._guard.certain:
-            return unavailable("whether the log is whole is not known; ask again")
-        unheld = found.workload is not None and not request.receipt
-        if unheld and not self._guard.executors_have_spoken:  # it would make the pods again
-            return unavailable(
-                "other clusters may hold a later attempt that the log lost; ask again"
-            )
-        if lacks:
+        if found.workload is None and not found.failed and request.receipt:
             async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
-                return await self._bring_back(cluster, request, found)
+                return await self._unknown(cluster, request, found)
         return found
 
-    async def _bring_back(
+    async def _unknown(
         self, cluster: str, request: StoryRequest, found: StoryReply
     ) -> StoryReply | Refusal:
-        """What its asker holds, if the log has lost it and a person has accepted that."""
-        receipt = self._core.receipts.opened(request.receipt)
+        """What the asker holds is not open in its cluster. Then log or archive say why: it ended,
+        or a later attempt was placed. Where neither does, the log has lost it, and it runs on."""
+        held = self._core.receipts.opened(request.receipt)
         name = request.tenant, request.id
-        log = self._core.receipts.log
-        if why := refused_at_once(receipt, cluster, name, self._losses, log):
-            return msgspec.structs.replace(found, why=why)
-        assert receipt is not None
-        for _ in range(BRING_BACK_TRIES):
-            try:
-                verdict = await self._judged_receipt(receipt, request.executor)
-            except BusError as error:
-                return unavailable(str(error))
-            except UNREADABLE as error:
-                return StoryReply(failed=f"its story cannot be read: {error}")
-            match verdict:
-                case No(why):
-                    self._figures.brought_back("refused")
-                    self._ctx.log.warning(
-                        "what a cluster holds is not brought back",
-                        cluster=cluster,
-                        workload="/".join(name),
-                        attempt=receipt.attempt,
-                        why=why,
-                    )
-                    return msgspec.structs.replace(found, why=why)
-                case Stands():
-                    break  # this replica has not read so far
-                case BringBack(event):
-                    try:
-                        outcome = await self._appends.append(event)
-                    except BusError as error:
-                        return unavailable(str(error))
-                    if isinstance(outcome, Stored):
-                        self._figures.brought_back("stored")
-                        self._ctx.log.warning(
-                            "brought back what the log had lost",
-                            cluster=cluster,
-                            workload="/".join(name),
-                            attempt=receipt.attempt,
-                        )
-                        await self._read_up_to(outcome.sequence)
-                        again = self._core.story(cluster, request)
-                        if again is not None and again.workload is not None:
-                            return again
-                        break
-        return unavailable("it is not known yet whether the log has it")
-
-    async def _judged_receipt(self, receipt: Receipt, executor: str) -> BringBack | Stands | No:
-        """By all that is stored. Raises BusError, UNREADABLE."""
-        name, flaws = (receipt.tenant, receipt.id), self._guard.flaws()
-        story = decode_story(await self._log.story(*name), flaws)
-        mine = {one.sequence for one in story}
-        others = [
-            number
-            for number in numbers_of(receipt)
-            if number not in mine and await message_at(self._conn, WORKLOADS, number) is not None
-        ]
-        return judged(
-            receipt,
-            story,
-            await archived_story(self._conn, *name),
-            self._losses,
-            self._core.receipts.log,
-            is_lost=flaws.is_lost,
-            taken=frozenset(others),
-            executor=executor,
-            now_s=self._conn.now(),
-            within_s=self._ctx.settings.recover_within_s,
+        if held is None or (held.cluster, held.tenant, held.id) != (cluster, *name):
+            return found
+        try:
+            history = decode_story(await self._log.story(*name))
+            known = [*history, *await archived_story(self._conn, *name)]
+        except BusError as error:
+            return unavailable(str(error))
+        except UNREADABLE as error:
+            return StoryReply(failed=f"its events cannot be read: {error}")
+        if tells_of_end(held, known):
+            return found
+        self._figures.lost.inc()
+        self._ctx.log.error(
+            "the log has lost an attempt that a cluster holds",
+            cluster=cluster,
+            workload="/".join(name),
+            attempt=held.attempt,
+            remedy=REMEDY,
         )
+        return unavailable("the log has lost this attempt; it runs on until `berth recover`")
 
     async def _facts(self, cluster: str, data: bytes) -> msgspec.Struct:
         request = decoded(FactsRequest, FACTS_REQUESTS, data)

@@ -11,13 +11,6 @@ from berthmaster.runtime.settings import setting
 class DoorSettings(LogReaderSettings):
     """Each with its unit and the reason of its default. All bounds are of one cluster."""
 
-    recover_within_s: float = setting(
-        86_400.0,
-        least=0,
-        most=30 * 86_400,
-        help="seconds after a person accepted a damaged log for which executors may bring back "
-        "what it has lost; 0 = never",
-    )
     max_facts_mib: int = setting(
         256, least=1, most=100_000, help="size of all facts of one cluster, the last of each"
     )

@@ -51,7 +51,6 @@ from berthmaster.executor.job import FinalResult, How, Job, Pods
 from berthmaster.executor.limits import Limits, left_s, max_run_ends_s, order_of
 from berthmaster.executor.log_events import LogEvents
 from berthmaster.lifecycle.attempt_events import MAX_REASON_CHARS
-from berthmaster.lifecycle.fold import progress_every_s
 from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.instructions import (
     Answered,
@@ -63,6 +62,7 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
+from berthmaster.lifecycle.run_times import progress_every_s
 from berthmaster.lifecycle.sizes import with_bound
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.lifecycle.workload import Key, Workload, key

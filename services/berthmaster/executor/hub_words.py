@@ -26,8 +26,8 @@ from berthmaster.executor.hub_jobs import HubJobs
 from berthmaster.executor.kinds import PodObject
 from berthmaster.executor.logs import LogDesk
 from berthmaster.executor.progress import ProgressReader
-from berthmaster.lifecycle.fold import progress_every_s
 from berthmaster.lifecycle.instructions import Refused, Stored
+from berthmaster.lifecycle.run_times import progress_every_s
 from berthmaster.messages.door import MAX_LOG_ENDS, HubWork
 from berthmaster.messages.workload import Checkpoint, Checkpointed, Progress, Progressed
 from berthmaster.runtime.periodic import beats

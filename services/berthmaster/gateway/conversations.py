@@ -40,8 +40,7 @@ from berthmaster.gateway.job_verbs import (
 from berthmaster.gateway.job_verbs import refusal_of as order_refusal
 from berthmaster.gateway.shared_state import SharedState
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
+from berthmaster.lifecycle.fold import Verdict, fold_history, is_whole
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -53,23 +52,19 @@ from berthmaster.lifecycle.instructions import (
     Unknown,
 )
 from berthmaster.lifecycle.states import BEGUN, HELD, State
-from berthmaster.lifecycle.workload import Workload, key
+from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import (
-    AcceptLogRequest,
     ApiReply,
     HelloReply,
     ListReply,
     OperatorReply,
     RecordedEvent,
     Refusal,
-    VoidRequest,
 )
 from berthmaster.messages.control import (
     ClusterLost,
     ControlFact,
     Cordon,
-    LogAccepted,
-    MessagesVoid,
     QueueSetting,
 )
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL
@@ -265,38 +260,6 @@ def settle(shared: SharedState, ref: str, doubt: Settle, now_s: float) -> Conver
     return unavailable(AGAIN)
 
 
-class Reread(NamedTuple):
-    """A story to be read again, as an event named one before it that was not heard."""
-
-    tenant: str
-    id: str
-
-
-def reread(shared: SharedState, ref: str, doubt: Reread) -> Conversation:
-    """Until the last event of it that was missed has been judged. Nothing of it counts before."""
-    name = key(doubt.tenant, doubt.id)
-    while True:
-        up_to = shared.doubted.get(name, 0)
-        step = yield ReadStory(ref=ref, tenant=doubt.tenant, id=doubt.id, up_to=up_to)
-        read = step.told
-        if not isinstance(read, StoryRead):
-            raise TypeError(f"ReadStory was answered by {type(read).__name__}")
-        if read.failed:
-            return unavailable(AGAIN)
-        if Verdict.MISSED in read.verdicts and up_to < shared.doubted.get(name, 0):
-            continue  # what came meanwhile may say all
-        if read.unreadable or Verdict.MISSED in read.verdicts:
-            shared.view.freeze(*doubt, read.unreadable or LOST)
-            break
-        for one, verdict in zip(read.events, read.verdicts, strict=True):
-            if one.sequence <= shared.followed_to:  # what is behind comes as the stream is read
-                shared.view.offer(one.event, one.sequence, one.stored_at_s, verdict)
-        if up_to >= shared.doubted.get(name, 0):
-            break
-    shared.doubted.pop(name, None)
-    return changed(doubt.tenant, doubt.id, State.QUEUED, "")  # nobody waits for it
-
-
 def change(shared: SharedState, asked: Requested, tenant: str, now_s: float) -> Conversation:
     """The verbs cancel and reprioritize."""
     if asked.verb == "cancel":
@@ -468,7 +431,7 @@ def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[Recor
         last = archived[-1].sequence if archived else 0
         if archived and (not events or last >= events[0].sequence):
             events = archived[first:]
-    work, verdicts = judged_story(tenant, name, events)
+    work, verdicts = fold_history(tenant, name, events)
     story: list[RecordedEvent] = []
     for recorded, verdict in zip(events, verdicts, strict=True):
         void = verdict in (Verdict.VOID, Verdict.IMPOSSIBLE)
@@ -500,8 +463,6 @@ def hello(asked: Requested, now_s: float) -> ApiReply:
 
 def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     """An operator's order: stored, then confirmed. Repeating one is harmless."""
-    if asked.verb in ("accept_log", "void"):
-        return (yield from _say_of_log(shared, asked, now_s))
     made = _control_fact(shared, asked, now_s)
     if isinstance(made, Refusal):
         return made
@@ -509,58 +470,9 @@ def order(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
     return (yield from put(shared, asked.ref, fact, note))
 
 
-def _say_of_log(shared: SharedState, asked: Requested, now_s: float) -> Conversation:
-    """By what its sender saw that was said before. Whatever is remembered of the log before an
-    acceptance counts no more, and what is void is all that the last one names: one that is repeated
-    late must not do that to what is younger."""
-    told: AcceptLogRequest | VoidRequest | Refusal
-    if asked.verb == "void":
-        told = validation.void_request(asked.data)
-    else:
-        told = validation.accept_log_request(asked.data)
-    fact: LogAccepted | MessagesVoid
-    match told:
-        case Refusal():
-            return told
-        case AcceptLogRequest():
-            fact = LogAccepted(
-                stream=told.stream,
-                created=told.created,
-                sequence=told.sequence,
-                missing=told.missing,
-                digests=told.digests,
-                reason=told.reason,
-                set_by=shared.by,
-                set_at_s=now_s,
-            )
-            note = "services go on with what this stream holds"
-        case VoidRequest():
-            fact = MessagesVoid(
-                stream="WORKLOADS",
-                created=told.created,
-                sequences=told.sequences,
-                reason=told.reason,
-                set_by=shared.by,
-                set_at_s=now_s,
-            )
-            note = "services read the log anew and pass over them"
-        case _:
-            assert_never(told)
-    return (yield from put(shared, asked.ref, fact, note, told.after))
-
-
-def put(
-    shared: SharedState, ref: str, fact: ControlFact, note: str, after: int | None = None
-) -> Conversation:
-    """Store a setting. ``after``: see PutControl."""
-    step = yield PutControl(ref=ref, fact=fact, after=after)
-    if isinstance(step.told, Answered) and isinstance(step.told.outcome, Refused):
-        return Refusal(
-            code="conflict",
-            field="after",
-            value=str(after),
-            expected=f"what was set last, which is {step.told.outcome.last}: look again",
-        )
+def put(shared: SharedState, ref: str, fact: ControlFact, note: str) -> Conversation:
+    """Store a setting."""
+    step = yield PutControl(ref=ref, fact=fact)
     if isinstance(step.told, Answered) and isinstance(step.told.outcome, Stored):
         if isinstance(fact, QueueSetting):
             shared.set_queue(fact, step.told.outcome.sequence)  # whoever is told may use it at once

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from berthmaster.gateway import conversations
 from berthmaster.gateway.answers import malformed_verb, overloaded, unavailable
-from berthmaster.gateway.conversations import Conversation, Reread, Settle, Step, Told, Wish
+from berthmaster.gateway.conversations import Conversation, Settle, Step, Told, Wish
 from berthmaster.gateway.dependencies import Waiting
 from berthmaster.gateway.events import (
     Abandoned,
@@ -38,7 +38,6 @@ from berthmaster.gateway.events import (
     Tick,
     UnreadableEvent,
 )
-from berthmaster.gateway.giving_up import give_up
 from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
 from berthmaster.gateway.job_verbs import ORDERS
 from berthmaster.gateway.shared_state import Limits, SharedState
@@ -54,7 +53,7 @@ from berthmaster.lifecycle.instructions import (
     Reply,
 )
 from berthmaster.lifecycle.states import State
-from berthmaster.lifecycle.workload import Key, Workload, key
+from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.api import JOB_VERBS, ApiReply, Refusal
 from berthmaster.messages.control import Cordon
 from berthmaster.messages.workload import Evicted
@@ -78,11 +77,11 @@ class Gateway:
     def __init__(self, *, by: str, limits: Limits | None = None) -> None:
         self._shared = SharedState(by, limits or Limits())
         self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
-        self._wishes: dict[str, Wish | Reread | Cordon | Settle] = {}  # not begun yet, by ref
+        self._wishes: dict[str, Wish | Cordon | Settle] = {}  # not begun yet, by ref
         self._waiting = Waiting()
         limits = self._shared.limits
         self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
-        self._pursued: dict[str, Wish | Reread | Cordon | Settle] = {}
+        self._pursued: dict[str, Wish | Cordon | Settle] = {}
         self.verdicts: Counter[Verdict] = Counter()  # of the log's events
 
     @property
@@ -94,11 +93,6 @@ class Gateway:
     def queues_known(self) -> bool:
         """Whether every queue that was set has been read."""
         return self._shared.queues_known
-
-    @property
-    def in_doubt(self) -> int:
-        """Workloads whose stories are read again."""
-        return len(self._shared.doubted)
 
     @property
     def is_full(self) -> bool:
@@ -185,8 +179,6 @@ class Gateway:
 
     def _begin(self, asked: Requested, now_s: float) -> Conversation | ApiReply:
         tenant = asked.tenant
-        if tenant is None and asked.verb == "give_up":
-            return give_up(self._shared, asked, now_s)
         if tenant is None and asked.verb in ORDERS:
             if self._shared.damage:
                 return unavailable(self._shared.damage)
@@ -248,10 +240,9 @@ class Gateway:
     # What the log teaches
 
     def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
-        judged = Verdict.VOID if event.is_astray else None
-        if self._shared.doubted and key(event.event.tenant, event.event.id) in self._shared.doubted:
-            judged = Verdict.MISSED
-        offered = self._shared.view.offer(event.event, event.sequence, event.stored_at_s, judged)
+        offered = self._shared.view.offer(
+            event.event, event.sequence, event.stored_at_s, void=event.is_astray
+        )
         self._shared.followed(event.sequence)
         if offered is None:
             return []
@@ -261,12 +252,6 @@ class Gateway:
         if self._shared.caught_up and verdict is Verdict.COUNTED:
             self._settle_on(self._waiting.follow(work))
             begun = self._pursue(now_s) if self._wishes else []
-        if verdict is Verdict.MISSED:
-            is_new = work.key not in self._shared.doubted
-            self._shared.doubted[work.key] = event.sequence
-            if is_new:
-                self._wishes[f"{WISH}read/{work.key}"] = Reread(work.tenant, work.id)
-                return self._pursue(now_s)
         if verdict is Verdict.COUNTED:
             self._suspects.take(event.event, work, event.stored_at_s)
         if isinstance(event.event, Evicted) and self._shared.caught_up:
@@ -305,9 +290,7 @@ class Gateway:
         while waiting and len(self._talks) < self._shared.limits.max_in_flight:
             ref, wish = waiting.popitem()
             self._pursued[ref] = wish
-            if isinstance(wish, Reread):
-                talk = conversations.reread(self._shared, ref, wish)
-            elif isinstance(wish, Cordon):
+            if isinstance(wish, Cordon):
                 talk = conversations.put(self._shared, ref, wish, "")
             elif isinstance(wish, Settle):
                 talk = conversations.settle(self._shared, ref, wish, now_s)

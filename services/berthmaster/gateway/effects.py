@@ -29,18 +29,17 @@ from berthmaster.bus.streams import CONTROL
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import Breathed, StoryRead, UnreadableEvent
 from berthmaster.gateway.instructions import Breathe, ReadStory
-from berthmaster.lifecycle.flaws import NO_FLAWS, Flaws
-from berthmaster.lifecycle.fold import Verdict, heard, is_whole, judged_story
+from berthmaster.lifecycle.fold import LOST, Verdict, fold_history, is_whole
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
     PutControl,
-    Refused,
     Reload,
     Reloaded,
     Stored,
     Unknown,
 )
+from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import UNREADABLE, encode
@@ -80,7 +79,6 @@ class Effects:
         self._appends = grouped(conn, settle_limit_s=settle_limit_s)
         self._freeze = freeze
         self.stretches = Stretches()
-        self.flaws: Callable[[], Flaws] = lambda: NO_FLAWS  # see LogGuard
 
     async def perform(self, step: Ask) -> Told:
         """Carry out one instruction; what cannot be done is an answer too, never an exception."""
@@ -117,7 +115,7 @@ class Effects:
             try:
                 last = await last_message(self._conn, CONTROL, subject)
                 fact = later_than(step.fact, _readable(last))
-                after = step.after if step.after is not None else last.sequence if last else 0
+                after = last.sequence if last else 0
                 sequence = await self._conn.store(
                     subject, encode(fact), timeout_s=PUT_TIMEOUT_S, headers={GUARD: str(after)}
                 )
@@ -125,22 +123,9 @@ class Effects:
             except BusError as error:
                 why = str(error)
                 if isinstance(error, ApiError) and error.code in WRONG_LAST_SEQUENCE:
-                    if step.after is None:
-                        continue  # somebody else set it meanwhile
-                    with suppress(BusError):
-                        return Answered(ref=step.ref, outcome=await self._set_before(step))
+                    continue  # somebody else set it meanwhile
                 await asyncio.sleep(UNKNOWN_PAUSE_S)
         return Answered(ref=step.ref, outcome=Unknown(why))
-
-    async def _set_before(self, step: PutControl) -> Stored | Refused:
-        """What stands where a guard does not hold: the same, or something else. Raises BusError."""
-        last = await last_message(self._conn, CONTROL, control_subject(step.fact))
-        if last is None:
-            return Refused(0)
-        with suppress(*UNREADABLE):
-            if is_same(read_control(last.subject, last.data), step.fact):
-                return Stored(last.sequence)
-        return Refused(last.sequence)
 
     async def _reload(self, step: Reload) -> Reloaded:
         try:
@@ -152,9 +137,9 @@ class Effects:
             return Reloaded(ref=step.ref, workload=None, failed=unreadable)
         if not events:
             return Reloaded(ref=step.ref, workload=None)
-        work, verdicts = judged_story(step.tenant, step.id, events, self.flaws().is_lost)
-        if Verdict.MISSED in verdicts:
-            return Reloaded(ref=step.ref, workload=None, failed="the log has lost events of it")
+        work, verdicts = fold_history(step.tenant, step.id, events)
+        if Verdict.AHEAD in verdicts and work.state is not State.NEW and not work.ended:
+            return Reloaded(ref=step.ref, workload=None, failed=LOST)
         return Reloaded(ref=step.ref, workload=work)
 
     def _decoded(
@@ -164,7 +149,7 @@ class Effects:
         events: list[RecordedEvent] = []
         for message in messages:
             try:
-                events.append(recorded(message, self.flaws()))
+                events.append(recorded(message))
             except UNREADABLE as error:
                 self._freeze(
                     UnreadableEvent(
@@ -186,13 +171,9 @@ class Effects:
             return StoryRead(ref=step.ref, failed=str(error))
         except UNREADABLE as error:
             return StoryRead(ref=step.ref, events=tuple(events), unreadable=f"archive: {error}")
-        if step.up_to:
-            events = list(heard(events, step.up_to))
-        _, verdicts = judged_story(step.tenant, step.id, events, self.flaws().is_lost)
         return StoryRead(
             ref=step.ref,
             events=tuple(events),
-            verdicts=tuple(verdicts),
             archived=tuple(archived),
             unreadable=unreadable,
         )

@@ -15,7 +15,6 @@ from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import next_message, recorded
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.gateway.answers import overloaded, unavailable
-from berthmaster.lifecycle.flaws import Flaws
 from berthmaster.messages.api import EventsReply, RecordedEvent, Refusal
 from berthmaster.messages.families import UNREADABLE
 from berthmaster.requests import validation
@@ -29,12 +28,9 @@ AGAIN_S: Final = 0.1
 class EventReader:
     """Pages for one gateway. ``followed_to``: the last sequence of the log that it has read."""
 
-    def __init__(
-        self, conn: Connection, followed_to: Callable[[], int], flaws: Callable[[], Flaws]
-    ) -> None:
+    def __init__(self, conn: Connection, followed_to: Callable[[], int]) -> None:
         self._conn = conn
         self._followed_to = followed_to
-        self._flaws = flaws
         self._reading: set[str] = set()
 
     async def answer(self, tenant: str, data: bytes) -> EventsReply | Refusal:
@@ -72,7 +68,7 @@ class EventReader:
             page_bytes += len(found.data)
             after = found.sequence
             try:
-                events.append(recorded(found, self._flaws()))
+                events.append(recorded(found))
             except UNREADABLE:
                 continue  # whoever follows the log sees to it
         return EventsReply(events=tuple(events), next_after=after, more=True)

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Answered, Reloaded
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import Cordon, QueueSetting
@@ -107,7 +106,6 @@ class StoryRead(msgspec.Struct, frozen=True, kw_only=True):
 
     ref: str
     events: tuple[RecordedEvent, ...] = ()  # in the log
-    verdicts: tuple[Verdict, ...] = ()  # what became of each of them
     archived: tuple[RecordedEvent, ...] = ()  # looked up only if the log's begin is not there
     unreadable: str = ""  # why the log's story ends before its end
     failed: str = ""  # could not be read now

@@ -6,13 +6,11 @@ from berthmaster.lifecycle.instructions import Append, PutControl, Reload, Reply
 
 
 class ReadStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Instruction: read all of one workload's events, from the archive if purged. ``up_to``: what
-    has been heard of it, if only that is to be judged (see ``lifecycle.fold.heard``)."""
+    """Instruction: read all of one workload's events, from the archive if purged."""
 
     ref: str
     tenant: str
     id: str
-    up_to: int = 0
 
 
 class Breathe(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.gateway.answers import overloaded, unavailable
-from berthmaster.lifecycle.fold import progress_every_s
 from berthmaster.lifecycle.governed import is_ours_to_end
+from berthmaster.lifecycle.run_times import progress_every_s
 from berthmaster.lifecycle.states import BEGUN, State
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import (

@@ -20,7 +20,7 @@ from berthmaster.bus.control import ControlReader
 from berthmaster.bus.dead import bury
 from berthmaster.bus.endpoints import Endpoint, Fairness, serve
 from berthmaster.bus.errors import BusError, StreamReplaced
-from berthmaster.bus.event_subjects import decode_recorded
+from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.heard_figures import HeardFigures
 from berthmaster.bus.joining import Heard, hearing, joined
@@ -103,9 +103,8 @@ class Shell:
         )
         self._figures = GatewayMetrics(ctx.metrics, self._core)
         self._guard = LogGuard(
-            ctx, conn, "gateway", folder=settings.memory_dir, told=self._on_damage
+            ctx, conn, "gateway", folder=settings.memory_dir, on_change=self._on_damage
         )
-        self._effects.flaws = self._guard.flaws
         self._heard = HeardFigures(conn.now)
         self._numbers = itertools.count(1)
         self._logs = LogReader(
@@ -116,7 +115,7 @@ class Shell:
             feed_bytes=LOG_FEED_BYTES,
             tenant_bytes_per_s=settings.tenant_log_mib_per_s * 1024 * 1024,
         )
-        self._events = EventReader(conn, lambda: self._core.followed_to, self._guard.flaws)
+        self._events = EventReader(conn, lambda: self._core.followed_to)
         self._trouble = ""
         self._letters: list[tuple[Recorded, str, str, str]] = []  # with stream, workload, reason
 
@@ -287,9 +286,7 @@ class Shell:
     def _on_event(self, recorded: Recorded) -> None:
         self._guard.saw(recorded)
         try:
-            event, is_astray = decode_recorded(
-                recorded.subject, recorded.sequence, recorded.data, self._guard.flaws()
-            )
+            event, is_astray = decode_event(recorded.subject, recorded.data)
         except (*UNREADABLE, subjects.SubjectError) as error:
             self._freeze(recorded, str(error))
             return

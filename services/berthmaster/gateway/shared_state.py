@@ -39,14 +39,13 @@ class SharedState:
         self.is_full = False
         self.trouble = ""  # why nothing that is written is stored
         self._next_try_s = 0.0
-        self.damage = ""  # of the logs, that nobody has accepted: nothing is changed meanwhile
+        self.damage = ""  # of the logs: nothing is changed meanwhile
         self.queues: dict[str, QueueSetting] = dict(NO_QUEUES)
         self.queues_known = False
         self.runtimes: dict[str, RuntimeSetting] = dict(BUILT_IN)
         self._queue_sequences: dict[str, int] = {}
         self._runtime_sequences: dict[str, int] = {}
         self.followed_to = 0  # last sequence of the log that the view has
-        self.doubted: dict[Key, int] = {}  # the last event that was missed, until the story is read
         self._ahead: dict[Key, int] = {}  # what we wrote and the view has not seen: its sequence
 
     def set_queue(self, setting: QueueSetting, sequence: int) -> None:
@@ -107,5 +106,4 @@ class SharedState:
         self.view = WorkloadIndex()
         self.caught_up = False
         self.followed_to = 0
-        self.doubted.clear()
         self._ahead.clear()

@@ -19,9 +19,8 @@ from typing import Final
 import msgspec
 
 from berthmaster.lifecycle.charges import gpu_milli_of
-from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
-from berthmaster.lifecycle.remains import Remains
-from berthmaster.lifecycle.states import ENDED, State
+from berthmaster.lifecycle.fold import LOST, Verdict, offer
+from berthmaster.lifecycle.states import ENDED, Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadStateName, WorkloadView
 from berthmaster.messages.workload import Submitted, WorkloadEvent
@@ -293,7 +292,6 @@ class WorkloadIndex:
 
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
-        self._remains = Remains()
         self._frozen: dict[Key, str] = {}
         self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
         self.waiting: Counter[str] = Counter()  # queue -> how many jobs wait in it
@@ -310,19 +308,19 @@ class WorkloadIndex:
         event: WorkloadEvent,
         sequence: int,
         stored_at_s: float,
-        judged: Verdict | None = None,
+        *,
+        void: bool = False,
     ) -> tuple[Verdict, Workload] | None:
-        """Fold the stream's next event; None if its workload is frozen or has ended. ``judged``:
-        what its whole story says of it (see ``lifecycle.fold.offer``)."""
+        """Fold the stream's next event; None if its workload is frozen or has ended. ``void``: see
+        ``lifecycle.fold.offer``."""
         tenant = self._tenants.get(event.tenant)
         if tenant is None:
             name = sys.intern(event.tenant)
             tenant = self._tenants[name] = _Tenant(name)
         if self._frozen and key(event.tenant, event.id) in self._frozen:
-            if not isinstance(event, TELLS_ALL):
+            if void or not isinstance(event, Ending):
                 return None
-            del self._frozen[key(event.tenant, event.id)]  # its story may freeze it again
-            judged = Verdict.MISSED
+            del self._frozen[key(event.tenant, event.id)]
         work = tenant.open.get(event.id)
         is_new = work is None
         if work is None:
@@ -331,11 +329,12 @@ class WorkloadIndex:
                 if sequence <= record.sequence or not isinstance(event, Submitted) or event.after:
                     return None
                 self._drop(tenant, record)  # its tombstone is gone, and the id begins a new life
-            work = self._remains.take(tenant.name, event.id)
+            work = Workload(tenant=tenant.name, id=event.id)
         before = work.shown
-        verdict = offer(work, event, sequence, stored_at_s, judged=judged)
-        if work.state is State.NEW:  # a story without its beginning
-            self._remains.keep(work)
+        verdict = offer(work, event, sequence, stored_at_s, void=void)
+        if verdict is Verdict.AHEAD and not is_new:
+            self.freeze(work.tenant, work.id, LOST)
+        if work.state is State.NEW:  # events whose beginning is not there any more
             return verdict, work
         if before is not work.shown and work.request is not None and not work.part_of:
             self.waiting[work.request.queue] += work.state is State.QUEUED

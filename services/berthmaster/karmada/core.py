@@ -85,10 +85,11 @@ class KarmadaCore:
         event: WorkloadEvent,
         sequence: int,
         stored_at_s: float,
-        judged: Verdict | None = None,
+        *,
+        void: bool = False,
     ) -> Verdict | None:
         """An event of the log, in its order."""
-        verdict = self.know.take_event(event, sequence, stored_at_s, judged)
+        verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
         if verdict is not None:
             self._work.add([key(event.tenant, event.id)])
         return verdict
@@ -96,7 +97,7 @@ class KarmadaCore:
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event that this reader does not understand: its workload is frozen."""
         self.know.sequence = max(self.know.sequence, sequence)
-        self.know.frozen[key(tenant, workload_id)] = why
+        self.know.workloads.freeze(tenant, workload_id, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
         """None is read."""

@@ -11,12 +11,13 @@ from berthmaster.karmada.steps import Seen, View
 from berthmaster.kubernetes.objects import Object, key_of
 from berthmaster.kubernetes.selector import SelectorError
 from berthmaster.lifecycle.endings import Endings
-from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.open_workloads import OpenWorkloads
 from berthmaster.lifecycle.states import LIVE, Ending
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact, QueueSetting
 from berthmaster.messages.fleet import FleetFact, NodeGone, NodeReport, PodUse
-from berthmaster.messages.workload import Submitted, WorkloadEvent
+from berthmaster.messages.workload import Carried, Submitted, WorkloadEvent
 
 ObjectKey = tuple[str, str]
 _Node = tuple[str, str]  # cluster, node
@@ -28,9 +29,10 @@ class Known:
     def __init__(self, tenants: Mapping[str, str]) -> None:
         self.id = ""  # of the Karmada control plane; "" = not known yet
         self.sequence = 0
-        self.open: dict[Key, Workload] = {}
+        self.workloads = OpenWorkloads(self._begins)
+        self.open = self.workloads.open
         self.ended = Endings()
-        self.frozen: dict[Key, str] = {}
+        self.frozen = self.workloads.frozen
         self.bindings: dict[ObjectKey, ResourceBinding] = {}
         self.names: dict[Key, ObjectKey] = {}
         self.queues: dict[str, QueueSetting] = {}
@@ -43,39 +45,25 @@ class Known:
     # The log
 
     def take_event(
-        self, event: WorkloadEvent, sequence: int, stored_at_s: float, judged: Verdict | None
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
     ) -> Verdict | None:
         """Fold one event; None if it is none of this control plane's, or of a frozen workload."""
         self.sequence = max(self.sequence, sequence)
         name = key(event.tenant, event.id)
-        workload = self.open.get(name)
-        if workload is None:
-            if isinstance(event, Ending):
-                self.ended.remember(event)  # a tombstone too keeps its id used
-            if not self._begins(event) or name in self.frozen:
-                return None
-            workload = Workload(tenant=event.tenant, id=event.id)
-        elif name in self.frozen:
-            if not isinstance(event, TELLS_ALL):
-                return None
-            del self.frozen[name]  # its story may freeze it again
-            judged = Verdict.MISSED
-        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
-        if verdict is Verdict.MISSED:  # it is not known yet what it is
-            self.sequence = min(self.sequence, sequence - 1)
-        if verdict is not Verdict.COUNTED:
-            return verdict
-        if isinstance(event, Ending):
-            self.open.pop(name, None)
+        if isinstance(event, Ending) and name not in self.open:
+            self.ended.remember(event)  # a tombstone too keeps its id used
             self.frozen.pop(name, None)
+            return None
+        applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
+        if applied is None:
+            return None
+        if isinstance(event, Ending) and applied.verdict is Verdict.COUNTED:
             self.ended.remember(event)
-        else:
-            self.open[name] = workload
-        return verdict
+        return applied.verdict
 
-    def _begins(self, event: WorkloadEvent) -> bool:
+    def _begins(self, event: Submitted | Carried) -> bool:
         """Whether it is the first of a binding's. Of which control plane is told by its origin."""
-        origin = event.origin if isinstance(event, Submitted) else None
+        origin = event.origin if isinstance(event, Submitted) else event.workload.origin
         return origin is not None and origin.system == "karmada"
 
     def is_mine(self, workload: Workload) -> bool:

@@ -10,7 +10,6 @@ acts; the others mirror the same. While the bus is away nothing changes: what is
 and what was let go runs on.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -73,10 +72,9 @@ class KarmadaController(Controller[Write]):
         self.watches(WATCHED, absent_s=ABSENT_S)
         self._conn = conn
         self._caught_up = {"log": False, "fleet": False, "control": False}
-        self._log_read = asyncio.Event()
         self._input = DeciderInput(ctx, core, self.wake)
         self._guard = LogGuard(
-            ctx, conn, NAME, folder=ctx.settings.memory_dir, told=lambda _: self.wake()
+            ctx, conn, NAME, folder=ctx.settings.memory_dir, on_change=lambda _: self.wake()
         )
         self._submitted = ctx.metrics.counter("submitted", "Bindings made known on the bus")
         self._open = ctx.metrics.gauge("workloads", "Open workloads of this control plane")
@@ -87,10 +85,9 @@ class KarmadaController(Controller[Write]):
         ctx, conn, heard = self.ctx, self._conn, self._input
         for part in (PART, *self._caught_up):
             ctx.health.ready(part, False, "catching up")
-        heard.conn, heard.flaws = conn, self._guard.flaws
+        heard.conn = conn
         if not await self._guard.begin():
             return
-        self._guard.follows(1)
         ctx.spawn(
             identify(self.client, self.core.know, ctx.health, rights=RIGHTS),
             name="identity of the control plane",
@@ -101,7 +98,7 @@ class KarmadaController(Controller[Write]):
         )
         control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         ctx.spawn(log.run(self._on_recorded, caught_up=self._ready("log")), name="the log")
-        ctx.spawn(self._guard.run(self._log_read), name="guard the log")
+        ctx.spawn(self._guard.run(), name="guard the log")
         ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         ctx.spawn(control.run(heard.on_control, caught_up=self._ready("control")), name="control")
         self.start()
@@ -120,8 +117,6 @@ class KarmadaController(Controller[Write]):
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
-            if part == "log":
-                self._log_read.set()
             self.ctx.health.ready(part, True)
             self.wake()
 
@@ -134,7 +129,7 @@ class KarmadaController(Controller[Write]):
         return self._conn.now()
 
     def may_act(self) -> bool:
-        whole = self._guard.sound and self._guard.read and all(self._caught_up.values())
+        whole = self._guard.sound and all(self._caught_up.values())
         return super().may_act() and whole and bool(self.core.know.id)
 
     async def act(self) -> None:

@@ -4,11 +4,8 @@ So whoever has read a decision knows how many messages behind it are of the same
 or none were stored; where one is not there, the log has lost it.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
-from berthmaster.lifecycle.flaws import Gap
 from berthmaster.messages.placement import Decision
 
 Job = tuple[str, str]  # tenant, id
@@ -83,24 +80,8 @@ class NewestBatch:
 
     def __init__(self) -> None:
         self._began_at = 0
-        self._cut_at = 0
-        self._missing: tuple[Gap, ...] = ()
         self.end = 0  # its last message that is there, or will be
 
     def began(self, decision: Decision, sequence: int) -> None:
         if sequence > self._began_at:
             self._began_at, self.end = sequence, sequence + batch_size(decision)
-            if sequence <= self._cut_at:
-                self._leave_out_what_is_lost()
-
-    def was_cut(self, at: int, missing: Sequence[Gap] = ()) -> None:
-        """A log that ended there, and had lost these, is what a person has said to go on with: of
-        a commit up to there nothing else will come. Known before any of it is read."""
-        self._cut_at, self._missing = at, tuple(missing)
-
-    def _leave_out_what_is_lost(self) -> None:
-        self.end = min(self.end, self._cut_at)
-        for first, last in sorted(self._missing, reverse=True):
-            if first <= self.end <= last:
-                self.end = first - 1
-        self.end = max(self.end, self._began_at)

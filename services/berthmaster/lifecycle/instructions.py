@@ -32,12 +32,10 @@ class Reload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutControl(msgspec.Struct, frozen=True, kw_only=True):
-    """Store an operator's setting durably. Answer: Answered. ``after``: only if this still is the
-    sequence of the last one of its subject; where that says the same already, it is stored."""
+    """Store an operator's setting durably. Answer: Answered."""
 
     ref: str
     fact: ControlFact
-    after: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

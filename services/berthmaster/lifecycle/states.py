@@ -12,12 +12,12 @@ Rules of this file:
   ``committed`` is about a part of a gang, and about the job that is divided: from then on the
   pods of all parts may start.
   ``checkpointed`` may come when its attempt is over, as long as there is no other.
-- ``recovered`` stands for what a damaged log has lost: the attempt that it names was claimed. So it
-  may follow on whatever is left, or on nothing; but never on an ending.
-- Who may write what: door ``recovered``; gateway ``submitted``, ``released``, ``reprioritized``,
-  ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``, ``checkpointed`` and
-  ``progressed`` that a tenant tells, and ``cancelled`` before the claim, or of a frozen workload
-  that an operator gives up; resolver ``placed``, ``withdrawn``, ``eviction_requested``,
+- ``carried`` has no row: it begins a workload in a log that `berth recover` has built, in the state
+  that it names.
+- Who may write what: `berth recover` ``carried``; gateway ``submitted``, ``released``,
+  ``reprioritized``, ``held``, ``hold_released``, ``cancel_requested``, ``move_requested``,
+  ``checkpointed`` and ``progressed`` that a tenant tells, and ``cancelled`` before the claim;
+  resolver ``placed``, ``withdrawn``, ``eviction_requested``,
   ``resize_requested``, ``divided``, ``committed``, when a person declared the cluster lost or the
   job's own deadline has passed, ``evicted`` or ``failed``, and of parts ``submitted`` and, of such
   as are with no cluster, ``cancelled``; of a divided job whatever ends its attempt; the claimant
@@ -29,7 +29,6 @@ previous sequence.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -49,33 +48,19 @@ from berthmaster.messages.workload import (
     MoveRequested,
     Placed,
     Progressed,
-    Recovered,
     Released,
     Reprioritized,
     Resized,
     ResizeRequested,
     Running,
+    State,
     Submitted,
     Succeeded,
     Withdrawn,
     WorkloadEvent,
 )
 
-
-class State(StrEnum):
-    """Where a workload stands. NEW is before its first event."""
-
-    NEW = "new"
-    QUEUED = "queued"
-    DIVIDED = "divided"  # over clusters: its parts, workloads of their own, have places or wait
-    PLACED = "placed"
-    CLAIMED = "claimed"
-    ADMITTED = "admitted"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
+__all__ = ["State"]  # and all that is defined here
 
 ENDED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 HELD: Final = frozenset({State.CLAIMED, State.ADMITTED, State.RUNNING})  # by an executor
@@ -95,16 +80,14 @@ _HELD_ROW: Final[dict[type[WorkloadEvent], State]] = {
     Succeeded: State.SUCCEEDED,
     Failed: State.FAILED,
     Cancelled: State.CANCELLED,
-    Recovered: State.CLAIMED,
 }
 
 TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
     {
-        State.NEW: {Submitted: State.QUEUED, Recovered: State.CLAIMED},
+        State.NEW: {Submitted: State.QUEUED},
         State.QUEUED: {
             Placed: State.PLACED,
             Divided: State.DIVIDED,
-            Recovered: State.CLAIMED,
             Released: State.QUEUED,
             Reprioritized: State.QUEUED,
             Held: State.QUEUED,
@@ -121,7 +104,6 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
             HoldReleased: State.DIVIDED,
             MoveRequested: State.DIVIDED,
             Checkpointed: State.DIVIDED,
-            Recovered: State.CLAIMED,
             Evicted: State.QUEUED,
             Succeeded: State.SUCCEEDED,
             Failed: State.FAILED,
@@ -130,7 +112,6 @@ TRANSITIONS: Final = MappingProxyType[State, dict[type[WorkloadEvent], State]](
         State.PLACED: {
             Withdrawn: State.QUEUED,
             Claimed: State.CLAIMED,
-            Recovered: State.CLAIMED,
             Reprioritized: State.PLACED,
             Held: State.PLACED,
             HoldReleased: State.PLACED,

@@ -1,6 +1,5 @@
-"""Whether the logs are what they were: how far they went and what they held is remembered where
-they are not, and held against what the streams show.
+"""Notices that a log is not the one that a service has read or written.
 
-May live here: the digest of a log, what is remembered of it and where, what is missing and why.
+May live here: what is remembered of a log, where that is kept, and how it is compared.
 Must not: any repair, and anything of one service.
 """

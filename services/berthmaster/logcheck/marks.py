@@ -1,6 +1,5 @@
 """Where marks are kept: on the bus beside the leases, one a service, and in a file if there is a
-folder for it. What people accepted stands among what operators set.
-"""
+folder for it."""
 
 import os
 from pathlib import Path
@@ -10,18 +9,15 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.control import read_control
 from berthmaster.bus.errors import ApiError
-from berthmaster.bus.log import last_message, next_message
-from berthmaster.bus.streams import CONTROL, LEASES, WORKLOADS, stream_info
-from berthmaster.lifecycle.flaws import Flaws
-from berthmaster.lifecycle.flaws import flaws_of as flaws
-from berthmaster.logcheck.core import Loss, Remembered, Seen, heard
-from berthmaster.messages.control import ControlFact, LogAccepted, MessagesVoid
+from berthmaster.bus.log import last_message, message_at
+from berthmaster.bus.streams import CONTROL, LEASES, REPLACES, WORKLOADS, stream_info
+from berthmaster.logcheck.compare import StreamSeen, by_service, damage, to_compare, wrong_message
 from berthmaster.messages.families import LOG_MARKS, UNREADABLE, encode
-from berthmaster.messages.records import LogMark
+from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.log import LogLike
 
+WATCHED: Final = (WORKLOADS, CONTROL)
 NO_STREAM: Final = 10059
 
 
@@ -36,7 +32,7 @@ class _Info(msgspec.Struct):
 _INFO: Final = msgspec.json.Decoder(_Info)
 
 
-async def seen_of(conn: Connection, stream: str) -> Seen | None:
+async def seen_of(conn: Connection, stream: str) -> StreamSeen | None:
     """What the server says of a stream; None = there is none. Raises BusError."""
     try:
         info = await stream_info(conn, stream)
@@ -44,14 +40,18 @@ async def seen_of(conn: Connection, stream: str) -> Seen | None:
         if error.code == NO_STREAM:
             return None
         raise
-    state = info.state
-    lost = state.lost.bytes if state.lost is not None else 0
-    return Seen(info.making, state.first_seq, state.last_seq, state.messages, lost)
+    metadata = info.config.metadata or {}
+    return StreamSeen(
+        incarnation=info.making,
+        last=info.state.last_seq,
+        replaces=frozenset(metadata.get(REPLACES, "").split()),
+        lost_bytes=info.state.lost.bytes if info.state.lost is not None else 0,
+    )
 
 
-async def remembered(conn: Connection, folder: Path | None = None) -> list[Remembered]:
+async def remembered(conn: Connection, folder: Path | None = None) -> list[LogMark]:
     """Every mark that can be read, of the bus and of the folder. Raises BusError."""
-    found: list[Remembered] = []
+    found: list[LogMark] = []
     wanted = {"subjects_filter": subjects.ALL_LOG_MARKS}
     try:
         raw = await conn.api(f"STREAM.INFO.{LEASES}", wanted)
@@ -62,10 +62,9 @@ async def remembered(conn: Connection, folder: Path | None = None) -> list[Remem
     for subject in _INFO.decode(raw).state.subjects or {}:
         message = await last_message(conn, LEASES, subject)
         if message is not None:
-            _take(found, conn.log, message.data, message.stored_at_s)
-    if folder is not None:
-        for kept in _in_folder(folder):
-            _take(found, conn.log, kept, None)
+            _take(found, conn.log, message.data)
+    for kept in _in_folder(folder) if folder is not None else ():
+        _take(found, conn.log, kept)
     return found
 
 
@@ -81,13 +80,11 @@ def _into_folder(folder: Path, service: str, raw: bytes) -> None:
     beside.replace(file)
 
 
-def _take(found: list[Remembered], log: LogLike, raw: bytes, at_s: float | None) -> None:
+def _take(found: list[LogMark], log: LogLike, raw: bytes) -> None:
     try:
-        mark = LOG_MARKS.decode(raw)
+        found.append(LOG_MARKS.decode(raw))
     except UNREADABLE as error:
         log.warning("a mark of the logs cannot be read", why=str(error))
-        return
-    found.append(Remembered(mark, mark.at_s if at_s is None else at_s))
 
 
 async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
@@ -98,69 +95,24 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     await conn.store(subjects.log_mark(mark.service), raw)
 
 
-async def tell_again(conn: Connection, service: str, folder: Path) -> None:
-    """What the folder remembers of a service goes to a bus that has lost it, where people and other
-    services look. Raises BusError, OSError."""
-    file = folder / f"log-{service}.json"
-    if file.exists() and await last_message(conn, LEASES, subjects.log_mark(service)) is None:
-        await conn.store(subjects.log_mark(service), file.read_bytes())
-
-
-async def flaws_of(conn: Connection, stream: str) -> Flaws:
-    """What people have said of a stream. Raises BusError."""
-    fact, _, _ = await acceptance(conn, stream)
-    void, _ = await declared_void(conn, stream)
-    return flaws(
-        fact.missing if fact is not None else (), void.sequences if void is not None else ()
-    )
-
-
-async def acceptance(conn: Connection, stream: str) -> tuple[LogAccepted | None, float, int]:
-    """What a person accepted of a stream last, when that was stored, and under which number of
-    CONTROL. Raises BusError."""
-    fact, at_s, sequence = await _set_last(conn, subjects.log_accepted(stream))
-    return (fact, at_s, sequence) if isinstance(fact, LogAccepted) else (None, 0.0, sequence)
-
-
-async def accepted_losses(conn: Connection) -> list[Loss]:
-    """All that people ever accepted as lost of WORKLOADS, the oldest first. Raises BusError."""
-    found: list[Loss] = []
-    subject, start = subjects.log_accepted(WORKLOADS), 1
-    while (message := await next_message(conn, CONTROL, subject, start)) is not None:
-        start = message.sequence + 1
-        try:
-            fact = read_control(subject, message.data)
-        except UNREADABLE as error:
-            conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
-            continue
-        if isinstance(fact, LogAccepted):
-            found.append(
-                Loss(fact.created, message.stored_at_s, fact.sequence, heard(fact.missing))
-            )
-    return found
-
-
-async def declared_void(conn: Connection, stream: str) -> tuple[MessagesVoid | None, int]:
-    """Which messages of a stream count for nothing, and under which number of CONTROL the last
-    such declaration stands, of this making of the stream or another. Raises BusError."""
-    fact, _, sequence = await _set_last(conn, subjects.void(stream))
-    if not isinstance(fact, MessagesVoid):
-        return None, sequence
+async def check(
+    conn: Connection, stream: str, marks: list[tuple[StreamMark, str]]
+) -> tuple[StreamSeen | None, str]:
+    """What the server says of a stream, and what is wrong with it by these marks ("" = nothing).
+    Raises BusError."""
     seen = await seen_of(conn, stream)
-    return (fact if seen is not None and fact.created == seen.making else None), sequence
+    if (why := damage(stream, seen, marks)) or seen is None:
+        return seen, why
+    wanted = to_compare(stream, seen, marks)
+    found: dict[int, tuple[str, bytes] | None] = {}
+    for sequence in wanted:
+        there = await message_at(conn, stream, sequence)
+        found[sequence] = (there.subject, there.data) if there is not None else None
+    return seen, wrong_message(stream, wanted, found)
 
 
-async def _set_last(conn: Connection, subject: str) -> tuple[ControlFact | None, float, int]:
-    try:
-        message = await last_message(conn, CONTROL, subject)
-    except ApiError as error:
-        if error.code != NO_STREAM:
-            raise
-        return None, 0.0, 0
-    if message is None:
-        return None, 0.0, 0
-    try:
-        return read_control(subject, message.data), message.stored_at_s, message.sequence
-    except UNREADABLE as error:
-        conn.log.warning("what was set cannot be read", subject=subject, why=str(error))
-        return None, 0.0, message.sequence
+async def all_damage(conn: Connection) -> list[str]:
+    """What is wrong with the logs by all that is remembered on the bus. Raises BusError."""
+    marks = by_service(await remembered(conn))
+    checked = [await check(conn, stream, marks) for stream in WATCHED]
+    return [why for _, why in checked if why]

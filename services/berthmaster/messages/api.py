@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from berthmaster.messages.control import (
     JobDefaults,
-    LogGap,
     QueueAllows,
     QueueAmounts,
     QueuePlace,
@@ -48,7 +47,6 @@ from berthmaster.messages.workload import (
 Reason = Annotated[str, Meta(max_length=1024)]
 Named = Annotated[str, Meta(min_length=1, max_length=253)]
 MOST_EVENTS = 500  # in one page
-MOST_VOID = 1_000  # messages in one declaration, earlier ones included
 WorkloadStateName = Literal[
     "queued", "placed", "claimed", "admitted", "running", "succeeded", "failed", "cancelled"
 ]
@@ -672,53 +670,6 @@ class WhatifReply(
     rebalances: tuple[Rebalanced, ...] = ()  # for whom: those that would begin, then the others
 
 
-class StrictLogGap(LogGap, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sequences that a stream does not have, as a person sends them."""
-
-
-class AcceptLogRequest(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """Go on with what a stream holds, although it has lost what is named here."""
-
-    stream: Literal["WORKLOADS", "CONTROL", "ARCHIVE"]
-    created: Named
-    sequence: Annotated[int, Meta(ge=0)]
-    missing: Annotated[tuple[StrictLogGap, ...], Meta(max_length=4_000)] = ()  # in order, apart
-    digests: Annotated[
-        dict[Annotated[int, Meta(ge=1)], Annotated[str, Meta(max_length=64)]], Meta(max_length=16)
-    ] = {}  # of the newest blocks of what was looked at, as LogAccepted has them
-    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
-    # What was accepted before, when its sender looked: its sequence in CONTROL, 0 = nothing ever.
-    # With it the request may be repeated however late; None: it counts whenever it comes.
-    after: Annotated[int, Meta(ge=0)] | None = None
-
-
-class VoidRequest(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """Declare that messages of WORKLOADS which no reader can read count for nothing."""
-
-    created: Named  # which making of the stream they are in
-    sequences: Annotated[
-        tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=MOST_VOID)
-    ]  # all that are void, those that were declared before among them
-    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
-    # What was declared before, when its sender looked: as ``after`` of AcceptLogRequest.
-    after: Annotated[int, Meta(ge=0)] | None = None
-
-
-class GiveUpRequest(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
-):
-    """End a workload that is frozen since a damaged log has lost events of it."""
-
-    tenant: Named
-    id: Named
-    sequence: Annotated[int, Meta(ge=1)]  # of the last message of its story that was looked at
-    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
-
-
 class LostRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
@@ -803,7 +754,7 @@ JOB_ORDERS = ("hold_job", "release_job", "evict_job", "move_job")  # of operator
 PLACE_VERBS = ("cordon", "uncordon", "drain")
 OPERATOR_VERBS = (
     *PLACE_VERBS,
-    *("lost", "found", "queue", "runtime", "accept_log", "void", "give_up"),
+    *("lost", "found", "queue", "runtime"),
     *JOB_ORDERS,
     "list",
 )

@@ -139,45 +139,4 @@ class ClusterLost(
     set_at_s: float = 0.0
 
 
-class LogGap(msgspec.Struct, frozen=True, kw_only=True):
-    """Sequences that a stream does not have."""
-
-    first: Annotated[int, Meta(ge=1)]
-    last: Annotated[int, Meta(ge=1)]
-
-
-class LogAccepted(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.log.v1"
-):
-    """A person has seen what a stream has lost, and says to go on with what it holds.
-
-    Subject: ``berth.control.log.<stream>``
-    """
-
-    stream: str
-    created: str  # which making of the stream is accepted
-    sequence: int  # its last one then; what was remembered before that counts no more
-    missing: tuple[LogGap, ...] = ()  # all that ever were accepted, in order
-    digests: dict[int, str] = {}  # of its newest blocks, as they were when it was looked at
-    reason: str = ""
-    set_by: str = ""
-    set_at_s: float = 0.0
-
-
-class MessagesVoid(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="control.void.v1"
-):
-    """A person says that messages which no reader can read count for nothing.
-
-    Subject: ``berth.control.void.<stream>``
-    """
-
-    stream: str
-    created: str  # which making of the stream they are in
-    sequences: tuple[int, ...]  # all that ever were declared void, in order
-    reason: str = ""  # of the newest ones
-    set_by: str = ""
-    set_at_s: float = 0.0
-
-
-ControlFact = QueueSetting | RuntimeSetting | Cordon | ClusterLost | LogAccepted | MessagesVoid
+ControlFact = QueueSetting | RuntimeSetting | Cordon | ClusterLost

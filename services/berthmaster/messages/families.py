@@ -17,7 +17,6 @@ from berthmaster.messages.api import (
     RESOLVER_OPERATOR_VERBS,
     RESOLVER_VERBS,
     USAGE_VERBS,
-    AcceptLogRequest,
     ApiReply,
     CancelRequest,
     CheckpointedRequest,
@@ -27,7 +26,6 @@ from berthmaster.messages.api import (
     EventsRequest,
     EvictRequest,
     GetRequest,
-    GiveUpRequest,
     GpusRequest,
     HelloRequest,
     HoldRequest,
@@ -40,7 +38,6 @@ from berthmaster.messages.api import (
     ReleaseRequest,
     ReprioritizeRequest,
     SubmitRequest,
-    VoidRequest,
     WhatifRequest,
     WhyRequest,
 )
@@ -150,9 +147,6 @@ CORDONS_REQUESTS: Final = msgspec.json.Decoder(CordonsRequest)
 LOST_REQUESTS: Final = msgspec.json.Decoder(LostRequest)  # lost, found
 QUEUE_REQUESTS: Final = msgspec.json.Decoder(QueueSetting)
 RUNTIME_REQUESTS: Final = msgspec.json.Decoder(RuntimeSetting)
-ACCEPT_LOG_REQUESTS: Final = msgspec.json.Decoder(AcceptLogRequest)
-VOID_REQUESTS: Final = msgspec.json.Decoder(VoidRequest)
-GIVE_UP_REQUESTS: Final = msgspec.json.Decoder(GiveUpRequest)
 
 TAKE_REQUESTS: Final = msgspec.json.Decoder(TakeRequest)
 TELL_REQUESTS: Final = msgspec.json.Decoder(TellRequest)
@@ -216,9 +210,6 @@ REQUEST_TYPES: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "found": LostRequest,
         "queue": QueueSetting,
         "runtime": RuntimeSetting,
-        "accept_log": AcceptLogRequest,
-        "void": VoidRequest,
-        "give_up": GiveUpRequest,
     }
 )
 TENANT_VERBS: Final = (*GATEWAY_VERBS, *RESOLVER_VERBS, *USAGE_VERBS)

@@ -3,7 +3,6 @@
 import msgspec
 
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import LogGap
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="dead.v1"):
@@ -52,19 +51,17 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
 
 class StreamMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far one stream was, and what it held."""
+    """How far one stream was, and its last message then."""
 
     stream: str
-    created: str  # which making of the stream
-    sequence: int  # the last one that was stored
-    digests: dict[int, str] = {}  # of the newest blocks, each up to this sequence
-    damage: str = ""  # what its reader found and nobody has accepted yet
-    missing: tuple[LogGap, ...] = ()
-    accepted_at_s: float = 0.0  # what a person had accepted last of it; 0 = nothing ever
+    incarnation: str  # the stream's, as its metadata has it
+    sequence: int  # of the last message; 0 = the stream was empty
+    digest: str = ""  # of that message; "" = not known
 
 
-class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.mark.v1"):
-    """How far the logs were when a service looked last, kept where they are not.
+class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.mark.v2"):
+    """How far the logs were when a service checked them last. It is kept beside them, so that a log
+    that has lost its end, or is another one, is noticed.
 
     Subject: ``berth.lease.log.<service>``
     """

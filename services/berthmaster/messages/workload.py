@@ -8,7 +8,8 @@ The life of a workload (the table is lifecycle/states.py)::
     endings: succeeded, failed, cancelled. A wish to cancel, to move or to hold it, an order to make
     room or to have another number of pods, that it has that many, how far it is, a checkpoint, a
     new priority, and that the jobs before it are done (released) change no state.
-    recovered ─▶ CLAIMED, from any of these and from nothing: what a damaged log had lost of it.
+    carried ─▶ the state that it had: the first event of a workload that `berth recover` took over
+    into a new log.
 
 Subject of every event: ``berth.workload.<tenant>.<id>.<kind>.<cluster or ->``. ``after`` is the
 sequence of the aggregate's event on which this one was decided (0 for the first): an event whose
@@ -16,6 +17,7 @@ sequence of the aggregate's event on which this one was decided (0 for the first
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Literal
 
 import msgspec
@@ -494,24 +496,97 @@ class Resized(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
     reason: str = ""
 
 
-class Recovered(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.recovered.v1"):
-    """An attempt that a damaged log had lost and that its executor still holds, as the door had
-    signed it when it was placed. Carries all that was lost: nothing before it is needed. Only the
-    door writes it, and only of what a person has accepted as lost."""
+class State(StrEnum):
+    """Where a workload stands. NEW is before its first event."""
 
-    cluster: str
-    attempt: int
-    executor: str  # who holds it: as if it had claimed it again
-    pods: tuple[PodBinding, ...]  # as placed
-    request: JobRequest
-    digest: str
-    decision: int
-    cell: str = MAIN_CELL
+    NEW = "new"
+    QUEUED = "queued"
+    DIVIDED = "divided"  # over clusters: its parts are workloads of their own
+    PLACED = "placed"
+    CLAIMED = "claimed"
+    ADMITTED = "admitted"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Who holds a workload, since when and why."""
+
+    who: str
+    since_s: float
+    operator: bool = False
+    reason: str = ""
+
+
+class Wish(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Who wants an attempt to leave its cluster, since when, and for which."""
+
+    how: str  # move, evict
+    who: str
+    since_s: float
+    to: str = ""
+    reason: str = ""
+
+
+class CarriedWorkload(msgspec.Struct, gc=False, kw_only=True, omit_defaults=True):
+    """All that readers keep of an open workload. Times are the server's, in seconds since 1970."""
+
+    state: State = State.NEW
+    request: JobRequest | None = None  # None: only the tombstone was seen
+    wished: JobRequest | None = None
+    # As it was requested, while an attempt is open of which ``request`` says how many pods it has;
+    # None: that is the same.
+    digest: str = ""
+    cell: str = MAIN_CELL  # whose decider places it
+    origin: HubObject | None = None
     priority: int = 0
-    evictions: int = 0  # before this attempt
-    submitted_at_s: float = 0.0  # server's times
+    released: bool = False  # the jobs that it depends on have come about
+    submitted_sequence: int = 0
+    submitted_at_s: float = 0.0
+    attempt: int = 0  # number of placements so far; the last one is open while the state is live
+    evictions: int = 0
+    failures: int = 0  # of its own, after which it was to be tried again
+    retry_at_s: float = 0.0  # before which it is placed nowhere
+    last_fault: Fault = ""  # what ended the last attempt that was evicted
+    repeats: int = 0  # so many in a row were ended by that, of what may be the job's own doing
+    cluster: str = ""  # of the open or last attempt
+    pods: tuple[PodBinding, ...] = ()  # as placed; as observed once it runs; all that hold capacity
+    resizing: tuple[PodBinding, ...] = ()  # those that it shall have; () = what it has
+    resized_at_s: float = 0.0  # of the last change of their number
+    resizable: bool = False  # the open attempt's queue there lets their number change
+    coming: int = 0  # of ``resizing``, those that it did not have
+    kept_size: str = ""  # why it has not the pods that it was to have last; "" = it has
+    kept_sizes: int = 0  # so many times in a row
+    target: Target = Target()  # of the open or last attempt
+    decision: int = 0
     placed_at_s: float = 0.0
-    target: Target = Target()
+    claimed_at_s: float = 0.0
+    running_at_s: float = 0.0
+    executor: str = ""
+    cancel_requested: bool = False  # it outlives the attempt
+    leaving: str = ""  # why the open attempt is to be evicted for another; "" = it is not
+    leads_to: str = ""  # the cluster in which capacity is reserved for it meanwhile
+    moves: int = 0  # attempts that were evicted for others
+    parts: tuple[PartPlace, ...] = ()  # of the open attempt, if it is divided over clusters
+    committed: bool = False  # of the open attempt of a divided gang or of its parts: pods may start
+    hold: Hold | None = None
+    wish: Wish | None = None  # about the open attempt
+    checkpoint: Checkpoint | None = None  # the last that was reported
+    checkpoint_at_s: float = 0.0
+    progress: Progress | None = None  # of the last attempt, as it reported last
+    progress_at_s: float = 0.0
+    ran_s: float = 0.0  # of attempts that are over, what max_run_s counts
+    reason: str = ""  # of the last withdrawal, eviction or ending
+
+
+class Carried(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.carried.v1"):
+    """The first event of a workload in a log that `berth recover` has built: as it stood in the log
+    before, joined with what clusters hold of it. Its earlier events are in the archive."""
+
+    workload: CarriedWorkload
+    cluster: str = ""  # of its open attempt
 
 
 class Evicted(Event, frozen=True, kw_only=True, omit_defaults=True, tag="workload.evicted.v1"):
@@ -552,8 +627,6 @@ class Failed(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workloa
 class Cancelled(Ending, frozen=True, kw_only=True, omit_defaults=True, tag="workload.cancelled.v1"):
     """A person's wish was carried out."""
 
-    given_up: bool = False  # by an operator: a damaged log has lost what its story builds on
-
 
 WorkloadEvent = (
     Submitted
@@ -575,7 +648,7 @@ WorkloadEvent = (
     | Admitted
     | Running
     | Resized
-    | Recovered
+    | Carried
     | Evicted
     | Succeeded
     | Failed

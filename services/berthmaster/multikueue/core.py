@@ -12,7 +12,7 @@ Rules of this file:
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -30,7 +30,6 @@ from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.workloads import KueueWorkload
 from berthmaster.lifecycle.batch import NewestBatch
-from berthmaster.lifecycle.flaws import Gap
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
@@ -148,10 +147,11 @@ class Reconciler:
         event: WorkloadEvent,
         sequence: int,
         stored_at_s: float,
-        judged: Verdict | None = None,
+        *,
+        void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order; ``judged``: what its whole story says of it."""
-        verdict = self.know.take_event(event, sequence, stored_at_s, judged)
+        """An event of the log, in its order; ``void``: its content is another workload's."""
+        verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
         name = key(event.tenant, event.id)
         if isinstance(event, Submitted) and verdict is Verdict.COUNTED and self._has_begun:
             # The server may have been silent with the event in its buffer while the Workload ended.
@@ -174,9 +174,8 @@ class Reconciler:
         self.know.freeze(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """A newer decider is at work: this one must not decide on what it cannot read. Unless a
-        person says that it counts for nothing: then ``why`` is ""."""
-        self.know.pass_decision(sequence)
+        """A newer decider is at work: this one must not decide on what it cannot read."""
+        self.know.workloads_sequence = max(self.know.workloads_sequence, sequence)
         self.unreadable_decision = self.unreadable_decision or why
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
@@ -348,13 +347,6 @@ class Reconciler:
         if event is not None:
             self.appends.append(self._in_flight.append(key(event.tenant, event.id), event))
         self._work.add(key(e.tenant, e.id) for e in plan.events)
-
-    def log_was_cut(self, at: int, missing: Sequence[Gap]) -> None:
-        """A log that had lost these ended there when a person said to go on with what is left: the
-        rest of its newest batch may be among what is lost. Told before any of it is folded."""
-        self._batch.was_cut(at, missing)
-
-    # What to do
 
     @property
     def behind(self) -> bool:

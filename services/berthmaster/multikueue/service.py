@@ -120,7 +120,6 @@ class HubController(Controller[Write]):
         self._log: EventLog | None = None
         self._events: Follower | None = None
         self._guard: LogGuard | None = None
-        self._log_read = asyncio.Event()
         self._caught_up = {"log": False, "fleet": False, "control": False}
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
@@ -161,13 +160,10 @@ class HubController(Controller[Write]):
         for part in self._caught_up:
             ctx.health.ready(part, False, "catching up")
         self._guard = LogGuard(
-            ctx, conn, NAME, folder=ctx.settings.memory_dir, told=lambda _: self.wake()
+            ctx, conn, NAME, folder=ctx.settings.memory_dir, on_change=lambda _: self.wake()
         )
-        heard.flaws = self._guard.flaws
         if not await self._guard.begin():
             return
-        self.core.log_was_cut(self._guard.accepted_to, self._guard.accepted_missing)
-        self._guard.follows(1)
         self._events = Follower(
             conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], start=1
         )
@@ -183,7 +179,7 @@ class HubController(Controller[Write]):
             self._events.run(self._on_recorded, caught_up=self._ready("log")),
             name="the log",
         )
-        ctx.spawn(self._guard.run(self._log_read), name="guard the log")
+        ctx.spawn(self._guard.run(), name="guard the log")
         ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         ctx.spawn(
             control.run(heard.on_control, caught_up=self._ready("control")),
@@ -212,8 +208,6 @@ class HubController(Controller[Write]):
     def _ready(self, part: str) -> Callable[[], None]:
         def caught_up() -> None:
             self._caught_up[part] = True
-            if part == "log":
-                self._log_read.set()
             self.ctx.health.ready(part, True)
             self.wake()
 
@@ -227,7 +221,7 @@ class HubController(Controller[Write]):
     def may_act(self) -> bool:
         hub = self.core.hub
         held = self.lease is not None and self.lease.held
-        whole = self._guard is not None and self._guard.sound and self._guard.read
+        whole = self._guard is not None and self._guard.sound
         return held and whole and all(self._caught_up.values()) and hub.complete and bool(hub.id)
 
     def _may_write(self) -> bool:

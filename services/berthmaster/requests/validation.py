@@ -16,7 +16,6 @@ from berthmaster.engine.queueing.tree import DEFAULT_QUEUE
 from berthmaster.engine.scoring.profiles import fault
 from berthmaster.lifecycle.sizes import most
 from berthmaster.messages.api import (
-    AcceptLogRequest,
     CancelRequest,
     CheckpointedRequest,
     CordonRequest,
@@ -24,7 +23,6 @@ from berthmaster.messages.api import (
     EventsRequest,
     EvictRequest,
     GetRequest,
-    GiveUpRequest,
     HelloRequest,
     HoldRequest,
     JobOrderRequest,
@@ -36,7 +34,6 @@ from berthmaster.messages.api import (
     Refusal,
     ReleaseRequest,
     ReprioritizeRequest,
-    VoidRequest,
 )
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.explain import (
@@ -47,7 +44,6 @@ from berthmaster.messages.explain import (
     invalid,
 )
 from berthmaster.messages.families import (
-    ACCEPT_LOG_REQUESTS,
     CANCEL_REQUESTS,
     CHECKPOINTED_REQUESTS,
     CORDON_REQUESTS,
@@ -55,7 +51,6 @@ from berthmaster.messages.families import (
     EVENTS_REQUESTS,
     EVICT_REQUESTS,
     GET_REQUESTS,
-    GIVE_UP_REQUESTS,
     HELLO_REQUESTS,
     HOLD_REQUESTS,
     JOB_ORDERS,
@@ -68,7 +63,6 @@ from berthmaster.messages.families import (
     QUEUE_REQUESTS,
     RELEASE_REQUESTS,
     REPRIORITIZE_REQUESTS,
-    VOID_REQUESTS,
     Reader,
 )
 from berthmaster.messages.workload import MAX_PODS, JobRequest, Name
@@ -279,38 +273,6 @@ def lost_request(data: bytes) -> LostRequest | Refusal:
     if isinstance(request, Refusal):
         return request
     return _no_token("cluster", request.cluster) or request
-
-
-def accept_log_request(data: bytes) -> AcceptLogRequest | Refusal:
-    """The body of ``accept_log``."""
-    request = _read(AcceptLogRequest, ACCEPT_LOG_REQUESTS, data)
-    if isinstance(request, Refusal):
-        return request
-    before = 0
-    for number, gap in enumerate(request.missing):
-        if not before < gap.first <= gap.last:
-            return invalid(("missing", number), gap, "first <= last, behind the gap before it")
-        before = gap.last
-    return request
-
-
-def void_request(data: bytes) -> VoidRequest | Refusal:
-    """The body of ``void``."""
-    request = _read(VoidRequest, VOID_REQUESTS, data)
-    if isinstance(request, Refusal):
-        return request
-    for number, (before, one) in enumerate(itertools.pairwise(request.sequences), 1):
-        if one <= before:
-            return invalid(("sequences", number), one, "each once, in order")
-    return request
-
-
-def give_up_request(data: bytes) -> GiveUpRequest | Refusal:
-    """The body of ``give_up``."""
-    request = _read(GiveUpRequest, GIVE_UP_REQUESTS, data)
-    if isinstance(request, Refusal):
-        return request
-    return _no_token("tenant", request.tenant) or _no_token("id", request.id) or request
 
 
 def queue_setting(data: bytes) -> QueueSetting | Refusal:

@@ -16,13 +16,12 @@ Rules of this file:
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from berthmaster.engine.fleet.clusters import LOST
 from berthmaster.lifecycle.batch import NewestBatch
-from berthmaster.lifecycle.flaws import Gap
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
 from berthmaster.lifecycle.refusals import Refusals
@@ -102,10 +101,11 @@ class Resolver:
         event: WorkloadEvent,
         sequence: int,
         stored_at_s: float,
-        judged: Verdict | None = None,
+        *,
+        void: bool = False,
     ) -> Verdict | None:
-        """An event of the log, in its order; ``judged``: what its whole story says of it."""
-        verdict = self.know.take_event(event, sequence, stored_at_s, judged)
+        """An event of the log, in its order; ``void``: its content is another workload's."""
+        verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
         if verdict is Verdict.COUNTED and (
             isinstance(event, STIRRING) or key(event.tenant, event.id) in self.know.parts
         ):
@@ -117,9 +117,8 @@ class Resolver:
         self.know.freeze(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
-        """A newer decider is at work: this one must not decide on what it cannot read. Unless a
-        person says that it counts for nothing: then ``why`` is ""."""
-        self.know.pass_decision(sequence)
+        """A newer decider is at work: this one must not decide on what it cannot read."""
+        self.know.workloads_sequence = max(self.know.workloads_sequence, sequence)
         self.blind = self.blind or why
 
     def on_decision(self, decision: Decision, sequence: int) -> None:
@@ -186,11 +185,6 @@ class Resolver:
         if event is None:
             return None
         return Append(ref=f"ending/{key(event.tenant, event.id)}/{event.after}", event=event)
-
-    def log_was_cut(self, at: int, missing: Sequence[Gap]) -> None:
-        """A log that had lost these ended there when a person said to go on with what is left: the
-        rest of its newest batch may be among what is lost. Told before any of it is folded."""
-        self._batch.was_cut(at, missing)
 
     def waited_long_enough(self) -> None:
         """What was to be folded does not come (purged, say). Guards keep us safe: go on. They do

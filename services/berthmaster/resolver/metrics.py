@@ -123,12 +123,13 @@ class Counted:
         event: WorkloadEvent,
         sequence: int,
         stored_at_s: float,
-        judged: Verdict | None = None,
+        *,
+        void: bool = False,
     ) -> Verdict | None:
         """Counted, if it counts."""
 
         def take() -> Verdict | None:
-            return self._core.on_event(event, sequence, stored_at_s, judged)
+            return self._core.on_event(event, sequence, stored_at_s, void=void)
 
         return self._figures.heard(event, stored_at_s, take) if self._counting() else take()
 

@@ -10,7 +10,6 @@ Decisions of another version of the code, or under other settings if such are gi
 expected to come out equal: what they place is compared, and told as what would be different.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -25,11 +24,8 @@ from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.lifecycle.flaws import LOST, NO_FLAWS, Flaws, flaws_of, stand_in
-from berthmaster.lifecycle.fold import Verdict, judged_story
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import ControlFact, LogAccepted, LogGap, MessagesVoid
+from berthmaster.lifecycle.fold import LOST, Verdict
+from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
     DECISIONS,
@@ -58,20 +54,6 @@ class Inputs(NamedTuple):
     unreadable: Sequence["Unreadable"] = ()  # events that froze their workloads, and decisions
     archived: frozenset[int] = frozenset()  # decisions that only the archive has any more
     void: frozenset[int] = frozenset()  # events that are known to be void before they are folded
-
-    def flaws(self, control_sequence: int) -> Flaws:
-        """What people had said of the log when so much of CONTROL was seen. Whoever decides folds
-        the log anew when that changes."""
-        missing: tuple[LogGap, ...] = ()
-        void: tuple[int, ...] = ()
-        for sequence, fact in self.controls:
-            if sequence > control_sequence:
-                break
-            if isinstance(fact, LogAccepted) and fact.stream == WORKLOADS:
-                missing = fact.missing
-            elif isinstance(fact, MessagesVoid):
-                void = fact.sequences
-        return flaws_of(missing, void)
 
 
 class Unreadable(NamedTuple):
@@ -226,17 +208,6 @@ class _Fold:
         self._log: list[tuple[int, float, WorkloadEvent | Decision | Unreadable]] = sorted(
             [*inputs.events, *decisions, *unreadable], key=lambda entry: entry[0]
         )
-        self._stories: dict[Key, list[RecordedEvent]] = defaultdict(list)
-        for sequence, stored_at_s, event in inputs.events:
-            self._stories[key(event.tenant, event.id)].append(
-                RecordedEvent(
-                    sequence=sequence,
-                    stored_at_s=stored_at_s,
-                    event=event,
-                    void=sequence in inputs.void,
-                )
-            )
-        self._flaws = NO_FLAWS
         self._begin()
 
     def _begin(self) -> None:
@@ -245,55 +216,22 @@ class _Fold:
         self._at_log = self._at_fact = self._at_control = 0
 
     def _take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
-        """What is heard behind a gap is judged by its story, as the decider did."""
-        know = self._know
-        judged = Verdict.VOID if sequence in self._inputs.void else None
-        if know.take_event(event, sequence, stored_at_s, judged) is not Verdict.MISSED:
-            return
-        name = key(event.tenant, event.id)
-        story = [one for one in self._stories[name] if one.sequence <= sequence]
-        void = [
-            RecordedEvent(
-                sequence=one.sequence,
-                stored_at_s=one.stored_at_s,
-                event=stand_in(one.tenant, one.id),
-                void=True,
-            )
-            for one in self._inputs.unreadable
-            if (one.tenant, one.id) == (event.tenant, event.id)
-            and one.sequence <= sequence
-            and self._flaws.is_void(one.sequence)
-        ]
-        story = sorted([*story, *void], key=lambda one: one.sequence)
-        _, verdicts = judged_story(event.tenant, event.id, story, self._flaws.is_lost)
-        if Verdict.MISSED in verdicts:
+        know, void = self._know, sequence in self._inputs.void
+        if know.take_event(event, sequence, stored_at_s, void=void) is Verdict.AHEAD:
             know.freeze(event.tenant, event.id, sequence, LOST)
-            return
-        for one, verdict in zip(story, verdicts, strict=True):
-            know.take_event(one.event, one.sequence, one.stored_at_s, verdict)
 
     def _pass_over(self, unread: Unreadable) -> None:
-        know, sequence = self._know, unread.sequence
-        if not unread.tenant:
-            if unread.id == self._cell:
-                know.pass_decision(sequence)
-        elif self._flaws.is_void(sequence):
-            stood_in = stand_in(unread.tenant, unread.id)
-            know.take_event(stood_in, sequence, unread.stored_at_s, Verdict.VOID)
-        else:
-            know.freeze(unread.tenant, unread.id, sequence, unread.why)
+        if unread.tenant:
+            self._know.freeze(unread.tenant, unread.id, unread.sequence, unread.why)
 
     def as_of(self, saw: Saw) -> Knowledge:
         """The knowledge, valid until the next call."""
         know = self._know
-        flaws = self._inputs.flaws(saw.control)
         if (
-            flaws != self._flaws
-            or saw.workloads < know.workloads_sequence
+            saw.workloads < know.workloads_sequence
             or saw.fleet < know.view.fleet_sequence
             or saw.control < know.view.control_sequence
         ):
-            self._flaws = flaws
             self._begin()
             know = self._know
         log, facts, controls = self._log, self._inputs.facts, self._inputs.controls

@@ -150,18 +150,14 @@ class Shell:
         )
         self._control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
         self._events: Follower | None = None
-        self._from_snapshot = False
         self._caught_up = {"log": False, "fleet": False, "control": False}
         self._guard = LogGuard(
             context,
             conn,
             f"resolver.{settings.cell}",
             folder=settings.memory_dir,
-            keeps_archive=True,
-            told=lambda _: self._stir.set(),
+            on_change=lambda _: self._stir.set(),
         )
-        self._hearing.flaws = self._guard.flaws
-        self._log_read = asyncio.Event()
         self._lease = Lease(
             conn,
             f"resolver.{settings.cell}",
@@ -191,10 +187,7 @@ class Shell:
 
     @property
     def _is_deciding(self) -> bool:
-        """Not before the log was read whole, unless a snapshot shows what it was."""
-        guard = self._guard
-        known = guard.sound and (guard.read or self._from_snapshot)
-        return known and self._lease.held and all(self._caught_up.values())
+        return self._guard.sound and self._lease.held and all(self._caught_up.values())
 
     async def run(self) -> None:
         """Until the context says stop."""
@@ -203,11 +196,8 @@ class Shell:
             context.health.ready(part, False, "catching up")
         if not await self._guard.begin():
             return
-        self.core.log_was_cut(self._guard.accepted_to, self._guard.accepted_missing)
         await self._restore()
         start = self.core.know.workloads_sequence + 1
-        self._from_snapshot = start > 1
-        self._guard.follows(start)
         self._events = Follower(
             self._conn,
             WORKLOADS,
@@ -218,7 +208,7 @@ class Shell:
             self._events.run(self._on_recorded, caught_up=self._ready("log")),
             name="follow the log",
         )
-        context.spawn(self._guard.run(self._log_read, start), name="guard the log")
+        context.spawn(self._guard.run(), name="guard the log")
         context.spawn(self._fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
         context.spawn(
             self._control.run(self._hearing.on_control, caught_up=self._ready("control")),
@@ -248,8 +238,6 @@ class Shell:
             self._caught_up[part] = True
             if all(self._caught_up.values()):
                 self.core.prepare()  # before anybody is told that this replica is ready
-            if part == "log":
-                self._log_read.set()
             self._context.health.ready(part, True)
             self._stir.set()
 
@@ -355,7 +343,7 @@ class Shell:
         try:
             raw = await load_snapshot(self._conn, self._snapshot_name)
             making = (await stream_info(self._conn, WORKLOADS)).making
-            self._stream = (making + self._guard.accepted_id).encode()
+            self._stream = making.encode()
             if raw is None:
                 return
             stream, _, body = raw.partition(b"\n")
@@ -388,7 +376,7 @@ class Shell:
             self._live.set(
                 len(know.derived.unclaimed) + sum(len(keys) for keys in know.derived.held.values())
             )
-            if loop.time() < next_snapshot_s or not (self._lease.held and self._guard.in_order):
+            if loop.time() < next_snapshot_s or not (self._lease.held and self._guard.sound):
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s
             if know.workloads_sequence == saved or self.core.blind:  # it is not in a snapshot

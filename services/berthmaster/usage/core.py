@@ -23,7 +23,6 @@ from berthmaster.messages.workload import (
     Divided,
     Failed,
     Placed,
-    Recovered,
     Running,
     Submitted,
     Succeeded,
@@ -111,8 +110,8 @@ class Usage:
         name = key(event.tenant, event.id)
         known = self._open.get(name)
         if known is None:
-            if not isinstance(event, Submitted | Recovered) or is_astray:
-                return  # what is left of an ended job: the archive has its story
+            if not isinstance(event, Submitted) or is_astray:
+                return  # of an ended job, or a carried one: the archive will have its history
             work = Workload(tenant=event.tenant, id=event.id)
             if offer(work, event, sequence, stored_at_s) is Verdict.COUNTED:
                 life = Life(event, ms(stored_at_s), sequence, self._owner_label)
@@ -121,9 +120,8 @@ class Usage:
             return
         work, life = known
         placed_at_s = work.placed_at_s
-        judged = Verdict.VOID if is_astray else None
-        verdict = offer(work, event, sequence, stored_at_s, judged=judged)
-        if verdict is Verdict.MISSED:
+        verdict = offer(work, event, sequence, stored_at_s, void=is_astray)
+        if verdict is Verdict.AHEAD:
             self.left_to_archive += 1
             del self._open[name]
         if verdict is not Verdict.COUNTED:
@@ -253,4 +251,4 @@ class Usage:
 
 
 def _begins(events: tuple[RecordedEvent, ...]) -> bool:
-    return isinstance(events[0].event, Submitted | Recovered)
+    return isinstance(events[0].event, Submitted)

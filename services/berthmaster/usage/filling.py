@@ -127,7 +127,7 @@ class Filling:
         looking = asyncio.create_task(self._guard.run(), name="look at the logs")
         try:
             while not self._stopping.is_set():
-                if self._guard.in_order:
+                if self._guard.sound:
                     log.go_on(self._ready(log))
                     archive.go_on(self._ready(archive))
                 await self._until_enough()
@@ -135,7 +135,7 @@ class Filling:
                     looking.result()
                 log.check()
                 archive.check()
-                if core.waiting_jobs >= ENOUGH or not self._guard.in_order:
+                if core.waiting_jobs >= ENOUGH or not self._guard.sound:
                     await log.pause()
                     await archive.pause()
                 await self._write(WRITE_LIMIT_S)
@@ -180,8 +180,7 @@ class Filling:
         found: dict[str, int] = {}
         for name, stream in ((writing.LOG, WORKLOADS), (writing.ARCHIVE, ARCHIVE)):
             info = await stream_info(self._conn, stream)
-            accepted = self._guard.accepted_id if stream == WORKLOADS else ""
-            self._making[stream] = info.making + accepted
+            self._making[stream] = info.making
             cursor = cursors.get(name, Cursor())
             same = cursor.created == self._making[stream] and cursor.sequence <= info.state.last_seq
             if cursor.created and not same:

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from berthmaster.lifecycle.fold import Verdict, judged_story
+from berthmaster.lifecycle.fold import Verdict, fold_history
 from berthmaster.lifecycle.sizes import together, with_bound
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.placement import HUB_CELL, PodBinding
@@ -21,6 +21,7 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Carried,
     Claimed,
     Committed,
     Divided,
@@ -28,7 +29,6 @@ from berthmaster.messages.workload import (
     Failed,
     JobRequest,
     Placed,
-    Recovered,
     Released,
     Reprioritized,
     Resized,
@@ -133,7 +133,7 @@ class EndedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Attempt:
-    def __init__(self, event: Placed | Recovered, at_ms: int) -> None:
+    def __init__(self, event: Placed, at_ms: int) -> None:
         self.number = event.attempt
         self.cluster = event.cluster
         self.request: JobRequest = event.request
@@ -157,12 +157,10 @@ class _Attempt:
 class Life:
     """One job until it ends. ``take`` the events that counted."""
 
-    def __init__(
-        self, event: Submitted | Recovered, at_ms: int, sequence: int, owner_label: str
-    ) -> None:
+    def __init__(self, event: Submitted, at_ms: int, sequence: int, owner_label: str) -> None:
         """``sequence``: where its story begins."""
         request = event.request
-        origin = event.origin if isinstance(event, Submitted) else None
+        origin = event.origin
         self.sequence = sequence
         self.tenant, self.id = event.tenant, event.id
         self.submitted_ms = at_ms
@@ -180,8 +178,6 @@ class Life:
         self._open: _Attempt | None = None
         self._count = 0
         self._holdings: list[Holding] = []
-        if isinstance(event, Recovered):
-            self.submitted_ms = ms(event.submitted_at_s) or at_ms
 
     def take(self, event: WorkloadEvent, at_ms: int, catalogue: Catalogue) -> EndedJob | None:
         """One event that counted; the job, once it has ended."""
@@ -197,8 +193,10 @@ class Life:
                     self._began(at_ms)
             case Committed() if not self.is_part:
                 self._began(at_ms)
-            case Recovered():
-                self._recover(event, at_ms, catalogue)
+            case Carried() if self._open is not None:
+                work = event.workload
+                if not (work.claimed_at_s and work.attempt == self._open.number):
+                    self._close("evicted", "its log was lost", at_ms, catalogue)
             case Admitted():
                 if self._open is not None:
                     self._open.admitted_ms = at_ms
@@ -226,17 +224,6 @@ class Life:
 
     def _began(self, at_ms: int) -> None:
         self.running_ms = self.running_ms if self.running_ms is not None else at_ms
-
-    def _recover(self, event: Recovered, at_ms: int, catalogue: Catalogue) -> None:
-        """A damaged log has lost how this attempt began; the event carries it."""
-        placed_ms = ms(event.placed_at_s) or at_ms
-        if self._open is not None and self._open.number == event.attempt:
-            return
-        self._close("evicted", "what followed it was lost", placed_ms, catalogue)
-        self._open = _Attempt(event, placed_ms)
-        self._count, self.cluster = event.attempt, event.cluster
-        self.evictions = max(self.evictions, event.evictions)
-        self.placed_ms = self.placed_ms if self.placed_ms is not None else placed_ms
 
     def _close(self, end: EndName, reason: str, at_ms: int, catalogue: Catalogue) -> None:
         one, self._open = self._open, None
@@ -318,7 +305,7 @@ def of_story(
     owner_label: str,
 ) -> EndedJob | None:
     """The job of a whole story; None: it has not ended, or its beginning is missing."""
-    _, verdicts = judged_story(tenant, workload_id, story)
+    _, verdicts = fold_history(tenant, workload_id, story)
     life: Life | None = None
     for recorded, verdict in zip(story, verdicts, strict=True):
         if verdict is not Verdict.COUNTED:
@@ -327,8 +314,6 @@ def of_story(
         if isinstance(recorded.event, Submitted):
             life = Life(recorded.event, at_ms, recorded.sequence, owner_label)
             continue
-        if isinstance(recorded.event, Recovered) and life is None:
-            life = Life(recorded.event, at_ms, recorded.sequence, owner_label)
         if life is not None and (job := life.take(recorded.event, at_ms, catalogue)) is not None:
             return job
     return None

@@ -19,7 +19,7 @@ from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.log import EventLog, archived_story, decode_story
 from berthmaster.bus.worker import Later, Never, Worker
-from berthmaster.lifecycle.fold import Verdict, is_whole, judged_story
+from berthmaster.lifecycle.fold import Verdict, fold_history, is_whole
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.runtime.webhook import KeyWrong, headers_of, read_key
 from berthmaster.usage.metrics import UsageMetrics
@@ -104,7 +104,7 @@ class Notifying:
                 story = await archived_story(self._conn, tenant, workload) or story
         except UNREADABLE as error:
             raise Never(f"its story cannot be read: {error}") from error
-        work, verdicts = judged_story(tenant, workload, story)
+        work, verdicts = fold_history(tenant, workload, story)
         for one, verdict in zip(story, verdicts, strict=True):
             if one.sequence == sequence:
                 return notice_of(one, work) if verdict is Verdict.COUNTED else None

@@ -63,7 +63,7 @@ class Shell:
         self._store = DatabaseThread(open_, "store")
         self._reports = DatabaseThread(open_, "reports")
         guard = LogGuard(ctx, conn, NAME)
-        self._notifying = Notifying(conn, self._figures, lambda: guard.in_order)
+        self._notifying = Notifying(conn, self._figures, lambda: guard.sound)
         self._workers: list[Worker] = []
         self._buried = 0  # of their messages, as counted so far
         self._filling = Filling(ctx, conn, self._core, self._store, self._figures, guard)

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,6 +17,7 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Carried,
     Checkpointed,
     Claimed,
     Committed,
@@ -32,7 +33,6 @@ from berthmaster.messages.workload import (
     PodSet,
     Progress,
     Progressed,
-    Recovered,
     Released,
     Reprioritized,
     Resized,
@@ -44,6 +44,9 @@ from berthmaster.messages.workload import (
     Withdrawn,
     WorkloadEvent,
 )
+
+if TYPE_CHECKING:
+    from berthmaster.audit.story import Line
 from berthmaster.runtime.printable import visible
 
 STATE_STYLES = {
@@ -353,8 +356,9 @@ def describe(event: WorkloadEvent) -> str:
             return event.cluster
         case Running():
             return f"{event.cluster}: {places(event.pods)}"
-        case Recovered():
-            return f"{event.cluster}: held by {event.executor}; the log had lost it"
+        case Carried():
+            at = f" in {event.cluster}" if event.cluster else ""
+            return f"{event.workload.state}{at}, taken over by `berth recover`"
         case Evicted():
             return f"{event.cluster}{_because(event.reason)}"
         case Failed():
@@ -384,4 +388,18 @@ def places(pods: Sequence[PodBinding]) -> str:
         " ".join(shown)
         + (f" and {more} more" if more > 0 else "")
         + (f" (isolation {', '.join(held)})" if held else "")
+    )
+
+
+def raw_events(workload: str, lines: "Sequence[Line]") -> Text:
+    """One line a message of the log."""
+    if not lines:
+        return safe(f"The log has nothing of {workload}")
+    return safe(
+        "\n".join(
+            f"{line.sequence:>10}  {line.verdict:<10}  {line.kind or line.subject}"
+            + (f" after {line.after} by {line.by}" if line.after is not None else "")
+            + (f": {line.why}" if line.why else "")
+            for line in lines
+        )
     )

@@ -34,7 +34,7 @@ from berthmaster.engine.queueing.order import (
     place,
 )
 from berthmaster.engine.queueing.predict import CAUTION, left_s
-from berthmaster.lifecycle.fold import age_s, ends_as_told_s, saved_s
+from berthmaster.lifecycle.run_times import age_s, ends_as_told_s, saved_s
 from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import Expected, Lives, ToldOutlook
 from berthmaster.messages.workload import JobRequest

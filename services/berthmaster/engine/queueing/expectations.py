@@ -14,7 +14,7 @@ from berthmaster.engine.queueing.learned import Learned
 from berthmaster.engine.queueing.life_tables import LivesSeen
 from berthmaster.engine.queueing.order import LATE, Outlook, gpu_share
 from berthmaster.engine.queueing.predict import Durations, Sizes
-from berthmaster.lifecycle.fold import saved_s
+from berthmaster.lifecycle.run_times import saved_s
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.placement import Decision, Expected, ToldOutlook
 from berthmaster.messages.workload import JobRequest

@@ -11,7 +11,7 @@ Rules of this file:
 from typing import Final
 
 from berthmaster.engine.queueing.reservations import stated_end_s
-from berthmaster.lifecycle.fold import unsaved_s
+from berthmaster.lifecycle.run_times import unsaved_s
 from berthmaster.lifecycle.workload import Hold, Wish, Workload
 from berthmaster.messages.control import Cordon
 

@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar
 from berthmaster.engine.queueing.queues import Amounts, QueueShare, Tier, used_of
 from berthmaster.engine.queueing.tree import Level, Path
 from berthmaster.lifecycle.charges import charged_gpu_milli
-from berthmaster.lifecycle.fold import unsaved_s
+from berthmaster.lifecycle.run_times import unsaved_s
 from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest

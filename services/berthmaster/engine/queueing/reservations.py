@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from berthmaster.engine.fleet.fleet import Fleet, Holding
 from berthmaster.engine.fleet.overlay import Overlay
 from berthmaster.engine.fleet.pieces import Pieces
-from berthmaster.lifecycle.fold import ends_as_told_s, saved_s
+from berthmaster.lifecycle.run_times import ends_as_told_s, saved_s
 from berthmaster.lifecycle.workload import Key, Workload
 from berthmaster.messages.placement import HeldNode, HeldPieces, Reservation
 

@@ -18,7 +18,7 @@ from berthmaster.kueue.contract import (
 )
 from berthmaster.kueue.early_deletion import early_words
 from berthmaster.kueue.names import HELD_ANNOTATION
-from berthmaster.lifecycle.flaws import frozen_words
+from berthmaster.lifecycle.open_workloads import frozen_summary
 from berthmaster.lifecycle.states import HELD, LIVE, State
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import WhyReply
@@ -57,7 +57,7 @@ def why(about: About) -> WhyReply:
     bus = view.bus
     assert bus is not None
     if (frozen := know.frozen.get(view.name)) is not None:
-        summary = frozen_words(frozen, f"{bus.tenant}/{bus.id}")
+        summary = frozen_summary(frozen, f"{bus.tenant}/{bus.id}")
         return WhyReply(tenant=bus.tenant, id=bus.id, summary=summary)
     shortlist = shortlist_for(know, view, about.policy, about.now_s)
     decision = about.decisions.get(bus.decision)

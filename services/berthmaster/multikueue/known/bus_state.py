@@ -17,7 +17,8 @@ from berthmaster.fleetview.view import FleetView
 from berthmaster.kueue.quota import Quotas, queue_of
 from berthmaster.lifecycle.chain import Chain
 from berthmaster.lifecycle.endings import Endings
-from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, offer
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.open_workloads import OpenWorkloads
 from berthmaster.lifecycle.states import LIVE, Ending
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact
@@ -32,6 +33,7 @@ from berthmaster.messages.fleet import (
 )
 from berthmaster.messages.placement import HUB_CELL, Decision, Pressure
 from berthmaster.messages.workload import (
+    Carried,
     EvictionRequested,
     Placed,
     Submitted,
@@ -69,10 +71,11 @@ class BusState:
         self.chain = HubChain()
         self.workloads_sequence = 0
         self.heard_at_s = 0.0  # the newest fact, by the time when it was stored
-        self.open: dict[Key, Workload] = {}
+        self.workloads = OpenWorkloads(_is_hubs)
+        self.open = self.workloads.open
         self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
         self.ended = Endings()
-        self.frozen: dict[Key, str] = {}
+        self.frozen = self.workloads.frozen
         self.view = FleetView.empty()
         self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
         # Reported to be gone -> Jobs of theirs that had completed.
@@ -94,55 +97,39 @@ class BusState:
     # The log
 
     def take_event(
-        self,
-        event: WorkloadEvent,
-        sequence: int,
-        stored_at_s: float,
-        judged: Verdict | None = None,
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
     ) -> Verdict | None:
-        """Fold one event; None if it is none of this cell's, or of a frozen workload. ``judged``:
-        see ``lifecycle.fold.offer``."""
+        """Fold one event; None if it is none of this cell's, or of a frozen workload. ``void``: see
+        ``lifecycle.fold.offer``."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(event.tenant, event.id)
-        workload = self.open.get(name)
-        if workload is None:
-            if isinstance(event, Ending):
-                self.ended.remember(event)
-            if not isinstance(event, Submitted) or event.cell != HUB_CELL or name in self.frozen:
-                return None
-            workload = Workload(tenant=event.tenant, id=event.id)
-        elif name in self.frozen:
-            if not isinstance(event, TELLS_ALL):
-                return None
-            del self.frozen[name]  # its story may freeze it again
-            judged = Verdict.MISSED
-        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
-        self.verdicts[verdict] += 1
-        if verdict is Verdict.MISSED:  # it is not known yet what it is
-            self.workloads_sequence = min(self.workloads_sequence, sequence - 1)
-            return verdict
-        if verdict is not Verdict.COUNTED:
-            return verdict
+        is_known = name in self.open
+        if isinstance(event, Ending) and not is_known:
+            self.ended.remember(event)
+            self.frozen.pop(name, None)
+            return None
+        applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
+        if applied is None:
+            return None
+        self.verdicts[applied.verdict] += 1
+        if applied.verdict is not Verdict.COUNTED:
+            return applied.verdict
         self.view.learn(event)
         self.attention.learn(event, stored_at_s)
         self.names_taken.learn(event, stored_at_s)
         if isinstance(event, Ending):
             self.names_taken.forget(name)
-            self.open.pop(name, None)
             self._goes_for.pop(name, None)
             self._homes.pop(name, None)
-            self.frozen.pop(name, None)
             self.ended.remember(event)
-        else:
-            self.open[name] = workload
-        self._follow(workload, event)
-        return verdict
+        self._follow(applied.workload, event)
+        return applied.verdict
 
     def _follow(self, workload: Workload, event: WorkloadEvent) -> None:
         name = workload.key
-        if isinstance(event, Placed):
+        if isinstance(event, Placed) or (isinstance(event, Carried) and workload.live):
             self._homes[name] = self.chain.hub  # its decision came just before
-            self.on_the_way.placed(event.cluster, name)
+            self.on_the_way.placed(workload.cluster, name)
         elif isinstance(event, EvictionRequested) and event.to:
             self.on_the_way.placed(event.to, name)
         if workload.state not in LIVE:
@@ -151,12 +138,7 @@ class BusState:
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event of it cannot be understood: nothing more is done about it by this reader."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
-        self.frozen[key(tenant, workload_id)] = why
-
-    def pass_decision(self, sequence: int) -> None:
-        """A link of the chain that cannot be read."""
-        self.workloads_sequence = max(self.workloads_sequence, sequence)
-        self.chain.passed(sequence)
+        self.workloads.freeze(tenant, workload_id, why)
 
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""
@@ -312,6 +294,11 @@ class BusState:
     def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
         """The copy of a workload in the cluster of its attempt, as it stands there."""
         return self.copies.get((workload.cluster, namespace, kueue_name))
+
+
+def _is_hubs(event: Submitted | Carried) -> bool:
+    cell = event.cell if isinstance(event, Submitted) else event.workload.cell
+    return cell == HUB_CELL
 
 
 def _seen_on(cluster: str, node: str) -> Key:

@@ -16,7 +16,7 @@ from berthmaster.engine.queueing.queues import GPU, QueueShare
 from berthmaster.fleetview.filters import BUSY, NOT_ASKED
 from berthmaster.fleetview.shortlist import Shortlist
 from berthmaster.fleetview.unlisted import all_unlisted, unlisted_words
-from berthmaster.lifecycle.flaws import frozen_words
+from berthmaster.lifecycle.open_workloads import frozen_summary
 from berthmaster.lifecycle.sizes import at_size, is_elastic, least_request, size_steps, without
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Hold, Key, Workload, key
@@ -63,7 +63,7 @@ def why(
         return WhyReply(
             tenant=tenant,
             id=workload_id,
-            summary=frozen_words(know.frozen[name], f"{tenant}/{workload_id}"),
+            summary=frozen_summary(know.frozen[name], f"{tenant}/{workload_id}"),
         )
     workload = know.open.get(name)
     if workload is None:

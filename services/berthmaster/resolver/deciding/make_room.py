@@ -28,7 +28,7 @@ from berthmaster.engine.queueing.order import gpu_share
 from berthmaster.engine.queueing.queues import Tier
 from berthmaster.engine.queueing.reservations import owed_room
 from berthmaster.engine.queueing.tree import Path
-from berthmaster.lifecycle.fold import unsaved_s
+from berthmaster.lifecycle.run_times import unsaved_s
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.placement import EvictionOrder, Reservation

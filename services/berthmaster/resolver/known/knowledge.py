@@ -26,7 +26,9 @@ from berthmaster.engine.scoring.sampled import Sampled
 from berthmaster.fleetview.snapshot import ClusterSnapshot
 from berthmaster.fleetview.view import FleetView
 from berthmaster.lifecycle.chain import Chain
-from berthmaster.lifecycle.fold import TELLS_ALL, Verdict, age_s, offer
+from berthmaster.lifecycle.fold import Verdict
+from berthmaster.lifecycle.open_workloads import OpenWorkloads
+from berthmaster.lifecycle.run_times import age_s
 from berthmaster.lifecycle.states import HELD, Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ControlFact, QueueSetting
@@ -42,12 +44,12 @@ from berthmaster.messages.placement import (
 )
 from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import (
+    Carried,
     Checkpointed,
     EvictionRequested,
     JobRequest,
     PodSet,
     Progressed,
-    Recovered,
     Submitted,
     Succeeded,
     WorkloadEvent,
@@ -69,9 +71,10 @@ class Knowledge:
         self.cell = cell
         self.chain = Chain()
         self.workloads_sequence = 0
-        self.open: dict[Key, Workload] = {}
+        self.workloads = OpenWorkloads(self._is_ours)
+        self.open = self.workloads.open
         self.elsewhere: set[Key] = set()  # open, and placed by another cell's decider
-        self.frozen: dict[Key, str] = {}
+        self.frozen = self.workloads.frozen
         self.suspended: frozenset[Key] = frozenset()  # see lifecycle.refusals
         self.retried: frozenset[Key] = frozenset()
         self.reservations: dict[Key, Reservation] = {}  # told by the newest decision that told any
@@ -95,48 +98,33 @@ class Knowledge:
     # The log
 
     def take_event(
-        self,
-        event: WorkloadEvent,
-        sequence: int,
-        stored_at_s: float,
-        judged: Verdict | None = None,
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
     ) -> Verdict | None:
-        """Fold one event; None if it is of a workload that ended or is frozen. ``judged``: see
+        """Fold one event; None if it is of a workload that ended or is frozen. ``void``: see
         ``lifecycle.fold.offer``."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         self.view.heard_s = max(self.view.heard_s, stored_at_s)
         name = key(event.tenant, event.id)
         self.parts.heard(event)
-        workload = self.open.get(name)
-        if name in self.frozen:
-            # Offered to what stood before the gap, a void event would seem to have closed it.
-            if not isinstance(event, TELLS_ALL):
-                return None
-            self._thaw(name, workload)
-            self.workloads_sequence = min(self.workloads_sequence, sequence - 1)
-            return Verdict.MISSED
-        if workload is None:
-            if not self._begins_here(name, event):
-                self.parts.ended(name, event, None)
-                return None
-            workload = Workload(tenant=event.tenant, id=event.id)
-        before = workload.state
-        is_new = before is State.NEW
-        was_live = workload.live
-        attempt_cluster = workload.cluster
-        verdict = offer(workload, event, sequence, stored_at_s, judged=judged)
+        known = self.open.get(name)
+        if known is None:
+            before, was_live, attempt_cluster = State.NEW, False, ""
+        else:
+            before, was_live, attempt_cluster = known.state, known.live, known.cluster
+        applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
+        if known is None and (applied is None or isinstance(event, Ending)):
+            if isinstance(event, Ending):
+                self.elsewhere.discard(name)
+            self.parts.ended(name, event, None)
+            return None
+        if applied is None:
+            return None
+        verdict, workload, is_new = applied
         self.verdicts[verdict] += 1
-        if verdict is Verdict.MISSED:  # it is not known yet what it is
-            self.workloads_sequence = min(self.workloads_sequence, sequence - 1)
-            return verdict
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event)
-        if isinstance(event, Recovered) and was_live:  # what was known of it was over long ago
-            self._left(name, attempt_cluster)
-            before, was_live = State.QUEUED, False
-        # Of one that was brought back the log may have lost that it was submitted.
-        if isinstance(event, Submitted) or (isinstance(event, Recovered) and is_new):
+        if is_new:
             self.expectations.submitted(workload)
             self.derived.due_order.submitted(name)
         elif isinstance(event, Succeeded) and self.expectations.succeeded(workload, stored_at_s):
@@ -144,9 +132,6 @@ class Knowledge:
         self.derived.ends_told += isinstance(event, _TELLS_OF_ENDS)
         if workload.ended:
             self.parts.ended(name, event, workload)
-            self.open.pop(name, None)
-        else:
-            self.open[name] = workload
         self.follow(workload, before, attempt_cluster, was_live=was_live)
         if workload.ended:
             self.expectations.ended(name)
@@ -267,30 +252,21 @@ class Knowledge:
         placed = sum(len(choice.pods) for choice in decision.placements)
         self.told_pressure = told._replace(placed=told.placed + placed)
 
-    def _begins_here(self, name: Key, event: WorkloadEvent) -> bool:
-        """Whether an event of an unknown workload makes it known: its first, if it is for us."""
-        if isinstance(event, Submitted | Recovered) and name not in self.frozen:
-            if event.cell == self.cell:
-                return True
-            self.elsewhere.add(name)
-        elif isinstance(event, Ending):
-            self.elsewhere.discard(name)
-        return False
+    def _is_ours(self, event: Submitted | Carried) -> bool:
+        """Whether this cell's decider places it."""
+        cell = event.cell if isinstance(event, Submitted) else event.workload.cell
+        if cell != self.cell:
+            self.elsewhere.add(key(event.tenant, event.id))
+        return cell == self.cell
 
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event of it cannot be understood: nothing more is decided about it by this reader. A
         live placement keeps its room; waiting ends."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(tenant, workload_id)
-        self.frozen[name] = why
+        self.workloads.freeze(tenant, workload_id, why)
         workload = self.open.get(name)
         self.derived.frozen(name, workload.cluster if workload is not None else None)
-
-    def _thaw(self, name: Key, workload: Workload | None) -> None:
-        """What it had lost may be told; whoever reads its story may freeze it again."""
-        del self.frozen[name]
-        if workload is not None and workload.state in HELD:
-            self.derived.held.setdefault(workload.cluster, set()).add(name)
 
     def suspend(self, names: frozenset[Key], retried: frozenset[Key]) -> None:
         """Nothing is decided about these for now; about all others again, but nobody makes or
@@ -299,11 +275,6 @@ class Knowledge:
         for name in sorted(before ^ names):
             if name in self.open and name not in self.frozen:
                 self.derived.suspend(self.open[name], suspended=name in names)
-
-    def pass_decision(self, sequence: int) -> None:
-        """A link of the chain that cannot be read."""
-        self.workloads_sequence = max(self.workloads_sequence, sequence)
-        self.chain.passed(sequence)
 
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""

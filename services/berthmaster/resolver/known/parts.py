@@ -11,8 +11,8 @@ from berthmaster.lifecycle.states import Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.workload import (
     Cancelled,
+    Carried,
     Failed,
-    Recovered,
     Succeeded,
     WorkloadEvent,
 )
@@ -29,14 +29,14 @@ class Parts:
         self.numbers: dict[Key, int] = {}  # of jobs: of the newest division with parts
 
     def heard(self, event: WorkloadEvent) -> None:
-        """An event of the log, of whatever workload. Where a damaged log has lost how often a job
-        was divided, its parts tell; also those that were brought back while it has lost the job
-        itself, since the ids of parts are used up when the job is submitted again."""
+        """An event of the log, of whatever workload. How often a job was divided its parts tell,
+        also those that a recovered log has without it: the ids of parts are used up when the job
+        is submitted again."""
         if (found := division_of(event.id)) is None:
             return
         name = key(event.tenant, found[0])
         # An ending of one that is not open is what is left of its story.
-        begins_or_is_left = isinstance(event, Recovered) or (
+        begins_or_is_left = isinstance(event, Carried) or (
             isinstance(event, Ending) and key(event.tenant, event.id) not in self._open
         )
         if name in self._open or begins_or_is_left:
@@ -98,7 +98,7 @@ class Parts:
         return self._open[job] if job is not None else None
 
     def of(self, job: Workload) -> list[Workload | PartEnd]:
-        """All parts in their order. What is nowhere any more, a damaged log has lost."""
+        """All parts in their order. What is nowhere any more was lost with a log."""
         ends = self._ends.get(job.key, {})
         lost = State.CANCELLED
         return [

@@ -1,0 +1,92 @@
+"""What is wrong with a log, by what services remember of it. Pure.
+
+A service remembers a mark of each log: its incarnation, its last sequence, and a digest of that
+message. For example, a mark says that WORKLOADS of incarnation a3 went up to 930, digest 5f. The
+log is damaged if it
+
+- is not there, or is of an incarnation that did not replace a3;
+- ends below 930: its end is lost;
+- has another message under 930: its end was lost, and it has grown again since;
+- says itself that it could not read some of its files.
+
+A message that is gone from the middle proves nothing, since the archivist removes messages: that
+`berth audit` finds, which reads the whole log and the archive.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.messages.records import LogMark, StreamMark
+
+REMEDY: Final = "docs/recover.md says what to do; `berth recover` shows what would be brought back"
+
+
+class StreamSeen(NamedTuple):
+    """What the server says of a stream."""
+
+    incarnation: str
+    last: int
+    replaces: frozenset[str] = frozenset()  # incarnations that `berth recover` has replaced by it
+    lost_bytes: int = 0  # of its files that the server could not read
+
+
+def digest_of(sequence: int, subject: str, data: bytes) -> str:
+    """The digest of one message, 16 hexadecimal digits."""
+    digest = hashlib.blake2b(f"{sequence} {subject}\n".encode(), digest_size=8)
+    digest.update(data)
+    return digest.hexdigest()
+
+
+def damage(stream: str, seen: StreamSeen | None, marks: Iterable[tuple[StreamMark, str]]) -> str:
+    """Why the stream is not the one of these marks, each with who remembers it; "" = it is. What
+    the messages hold is compared by ``wrong_message``."""
+    marks = [(mark, by) for mark, by in marks if mark.stream == stream]
+    if seen is None:
+        return f"{stream} is not there" if marks else ""
+    if seen.lost_bytes:
+        return f"the server could not read {seen.lost_bytes:,} bytes of {stream}"
+    for mark, by in marks:
+        if mark.incarnation in seen.replaces:
+            continue
+        if mark.incarnation != seen.incarnation:
+            return f"{stream} was made anew; the one before went up to {mark.sequence} ({by})"
+        if mark.sequence > seen.last:
+            return f"{stream} ends at {seen.last}; it went up to {mark.sequence} ({by})"
+    return ""
+
+
+def to_compare(
+    stream: str, seen: StreamSeen, marks: Iterable[tuple[StreamMark, str]]
+) -> dict[int, str]:
+    """Digests by the sequence of the message that they are of."""
+    return {
+        mark.sequence: mark.digest
+        for mark, _ in marks
+        if mark.stream == stream and mark.incarnation == seen.incarnation and mark.digest
+    }
+
+
+def wrong_message(
+    stream: str, wanted: Mapping[int, str], found: Mapping[int, tuple[str, bytes] | None]
+) -> str:
+    """Which message is another one than it was; "" = none. ``found``: subject and content by
+    sequence, None where the stream has no such message any more."""
+    for sequence, digest in sorted(wanted.items()):
+        there = found.get(sequence)
+        if there is not None and digest_of(sequence, *there) != digest:
+            return f"{stream} has another message under {sequence} than it had"
+    return ""
+
+
+def is_replaced(seen: Mapping[str, StreamSeen], own: Sequence[StreamMark]) -> bool:
+    """Whether `berth recover` has put another stream in the place of one of these."""
+    return any(
+        (now := seen.get(mark.stream)) is not None and mark.incarnation in now.replaces
+        for mark in own
+    )
+
+
+def by_service(marks: Iterable[LogMark]) -> list[tuple[StreamMark, str]]:
+    """The marks of all services, each with whose it is."""
+    return [(one, mark.service) for mark in marks for one in mark.streams]
