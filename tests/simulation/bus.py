@@ -8,22 +8,16 @@ strings on replicas would do; who wrote it is told that it was refused, or nothi
 """
 
 import random
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.streams import WORKLOADS
-from berthmaster.bus.subjects import log_accepted
-from berthmaster.gateway.effects import is_same
-from berthmaster.lifecycle.flaws import Gap
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.logcheck.core import Remembered, heard, within
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import ControlFact, LogAccepted
+from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import event_kind
 from berthmaster.messages.fleet import FleetFact, Stamp
 from berthmaster.messages.placement import Decision
@@ -55,10 +49,6 @@ class Message(NamedTuple):
     body: Any
 
 
-def _number(message: Message) -> int:
-    return message.sequence
-
-
 def recorded(story: Iterable[Message]) -> list[RecordedEvent]:
     """Events of a story as services read them."""
     return [
@@ -70,7 +60,7 @@ class Stream:
     """Messages in order, and who is to be told of new ones."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []  # in order; damage leaves gaps
+        self.messages: list[Message] = []  # in order, without gaps
         self.last: dict[str, Message] = {}  # by subject
         self.followers: list[Follower] = []
         self.end = 0  # the last sequence
@@ -83,20 +73,7 @@ class Stream:
         return message
 
     def behind(self, sequence: int) -> Message | None:
-        at = (
-            sequence
-            if self.end == len(self.messages)
-            else bisect_right(self.messages, sequence, key=_number)
-        )
-        return self.messages[at] if at < len(self.messages) else None
-
-    def lose(self, first: int, last: int) -> list[Message]:
-        """Damage: these are gone. If they were the newest, their numbers will be given anew."""
-        lost = [m for m in self.messages if first <= m.sequence <= last]
-        self.messages = [m for m in self.messages if not first <= m.sequence <= last]
-        if last >= self.end:
-            self.end = self.messages[-1].sequence if self.messages else 0
-        return lost
+        return self.messages[sequence] if sequence < self.end else None
 
     def tell(self) -> None:
         """Followers look; those of dead processes are forgotten."""
@@ -133,14 +110,6 @@ class Follower:
         stream.followers.append(self)
         self.look()
 
-    @property
-    def is_beyond(self) -> bool:
-        """Whether it has read what the stream has no more."""
-        return self._next > self._stream.end
-
-    def close(self) -> None:
-        self.life = -1
-
     def look(self) -> None:
         if self._looking:
             return
@@ -165,7 +134,7 @@ class Follower:
             else:
                 self._next = max(self._next, self._stream.end)
                 break
-            process.arrive(self.life, lambda m=message: self.life > 0 and take(m))  # type: ignore[misc]
+            process.arrive(self.life, lambda m=message: take(m))  # type: ignore[misc]
         if not self._listed and self._next >= self._target and self._caught_up is not None:
             process.arrive(self.life, self._caught_up)
             self._caught_up = None
@@ -199,17 +168,7 @@ class Consumer:
     def ack(self, sequence: int) -> None:
         if self._process.cut or self._bus.faults.happens("repeat", 0.1):
             return
-        making = self._bus.makings
-        self._bus.clock.after(self._bus.delay_s(), lambda: self._acked(making, sequence))
-
-    def _acked(self, making: int, sequence: int) -> None:
-        if making == self._bus.makings:  # else the number may be another message's
-            self.pending.pop(sequence, None)
-
-    def forget(self, lost: Iterable[Message]) -> None:
-        for message in lost:
-            if self.pending.get(message.sequence) is message:
-                del self.pending[message.sequence]
+        self._bus.clock.after(self._bus.delay_s(), lambda: self.pending.pop(sequence, None))
 
     def _send(self, message: Message) -> None:
         self._bus.clock.after(self._bus.delay_s(), lambda: self._arrive(message))
@@ -221,7 +180,7 @@ class Consumer:
         life = process.life
         process.when_healed(lambda: process.arrive(life, lambda: self.take(message)))
         wait_s = self._waits_s.get(message.sequence, ACK_WAIT_S)
-        # Not as often to who stands still for days, or is not heard by a door that is in doubt.
+        # Not as often to who stands still for days.
         longest_s = ACK_WAIT_S * self._bus.pace.longer
         self._waits_s[message.sequence] = min(2.0 * wait_s, longest_s)
         self._bus.clock.after(wait_s, lambda: self._again(life, message))
@@ -248,87 +207,17 @@ class Bus:
         self.control = Stream()
         self.stories: dict[Key, list[Message]] = {}
         self.chain = 0  # sequence of the last decision
-        self.watched = faults.has("damage")  # whether its length is looked at at all
-        self.on_damage_told: Callable[[str], None] = lambda _: None
-        self.on_accepted: Work = lambda: None
-        self.makings = 1  # how often the log was damaged, and one
-        self.created = "log-1"  # which making of the stream; a copy that is put back is another
-        self.marks: dict[str, Remembered] = {}  # by service, kept where the log is not
-        self.accepted: tuple[LogAccepted, float] | None = None  # the newest, and when it was stored
         self.consumers: list[Consumer] = []
         self.listeners: list[tuple[Process, Callable[[NodeTelemetry], None]]] = []
-        self.snapshot: tuple[str, bytes] | None = None  # of which log, and what
+        self.snapshot: bytes | None = None
         self.lease: tuple[str, int, float] = ("", 0, 0.0)  # holder, life, until
         self.on_stored: Callable[[Message], None] = lambda _: None
-        self.on_acknowledged: Callable[[Process, Message], None] = lambda _, __: None
         self._facts_arrive_s: dict[str, float] = {}  # one connection keeps its order
 
     def delay_s(self) -> float:
         if self.faults.happens("delay", 0.1):
             return self.faults.dice("delay").choice((0.1, 1.0, 5.0)) * self.chance.random()
         return 0.001 + 0.004 * self.chance.random()
-
-    # Damage
-
-    def damage(self, first: int, last: int, *, remade: bool) -> list[Message]:
-        """The log loses these, and its server begins anew. ``remade``: as another stream."""
-        lost = self.log.lose(first, last)
-        self.makings += 1
-        if remade:
-            self.created = f"log-{self.makings}"
-        self.stories = {}
-        self.chain = 0
-        for message in self.log.messages:
-            if isinstance(message.body, Decision):
-                self.chain = message.sequence
-            else:
-                self.stories.setdefault(message.subject, []).append(message)  # type: ignore[arg-type]
-        for consumer in self.consumers:
-            consumer.forget(lost)
-        return lost
-
-    def accept(self, fact: LogAccepted) -> None:
-        """A person goes on with what the log holds."""
-        self.accepted = fact, self.clock.now_s
-        self.on_accepted()
-
-    @property
-    def accepted_at_s(self) -> float:
-        """When a person has accepted damage last; 0 = never."""
-        return self.accepted[1] if self.accepted is not None else 0.0
-
-    @property
-    def accepted_sequence(self) -> int:
-        """Under which number of the operators' settings that stands; 0 = never."""
-        last = self.control.last.get(log_accepted(WORKLOADS))
-        return last.sequence if last is not None else 0
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether a person has accepted something of this making of the log."""
-        return self.accepted is not None and self.accepted[0].created == self.created
-
-    @property
-    def accepted_to(self) -> int:
-        """Where the log ended when a person said to go on with it; 0 = never."""
-        return self.accepted[0].sequence if self.accepted is not None and self.is_accepted else 0
-
-    @property
-    def accepted_missing(self) -> tuple[Gap, ...]:
-        return heard(self.accepted[0].missing) if self.accepted is not None else ()
-
-    def is_lost(self, sequence: int) -> bool:
-        """Whether a person has accepted that this one is."""
-        return within(sequence, self.accepted_missing)
-
-    def snapshot_open(self) -> list[Workload]:
-        """What was open when a resolver kept its knowledge last."""
-        return _SNAPSHOTS.decode(self.snapshot[1]).open if self.snapshot is not None else []
-
-    @property
-    def snapshot_of(self) -> str:
-        """Which log a snapshot is of: what a person accepts makes it another one."""
-        return f"{self.created} {self.accepted_at_s}"
 
     # The log
 
@@ -339,14 +228,13 @@ class Bus:
         done: Callable[[Outcome], None],
         *,
         settle_s: float = SETTLE_LIMIT_S,
-        check: Callable[[], bool] = lambda: True,
     ) -> None:
-        """One guarded event. ``check``: whether whoever stores it lets it through."""
+        """One guarded event."""
 
         def store() -> Outcome:
-            return self._store(event) if check() else Refused(None)
+            return self._store(event)
 
-        self._write(process, *self._acknowledging(process, store, done), settle_s)
+        self._write(process, store, done, settle_s)
         if self.faults.happens("repeat", 0.05):
             self.clock.after(self.delay_s(), store)
 
@@ -360,31 +248,7 @@ class Bus:
         def store() -> Outcome:
             return self._store_batch(decision, events)
 
-        self._write(process, *self._acknowledging(process, store, done))
-
-    def _acknowledging(
-        self, process: Process, store: Callable[[], Outcome], done: Callable[[Outcome], None]
-    ) -> tuple[Callable[[], Outcome], Callable[[Outcome], None]]:
-        """Both, and its writer remembers the last that it was told to be stored. Damage takes the
-        connection with it: what was not told before is not told any more."""
-        stored: list[tuple[int, Message]] = []
-
-        def storing() -> Outcome:
-            outcome = store()
-            if isinstance(outcome, Stored):
-                stored.append((self.makings, self.log.messages[-1]))
-            return outcome
-
-        def told(outcome: Outcome) -> None:
-            if isinstance(outcome, Stored) and stored:
-                making, message = stored[0]
-                if making == self.makings:
-                    self.on_acknowledged(process, message)
-                else:
-                    outcome = Unknown("the connection was lost")
-            done(outcome)
-
-        return storing, told
+        self._write(process, store, done)
 
     def forge(self, event: WorkloadEvent) -> Message:
         """Stored without a guard, by somebody who may."""
@@ -399,11 +263,9 @@ class Bus:
     def _store(self, event: WorkloadEvent) -> Outcome:
         last = self._last(event)
         if event.after != last:
-            # A guard of 0 is left out: after an ending, readers take a second ``submitted`` (or
-            # ``recovered``) for a new life under an id whose tombstone is gone. One spelling of
-            # guards forbids it.
-            begins = isinstance(event, Submitted) or event.after == 0
-            if begins or not self.faults.happens("void", 0.5):
+            # A guard of 0 is left out: after an ending, readers take a second ``submitted`` for a
+            # new life under an id whose tombstone is gone. One spelling of guards forbids it.
+            if isinstance(event, Submitted) or not self.faults.happens("void", 0.5):
                 return Refused(last)
             self._keep(event)
             self._tell()
@@ -523,19 +385,11 @@ class Bus:
         subject: str,
         fact: ControlFact,
         done: Callable[[Outcome], None],
-        after: int | None = None,
     ) -> None:
-        """Store an operator's setting. ``after``: as gateway/effects.py does with it."""
+        """Store an operator's setting."""
 
         def store() -> Outcome:
-            before = self.control.last.get(subject)
-            if after is not None and after != (before.sequence if before is not None else 0):
-                assert before is not None
-                is_there = is_same(before.body, fact)
-                return Stored(before.sequence) if is_there else Refused(before.sequence)
             message = self.control.store(subject, fact, self.clock.now_s)
-            if isinstance(fact, LogAccepted):
-                self.accept(fact)
             self.on_stored(message)
             self.control.tell()
             return Stored(message.sequence)

@@ -1,23 +1,18 @@
 """Drives the resolver's core as its shell does: three streams in, one commit under way at most,
 snapshots out. Two replicas share a lease, which a fault lets them ignore."""
 
-from collections import deque
 from typing import Final
 
 import msgspec
 
-from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Verdict, heard, judged_story
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored
-from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
 from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.settings import Policy
-from tests.simulation.bus import Bus, Follower, Message, recorded
+from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
-from tests.simulation.logwatch import LogWatch
 from tests.simulation.mirror import Mirror
 
 POLICY: Final = Policy(
@@ -33,7 +28,6 @@ POLICY: Final = Policy(
 BALANCED_RESTART_S: Final = 2.0  # else nothing that ends so soon would be worth moving
 DUE: Final = msgspec.structs.replace(POLICY, order="due", reservations=2, backfill=0.8)
 DUE_SPEED: Final = 600.0  # what is not said lasts minutes, and now and then hours
-REREAD_S: Final = 0.25
 BEHIND_LIMIT_S: Final = 1.0
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 STREAMS: Final = 3
@@ -50,12 +44,6 @@ class Decider(Process):
         self.ignores_lease = False
         self.commits = 0
         self.refused = 0
-        self.held: deque[Message] | None = None
-
-    @property
-    def reads_as_others(self) -> bool:
-        """Whether it folds the log as people say that it is."""
-        return self.up and self.watch.is_current and self.watch.sound
 
     @property
     def behind(self) -> bool:
@@ -64,31 +52,15 @@ class Decider(Process):
 
     def boot(self) -> None:
         self.core = self.core_type("all", f"{self.name}/{self.life}", self.policy)
-        self.held = None
         self._missing = STREAMS
-        self._again = False  # what waited is taken now
-        self._from_snapshot = False
-        self.log: Follower | None = None
         self._committing = False
         self._turn_due = False
         self._alarms = 0
         self._behind_since_s: float | None = None
-        self.watch = LogWatch(self.bus, self, "resolver.all", told=lambda _: self._stir())
-        self.watch.begin(self._follow)
-
-    def _follow(self) -> None:
-        self._folded_as = self.bus.snapshot_of  # whatever a person says of it later
-        if cut_at := self.bus.accepted_to:
-            self.core.log_was_cut(cut_at, self.bus.accepted_missing)
-        if self.bus.snapshot is not None and self.bus.snapshot[0] == self.bus.snapshot_of:
-            snapshot = _SNAPSHOTS.decode(self.bus.snapshot[1])
-            if not snapshot.frozen:
-                restore(self.core.know, snapshot)
+        if self.bus.snapshot is not None:
+            restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot))
         start = self.core.know.workloads_sequence + 1
-        self._from_snapshot = start > 1
-        self.watch.follows(start)
-        self.followed = self.bus.created
-        self.log = Follower(self.bus, self.bus.log, self, self._on_log, self._read_log, start=start)
+        Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up, start=start)
         self.mirror = Mirror(self._on_fact)
         Follower(
             self.bus, self.bus.fleet, self, self.mirror.take, self._caught_up, last_values=True
@@ -99,54 +71,14 @@ class Decider(Process):
 
     # Messages
 
-    def _read_log(self) -> None:
-        self.watch.caught_up(1 if not self._from_snapshot else 0)
-        self._caught_up()
-
     def _on_log(self, message: Message) -> None:
-        if not self._again:
-            self.watch.saw(message)
-        if self.held is None:
-            self._take(message)
-        else:
-            self.held.append(message)
-
-    def _take(self, message: Message) -> None:
         body = message.body
         if isinstance(body, Decision):
             self.core.on_decision(body, message.sequence)
             return
-        verdict = self.core.on_event(body, message.sequence, message.stored_at_s)
-        if verdict is Verdict.MISSED:
-            self.held = deque()
-            self._reread(key(body.tenant, body.id), message.sequence)
+        self.core.on_event(body, message.sequence, message.stored_at_s)
         if self.core.stirred:
             self._stir()
-
-    # As bus/decider_input.py and bus/rereading.py do it
-
-    def _reread(self, name: Key, sequence: int) -> None:
-        self.bus.read(self, name, lambda story: self._judged(name, sequence, story))
-
-    def _judged(self, name: Key, sequence: int, story: list[Message] | None) -> None:
-        if story is None:
-            self.later(REREAD_S, lambda: self._reread(name, sequence))
-            return
-        tenant, _, workload_id = name.partition("/")
-        events = heard(recorded(story), sequence)
-        _, verdicts = judged_story(tenant, workload_id, events, self.bus.is_lost)
-        if Verdict.MISSED in verdicts:
-            self.core.on_unreadable(tenant, workload_id, sequence, LOST)
-            story = []
-        for message, verdict in zip(story, verdicts, strict=False):
-            if message.sequence <= sequence:
-                self.core.on_event(message.body, message.sequence, message.stored_at_s, verdict)
-        waiting, self.held = self.held or deque(), None
-        self._again = True
-        while waiting:
-            self._on_log(waiting.popleft())
-        self._again = False
-        self._stir()
 
     def _on_fact(self, message: Message) -> None:
         self.core.on_fact(message.body, message.sequence, message.stored_at_s)
@@ -166,10 +98,7 @@ class Decider(Process):
     @property
     def may_decide(self) -> bool:
         """Whether it believes that it is the one."""
-        known = self.watch.sound and (
-            self.watch.read or self._from_snapshot or not self.bus.watched
-        )
-        return known and (self.ignores_lease or self.bus.holds_lease(self))
+        return self.ignores_lease or self.bus.holds_lease(self)
 
     def _stir(self, delay_s: float = 0.0) -> None:
         if not self._turn_due:
@@ -245,8 +174,5 @@ class Decider(Process):
 
     def _snapshot(self) -> None:
         self.later(self.bus.pace.snapshot_s, self._snapshot)
-        if not self.watch.in_order:
-            return
         if not self._missing and self.bus.holds_lease(self) and not self.cut:
-            raw = msgspec.msgpack.encode(snapshot_of(self.core.know))
-            self.bus.snapshot = (self._folded_as, raw)
+            self.bus.snapshot = msgspec.msgpack.encode(snapshot_of(self.core.know))

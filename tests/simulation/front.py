@@ -14,9 +14,7 @@ from berthmaster.gateway.events import (
     CaughtUp,
     CordonSet,
     Event,
-    LogDamaged,
     Logged,
-    LogReplaced,
     QueueSet,
     QueuesKnown,
     QueuesListed,
@@ -26,7 +24,7 @@ from berthmaster.gateway.events import (
     Tick,
 )
 from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
-from berthmaster.lifecycle.fold import Verdict, heard, judged_story
+from berthmaster.lifecycle.fold import fold_history
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -45,7 +43,6 @@ from berthmaster.messages.runtimes import RuntimeSetting
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
-from tests.simulation.logwatch import LogWatch
 
 REQUEST_LIMIT_S: Final = 8.0
 SETTLE_LIMIT_S: Final = 4.0  # shorter than others have: a person waits
@@ -65,11 +62,6 @@ class Front(Process):
         self.core = Gateway(by="gateway")
 
     @property
-    def reads_as_others(self) -> bool:
-        """Whether it folds the log as people say that it is."""
-        return self.up and self.watch.is_current and self.watch.sound
-
-    @property
     def behind(self) -> bool:
         """Whether there is something in the log that it has not folded."""
         return self.read_to < self.bus.log.end
@@ -80,11 +72,7 @@ class Front(Process):
         self._replies: dict[str, Callable[[ApiReply], None]] = {}
         self._number = 0
         self.read_to = 0
-        self.log: Follower | None = None
-        self.watch = LogWatch(self.bus, self, "gateway", told=self._on_damage)
-        if self.bus.watched:
-            self._on_damage("the log has not been looked at yet")
-        self.watch.begin(self._follow)
+        Follower(self.bus, self.bus.log, self, self._on_log, lambda: self._tell(CaughtUp()))
         self._tell(QueuesListed())
         Follower(
             self.bus,
@@ -95,31 +83,6 @@ class Front(Process):
             last_values=True,
         )
         self.later(self.bus.pace.gateway_tick_s, self._tick)
-
-    def _follow(self) -> None:
-        if self.bus.watched:
-            self._on_damage("")
-        self.watch.follows(1)
-        self.followed = self.bus.created
-        self.log = Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up)
-
-    def _caught_up(self) -> None:
-        self.watch.caught_up()
-        self._tell(CaughtUp())
-
-    def _on_damage(self, why: str) -> None:
-        if self.bus.watched:
-            self._tell(LogDamaged(why=why))
-
-    def log_replaced(self) -> None:
-        if self.log is not None:
-            self.log.close()
-        self._tell(LogReplaced())
-        self.read_to = 0
-        self.watch.folds_anew()
-        self.watch.follows(1)
-        self.followed = self.bus.created
-        self.log = Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up)
 
     def request(
         self, tenant: str | None, verb: str, data: bytes, answer: Callable[[ApiReply], None]
@@ -136,7 +99,6 @@ class Front(Process):
 
     def _on_log(self, message: Message) -> None:
         body = message.body
-        self.watch.saw(message)
         self.read_to = message.sequence
         if not isinstance(body, Decision):
             sequence, stored_at_s = message.sequence, message.stored_at_s
@@ -174,7 +136,7 @@ class Front(Process):
             case PutControl():
                 subject = control_subject(step.fact)
                 self.bus.put_control(
-                    self, subject, step.fact, lambda o: self._answered(step.ref, o), step.after
+                    self, subject, step.fact, lambda o: self._answered(step.ref, o)
                 )
             case Reload():
                 self.bus.read(
@@ -192,21 +154,13 @@ class Front(Process):
         self.later(pause_s, lambda: self._tell(Answered(ref=ref, outcome=outcome)))
 
     def _reloaded(self, step: Reload, story: list[Message] | None) -> None:
-        work, verdicts = judged_story(step.tenant, step.id, recorded(story or ()), self.bus.is_lost)
+        work, _ = fold_history(step.tenant, step.id, recorded(story or ()))
         failed = "no answer" if story is None else ""
-        if Verdict.MISSED in verdicts:
-            failed = "the log has lost events of it"
-            story = None
         self._tell(Reloaded(ref=step.ref, workload=work if story else None, failed=failed))
 
     def _read(self, step: ReadStory, story: list[Message] | None) -> None:
-        events = tuple(recorded(story or ()))
-        if step.up_to:
-            events = tuple(heard(events, step.up_to))
-        _, verdicts = judged_story(step.tenant, step.id, events, self.bus.is_lost)
         failed = "no answer" if story is None else ""
-        told = StoryRead(ref=step.ref, events=events, verdicts=tuple(verdicts), failed=failed)
-        self._tell(told)
+        self._tell(StoryRead(ref=step.ref, events=tuple(recorded(story or ())), failed=failed))
 
 
 class Person:

@@ -4,30 +4,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from berthmaster.lifecycle.workload import Workload
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Process
-from tests.simulation.damage import Damaged
 from tests.simulation.deciders import Decider
-from tests.simulation.front import TENANT
 from tests.simulation.lies import lie
+from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
 Begin = Callable[[Process, float], None]
-TIMES: Final = {"bus_away": (1,), "damage": (1, 1, 2)}
+TIMES: Final = {"bus_away": (1,)}
 LONGEST_S: Final = 7 * 86_400.0  # well within the 30 days for which an ended id is remembered
 EVENTS_A_JOB: Final = 8  # of the log, decisions among them
 
 
-class Haunted(Damaged):
+class Haunted(Peopled):
     def _misfortunes(self) -> None:
         self._strikes: dict[int, list[tuple[str, Begin, Process, float]]] = {}
         self.bus.on_stored = self._on_stored
-        self._prepare_damage()
         for process in self.processes:
             self.clock.at(START_S + self.chance.random(), process.start)
         span_s = self.calm_at_s - START_S
-        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks", "damage"):
+        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks"):
             dice = self.faults.dice(kind)
             if not self.faults.has(kind):
                 continue
@@ -69,9 +66,6 @@ class Haunted(Damaged):
     def _lie(self) -> None:
         dice = self.faults.dice("lies")
         known = [work for work in self.judge.workloads.values() if not work.ended]
-        later = Workload(tenant=TENANT, id=f"job-{dice.randrange(16)}")
-        if later.key not in self.judge.workloads:  # perhaps it is submitted later
-            known.append(later)
         if not known:
             return
         work = dice.choice(known)

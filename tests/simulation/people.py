@@ -123,7 +123,7 @@ class Peopled(Ground):
         def then(reply: ApiReply) -> None:
             if isinstance(reply, SubmitReply):
                 self.submitted[name] = "accepted"
-                if name not in self.judge.workloads and name not in self.judge.forgotten:
+                if name not in self.judge.workloads:
                     self.judge.find("none is lost", f"accepted and not in the log: {reply}")
             elif isinstance(reply, Refusal) and reply.field == "queue":
                 again = dict(body)  # it is being made
@@ -131,7 +131,7 @@ class Peopled(Ground):
                     again["queue"] = "above" if body["queue"] == "team" else "team"
                 self.clock.after(2.0, lambda: self._submit(again, changed=again != body or changed))
             elif changed and isinstance(reply, Refusal) and reply.field == "id":
-                if name not in self.judge.workloads and name not in self.judge.forgotten:
+                if name not in self.judge.workloads:
                     self.judge.find("a good request is accepted", str(reply))
                 self.submitted[name] = "accepted"
             else:

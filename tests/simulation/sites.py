@@ -8,9 +8,6 @@ where the emulator dies too, in its journal.
 import random
 from typing import Final, assert_never
 
-import msgspec
-
-from berthmaster.bus.door_client import LIST_EVERY_S
 from berthmaster.bus.reporting import Coalescer
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
@@ -29,32 +26,25 @@ from berthmaster.executor.cluster_protocol import (
 from berthmaster.executor.core import Executor
 from berthmaster.executor.events import Event, HintSeen, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import judged_story
+from berthmaster.lifecycle.fold import fold_history
 from berthmaster.lifecycle.instructions import Answered, Append, Outcome, Reload, Reloaded, Unknown
-from berthmaster.lifecycle.workload import Key, key
+from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
-from berthmaster.messages.workload import Placed
 from tests.simulation.bus import Bus, Consumer, Message, recorded
 from tests.simulation.clockwork import Process
-from tests.simulation.doorway import Doorway
 from tests.simulation.judge import Judge
 
 REPORT_S: Final = 0.5
 READ_AGAIN_S: Final = 1.0
-TELL_AGAIN_S: Final = 1.0  # what the door has held back
-NO_HINT: Final = 0  # of what a list names
 
 
 class Site(Process):
     core_type: type[Executor] = Executor
 
-    def __init__(
-        self, bus: Bus, judge: Judge, spec: ClusterSpec, nature: Nature, door: Doorway
-    ) -> None:
+    def __init__(self, bus: Bus, judge: Judge, spec: ClusterSpec, nature: Nature) -> None:
         super().__init__(bus.clock, f"site/{spec.name}")
         self.bus = bus
         self.judge = judge
-        self.door = door
         self.spec = spec
         self.nature = nature
         self.journal: list[Record] = []
@@ -68,7 +58,6 @@ class Site(Process):
         bus.consumers.append(self.consumer)
         self._cluster_due_s = 0.0
         self._failures: dict[str, int] = {}
-        self.asking: set[Key] = set()  # how these stand, and no answer has come yet
 
     def boot(self) -> None:
         if self.pods_die_with_it:
@@ -81,11 +70,8 @@ class Site(Process):
         self._hint_number = 0
         self._tick_due_s = float("inf")
         self._failures = {}
-        self.asking = set()
         for event in self.cluster.found(self.core.name):
             self._hear(event)
-        self._list_again()
-        self.on_heal = self._ask_for_list
         self._cluster_due_s = float("inf")
         self._arm_cluster()
         self.consumer.resume()
@@ -93,44 +79,13 @@ class Site(Process):
 
     # The executor
 
-    def _list_again(self) -> None:
-        self.later(LIST_EVERY_S * self.bus.pace.longer, self._list_again)
-        if not self.cut:
-            self._ask_for_list()
-
-    def _ask_for_list(self, *, renewed: bool = False) -> None:
-        """What is open here, from the door: at the start, after each lost connection and now and
-        then. Where nothing can be damaged, hints say all of it."""
-        if self.bus.watched:
-            life = self.life
-            self.door.when_ready(
-                self.spec.name,
-                lambda: self.when_healed(
-                    lambda: self.arrive(life, lambda: self._on_list(renewed=renewed))
-                ),
-            )
-
-    def log_renewed(self) -> None:
-        """The door has read another log, or what of it counts is something else."""
-        self._ask_for_list(renewed=True)
-
-    def _on_list(self, *, renewed: bool) -> None:
-        hints, listed = self.door.listed(self.spec.name, renewed=renewed)
-        for hint in hints:
-            if hint.placed.by != self.core.name:
-                self._handle(HintSeen(NO_HINT, hint.placed, hint.sequence, hint.receipt))
-        self._handle(listed)
-
     def _on_hint(self, message: Message) -> None:
         if message.body.by == self.core.name:
             self.consumer.ack(message.sequence)
             return
         self._hint_number += 1
         self._hints[self._hint_number] = message.sequence
-        receipt = ""
-        if self.bus.watched and isinstance(message.body, Placed):
-            receipt = self.door.receipt(message)
-        self._handle(HintSeen(self._hint_number, message.body, message.sequence, receipt))
+        self._handle(HintSeen(self._hint_number, message.body, message.sequence))
 
     def _hear(self, event: Event) -> None:
         self.feed(lambda: self._handle(event))
@@ -147,8 +102,6 @@ class Site(Process):
         self.judge.note(self.name, step)
         match step:
             case CreatePods() | ResizePods() | StopPods() | DeletePods():
-                if isinstance(step, DeletePods):
-                    self.judge.on_delete(self.spec.name, step.attempt, step.reason)
                 if isinstance(step, CreatePods):
                     self.judge.on_create(self.spec.name, step, self.now())
                 told = self.cluster.perform(self._by_its_clock(step), self.clock.now_s)
@@ -161,8 +114,6 @@ class Site(Process):
                 self.feed(lambda: self._append(step))
             case Reload():
                 self.feed(lambda: self._reload(step))
-            case Acknowledge(hint) if hint == NO_HINT:
-                pass
             case Acknowledge(hint):
                 self.feed(lambda: self.consumer.ack(self._hints[hint]))
             case Freeze():
@@ -178,18 +129,8 @@ class Site(Process):
 
     def _append(self, step: Append) -> None:
         name = key(step.event.tenant, step.event.id)
-        event = step.event
-        is_held_back = False
-
-        def check() -> bool:
-            nonlocal is_held_back
-            is_held_back = self.door.holds_back(event)
-            return not is_held_back and self.door.may_follow(self.spec.name, event)
 
         def done(outcome: Outcome) -> None:
-            if is_held_back:
-                self.later(TELL_AGAIN_S, lambda: self._append(step))
-                return
             failures = self._failures.pop(name, 0)
             pause_s = 0.0
             if isinstance(outcome, Unknown):
@@ -200,10 +141,9 @@ class Site(Process):
         if self.cut and self.chance.random() < 0.7:  # it has noticed: wait for the bus
             self.when_healed(lambda: self.feed(lambda: self._append(step)))
         else:
-            self.bus.append(self, event, done, check=check)
+            self.bus.append(self, step.event, done)
 
     def _reload(self, step: Reload) -> None:
-        self.asking.add(key(step.tenant, step.id))
         asked_s = self.clock.now_s  # not later than whoever answers reads it
 
         def done(story: list[Message] | None) -> None:
@@ -213,27 +153,8 @@ class Site(Process):
                     lambda: self.when_healed(lambda: self.feed(lambda: self._reload(step))),
                 )
                 return
-            if not self.bus.watched:
-                work, _ = judged_story(step.tenant, step.id, recorded(story))
-                self.asking.discard(key(step.tenant, step.id))
-                self._handle(
-                    Reloaded(ref=step.ref, workload=work if story else None, now_s=asked_s)
-                )
-                return
-            life, is_asked = self.life, False
-
-            def again() -> None:  # an asker has one question under way
-                nonlocal is_asked
-                if not is_asked:
-                    is_asked = True
-                    self.arrive(life, lambda: self._reload(step))
-
-            told = self.door.told(self.spec.name, self.core.name, step, story, again)
-            if told is None:
-                self.later(READ_AGAIN_S, again)
-            else:
-                self.asking.discard(key(step.tenant, step.id))
-                self._handle(msgspec.structs.replace(told, now_s=asked_s))
+            work, _ = fold_history(step.tenant, step.id, recorded(story))
+            self._handle(Reloaded(ref=step.ref, workload=work if story else None, now_s=asked_s))
 
         self.bus.read(self, key(step.tenant, step.id), done)
 

@@ -12,15 +12,13 @@ from berthmaster.executor.job import Job
 from berthmaster.gateway import events as gateway_events
 from berthmaster.gateway import instructions as gateway_asks
 from berthmaster.gateway.core import Gateway
-from berthmaster.lifecycle import fold
+from berthmaster.lifecycle import fold, open_workloads
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
-from berthmaster.resolver.known import knowledge
-from tests.simulation.faults import DAMAGE
 from tests.simulation.ground import Parts
 from tests.simulation.world import run
 
@@ -30,7 +28,7 @@ FIRST = 1000  # other seeds than those of test_seeds.py
 def found(parts: Parts, within: int, without: tuple[str, ...] = ()) -> str:
     """The rule that the first of so many seeds finds broken; "" if none does."""
     for seed in range(FIRST, FIRST + within):
-        finding = run(seed, (*without, *DAMAGE), parts=parts).finding
+        finding = run(seed, without, parts=parts).finding
         if finding is not None:
             return finding.rule
     return ""
@@ -169,11 +167,11 @@ def careless(
     sequence: int,
     stored_at_s: float,
     *,
-    judged: Verdict | None = None,
+    void: bool = False,
 ) -> Verdict:
     if sequence > workload.sequence:
         workload.sequence = event.after
-    return fold.offer(workload, event, sequence, stored_at_s, judged=judged)
+    return fold.offer(workload, event, sequence, stored_at_s, void=void)
 
 
 def forgetful(
@@ -182,11 +180,11 @@ def forgetful(
     sequence: int,
     stored_at_s: float,
     *,
-    judged: Verdict | None = None,
+    void: bool = False,
 ) -> Verdict:
     """Takes no notice of what is void, not even of its sequence."""
     before = workload.sequence
-    verdict = fold.offer(workload, event, sequence, stored_at_s, judged=judged)
+    verdict = fold.offer(workload, event, sequence, stored_at_s, void=void)
     if verdict is Verdict.VOID:
         workload.sequence = before
     return verdict
@@ -196,7 +194,7 @@ def forgetful(
 def test_a_reader_that_does_not_look_at_after_is_found(
     broken: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(knowledge, "offer", broken)
+    monkeypatch.setattr(open_workloads, "offer", broken)
     assert found(Parts(), 150) != ""
 
 

@@ -5,17 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.lifecycle.flaws import LOST
-from berthmaster.lifecycle.fold import Verdict, is_given_up, judged_story
 from berthmaster.lifecycle.states import LIVE, State
 from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.logcheck.guard import BEGIN_AFTER, RECOVERY_S
 from berthmaster.messages.api import WhyReply
-from berthmaster.messages.control import LogAccepted
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
-from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import Decider
 from tests.simulation.faults import KINDS
@@ -77,7 +72,6 @@ class World(Haunted):
             self._check_readers()
             self._check_waiting()
             self._check_replay()
-            self._check_losses()
         except Broken as broken:
             (finding,) = broken.args
         return Outcome(
@@ -101,15 +95,6 @@ class World(Haunted):
         seen["refused commits"] = sum(d.refused for d in self.deciders)
         seen["deadline by the resolver"] = self.judge.resolver_deadlines
         seen["kills"] = sum(p.life - 1 for p in self.processes)
-        seen["damages"] = len(self.damages)
-        seen["damages noticed"] = sum(each.known for each in self.damages)
-        seen["forgotten"] = len(self.judge.forgotten)
-        seen["told as lost"] = len(self.judge.told_lost)
-        seen["frozen"] = len(self.judge.frozen)
-        seen["recovered"] = self.judge.recovered
-        seen["given up"] = sum(
-            is_given_up(m.body) for m in self.bus.log.messages if not isinstance(m.body, Decision)
-        )
         seen.update(decided(self.bus.log.messages, self.bus.control.messages))
         return dict(seen)
 
@@ -141,26 +126,16 @@ class World(Haunted):
         return max((*ends_s, *begin_s), default=0.0) + self.pace.look_s
 
     def unsettled(self) -> str:
-        if self.damage_is_pending() and self.damages[-1].known:
-            return f"damage is not accepted: {self.damages[-1]}"
         readers: list[Decider | Front] = [*self.deciders, self.front]
         for reader in readers:
-            if not reader.reads_as_others or reader.behind:
-                return f"{reader.name} has not read all of the log as it is now"
+            if not reader.up or reader.behind:
+                return f"{reader.name} has not read all of the log"
         if self.person.unanswered:
             return f"{len(self.person.unanswered)} requests without an answer"
         for name in self.submitted:
             work = self.judge.workloads.get(name)
-            if name in self.judge.forgotten and (work is None or work.state is State.NEW):
-                continue  # see _check_losses
             if work is None:
                 return f"{name} was submitted and is not in the log"
-            if name in self.judge.frozen and self.damage_is_pending():
-                continue  # nothing that could tell of it was looking
-            if name in self.judge.frozen:
-                return f"{name} is frozen, and nobody gave it up"
-            if name in self.judge.forgotten and self._is_unnoticed():
-                continue  # its end is lost, and its executor has done with it
             if not work.ended and work.state is not State.QUEUED and not self._waits_in_parts(work):
                 return f"{name} is {work.state} on {work.cluster}"
         for site in self.sites:
@@ -176,10 +151,6 @@ class World(Haunted):
         open_ = [part for part in parts if part is not None and not part.ended]
         return bool(open_) and all(part.state is State.QUEUED for part in open_)
 
-    def _is_unnoticed(self) -> bool:
-        """Whether the log has lost what nobody had read who could say that it was there."""
-        return self.damage_is_pending() and not self.damages[-1].known
-
     def _look_at_readers(self) -> None:
         """Now and then, at those who have read everything."""
         self._check_readers()
@@ -189,34 +160,20 @@ class World(Haunted):
         open_ = {
             name: work
             for name, work in self.judge.workloads.items()
-            if not work.ended and work.state is not State.NEW and name not in self.judge.frozen
+            if not work.ended and work.state is not State.NEW
         }
-        unsure = {
-            name
-            for name in self.judge.forgotten
-            if name in self.judge.frozen or self.judge.was_lied_of(name)
-        }
-        open_ = {name: work for name, work in open_.items() if name not in unsure}
-        if self.damage_is_pending():
-            return  # some know what the log has no more
         end = self.bus.log.end
         for decider in self.deciders:
             know = decider.core.know
-            if know.workloads_sequence != end or not decider.reads_as_others:
-                continue
-            mine = {name: work for name, work in know.open.items() if name not in unsure}
-            if mine != open_:
-                self.judge.find(SAME, f"{decider.name}: {_differ(mine, open_)}")
+            if decider.up and know.workloads_sequence == end and know.open != open_:
+                self.judge.find(SAME, f"{decider.name}: {_differ(know.open, open_)}")
         front = self.front
-        if front.read_to != end or front.core.in_doubt or not front.reads_as_others:
+        if front.read_to != end or not front.up:
             return
         view = {key(w.tenant, w.id): w for w in front.core.view.open_workloads()}
-        view = {name: work for name, work in view.items() if name not in unsure}
         if view != open_:
             self.judge.find(SAME, f"gateway: {_differ(view, open_)}")
         for name, work in self.judge.workloads.items():
-            if name in unsure:
-                continue
             if self.front.core.view.has_ended(work.tenant, work.id) != work.ended:
                 self.judge.find(SAME, f"gateway on {name}")
 
@@ -228,8 +185,7 @@ class World(Haunted):
         made = plan.decision if plan is not None else None
         found = [(each.tenant, each.id) for each in made.placements] if made is not None else []
         found += [(each.tenant, each.id) for each in made.divisions] if made is not None else []
-        lied_of = {n for n in self.judge.forgotten if self.judge.was_lied_of(n)}
-        placed = {name for tenant, name in found if key(tenant, name) not in lied_of}
+        placed = {name for _, name in found}
         self._overlooked = Counter({name: self._overlooked[name] + 1 for name in placed})
         for name, looks in self._overlooked.items():
             if looks >= LOOKS_IN_A_ROW:
@@ -238,7 +194,7 @@ class World(Haunted):
 
     def _check_waiting(self) -> None:
         for name, work in self.judge.workloads.items():
-            if work.state is not State.QUEUED or name in self.judge.frozen:
+            if work.state is not State.QUEUED:
                 continue
             why = self.deciders[0].core.why(work.tenant, work.id, self.clock.now_s)
             # Somebody's release was asked for too early, or got lost: then it says who holds it.
@@ -252,22 +208,11 @@ class World(Haunted):
     def fresh_resolver(self) -> Resolver:
         """One that has read everything from the beginning."""
         fresh = Resolver("all", "resolver/fresh", self.policy)
-        stories: dict[str, list[Message]] = {}
         for message in self.bus.log.messages:
             if isinstance(message.body, Decision):
                 fresh.on_decision(message.body, message.sequence)
             else:
-                story = stories.setdefault(message.subject, [])
-                story.append(message)
-                at = message.sequence, message.stored_at_s
-                if fresh.on_event(message.body, *at) is Verdict.MISSED:
-                    told = message.body.tenant, message.body.id
-                    _, verdicts = judged_story(*told, recorded(story), self.bus.is_lost)
-                    if Verdict.MISSED in verdicts:
-                        fresh.on_unreadable(*told, message.sequence, LOST)
-                        continue
-                    for one, verdict in zip(story, verdicts, strict=True):
-                        fresh.on_event(one.body, one.sequence, one.stored_at_s, verdict)
+                fresh.on_event(message.body, message.sequence, message.stored_at_s)
         mirror = Mirror(lambda m: fresh.on_fact(m.body, m.sequence, m.stored_at_s))
         for message in self.bus.fleet.messages:
             mirror.take(message)
@@ -275,40 +220,12 @@ class World(Haunted):
             fresh.on_control(message.body, message.sequence)
         return fresh
 
-    def _check_losses(self) -> None:
-        """Nothing is lost in silence: whoever was known to be open and is not there was named."""
-        for name in self.judge.known_lost:
-            work = self.judge.workloads.get(name)
-            gone = work is None or work.state is State.NEW
-            if gone and name not in self.judge.told_lost and not self.judge.was_lied_of(name):
-                self.judge.find("nothing is lost in silence", name)
-
     def _check_replay(self) -> None:
         report = self.replay()
-        if self.judge.harmed:  # what decisions before were made on is lost
-            acceptances = [
-                m.sequence for m in self.bus.control.messages if isinstance(m.body, LogAccepted)
-            ]
-            made = [m for m in self.bus.log.messages if isinstance(m.body, Decision)]
-            # One that was under way when the log lost something may be stored after the acceptance,
-            # and who has heard of that goes on with what it had read until it looks. Who begins by
-            # what is left waits longer.
-            begin_s = self.bus.accepted_at_s + BEGIN_AFTER * RECOVERY_S
-            knew = [
-                m.stored_at_s >= begin_s and m.body.saw.control >= acceptances[-1]
-                for m in made
-                if acceptances
-            ]
-            report = self.replay(last=sum(knew))
-            # By a clock that is behind one seems to be from before the first that is left.
-            lacking = report.not_repeatable and not self.faults.has("clocks")
-            if report.equal != report.repeated or lacking:
-                self.judge.find("a decision repeats bit for bit", str(report))
-            return
         if report.equal != report.decisions or report.not_repeatable:
             self.judge.find("a decision repeats bit for bit", str(report))
 
-    def replay(self, last: int | None = None) -> Report:
+    def replay(self) -> Report:
         log = self.bus.log.messages
         return replay(
             Inputs(
@@ -325,7 +242,6 @@ class World(Haunted):
                 facts_from=1,
             ),
             "all",
-            last=last,
         )
 
 
