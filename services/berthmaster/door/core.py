@@ -23,13 +23,14 @@ from berthmaster.bus.fact_subjects import subject_of
 from berthmaster.door.bounds import Buckets, InHand, Limits
 from berthmaster.door.fleet_view import FleetView, StoredFact
 from berthmaster.door.log_view import Frozen, LogView, StoredHint
-from berthmaster.door.receipts import Receipt, Receipts
+from berthmaster.door.receipts import Receipts
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     MAX_AGENT_BYTES,
     MAX_REPORTED,
     FactsRequest,
+    PlacementReceipt,
     PodLogEnd,
     ReportedFact,
     ReportOutcome,
@@ -196,7 +197,7 @@ class Door:
             for hint in hints
         )
 
-    def _signed(self, receipt: Receipt | None) -> str:
+    def _signed(self, receipt: PlacementReceipt | None) -> str:
         return self.receipts.signed(receipt) if receipt is not None else ""
 
     def story(self, cluster: str, request: StoryRequest) -> StoryReply | None:

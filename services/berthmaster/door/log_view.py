@@ -27,7 +27,6 @@ import msgspec
 
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
-from berthmaster.door.receipts import Receipt
 from berthmaster.kueue.jobs import job_name
 from berthmaster.lifecycle.faults import OWN, is_tried_again
 from berthmaster.lifecycle.fold import LOST, Verdict, offer
@@ -35,7 +34,7 @@ from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.open_workloads import OpenWorkloads
 from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload
+from berthmaster.messages.door import ExecutorEvent, HubPods, HubWork, OwnWorkload, PlacementReceipt
 from berthmaster.messages.families import UNREADABLE, encode, event_kind
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
@@ -69,7 +68,7 @@ EVENT_BYTES: Final = 8 * 1024
 POD_BYTES: Final = 1024  # more for each pod of the request
 _SAME: Final = tuple(set(OwnWorkload.__struct_fields__) & set(Workload.__struct_fields__))
 _OF_RECEIPT: Final = tuple(
-    (set(Receipt.__struct_fields__) & set(Workload.__struct_fields__)) - {"sequence"}
+    (set(PlacementReceipt.__struct_fields__) & set(Workload.__struct_fields__)) - {"sequence"}
 )
 _OF_PLACED: Final = tuple(
     (set(Placed.__struct_fields__) & set(CarriedWorkload.__struct_fields__)) - {"request"}
@@ -80,7 +79,7 @@ class StoredHint(NamedTuple):
     sequence: int
     event: bytes
     held: bool = False
-    receipt: Receipt | None = None  # of a placement
+    receipt: PlacementReceipt | None = None  # of a placement
 
 
 class _Here(msgspec.Struct):
@@ -240,6 +239,8 @@ class LogView:
                 self._hub_names[name] = by = _hub_name(workload)
                 known_here = _Here(workload, StoredHint(hint.sequence, b""))
                 self._by_hub.setdefault(workload.cluster, {})[by] = known_here
+                return ""
+            case Carried() if workload.target.via == "hub":
                 return ""
             case Placed() if sent_by_hub(event):
                 return ""  # by Karmada: what is there the service beside it tells
@@ -426,7 +427,7 @@ class LogView:
         told = {field: getattr(workload, field) for field in _SAME}
         return OwnWorkload(**told | {"state": workload.state.value})
 
-    def receipt(self, cluster: str, tenant: str, workload_id: str) -> Receipt | None:
+    def receipt(self, cluster: str, tenant: str, workload_id: str) -> PlacementReceipt | None:
         """Of the placement of a workload that is open in this cluster."""
         here = self._here.get(cluster, {}).get(key(tenant, workload_id))
         return here.placed.receipt if here is not None else None
@@ -493,13 +494,13 @@ def _hub_name(workload: Workload) -> HubName:
     return HubName(workload.target.namespace, "", job_name(workload.tenant, workload.id))
 
 
-def _receipt(workload: Workload, sequence: int) -> Receipt | None:
+def _receipt(workload: Workload, sequence: int) -> PlacementReceipt | None:
     """Of a placement that was stored under this number."""
     if workload.request is None:
         return None
     told = {field: getattr(workload, field) for field in _OF_RECEIPT}
     told["request"] = workload.wished or workload.request
-    return Receipt(**told, sequence=sequence)
+    return PlacementReceipt(**told, sequence=sequence)
 
 
 def _as_placed(event: Carried) -> Placed:

@@ -17,36 +17,16 @@ from typing import Final
 import msgspec
 
 from berthmaster.messages.api import RecordedEvent
+from berthmaster.messages.door import PlacementReceipt
 from berthmaster.messages.families import UNREADABLE
-from berthmaster.messages.placement import MAIN_CELL, PodBinding, Target
-from berthmaster.messages.workload import Carried, Ending, Evicted, JobRequest, Withdrawn
+from berthmaster.messages.workload import Carried, Ending, Evicted, Withdrawn
 
 MAC_BYTES: Final = 16
 _PERSON: Final = b"berth-receipt.v1"
 _OPEN_BUS: Final = b"a bus without users, on which anybody may store anything"
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    tenant: str
-    id: str
-    cluster: str
-    attempt: int
-    request: JobRequest
-    digest: str
-    pods: tuple[PodBinding, ...]
-    decision: int
-    sequence: int  # of ``placed``
-    submitted_sequence: int
-    log: str = ""  # incarnation
-    cell: str = MAIN_CELL
-    priority: int = 0
-    evictions: int = 0
-    submitted_at_s: float = 0.0
-    placed_at_s: float = 0.0
-    target: Target = Target()
-
-
-_RECEIPTS: Final = msgspec.json.Decoder(Receipt)
+_RECEIPTS: Final = msgspec.json.Decoder(PlacementReceipt)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -56,7 +36,7 @@ def key_of(seed: str) -> bytes:
     return hashlib.blake2b(secret, digest_size=32, person=_PERSON).digest()
 
 
-def tells_of_end(held: Receipt, history: Iterable[RecordedEvent]) -> bool:
+def tells_of_end(held: PlacementReceipt, history: Iterable[RecordedEvent]) -> bool:
     """Whether any of these events says that the attempt is over, or was never this one's: an ending
     that was stored since, its eviction or withdrawal, or a later attempt."""
     for one in history:
@@ -80,14 +60,14 @@ class Receipts:
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
-        self.log = ""  # what new ones say, see Receipt
+        self.log = ""  # what new ones say, see PlacementReceipt
 
-    def signed(self, receipt: Receipt) -> str:
+    def signed(self, receipt: PlacementReceipt) -> str:
         now = msgspec.structs.replace(receipt, log=self.log)
         content = _text(_ENCODER.encode(now))
         return f"{content}.{self._mac(content)}"
 
-    def opened(self, text: str) -> Receipt | None:
+    def opened(self, text: str) -> PlacementReceipt | None:
         """What was signed; None: this is no receipt of ours."""
         content, _, mac = text.partition(".")
         if not text.isascii() or not hmac.compare_digest(mac, self._mac(content)):

@@ -151,9 +151,7 @@ class TellReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
 
 class StoryRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How does one workload stand, by a view of the log that is not older than ``after``? If a
-    damaged log has lost what the asker holds, and a person has accepted that, it is stored anew
-    first."""
+    """How does one workload stand, by a view of the log that is not older than ``after``?"""
 
     tenant: Token
     id: Token
@@ -306,6 +304,74 @@ class DeadReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     kept: bool
 
 
+class PlacementReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the door signs of a placement. An executor keeps it with the job object, opaque."""
+
+    tenant: str
+    id: str
+    cluster: str
+    attempt: int
+    request: JobRequest
+    digest: str
+    pods: tuple[PodBinding, ...]
+    decision: int
+    sequence: int  # of ``placed``
+    submitted_sequence: int
+    log: str = ""  # incarnation
+    cell: str = MAIN_CELL
+    priority: int = 0
+    evictions: int = 0
+    submitted_at_s: float = 0.0
+    placed_at_s: float = 0.0
+    target: Target = Target()
+
+
+class HeldAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt whose object an executor holds, and the receipt that it keeps with it."""
+
+    tenant: Token
+    id: Token
+    attempt: Annotated[int, Meta(ge=1)]
+    receipt: Receipt = ""
+
+
+class HoldingsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``holdings``: one page of what an executor holds, as `berth recover` has asked."""
+
+    inquiry: Annotated[str, Meta(min_length=1, max_length=64)]  # as the Nudge had it
+    page: Annotated[int, Meta(ge=0)]
+    last: bool  # no page follows
+    held: Annotated[tuple[HeldAttempt, ...], Meta(max_length=MAX_TOLD)] = ()
+
+
+class HoldingsReply(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.holdings.v1"
+):
+    """The page was passed on."""
+
+
+class HeldPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="held.v1"):
+    """One page of what a cluster holds, with what its receipts prove.
+
+    Subject: ``berth.held.<cluster>``
+    """
+
+    cluster: str
+    inquiry: str
+    page: int
+    last: bool
+    held: tuple["ProvenAttempt", ...] = ()
+
+
+class ProvenAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An attempt that a cluster holds."""
+
+    tenant: str
+    id: str
+    attempt: int
+    receipt: PlacementReceipt | None = None  # None: without one, or it was not signed by the door
+
+
 class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.nudge.v1"):
     """The log holds something for this cluster: take it, if the cursor is before it.
 
@@ -313,6 +379,7 @@ class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     """
 
     sequence: int
+    inquiry: str = ""  # of `berth recover`: report with the verb ``holdings`` what is held
 
 
 LogCursor = Annotated[str, Meta(max_length=64)]  # how far a log was read, see joblogs/lines.py

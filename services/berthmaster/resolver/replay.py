@@ -127,7 +127,8 @@ def replay(
     if policy is not None:
         change = lambda _: policy  # noqa: E731
     fold = _Fold(inputs, cell)
-    mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell]
+    # One without an engine is the head of a chain that `berth recover` has begun.
+    mine = [(sequence, d) for sequence, d in inputs.decisions if d.cell == cell and d.engine]
     known_from_s = _known_from_s(inputs)
     equal = skipped = 0
     why_not = ""
