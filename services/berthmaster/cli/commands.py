@@ -47,6 +47,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
             f"{_HERE}.decisions:replay_decisions",
             "Repeat decisions from the event log.",
         ),
+        "recover": (f"{_HERE}.recover:recover", "Build a new event log from a damaged one."),
         "backup": (f"{_HERE}.backup:backup", "Back up the event log and settings, live."),
     },
     "Access": {

@@ -28,6 +28,7 @@ class StreamSeen(NamedTuple):
     incarnation: str
     last: int
     replaces: frozenset[str] = frozenset()  # incarnations that `berth recover` has replaced by it
+    recovering: bool = False  # `berth recover` reads it
     lost_bytes: int = 0  # of its files that the server could not read
 
 
@@ -44,6 +45,8 @@ def damage(stream: str, seen: StreamSeen | None, marks: Iterable[tuple[StreamMar
     marks = [(mark, by) for mark, by in marks if mark.stream == stream]
     if seen is None:
         return f"{stream} is not there" if marks else ""
+    if seen.recovering:
+        return f"{stream} is being recovered: `berth recover` has not ended"
     if seen.lost_bytes:
         return f"the server could not read {seen.lost_bytes:,} bytes of {stream}"
     for mark, by in marks:

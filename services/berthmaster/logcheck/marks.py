@@ -11,7 +11,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
 from berthmaster.bus.log import last_message, message_at
-from berthmaster.bus.streams import CONTROL, LEASES, REPLACES, WORKLOADS, stream_info
+from berthmaster.bus.streams import CONTROL, LEASES, RECOVERING, REPLACES, WORKLOADS, stream_info
 from berthmaster.logcheck.compare import StreamSeen, by_service, damage, to_compare, wrong_message
 from berthmaster.messages.families import LOG_MARKS, UNREADABLE, encode
 from berthmaster.messages.records import LogMark, StreamMark
@@ -45,6 +45,7 @@ async def seen_of(conn: Connection, stream: str) -> StreamSeen | None:
         incarnation=info.making,
         last=info.state.last_seq,
         replaces=frozenset(metadata.get(REPLACES, "").split()),
+        recovering=RECOVERING in metadata,
         lost_bytes=info.state.lost.bytes if info.state.lost is not None else 0,
     )
 
