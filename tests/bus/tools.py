@@ -16,11 +16,6 @@ from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.keys import make_keys, server_config
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.logcheck import core
-from berthmaster.logcheck.examine import look, read_through
-from berthmaster.logcheck.marks import seen_of
-from berthmaster.messages.control import LogAccepted, MessagesVoid
-from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import ClusterAlive, Stamp
 from berthmaster.messages.placement import Decision, PodBinding, Saw
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Reprioritized, Submitted
@@ -93,30 +88,6 @@ async def remove(conn: Connection, *sequences: int) -> None:
     """Take messages out of the log, as the archivist does."""
     for sequence in sequences:
         await conn.api(f"STREAM.MSG.DELETE.{WORKLOADS}", {"seq": sequence, "no_erase": True})
-
-
-async def accept_log(conn: Connection) -> None:
-    """A person says to go on with what the log holds, as the gateway stores it."""
-    looked = (await look(conn))[WORKLOADS]
-    assert looked.seen is not None
-    damage = [*looked.damage, *await read_through(conn, looked)]
-    gaps = core.together(gap for each in damage for gap in each.missing)
-    fact = LogAccepted(
-        stream=WORKLOADS,
-        created=looked.seen.making,
-        sequence=looked.seen.last,
-        missing=core.accepting(gaps, looked.seen.last),
-        reason="a test",
-    )
-    await conn.request(subjects.log_accepted(WORKLOADS), encode(fact), timeout_s=ANSWER_S)
-
-
-async def declare_void(conn: Connection, *sequences: int) -> None:
-    """A person says that messages count for nothing, as the gateway stores it."""
-    seen = await seen_of(conn, WORKLOADS)
-    assert seen is not None
-    fact = MessagesVoid(stream=WORKLOADS, created=seen.making, sequences=sequences)
-    await conn.request(subjects.void(WORKLOADS), encode(fact), timeout_s=ANSWER_S)
 
 
 @asynccontextmanager

@@ -104,7 +104,7 @@ def screen(report: "Report") -> "Text":
 
     lines = [f"Damage: {why}" for why in report.damage] or ["No damage is known."]
     lines += [
-        f"Left of the log: {report.left:,} messages; from the backup: {report.from_backup:,} events",
+        f"Left of the log: {report.left:,} messages; in the backup: {report.from_backup:,} events",
         f"Clusters that said what they hold: {', '.join(report.answered) or 'none'}",
     ]
     if report.silent:

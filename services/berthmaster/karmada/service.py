@@ -10,16 +10,12 @@ acts; the others mirror the same. While the bus is away nothing changes: what is
 and what was let go runs on.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.facts import FactMirror
-from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
@@ -43,7 +39,7 @@ from berthmaster.kubernetes.resources import (
     RESOURCE_BINDINGS,
 )
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
-from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.feed import Feed
 from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.runtime.service import Context, Service
 
@@ -71,10 +67,14 @@ class KarmadaController(Controller[Write]):
         writer.now = conn.now  # type: ignore[method-assign]
         self.watches(WATCHED, absent_s=ABSENT_S)
         self._conn = conn
-        self._caught_up = {"log": False, "fleet": False, "control": False}
-        self._input = DeciderInput(ctx, core, self.wake)
-        self._guard = LogGuard(
-            ctx, conn, NAME, folder=ctx.settings.memory_dir, on_change=lambda _: self.wake()
+        self._feed = Feed(
+            ctx,
+            conn,
+            core,
+            self.wake,
+            name=NAME,
+            on_gone=self._on_gone,
+            follows=[subjects.ALL_WORKLOADS],
         )
         self._submitted = ctx.metrics.counter("submitted", "Bindings made known on the bus")
         self._open = ctx.metrics.gauge("workloads", "Open workloads of this control plane")
@@ -82,45 +82,23 @@ class KarmadaController(Controller[Write]):
 
     async def run(self) -> None:
         """Until the context says stop."""
-        ctx, conn, heard = self.ctx, self._conn, self._input
-        for part in (PART, *self._caught_up):
-            ctx.health.ready(part, False, "catching up")
-        heard.conn = conn
-        if not await self._guard.begin():
+        ctx, conn = self.ctx, self._conn
+        ctx.health.ready(PART, False, "catching up")
+        if not await self._feed.begin():
             return
         ctx.spawn(
             identify(self.client, self.core.know, ctx.health, rights=RIGHTS),
             name="identity of the control plane",
         )
-        log = Follower(conn, WORKLOADS, [subjects.ALL_WORKLOADS], start=1)
-        fleet = FactMirror(
-            conn, NAME, [subjects.ALL_FLEET], on_fact=heard.on_fact, on_gone=self._on_gone
-        )
-        control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
-        ctx.spawn(log.run(self._on_recorded, caught_up=self._ready("log")), name="the log")
-        ctx.spawn(self._guard.run(), name="guard the log")
-        ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
-        ctx.spawn(control.run(heard.on_control, caught_up=self._ready("control")), name="control")
+        self._feed.start()
         self.start()
         self.lead_by(Lease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
         await self.finish()
-        await heard.close()
+        await self._feed.close()
 
     def _on_gone(self, subject: str) -> None:
         if (node := subjects.parse_node(subject)) is not None:
             self.core.on_node_gone(*node)
-
-    def _on_recorded(self, recorded: Recorded) -> None:
-        self._guard.saw(recorded)
-        self._input.on_recorded(recorded)
-
-    def _ready(self, part: str) -> Callable[[], None]:
-        def caught_up() -> None:
-            self._caught_up[part] = True
-            self.ctx.health.ready(part, True)
-            self.wake()
-
-        return caught_up
 
     def on_object(self, one: Watched, thing: Object, gone: bool) -> None:
         self.core.on_object(thing, gone=gone)
@@ -129,8 +107,7 @@ class KarmadaController(Controller[Write]):
         return self._conn.now()
 
     def may_act(self) -> bool:
-        whole = self._guard.sound and all(self._caught_up.values())
-        return super().may_act() and whole and bool(self.core.know.id)
+        return super().may_act() and self._feed.whole and bool(self.core.know.id)
 
     async def act(self) -> None:
         await super().act()

@@ -29,10 +29,9 @@ from berthmaster.kubernetes.selector import Selector
 from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.workloads import KueueWorkload
-from berthmaster.lifecycle.batch import NewestBatch
+from berthmaster.lifecycle.commits import Commits
 from berthmaster.lifecycle.fold import Verdict
-from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
-from berthmaster.lifecycle.refusals import Refusals
+from berthmaster.lifecycle.instructions import Append, Outcome, Stored
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import WhyReply
@@ -118,8 +117,7 @@ class Reconciler:
         self.latencies_s: list[float] = []  # may be nominated -> nominated; drained by the shell
         self.appends: list[Append] = []  # to be stored; drained by the shell
         self.aside = SetAside()
-        self.pending: Commit | None = None
-        self._refusals = Refusals()
+        self.commits = Commits[Commit]()
         self.unreadable_decision = ""  # why this replica must not decide at all
         self.trapped: dict[Key, traps.Trap] = {}
         self.trap_counts: Counter[str] = Counter()
@@ -135,8 +133,6 @@ class Reconciler:
         self._cramped: dict[Key, None] = {}  # are in a worker that has no room for them
         self._checks = Checks()
         self._choices = 0
-        self._wait_for = 0
-        self._batch = NewestBatch()  # of its cell
         self._written_at_s = 0.0  # when a reconciler wrote to the log last
         self._has_begun = False  # what is read from the log now is no history any more
 
@@ -183,7 +179,7 @@ class Reconciler:
         self.know.take_decision(decision, sequence)
         if decision.cell != HUB_CELL:
             return
-        self._batch.began(decision, sequence)
+        self.commits.saw(decision, sequence)
         self.decisions[decision.number] = decision
         self._choices += len(decision.placements)
         while self._choices > CHOICES_KEPT and len(self.decisions) > 1:
@@ -323,35 +319,27 @@ class Reconciler:
             self._memo(name).blind = True
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
-        """What became of the pending plan. ``log_end``: the last sequence of WORKLOADS as far as is
-        known; after anything but success, deciding waits until that much was folded."""
-        plan, self.pending = self.pending, None
-        if isinstance(outcome, Stored):
-            self._refusals.stored()
-            self._wait_for = max(self._wait_for, outcome.sequence)
-            for name, note in (plan.notes if plan is not None else {}).items():
-                self._memo(name).placed_for = note
-            return
-        if isinstance(outcome, Refused) and plan is not None:
-            self._refusals.refused(plan.decision.after, plan.events)
-        last = (outcome.last or 0) if isinstance(outcome, Refused) else 0
-        self._wait_for = max(self._wait_for, last, log_end)
-        self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
-
-    def on_too_large(self, now_s: float) -> None:
-        """A message of the pending plan is too large: see ``Refusals.too_large``."""
-        plan, self.pending = self.pending, None
+        """What became of the pending commit: see ``Commits.came``."""
+        plan = self.commits.came(outcome, log_end)
         if plan is None:
             return
-        event = self._refusals.too_large(plan.events, self.know.open, self.name, now_s)
+        if isinstance(outcome, Stored):
+            for name, note in plan.notes.items():
+                self._memo(name).placed_for = note
+        else:
+            self._work.add(key(e.tenant, e.id) for e in plan.events)
+
+    def on_too_large(self, now_s: float) -> None:
+        """A message of the pending commit is too large: see ``Refusals.too_large``."""
+        plan, event = self.commits.was_too_large(self.know.open, self.name, now_s)
         if event is not None:
             self.appends.append(self._in_flight.append(key(event.tenant, event.id), event))
-        self._work.add(key(e.tenant, e.id) for e in plan.events)
+        self._work.add(key(e.tenant, e.id) for e in (plan.events if plan is not None else ()))
 
     @property
     def behind(self) -> bool:
         """Whether something that was written is not folded yet."""
-        return self.know.workloads_sequence < max(self._wait_for, self._batch.end)
+        return self.commits.is_behind(self.know.workloads_sequence)
 
     @property
     def cell(self) -> str:
@@ -367,10 +355,6 @@ class Reconciler:
     def stirred(self) -> bool:
         """The same, or soon, since the fleet has moved."""
         return self.dirty or self._work.fleet_moved
-
-    def waited_long_enough(self) -> None:
-        """What was to be folded does not come (purged, say). Guards keep us safe: go on."""
-        self._wait_for = 0
 
     def act(self, now_s: float) -> list[Write | KubeEvent]:
         """Steps for all that changed. Only for the replica that may act. Those that are events of
@@ -403,14 +387,14 @@ class Reconciler:
 
     def decide(self, now_s: float) -> Commit | None:
         """The next commit, or None if there is nothing to decide, or not now."""
-        if self.pending is not None or self.behind or self.unreadable_decision:
+        if self.commits.pending is not None or self.behind or self.unreadable_decision:
             return None
         if not self._wants and not self._leavers and not self._cramped:
             return None
-        self._refusals.look(self.know.chain.sequence, self.know.open, now_s)
-        suspended, policy = self._refusals.suspended(now_s), self.policy
-        if self._refusals.limit is not None:
-            policy = msgspec.structs.replace(policy, commit_limit=self._refusals.limit)
+        self.commits.refusals.look(self.know.chain.sequence, self.know.open, now_s)
+        suspended, policy = self.commits.refusals.suspended(now_s), self.policy
+        if self.commits.refusals.limit is not None:
+            policy = msgspec.structs.replace(policy, commit_limit=self.commits.refusals.limit)
         wants: list[ToPlace] = []
         for name in [each for each in self._wants if each not in suspended]:
             view, memo = view_of(name, self.know, self.hub), self._memo(name)
@@ -449,12 +433,12 @@ class Reconciler:
         for want in unplaced:
             self._wants.pop(want.view.name, None)
             self._work.add_on_fleet(want.view.name, now_s + AGAIN_S)
-        self.pending = plan
+        self.commits.pending = plan
         return plan
 
     def wake_at_s(self) -> float:
         """When time alone will change something."""
-        return min(self._work.wake_at_s(), self.kueue.due_s, self._refusals.next_s())
+        return min(self._work.wake_at_s(), self.kueue.due_s, self.commits.refusals.next_s())
 
     @property
     def contested(self) -> int:

@@ -16,17 +16,14 @@ what it knew last; one that has never known anything waits.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.decider_settings import DeciderSettings, weights_problem
 from berthmaster.bus.errors import BusError, TooLarge
-from berthmaster.bus.facts import FactMirror
-from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import joined
 from berthmaster.bus.lease import Lease
@@ -43,7 +40,7 @@ from berthmaster.kubernetes.client import Client
 from berthmaster.kubernetes.joining import NamespaceSettings, reached
 from berthmaster.kubernetes.objects import Object
 from berthmaster.lifecycle.instructions import Append, Outcome, Stored, Unknown
-from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.feed import Feed
 from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.multikueue.apiserver.check_parameters import Parameters
 from berthmaster.multikueue.apiserver.watch import ABSENT_S, WATCHED
@@ -118,16 +115,13 @@ class HubController(Controller[Write]):
         self._parameters = Parameters(client, self.core.hub, namespace, self._on_parameters)
         self._conn: Connection | None = None
         self._log: EventLog | None = None
-        self._events: Follower | None = None
-        self._guard: LogGuard | None = None
-        self._caught_up = {"log": False, "fleet": False, "control": False}
+        self._feed: Feed | None = None
         self._behind_since_s: float | None = None
         self._elsewhere: Mapping[str, int] = {}
         self._kueue_is_silent = False
         self._begun_at_s = asyncio.get_running_loop().time()
         self._is_unread = False  # the bus was silent from the start of this process on
         self._figures = HubMetrics(ctx.metrics)
-        self._input = DeciderInput(ctx, self.core, self.wake)
 
     # The hub
 
@@ -155,41 +149,15 @@ class HubController(Controller[Write]):
         """With the bus, until the context says stop."""
         ctx = self.ctx
         self._conn, self._log = conn, EventLog(conn)
-        heard = self._input
-        heard.conn = conn
-        for part in self._caught_up:
-            ctx.health.ready(part, False, "catching up")
-        self._guard = LogGuard(
-            ctx, conn, NAME, folder=ctx.settings.memory_dir, on_change=lambda _: self.wake()
-        )
-        if not await self._guard.begin():
+        feed = self._feed = Feed(ctx, conn, self.core, self.wake, name=NAME, on_gone=self._on_gone)
+        if not await feed.begin():
             return
-        self._events = Follower(
-            conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], start=1
-        )
-        fleet = FactMirror(
-            conn,
-            NAME,
-            [subjects.ALL_FLEET],
-            on_fact=heard.on_fact,
-            on_gone=self._on_gone,
-        )
-        control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
-        ctx.spawn(
-            self._events.run(self._on_recorded, caught_up=self._ready("log")),
-            name="the log",
-        )
-        ctx.spawn(self._guard.run(), name="guard the log")
-        ctx.spawn(fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
-        ctx.spawn(
-            control.run(heard.on_control, caught_up=self._ready("control")),
-            name="control",
-        )
+        feed.start()
         self.lead_by(Lease(conn, NAME, self.core.name, on_gained=lambda _: self.wake()))
         endpoints = await WhyEndpoint(conn, self.core.why).serve()
         await self.finish()
         await endpoints.stop()
-        await heard.close()
+        await feed.close()
 
     def _on_gone(self, subject: str) -> None:
         """A fact that a relisting did not find: nodes take room, and copies mean that it runs."""
@@ -200,19 +168,6 @@ class HubController(Controller[Write]):
         elif copy is not None:
             self.core.on_copy_gone(*copy)
 
-    def _on_recorded(self, recorded: Recorded) -> None:
-        assert self._guard is not None
-        self._guard.saw(recorded)
-        self._input.on_recorded(recorded)
-
-    def _ready(self, part: str) -> Callable[[], None]:
-        def caught_up() -> None:
-            self._caught_up[part] = True
-            self.ctx.health.ready(part, True)
-            self.wake()
-
-        return caught_up
-
     # Acting
 
     def now(self) -> float:
@@ -221,8 +176,8 @@ class HubController(Controller[Write]):
     def may_act(self) -> bool:
         hub = self.core.hub
         held = self.lease is not None and self.lease.held
-        whole = self._guard is not None and self._guard.sound
-        return held and whole and all(self._caught_up.values()) and hub.complete and bool(hub.id)
+        whole = self._feed is not None and self._feed.whole
+        return held and whole and hub.complete and bool(hub.id)
 
     def _may_write(self) -> bool:
         return self._is_blind or self.may_act()
@@ -252,7 +207,7 @@ class HubController(Controller[Write]):
         now_s = asyncio.get_running_loop().time()
         self._behind_since_s = self._behind_since_s or now_s
         if now_s - self._behind_since_s > BEHIND_LIMIT_S:
-            self.core.waited_long_enough()
+            self.core.commits.waited_long_enough()
         await asyncio.sleep(0.001)
         self.wake()
         return True
@@ -316,9 +271,9 @@ class HubController(Controller[Write]):
     @property
     def _bus_is_there(self) -> bool:
         """Connected, caught up, and the log's heartbeat is heard."""
-        if self._conn is None or not self._conn.connected or self._events is None:
+        if self._conn is None or not self._conn.connected or self._feed is None:
             return False
-        return all(self._caught_up.values()) and self._bus_silent_s < BUS_SILENT_S
+        return self._feed.has_read and self._bus_silent_s < BUS_SILENT_S
 
     @property
     def _is_blind(self) -> bool:
@@ -329,7 +284,7 @@ class HubController(Controller[Write]):
         while True:
             await asyncio.sleep(BLIND_LOOK_S)
             self.before_act()
-            has_read = all(self._caught_up.values())
+            has_read = self._feed is not None and self._feed.has_read
             self._tell_unread(has_read)
             if not self._is_blind:
                 self.core.blindly.over()
@@ -351,7 +306,8 @@ class HubController(Controller[Write]):
     @property
     def _bus_silent_s(self) -> float:
         """Seconds since the log was last heard; since the start, if it never was."""
-        heard_s = self._events.last_heard_s if self._events is not None else self._begun_at_s
+        log = self._feed.log if self._feed is not None else None
+        heard_s = log.last_heard_s if log is not None else self._begun_at_s
         return asyncio.get_running_loop().time() - max(heard_s, self._begun_at_s)
 
     # House

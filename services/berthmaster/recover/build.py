@@ -120,11 +120,12 @@ class Recovery:
     async def build(self, reason: str) -> Report:
         """Do it. Raises as ``show`` does, and NotCopied, NotProved."""
         self._conn.log.warning("a new log is built", reason=reason)
+        damage = tuple(await all_damage(self._conn))
         await self._stop_everybody()
         found = await self._find()
         live = await info_of(self._conn, WORKLOADS)
         if live is not None and live.state.last_seq > max(found.plan.first - core.UNUSED, 0):
-            raise Refused("WORKLOADS is still written to: run it again once all services are stopped")
+            raise Refused("WORKLOADS is still written to: stop the services and run it again")
         if found.report.silent:
             await self._mark(recovering=False)
             silent = ", ".join(found.report.silent)
@@ -138,7 +139,7 @@ class Recovery:
         if found.settings is not None:
             kept += await self._replace(CONTROL, _control(found.settings), 0, found)
         kept += await self._replace(WORKLOADS, _log(found.plan), found.plan.first, found)
-        return msgspec.structs.replace(found.report, kept_as=tuple(kept), built=True)
+        return msgspec.structs.replace(found.report, damage=damage, kept_as=tuple(kept), built=True)
 
     # Finding
 

@@ -21,10 +21,9 @@ from collections.abc import Mapping
 import msgspec
 
 from berthmaster.engine.fleet.clusters import LOST
-from berthmaster.lifecycle.batch import NewestBatch
+from berthmaster.lifecycle.commits import Commits
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.instructions import Append, Outcome, Refused, Stored
-from berthmaster.lifecycle.refusals import Refusals
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.api import (
     CordonsReply,
@@ -80,11 +79,8 @@ class Resolver:
         self.know = Knowledge(cell)
         self.decisions: OrderedDict[int, Decision] = OrderedDict()
         self._choices = 0  # in those decisions
-        self.pending: Plan | None = None  # sent, outcome not known
-        self._wait_for = 0  # sequence of WORKLOADS that must be folded before deciding again
-        self._batch = NewestBatch()  # of its cell
+        self.commits = Commits[Plan]()
         self._appending: dict[str, tuple[Key, int]] = {}  # and the event that it follows on
-        self._refusals = Refusals()
         self._ended_at_s = float("-inf")  # when endings were looked for last
         self._decided_at_s = float("-inf")  # when something to decide was looked for last
         self._balanced_at_s = float("-inf")  # when it was looked for last who could if others moved
@@ -125,7 +121,7 @@ class Resolver:
         """A decision of the log, ours or another's."""
         self.know.take_decision(decision, sequence)
         if decision.cell == self.cell:
-            self._batch.began(decision, sequence)
+            self.commits.saw(decision, sequence)
         self.remember(decision)
 
     def remember(self, decision: Decision) -> None:
@@ -143,33 +139,23 @@ class Resolver:
         self.know.take_control(fact, sequence)
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
-        """What became of the pending plan. ``log_end``: the last sequence of WORKLOADS as far as is
-        known; after anything but success, deciding waits until that much was folded."""
-        plan, self.pending = self.pending, None
-        if isinstance(outcome, Stored):
-            self._refusals.stored()
-            if plan is not None:
-                plan.was_stored()
-            self._wait_for = max(self._wait_for, outcome.sequence)
-        elif isinstance(outcome, Refused):
-            if plan is not None:
-                self._refusals.refused(plan.decision.after, plan.events)
-            self._wait_for = max(self._wait_for, outcome.last or 0, log_end)
-        else:
-            self._wait_for = max(self._wait_for, log_end)
+        """What became of the pending plan: see ``Commits.came``."""
+        plan = self.commits.came(outcome, log_end)
+        if plan is not None and isinstance(outcome, Stored):
+            plan.was_stored()
 
     def on_appended(self, ref: str, outcome: Outcome) -> None:
         """What became of an Append. If refused, the fold brings what came first, and it shows."""
         name, sequence = self._appending.pop(ref, (None, 0))
         if name is not None and isinstance(outcome, Refused):
-            self._refusals.suspend(name, sequence, self._ended_at_s)
+            self.commits.refusals.suspend(name, sequence, self._ended_at_s)
 
     # What to do
 
     @property
     def behind(self) -> bool:
         """Whether something that was written is not folded yet."""
-        return self.know.workloads_sequence < max(self._wait_for, self._batch.end)
+        return self.commits.is_behind(self.know.workloads_sequence)
 
     @property
     def stirred(self) -> bool:
@@ -178,18 +164,10 @@ class Resolver:
 
     def on_too_large(self, now_s: float) -> Append | None:
         """A message of the pending plan is too large: see ``Refusals.too_large``."""
-        plan, self.pending = self.pending, None
-        if plan is None:
-            return None
-        event = self._refusals.too_large(plan.events, self.know.open, self.name, now_s)
+        _, event = self.commits.was_too_large(self.know.open, self.name, now_s)
         if event is None:
             return None
         return Append(ref=f"ending/{key(event.tenant, event.id)}/{event.after}", event=event)
-
-    def waited_long_enough(self) -> None:
-        """What was to be folded does not come (purged, say). Guards keep us safe: go on. They do
-        not for the rest of a batch, for which there is no giving up: an ending outlives a purge."""
-        self._wait_for = 0
 
     def prepare(self) -> None:
         """Lay out what deciding needs of the fleet, before anybody waits for it: more than a second
@@ -198,22 +176,22 @@ class Resolver:
 
     def decide(self, now_s: float) -> Plan | None:
         """The next commit, or None if there is nothing to decide, or not now."""
-        if self.pending is not None or self.behind or self.blind:
+        if self.commits.pending is not None or self.behind or self.blind:
             return None
         self._decided_at_s = now_s
-        know, refusals, policy = self.know, self._refusals, self.policy
+        know, refusals, policy = self.know, self.commits.refusals, self.policy
         refusals.look(know.chain.sequence, know.open, now_s)
         know.suspend(refusals.suspended(now_s), refusals.retried(now_s))
         if refusals.limit is not None:
             policy = msgspec.structs.replace(policy, commit_limit=refusals.limit)
         balance = now_s >= self._balances_at_s()
-        self.pending = decide(know, policy, now_s, self.name, balance=balance)
-        if balance and (self.pending is None or self.pending.decision.rebalances):
-            self._balanced(now_s, in_vain=self.pending is None)
-        if self.pending is None:
+        plan = self.commits.pending = decide(know, policy, now_s, self.name, balance=balance)
+        if balance and (plan is None or plan.decision.rebalances):
+            self._balanced(now_s, in_vain=plan is None)
+        if plan is None:
             self._arrived = False
             self._looked_at = know.derived.growth
-        return self.pending
+        return plan
 
     def _balanced(self, now_s: float, *, in_vain: bool) -> None:
         """It was looked for who could begin if others moved."""
@@ -240,7 +218,9 @@ class Resolver:
         """Endings that are ours to write, each asked for once until answered."""
         self._ended_at_s = now_s
         appends = []
-        busy = {name for name, _ in self._appending.values()} | self._refusals.suspended(now_s)
+        busy = {name for name, _ in self._appending.values()} | self.commits.refusals.suspended(
+            now_s
+        )
         for workload, reason in self._overdue(now_s):
             if workload.key in busy:
                 continue
@@ -299,7 +279,7 @@ class Resolver:
     def wake_at_s(self) -> float:
         """When time alone will change something: an unclaimed placement, a pause, a deadline."""
         know, policy = self.know, self.policy
-        times = [self._refusals.next_s(), self._grows_at_s(), *know.derived.resting.values()]
+        times = [self.commits.refusals.next_s(), self._grows_at_s(), *know.derived.resting.values()]
         again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
         times.append(gathers_until_s(know, policy, self._decided_at_s, again_s))
         oldest = next(iter(know.derived.unclaimed.values()), None)

@@ -8,7 +8,6 @@ the core named has come. It has one commit under way at most, so nothing in the 
 import asyncio
 import os
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,11 +16,8 @@ import msgspec
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.decider_input import DeciderInput
 from berthmaster.bus.decider_settings import DeciderSettings, weights_problem
 from berthmaster.bus.errors import BusError, TooLarge
-from berthmaster.bus.facts import FactMirror
-from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import Lease
 from berthmaster.bus.log import EventLog
@@ -33,7 +29,7 @@ from berthmaster.engine.queueing.order import OrderBy
 from berthmaster.engine.scoring.compiled import COMPILED
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES
 from berthmaster.lifecycle.instructions import Append, Stored
-from berthmaster.logcheck.guard import LogGuard
+from berthmaster.logcheck.feed import Feed
 from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.resolver.core import Resolver
@@ -139,24 +135,15 @@ class Shell:
         self._stream = b""  # which WORKLOADS it is; another one means other sequences
         self._figures = Figures(context.metrics, self.core)
         counted = Counted(self.core, self._figures, lambda: self._is_deciding)
-        self._hearing = DeciderInput(context, counted, self._stir.set)
-        self._hearing.conn = conn
-        self._fleet = FactMirror(
-            conn,
-            "resolver",
-            [subjects.ALL_FLEET],
-            on_fact=self._hearing.on_fact,
-            on_gone=self._on_gone,
-        )
-        self._control = Follower(conn, CONTROL, [subjects.ALL_CONTROL])
-        self._events: Follower | None = None
-        self._caught_up = {"log": False, "fleet": False, "control": False}
-        self._guard = LogGuard(
+        self._feed = Feed(
             context,
             conn,
-            f"resolver.{settings.cell}",
-            folder=settings.memory_dir,
-            on_change=lambda _: self._stir.set(),
+            counted,
+            self._stir.set,
+            name="resolver",
+            mark=f"resolver.{settings.cell}",
+            on_gone=self._on_gone,
+            on_ready=self._on_ready,
         )
         self._lease = Lease(
             conn,
@@ -187,61 +174,31 @@ class Shell:
 
     @property
     def _is_deciding(self) -> bool:
-        return self._guard.sound and self._lease.held and all(self._caught_up.values())
+        return self._feed.whole and self._lease.held
 
     async def run(self) -> None:
         """Until the context says stop."""
         context = self._context
-        for part in self._caught_up:
-            context.health.ready(part, False, "catching up")
-        if not await self._guard.begin():
+        if not await self._feed.begin():
             return
         await self._restore()
-        start = self.core.know.workloads_sequence + 1
-        self._events = Follower(
-            self._conn,
-            WORKLOADS,
-            [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS],
-            start=start,
-        )
-        context.spawn(
-            self._events.run(self._on_recorded, caught_up=self._ready("log")),
-            name="follow the log",
-        )
-        context.spawn(self._guard.run(), name="guard the log")
-        context.spawn(self._fleet.run(caught_up=self._ready("fleet")), name="mirror the fleet")
-        context.spawn(
-            self._control.run(self._hearing.on_control, caught_up=self._ready("control")),
-            name="follow control",
-        )
+        self._feed.start(self.core.know.workloads_sequence + 1)
         lease = context.spawn(self._lease.run(), name="lease")
         context.spawn(self._keep_house(), name="snapshots and gauges")
         context.spawn(self._tell_quality(), name="quality")
         deciding = context.spawn(self._decide_for_ever(), name="decide")
-        questions = Questions(
-            self._conn, self._heard_by, self.core, lambda: all(self._caught_up.values())
-        )
+        questions = Questions(self._conn, self._heard_by, self.core, lambda: self._feed.has_read)
         endpoints = await questions.serve()
         await context.stopping.wait()
         await endpoints.stop()
         deciding.cancel()
         lease.cancel()  # gives the lease back, so that a follower takes over at once
         await asyncio.wait({deciding, lease}, timeout=2.0)
-        await self._hearing.close()
+        await self._feed.close()
 
-    def _on_recorded(self, recorded: Recorded) -> None:
-        self._guard.saw(recorded)
-        self._hearing.on_recorded(recorded)
-
-    def _ready(self, part: str) -> Callable[[], None]:
-        def caught_up() -> None:
-            self._caught_up[part] = True
-            if all(self._caught_up.values()):
-                self.core.prepare()  # before anybody is told that this replica is ready
-            self._context.health.ready(part, True)
-            self._stir.set()
-
-        return caught_up
+    def _on_ready(self, _: str) -> None:
+        if self._feed.has_read:
+            self.core.prepare()  # before anybody is told that this replica is ready
 
     async def _decide_for_ever(self) -> None:
         behind_since_s: float | None = None
@@ -254,7 +211,7 @@ class Shell:
             if self.core.behind:
                 behind_since_s = behind_since_s or loop.time()
                 if loop.time() - behind_since_s > BEHIND_LIMIT_S:
-                    self.core.waited_long_enough()
+                    self.core.commits.waited_long_enough()
                 await asyncio.sleep(0.001)
                 self._stir.set()
                 continue
@@ -278,7 +235,7 @@ class Shell:
     def _fleet_sequence(self) -> None:
         """A mirror may have dropped its newest message as outdated: it counts as seen."""
         know = self.core.know
-        know.view.fleet_sequence = max(know.view.fleet_sequence, self._fleet.sequence)
+        know.view.fleet_sequence = max(know.view.fleet_sequence, self._feed.fleet.sequence)
 
     async def _sleep(self) -> None:
         """Until something stirs the core, or the time that it named has come. Whoever may not
@@ -367,7 +324,7 @@ class Shell:
         while True:
             await asyncio.sleep(1.0)
             know = self.core.know
-            if all(self._caught_up.values()):
+            if self._feed.has_read:
                 self.core.prepare()  # so that a follower that takes over decides at once
             connected = self._conn.connected and self._heard_by.general.connected
             self._context.health.ready("bus", connected, "no connection to NATS")
@@ -376,7 +333,7 @@ class Shell:
             self._live.set(
                 len(know.derived.unclaimed) + sum(len(keys) for keys in know.derived.held.values())
             )
-            if loop.time() < next_snapshot_s or not (self._lease.held and self._guard.sound):
+            if loop.time() < next_snapshot_s or not (self._lease.held and self._feed.whole):
                 continue
             next_snapshot_s = loop.time() + settings.snapshot_s
             if know.workloads_sequence == saved or self.core.blind:  # it is not in a snapshot

@@ -1,0 +1,302 @@
+"""A damaged log is noticed on a real server's disk, nothing is decided with it, and `berth recover`
+builds another one that has every job that a cluster runs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from berthmaster.audit.report import audit
+from berthmaster.backup.take import take
+from berthmaster.bus import subjects
+from berthmaster.bus.connection import Connection
+from berthmaster.bus.door_client import DoorClient
+from berthmaster.bus.embedded import Server, ServerCluster
+from berthmaster.bus.log import EventLog, decode_story, last_message
+from berthmaster.bus.setup import ensure_streams
+from berthmaster.bus.streams import LEASES, WORKLOADS, stream_info
+from berthmaster.emulator.host import Host
+from berthmaster.emulator.reporter import Reporter
+from berthmaster.lifecycle.fold import fold_history
+from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload
+from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal, SubmitReply
+from berthmaster.messages.control import QueueSetting
+from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
+from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.recover.build import Recovery, Refused, Report
+from berthmaster.recover.holdings import ask
+from tests.bus import log_damage
+from tests.bus.log_damage import Damage, services
+from tests.bus.shells import client, in_loop
+from tests.bus.test_executor_cluster import BERLIN, executing
+from tests.bus.tools import eventually, task
+from tests.support.patience import ANSWER_S, until
+
+JOBS = [f"job-{number}" for number in range(12)]
+
+
+@asynccontextmanager
+async def worker(conn: Connection) -> AsyncIterator[Host]:
+    """A cluster with its executor and inventory, which speak to whatever door there is."""
+    async with executing(conn) as host:
+        reporter = Reporter(
+            DoorClient(conn, BERLIN), host, report_interval_s=1.0, report_rate_per_s=1000.0, seed=1
+        )
+        ends = asyncio.Event()
+        async with task(reporter.run(ends)), task(reporter.keep_alive(ends)):
+            yield host
+
+
+async def asked(conn: Connection, verb: str, body: msgspec.Struct | bytes) -> object:
+    data = body if isinstance(body, bytes) else encode(body)
+    reply = await conn.request(subjects.api("team", verb), data, timeout_s=ANSWER_S)
+    return API_REPLIES.decode(reply.data)
+
+
+def job(name: str, gpus: int = 1) -> JobRequest:
+    return JobRequest(id=name, pod_sets=(PodSet(gpus=gpus),), expected_duration_s=3600.0)
+
+
+async def standing(conn: Connection, name: str) -> Workload:
+    history = decode_story(await EventLog(conn).story("team", name))
+    return fold_history("team", name, history)[0]
+
+
+async def all_are(conn: Connection, names: list[str], state: State) -> None:
+    async def there() -> bool:
+        return all([(await standing(conn, name)).state is state for name in names])
+
+    await eventually(there)
+
+
+async def all_remember(conn: Connection) -> None:
+    """Gateway, resolver and door have seen the log go as far as it does."""
+    last = (await stream_info(conn, WORKLOADS)).state.last_seq
+
+    async def there() -> bool:
+        for service in ("gateway", "resolver.all", "door"):
+            message = await last_message(conn, LEASES, subjects.log_mark(service))
+            marks = LOG_MARKS.decode(message.data).streams if message is not None else ()
+            if not any(one.stream == WORKLOADS and one.sequence >= last for one in marks):
+                return False
+        return True
+
+    await eventually(there)
+
+
+def pods(host: Host) -> dict[str, float]:
+    """When the pods of each job began to run; those that were never ended began only once."""
+    return {group.attempt.id: group.made.starts_s for group in host.cluster.world.groups.values()}
+
+
+def recovery(
+    conn: Connection,
+    *,
+    backup: Path | None = None,
+    without: frozenset[str] = frozenset(),
+    limit_s: float = ANSWER_S,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Recovery:
+    return Recovery(
+        conn,
+        lambda clusters: ask(conn, clusters, limit_s=limit_s),
+        backup=backup,
+        without=without,
+        progress=progress,
+    )
+
+
+async def run_jobs(conn: Connection, names: list[str]) -> None:
+    for name in names:
+        assert isinstance(await asked(conn, "submit", job(name)), SubmitReply)
+        await all_are(conn, [name], State.RUNNING)  # one by one, so that some are lost whole
+
+
+@pytest.mark.parametrize("harm", log_damage.ALL.values(), ids=log_damage.ALL)
+@in_loop
+async def test_what_runs_runs_on_and_is_in_the_new_log(
+    server: Server, tmp_path: Path, harm: Damage
+) -> None:
+    memory = tmp_path / "memory"
+    async with client(server.url) as first, worker(first) as host:
+        async with services(server.url, memory) as side:
+            await until(lambda: side.ready)
+            await run_jobs(first, JOBS)
+            await all_remember(first)
+            last = (await stream_info(first, WORKLOADS)).state.last_seq
+        running = pods(host)
+        assert sorted(running) == sorted(JOBS)
+        harm(server)
+        server.start()
+        async with client(server.url) as conn:  # which makes what streams are missing
+            async with services(server.url, memory) as side:
+                await until(lambda: side.damaged)
+                refused = await asked(conn, "submit", job("after"))
+                assert isinstance(refused, Refusal)
+                assert refused.retry
+                assert pods(host) == running  # no executor is told that a job is over
+                report = await recovery(conn).build("a test")
+                assert report.built, report
+                assert report.carried == len(JOBS), report.lines
+                assert report.first > last + 100_000
+                await until(lambda: side.ready)
+                await all_are(conn, JOBS, State.RUNNING)
+                assert pods(host) == running
+                if harm is not log_damage.lose_everything:  # its nodes report within the hour
+                    await goes_on_as_if_nothing_had_been(conn, host)
+
+
+async def goes_on_as_if_nothing_had_been(conn: Connection, host: Host) -> None:
+    """Jobs that were carried over are jobs like any other."""
+    name = JOBS[0]
+    assert isinstance(await asked(conn, "submit", job(name)), SubmitReply)  # the same one
+    assert isinstance(await asked(conn, "submit", job(name, gpus=2)), Refusal)
+    assert isinstance(await asked(conn, "cancel", b'{"id":"%s"}' % name.encode()), ChangeReply)
+
+    async def is_over() -> bool:
+        return (await standing(conn, name)).state is State.CANCELLED and name not in pods(host)
+
+    await eventually(is_over)
+    # Their GPUs are theirs: 21 of 32 are free, and the twenty-second job waits.
+    more = [f"more-{number}" for number in range(22)]
+    for each in more:
+        assert isinstance(await asked(conn, "submit", job(each)), SubmitReply)
+
+    async def are_placed() -> bool:
+        works = [await standing(conn, each) for each in more]
+        return sum(work.state is State.RUNNING for work in works) == 21
+
+    await eventually(are_placed)
+    found = await audit(conn)
+    assert [(f.rule, f.where, f.what) for f in found.findings] == []
+    assert (found.carried, found.running) == (len(JOBS), len(JOBS) - 1 + 21)
+
+
+@in_loop
+async def test_a_backup_brings_back_what_waits_and_what_was_set(
+    server: Server, tmp_path: Path
+) -> None:
+    """No cluster holds a job that waits, or an operator's setting."""
+    folder, memory = tmp_path / "backup", tmp_path / "memory"
+    async with client(server.url) as first, worker(first) as host:
+        async with services(server.url, memory) as side:
+            await until(lambda: side.ready)
+            setting = QueueSetting(queue="night", weight=3.0)
+            reply = await first.request(
+                subjects.operator("queue"), encode(setting), timeout_s=ANSWER_S
+            )
+            assert isinstance(API_REPLIES.decode(reply.data), OperatorReply)
+            await run_jobs(first, JOBS[:3])
+            for name in ("large-1", "large-2"):
+                assert isinstance(await asked(first, "submit", job(name, gpus=8)), SubmitReply)
+            assert isinstance(await asked(first, "submit", job("waits", gpus=64)), SubmitReply)
+            await take(first, folder)
+            await run_jobs(first, JOBS[3:5])  # which the backup does not have
+            await all_remember(first)
+        running = pods(host)
+        log_damage.lose_everything(server)
+        server.start()
+        async with client(server.url) as conn, services(server.url, memory) as side:
+            await until(lambda: side.damaged)
+            shown = await recovery(conn, backup=folder).show()
+            assert not shown.built
+            assert side.damaged
+            report = await recovery(conn, backup=folder).build("a test")
+            assert report.settings >= 1
+            await until(lambda: side.ready)
+            assert pods(host) == running
+            await all_are(conn, JOBS[:5], State.RUNNING)
+            assert (await standing(conn, "waits")).state is State.QUEUED
+            assert await last_message(conn, "CONTROL", subjects.queue_setting("night")) is not None
+
+
+@in_loop
+async def test_recover_refuses_while_a_cluster_is_silent_unless_it_is_named(
+    server: Server, tmp_path: Path
+) -> None:
+    memory = tmp_path / "memory"
+    async with client(server.url) as first:
+        async with services(server.url, memory) as side:
+            async with worker(first):
+                await until(lambda: side.ready)
+                await run_jobs(first, JOBS[:2])
+                await all_remember(first)
+        server.kill()  # the newest event is lost
+        data = log_damage.block(server).read_bytes()
+        log_damage.block(server).write_bytes(data[:-10])
+        server.start()
+        async with client(server.url) as conn, services(server.url, memory) as side:
+            await until(lambda: side.damaged)
+            with pytest.raises(Refused, match="berlin west.1 had placements"):
+                await recovery(conn, limit_s=1.0).build("a test")
+            await until(lambda: side.damaged)  # as it was
+            gone = frozenset({BERLIN})
+            report = await recovery(conn, without=gone, limit_s=1.0).build("a test")
+            assert {one.outcome for one in report.lines} == {"queued"}
+            await until(lambda: side.ready)
+            await all_are(conn, JOBS[:2], State.QUEUED)
+
+
+class Killed(Exception):
+    """In the middle of a recovery."""
+
+
+@in_loop
+async def test_a_recovery_that_is_killed_at_any_step_is_run_again(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path / "memory"
+    async with client(server.url) as first, worker(first) as host:
+        async with services(server.url, memory) as side:
+            await until(lambda: side.ready)
+            await run_jobs(first, JOBS[:4])
+            await all_remember(first)
+        running = pods(host)
+        log_damage.cut(server)
+        server.start()
+        async with client(server.url) as conn, services(server.url, memory) as side:
+            await until(lambda: side.damaged)
+            done: list[Report] = []
+            for at in range(100):
+                calls = 0
+                api = Connection.api
+
+                async def dies(
+                    self: Connection,
+                    verb: str,
+                    body: object = None,
+                    *,
+                    at: int = at,
+                    timeout_s: float = 5.0,
+                ) -> bytes:
+                    nonlocal calls
+                    if self is conn and verb.split(".")[1] in ("CREATE", "UPDATE", "DELETE", "RESTORE"):
+                        calls += 1
+                        if calls > at:
+                            raise Killed(verb)
+                    return await api(self, verb, body, timeout_s=timeout_s)  # type: ignore[arg-type]
+
+                with monkeypatch.context() as patch:
+                    patch.setattr(Connection, "api", dies)
+                    try:
+                        done.append(await recovery(conn).build("a test"))
+                        break
+                    except Killed:
+                        await asyncio.sleep(0.1)
+            assert at >= 4  # so many steps change something
+            await until(lambda: side.ready)
+            await all_are(conn, JOBS[:4], State.RUNNING)
+            assert pods(host) == running
+            assert (await audit(conn)).findings == ()
+
+
+@in_loop
+async def test_on_three_servers_one_bad_replica_heals_by_itself(
+    cluster: ServerCluster, tmp_path: Path
+) -> None:
+    async with client(cluster.servers[0].url) as conn:
+        await ensure_streams(conn, replicas=3)
