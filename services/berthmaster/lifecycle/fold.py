@@ -101,11 +101,11 @@ def offer(
     last = workload.sequence
     if sequence <= last:
         return Verdict.REPEATED
+    if type(event) is Carried and not void:
+        _apply(workload, event, sequence, stored_at_s)
+        workload.sequence, workload.changed_at_s = sequence, stored_at_s
+        return Verdict.COUNTED
     if event.after != last or void:
-        if type(event) is Carried and not void:
-            _apply(workload, event, sequence, stored_at_s)
-            workload.sequence, workload.changed_at_s = sequence, stored_at_s
-            return Verdict.COUNTED
         if last < event.after < sequence and not (void or workload.ended):
             return _offer_ahead(workload, event, sequence, stored_at_s)
         workload.sequence = sequence

@@ -10,6 +10,8 @@ hold, each proven by the receipt that the door signed when it was placed:
     attempt 2 on a, placed       attempt 2 on a                  claimed by a
     attempt 2 on a, any          attempt 3 on b                  claimed by b
     nothing                      attempt 1 on a                  claimed by a, as the receipt says
+    only later events            nothing                         named as lost; a placement carries
+                                                                 the request and is enough
     attempt 2 on a, live         nothing, and a has answered     queued again
     attempt 2 on a, live         nothing, a is silent            refused, unless a is named as gone
     attempt 2 given back         attempt 2 on a                  queued; a ends its pods
@@ -26,6 +28,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.lifecycle.attempt_events import ended
+from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.states import LIVE, Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
@@ -33,12 +36,12 @@ from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.door import PlacementReceipt, ProvenAttempt
 from berthmaster.messages.placement import HUB_CELL, Decision, Saw
 from berthmaster.messages.records import ArchivedStory
-from berthmaster.messages.workload import Carried, CarriedWorkload, Submitted, WorkloadEvent
+from berthmaster.messages.workload import Carried, CarriedWorkload, Placed, Submitted, WorkloadEvent
 
 BY: Final = "berth recover"
 UNUSED: Final = 1_000_000  # sequences that are left out between the old log and the new one
 UNUSED_NUMBERS: Final = 1_000  # the same of decisions, of one chain
-Outcome = Literal["kept", "claimed", "queued", "cancelled", "ended"]
+Outcome = Literal["claimed", "queued", "cancelled", "lost"]
 
 
 class Copy(NamedTuple):
@@ -225,6 +228,10 @@ def _fold(tenant: str, workload_id: str, events: Sequence[RecordedEvent]) -> _Hi
         if isinstance(event, Submitted) and event.after == 0 and workload.ended:
             workload = Workload(tenant=tenant, id=workload_id)  # the id is used again
             kept, ending, broken = [], None, False
+        is_new = workload.state is State.NEW and not one.void
+        if is_new and isinstance(event, Placed) and event.after:
+            _begin_with(workload, event)
+            broken = False
         if broken and not isinstance(event, Ending):
             continue
         verdict = offer(workload, event, one.sequence, one.stored_at_s, void=one.void)
@@ -235,6 +242,19 @@ def _fold(tenant: str, workload_id: str, events: Sequence[RecordedEvent]) -> _Hi
         if verdict is Verdict.COUNTED and isinstance(event, Ending):
             ending = event
     return _History(workload, kept, ending)
+
+
+def _begin_with(workload: Workload, placed: Placed) -> None:
+    """Its submission is lost, but a placement carries the request."""
+    workload.state = State.QUEUED
+    workload.request = placed.request
+    workload.digest = request_digest(placed.request)
+    workload.cell = placed.cell
+    workload.priority = placed.request.priority
+    workload.submitted_at_s = placed.submitted_at_s
+    workload.attempt = placed.attempt - 1
+    workload.checkpoint, workload.ran_s = placed.checkpoint, placed.ran_s
+    workload.sequence = placed.after
 
 
 # What clusters hold
@@ -253,8 +273,10 @@ def _join(
     workload: Workload, held: Sequence[Held], answered: Set[str], without: Set[str]
 ) -> _Joined:
     held = [one for one in held if _may_hold(workload, one)]
-    if workload.ended and not held:
-        return _Joined(workload)
+    if not held and (workload.ended or workload.state is State.NEW):
+        if workload.ended:
+            return _Joined(workload)
+        return _tell(workload, "lost", "its submission is lost, and no cluster holds it")
     newest = max((one.attempt.attempt for one in held), default=0)
     holders = [one for one in held if one.attempt.attempt == newest]
     if newest > workload.attempt or (workload.ended and held):
