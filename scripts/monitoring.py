@@ -222,10 +222,10 @@ ALERTS: Final = (
     ),
     Alert(
         "BerthLogDamaged",
-        'max by (stream) ({__name__=~"berth_.+_log_missing"}) > 0',
+        'max by (instance) ({__name__=~"berth_.+_log_damaged"}) > 0',
         "0m",
         "critical",
-        "Stream {{ $labels.stream }} has lost messages: deciding has stopped",
+        "The event log is not what {{ $labels.instance }} knew: deciding has stopped",
     ),
     Alert(
         "BerthLogFull",

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.messages.records import LogMark, StreamMark
 
-REMEDY: Final = "docs/recover.md says what to do; `berth recover` shows what would be brought back"
+REMEDY: Final = "`berth recover` shows what a new log would have; docs/recover.md says what to do first"
 
 
 class StreamSeen(NamedTuple):

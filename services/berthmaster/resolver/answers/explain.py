@@ -78,7 +78,7 @@ def why(
             tenant=tenant,
             id=workload_id,
             summary="suspended: the log refuses what is decided about it, although nothing new is "
-            f"heard of it; it is tried again soon. `berth audit` and `berth repair inspect {name}` "
+            f"heard of it; it is tried again soon. `berth audit` and `berth job {name} --raw` "
             "show whether its story is damaged",
         )
     if workload.state is State.QUEUED and (first := _waits_for_jobs(know, workload)):
