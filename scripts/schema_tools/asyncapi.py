@@ -48,6 +48,8 @@ from berthmaster.messages.door import (
     DeadReply,
     FactsReply,
     GreetReply,
+    HeldPage,
+    HoldingsReply,
     HubWorkReply,
     LeaseReply,
     LogAsk,
@@ -155,6 +157,7 @@ AGENT_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {
     "dead": DeadReply,
     "log_end": LogEndReply,
     "hub_work": HubWorkReply,
+    "holdings": HoldingsReply,
 }
 
 LOGIN_REPLIES: Final[dict[str, type[msgspec.Struct]]] = {"token": LoginReply}
@@ -237,7 +240,7 @@ def _observations() -> Iterator[Channel]:
         "assign",
         _address(subjects.assign, "cluster"),
         (Nudge,),
-        senders=("door",),
+        senders=("door", "berth recover"),
         receivers=("executor", "emulator"),
     )
     yield Channel(
@@ -260,6 +263,13 @@ def _observations() -> Iterator[Channel]:
         (LogChunk,),
         senders=("door",),
         receivers=("gateway",),
+    )
+    yield Channel(
+        "held",
+        _address(subjects.held, "cluster"),
+        (HeldPage,),
+        senders=("door",),
+        receivers=("berth recover",),
     )
     yield Channel(
         "quality",

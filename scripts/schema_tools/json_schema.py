@@ -21,7 +21,7 @@ from msgspec import inspect
 from berthmaster.messages import door
 from berthmaster.messages.api import ApiReply, Refusal
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.door import DoorReply, LogAsk, LogChunk, Nudge
+from berthmaster.messages.door import DoorReply, HeldPage, LogAsk, LogChunk, Nudge
 from berthmaster.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
 from berthmaster.messages.fleet import FleetFact
 from berthmaster.messages.login import LoginReply, LoginRequest
@@ -72,6 +72,7 @@ def _messages() -> Iterator[Message]:
         *AGENT_REQUESTS.values(),
         *(reply for reply in members(DoorReply) if reply is not Refusal),
         Nudge,
+        HeldPage,
         LogAsk,
         LogChunk,
     )

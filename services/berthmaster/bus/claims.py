@@ -259,7 +259,7 @@ def core(key: str, *, streams: str, revocations: Revocations | None = None) -> B
         revocations=revocations or {},
         exports=[
             *_services(CORE_SERVICES),
-            *(_stream(f"berth.{each}.>") for each in ("figures", "telemetry", "quality")),
+            *(_stream(f"berth.{each}.>") for each in ("figures", "telemetry", "quality", "held")),
         ],
         imports=[
             *(

@@ -316,8 +316,12 @@ class DoorClient:
         """The log may have been put back: what was seen of it counts no more."""
         self._seen = 0
 
-    async def follow(self, heard: Callable[[Heard], None]) -> None:
-        """Tell what happens, and all that is open at first, again and again, until cancelled."""
+    async def follow(
+        self, heard: Callable[[Heard], None], *, inquired: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Tell what happens, and all that is open at first, again and again, until cancelled.
+        ``inquired``: called with an inquiry of `berth recover`, also while the door has nothing to
+        tell."""
         news: asyncio.Event = asyncio.Event()
         lost: asyncio.Event = asyncio.Event()
         newest = 0
@@ -325,9 +329,13 @@ class DoorClient:
         def nudged(_subject: str, data: bytes) -> None:
             nonlocal newest
             try:
-                newest = NUDGES.decode(data).sequence
+                nudge = NUDGES.decode(data)
             except UNREADABLE:
                 return
+            if nudge.inquiry:
+                inquired(nudge.inquiry)
+                return
+            newest = nudge.sequence
             news.set()
 
         subscription = await self.conn.subscribe(subjects.assign(self.cluster), nudged)

@@ -5,8 +5,8 @@ Rules of this file:
 - A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
   the subjects of subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
-  the system), "restorer" (the same, to restore a backup), "watcher" (who looks at all and asks for
-  nothing, such as a page or a program of another team), "steward" (who ends, moves, holds and
+  the system), "restorer" (the same, to build the log anew), "watcher" (who looks at all and asks
+  for nothing, such as a page or a program of another team), "steward" (who ends, moves, holds and
   reorders anybody's jobs, cordons and drains, and can do nothing else), "sentinel" (who has but a
   token, see login), or with a part behind a dot: "tenant.acme" (a person or program of one tenant),
   "viewer.acme" (the same, who only looks: in the tenant's account), "executor.berlin",
@@ -55,7 +55,6 @@ from berthmaster.bus.stream_names import (
     WORKLOADS,
 )
 from berthmaster.bus.subjects import (
-    ALL_ARCHIVE,
     ALL_CONTROL,
     ALL_DEAD,
     ALL_DECISIONS,
@@ -179,27 +178,14 @@ def _snapshots() -> tuple[str, ...]:
     return (*subjects.SNAPSHOT_PARTS, *_read(SNAPSHOTS), *purge)
 
 
-def _marks(service: str) -> tuple[str, ...]:
-    """logcheck/marks.py: how far the logs are, beside the leases."""
-    return (f"berth.lease.log.{service}", *_read(LEASES), *_api(f"STREAM.INFO.{ARCHIVE}"))
-
-
 def _looks_at_logs() -> tuple[str, ...]:
-    """logcheck/examine.py: what the server says of the logs beside what is remembered of them."""
-    info = _api(*(f"STREAM.INFO.{stream}" for stream in (WORKLOADS, ARCHIVE)))
-    return (*info, *_read(CONTROL, LEASES))
+    """logcheck/marks.py: whether the logs are those that services remember, beside the leases."""
+    return _read(WORKLOADS, CONTROL, LEASES)
 
 
 def _guards(service: str) -> tuple[str, ...]:
-    """logcheck/guard.py, of a service that begins nothing on a damaged log; one that was shorter
-    for a while it reads through."""
-    return (
-        *_marks(service),
-        *_looks_at_logs(),
-        *_follow(WORKLOADS),
-        *_follow(ARCHIVE),
-        *_read(SNAPSHOTS),
-    )
+    """logcheck/guard.py: the same, and the service's own mark."""
+    return (f"berth.lease.log.{service}", *_looks_at_logs())
 
 
 # ---- services
@@ -217,8 +203,7 @@ def _gateway(_: str) -> Grants:
             "berth.assign.*.logs",  # agents are asked there for what jobs wrote
             ALL_CONTROL,
             *_follow(CONTROL),
-            *_marks("gateway"),
-            *_read(CONTROL),
+            *_guards("gateway"),
             "berth.dead.gateway",
         ),
         subscribe=(
@@ -242,16 +227,14 @@ def _resolver(_: str) -> Grants:
             *_events("*", "placed", "withdrawn", "eviction_requested", "resize_requested"),
             *_events("-", "submitted", "divided", "succeeded"),  # divided jobs and their parts
             *_events("*", "committed", "evicted", "failed", "cancelled"),
-            *_read(WORKLOADS, ARCHIVE, LEASES),
+            *_read(ARCHIVE),
             *_follow(WORKLOADS),
             *_follow(FLEET),
             *_follow(CONTROL),
             "berth.lease.resolver.*",
             "berth.quality.*",
             *_snapshots(),
-            *_marks("resolver.*"),
-            *_read(CONTROL),
-            *_follow(ARCHIVE),
+            *_guards("resolver.*"),
             "berth.dead.resolver",
         ),
         subscribe=(
@@ -295,10 +278,9 @@ def _archivist(_: str) -> Grants:
             # Of aggregates that ended, and of old decisions; the server knows nothing narrower.
             *_api(f"STREAM.MSG.DELETE.{WORKLOADS}"),
             *_guards("archivist"),
-            *_follow(CONTROL),
             "berth.dead.archivist",
         ),
-        subscribe=_stored(ALL_CONTROL),
+        subscribe=(),
     )
 
 
@@ -333,13 +315,10 @@ def _door(_: str) -> Grants:
     return Grants(
         publish=(
             *_CLOCK,
-            *_events("*", *EXECUTOR_KINDS, "recovered"),
-            *_read(WORKLOADS, ARCHIVE, LEASES, CONTROL, SNAPSHOTS),
-            # All of the log, and what was removed of it: executors end the pods of what it lacks.
+            *_events("*", *EXECUTOR_KINDS),
+            *_read(ARCHIVE),
             *_follow(WORKLOADS),
-            *_follow(CONTROL),
-            *_follow(ARCHIVE),
-            *_marks("door"),
+            *_guards("door"),
             *_follow(FLEET),
             *(f"berth.fleet.*.{kind}" for kind in ("alive", "profile", "node.*", "queue.*")),
             "berth.fleet.*.copy.*.*",
@@ -347,12 +326,13 @@ def _door(_: str) -> Grants:
             "berth.telemetry.*.*",
             "berth.figures.*.*.*",
             "berth.logs.*.*",
+            "berth.held.*",
             "berth.log_end.*.*.*.*.*",
             "berth.assign.>",
             "berth.dead.*",
         ),
         subscribe=(
-            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_CONTROL, ALL_ARCHIVE, ALL_FLEET),
+            *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET),
             "berth.agent.*.*",
             "berth.lane.*.agent.*.*",
             *_asked("berth-door"),
@@ -411,14 +391,11 @@ def _multikueue(_: str) -> Grants:
             f"berth.decision.{HUB_CELL}",
             *_events("-", "submitted"),
             *_events("*", "placed", "withdrawn", "eviction_requested", *EXECUTOR_KINDS),
-            *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS),
             *_follow(FLEET),
             *_follow(CONTROL),
             "berth.lease.multikueue",
-            *_marks("multikueue"),
-            *_read(CONTROL, SNAPSHOTS),
-            *_follow(ARCHIVE),
+            *_guards("multikueue"),
             "berth.dead.multikueue",
         ),
         subscribe=(
@@ -438,14 +415,11 @@ def _karmada(_: str) -> Grants:
             *_CLOCK,
             *_events("-", "submitted"),
             *_events("*", *EXECUTOR_KINDS, "move_requested"),
-            *_read(WORKLOADS, LEASES),
             *_follow(WORKLOADS),
             *_follow(FLEET),
             *_follow(CONTROL),
             "berth.lease.karmada",
-            *_marks("karmada"),
-            *_read(CONTROL, SNAPSHOTS),
-            *_follow(ARCHIVE),
+            *_guards("karmada"),
             "berth.dead.karmada",
         ),
         subscribe=_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET, ALL_CONTROL),
@@ -519,18 +493,20 @@ def _setup(_: str) -> Grants:
 
 
 def _restorer(_: str) -> Grants:
-    """Makes the streams of an empty bus from a backup. Nobody runs as this but for that."""
-    verbs = ("INFO", "RESTORE", "DELETE", "MSG.GET")
+    """Builds the log anew, from what is left, a backup, and what it asks clusters for. Nobody runs
+    as this but for that."""
+    # An old log is kept under a name of its own, which a subject cannot name in part.
+    verbs = ("INFO", "CREATE", "UPDATE", "DELETE", "MSG.GET")
     return Grants(
         publish=(
-            *_CLOCK,
-            *_api(*(f"STREAM.{verb}.{stream}" for stream in BACKED_UP for verb in verbs), *_MADE),
+            *_api("STREAM.NAMES", *(f"STREAM.{verb}.*" for verb in verbs), *_MADE),
+            *_api(*(f"STREAM.RESTORE.{stream}" for stream in BACKED_UP)),
             *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
-            *_look(*BACKED_UP),
-            *_read(LEASES, SNAPSHOTS),
-            "berth.control.log.*",
+            *_api("DIRECT.GET.*", "DIRECT.GET.*.>"),
+            ALL_STORIES,
+            "berth.assign.*.news",
         ),
-        subscribe=(),
+        subscribe=("berth.held.*",),
     )
 
 

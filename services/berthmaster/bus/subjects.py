@@ -432,6 +432,16 @@ def assign_logs(cluster: str) -> str:
     return f"berth.assign.{token(cluster)}.logs"
 
 
+def held(cluster: str) -> str:
+    """Where the door passes on what a cluster's agent holds."""
+    return f"berth.held.{token(cluster)}"
+
+
+def held_of_all_clusters() -> str:
+    """Where `berth recover` listens for that."""
+    return "berth.held.*"
+
+
 def log_chunks(cluster: str, reader: str) -> str:
     """Where the door passes on what a cluster's agent has read of logs."""
     return f"berth.logs.{token(cluster)}.{token(reader)}"

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.door import PlacementReceipt
+from berthmaster.messages.door import HeldAttempt, PlacementReceipt, ProvenAttempt
 from berthmaster.messages.families import UNREADABLE
 from berthmaster.messages.workload import Carried, Ending, Evicted, Withdrawn
 
@@ -76,6 +76,15 @@ class Receipts:
             return _RECEIPTS.decode(urlsafe_b64decode(content))
         except (ValueError, *UNREADABLE):  # of a version to come
             return None
+
+    def proven(self, cluster: str, held: HeldAttempt) -> ProvenAttempt:
+        """What a cluster says that it holds, with its receipt if that is of this very attempt."""
+        receipt = self.opened(held.receipt) if held.receipt else None
+        named = (cluster, held.tenant, held.id, held.attempt)
+        if receipt is not None:
+            of = (receipt.cluster, receipt.tenant, receipt.id, receipt.attempt)
+            receipt = receipt if of == named else None
+        return ProvenAttempt(tenant=held.tenant, id=held.id, attempt=held.attempt, receipt=receipt)
 
     def _mac(self, content: str) -> str:
         digest = hashlib.blake2b(

@@ -45,6 +45,9 @@ from berthmaster.messages.door import (
     ExecutorEvent,
     FactsRequest,
     GreetReply,
+    HeldPage,
+    HoldingsReply,
+    HoldingsRequest,
     HubWorkReply,
     HubWorkRequest,
     LeaseReply,
@@ -67,6 +70,7 @@ from berthmaster.messages.families import (
     DEAD_REQUESTS,
     EVENTS,
     FACTS_REQUESTS,
+    HOLDINGS_REQUESTS,
     HUB_WORK_REQUESTS,
     LEASE_REQUESTS,
     LOG_END_REQUESTS,
@@ -145,6 +149,7 @@ class Shell:
             "dead": self._dead,
             "log_end": self._log_end,
             "hub_work": self._hub_work,
+            "holdings": self._holdings,
         }
         observed = [
             await self._heard_by.observed.observe(
@@ -324,7 +329,7 @@ class Shell:
             return Refusal(
                 code="invalid", field="", value="", expected=f"a cluster's name: {error}"
             )
-        if not all(self._ready.values()):
+        if not all(self._ready[part] for part in self._needs(work)):
             return unavailable("still reading the log; ask again")
         if not self._core.may_ask(cluster, len(data), self._conn.now()):
             return overloaded("fewer bytes of requests of one cluster; ask again", RATE_AGAIN_S)
@@ -339,6 +344,13 @@ class Shell:
             return await work(cluster, data)
         finally:
             self._core.in_hand.end(cluster)
+
+    def _needs(self, work: _Work) -> tuple[str, ...]:
+        """What must be read before this is answered. An executor that starts while the log is
+        damaged greets the door, reads its nodes' facts, and reports what it holds."""
+        if work in (self._hello, self._holdings):
+            return ()
+        return ("fleet",) if work == self._facts else ("log", "fleet")
 
     @asynccontextmanager
     async def _turn(self, cluster: str, items: int) -> AsyncIterator[bool]:
@@ -647,6 +659,25 @@ class Shell:
         log = self._core.log
         return HubWorkReply(found=tuple(log.hub_work(cluster, each) for each in request.asked))
 
+    async def _holdings(self, cluster: str, data: bytes) -> msgspec.Struct:
+        """Pass it on to `berth recover`; nobody else listens."""
+        request = decoded(HoldingsRequest, HOLDINGS_REQUESTS, data)
+        if isinstance(request, Refusal):
+            return request
+        page = HeldPage(
+            cluster=cluster,
+            inquiry=request.inquiry,
+            listing=request.listing,
+            page=request.page,
+            last=request.last,
+            held=tuple(self._core.receipts.proven(cluster, each) for each in request.held),
+        )
+        try:
+            await self._conn.publish(subjects.held(cluster), encode(page))
+        except (subjects.SubjectError, BusError) as error:
+            return unavailable(str(error))
+        return HoldingsReply()
+
 
 @lru_cache(maxsize=KNOWN_CLUSTERS)
 def _cluster_of(subject: str) -> str:
@@ -665,7 +696,8 @@ def _kept_end(cluster: str, end: PodLogEnd) -> tuple[str, bytes]:
 
 
 async def main(ctx: Context[DoorSettings]) -> None:
-    async with joined(ctx, WORKLOADS, FLEET) as conn:
+    # Not WORKLOADS: where that is lost, agents report what they hold all the same.
+    async with joined(ctx, FLEET) as conn:
         if conn is None:
             return
         async with hearing(ctx, conn) as heard:

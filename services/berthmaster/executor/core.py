@@ -66,6 +66,7 @@ from berthmaster.lifecycle.run_times import progress_every_s
 from berthmaster.lifecycle.sizes import with_bound
 from berthmaster.lifecycle.states import HELD, State
 from berthmaster.lifecycle.workload import Key, Workload, key
+from berthmaster.messages.door import HeldAttempt
 from berthmaster.messages.placement import HUB_CELL
 from berthmaster.messages.workload import (
     Admitted,
@@ -113,6 +114,17 @@ class Executor:
     @property
     def jobs(self) -> int:
         return len(self._jobs)
+
+    @property
+    def held(self) -> list[HeldAttempt]:
+        """The attempts of which the cluster has an object, also those that have ended and wait to
+        say so."""
+        return [
+            HeldAttempt(tenant=tenant, id=workload, attempt=attempt, receipt=job.receipt)
+            for job in self._jobs.values()
+            if job.pods is not Pods.NONE
+            for tenant, workload, attempt in [job.attempt]
+        ]
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
         """Take in one event; what shall be done about it, in order."""

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from berthmaster.bus import subjects
 from berthmaster.bus.door_client import ASK_TIMEOUT_S, FORGET_AFTER, DoorClient, Heard, Story
+from berthmaster.bus.door_holdings import report
 from berthmaster.bus.errors import BusError
 from berthmaster.executor.cluster_protocol import (
     ClusterInstruction,
@@ -104,6 +105,7 @@ class Shell:
         self._timer_due_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._died: asyncio.Future[None] = self._loop.create_future()
+        self._is_reporting = False  # what it holds
         self._failures: dict[str, int] = {}  # workload -> writes of unknown outcome in a row
         self._chance = random.Random()
 
@@ -112,7 +114,9 @@ class Shell:
         self._runtime.start(self.feed)
         for event in await self._runtime.found(self.core.name):
             self.feed(event)
-        following = asyncio.ensure_future(self._door.follow(self._on_heard))
+        following = asyncio.ensure_future(
+            self._door.follow(self._on_heard, inquired=self._on_inquiry)
+        )
         stop = asyncio.ensure_future(stopping.wait())
         try:
             ends: set[asyncio.Future[Any]] = {following, stop, self._died}
@@ -148,6 +152,20 @@ class Shell:
                 if isinstance(event, Placed) and not is_held
             )
             self.feed(Listed(names, heard.cursor, unheld, heard.renewed))
+
+    # What is held
+
+    def _on_inquiry(self, inquiry: str) -> None:
+        """`berth recover` asks again and again: one that comes meanwhile is left."""
+        if not self._is_reporting:
+            self._is_reporting = True
+            self._fly(self._report_held(inquiry))
+
+    async def _report_held(self, inquiry: str) -> None:
+        try:
+            await report(self._door, inquiry, self.core.held)
+        finally:
+            self._is_reporting = False
 
     # The pump
 

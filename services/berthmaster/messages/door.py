@@ -57,8 +57,10 @@ MAX_KEEP_S = 30 * 86_400.0
 Sequence = Annotated[int, Meta(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_POLL_S)]
 LogName = Annotated[str, Meta(max_length=128)]
-Receipt = Annotated[str, Meta(max_length=256 * 1024)]
+MAX_RECEIPT_CHARS = 256 * 1024
+Receipt = Annotated[str, Meta(max_length=MAX_RECEIPT_CHARS)]
 Token = Annotated[str, Meta(max_length=512)]
+DrawnName = Annotated[str, Meta(min_length=1, max_length=64)]
 ExecutorEvent = (
     Claimed
     | Admitted
@@ -338,8 +340,10 @@ class HeldAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class HoldingsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Verb ``holdings``: one page of what an executor holds, as `berth recover` has asked."""
 
-    inquiry: Annotated[str, Meta(min_length=1, max_length=64)]  # as the Nudge had it
-    page: Annotated[int, Meta(ge=0)]
+    inquiry: DrawnName  # as the Nudge had it
+    listing: DrawnName  # another one each time that what is held is listed: an executor that was
+    # started anew lists in another order, so that pages of two listings do not add up
+    page: Annotated[int, Meta(ge=0, le=1 << 31)]
     last: bool  # no page follows
     held: Annotated[tuple[HeldAttempt, ...], Meta(max_length=MAX_TOLD)] = ()
 
@@ -358,6 +362,7 @@ class HeldPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     cluster: str
     inquiry: str
+    listing: str
     page: int
     last: bool
     held: tuple["ProvenAttempt", ...] = ()
@@ -369,7 +374,7 @@ class ProvenAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     tenant: str
     id: str
     attempt: int
-    receipt: PlacementReceipt | None = None  # None: without one, or it was not signed by the door
+    receipt: PlacementReceipt | None = None  # None: there is none that the door signed for it
 
 
 class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.nudge.v1"):
@@ -490,6 +495,7 @@ class HubWorkReply(
 
 DOOR_VERBS = (  # those that are answered
     *("hello", "take", "tell", "story", "facts", "report", "lease", "dead", "log_end", "hub_work"),
+    "holdings",
 )
 
 DoorReply = (
@@ -503,5 +509,6 @@ DoorReply = (
     | DeadReply
     | LogEndReply
     | HubWorkReply
+    | HoldingsReply
     | Refusal
 )

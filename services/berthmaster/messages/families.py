@@ -47,6 +47,8 @@ from berthmaster.messages.door import (
     DoorReply,
     FactsRequest,
     GreetRequest,
+    HeldPage,
+    HoldingsRequest,
     HubWorkReply,
     HubWorkRequest,
     LeaseRequest,
@@ -117,6 +119,7 @@ LOG_ASKS: Final = msgspec.json.Decoder(LogAsk)
 LOG_CHUNKS: Final = msgspec.json.Decoder(LogChunk)
 LOG_ENDS: Final = msgspec.json.Decoder(LogEnd)
 NUDGES: Final = msgspec.json.Decoder(Nudge)
+HELD_PAGES: Final = msgspec.json.Decoder(HeldPage)
 API_REPLIES: Final = msgspec.json.Decoder(ApiReply)
 LOGIN_ANSWERS: Final[Reader[LoginAnswer]] = msgspec.json.Decoder(LoginAnswer)
 
@@ -159,6 +162,7 @@ DEAD_REQUESTS: Final = msgspec.json.Decoder(DeadRequest)
 LOG_END_REQUESTS: Final = msgspec.json.Decoder(LogEndRequest)
 HUB_WORK_REQUESTS: Final = msgspec.json.Decoder(HubWorkRequest)
 HUB_WORK_REPLIES: Final = msgspec.json.Decoder(HubWorkReply)
+HOLDINGS_REQUESTS: Final = msgspec.json.Decoder(HoldingsRequest)
 LOGIN_REQUESTS: Final = msgspec.json.Decoder(LoginRequest)
 
 AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
@@ -173,6 +177,7 @@ AGENT_REQUESTS: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "dead": DeadRequest,
         "log_end": LogEndRequest,
         "hub_work": HubWorkRequest,
+        "holdings": HoldingsRequest,
     }
 )
 

@@ -44,7 +44,8 @@ from berthmaster.recover.copies import (
     read_stream,
     take_setting,
 )
-from berthmaster.recover.core import Held, Plan, plan
+from berthmaster.recover.core import Plan, plan
+from berthmaster.recover.holdings import Answers
 from berthmaster.recover.streams import info_of, keep_old, replace
 
 STOPPED_S: Final = 3.0  # from the mark to when every service's guard has seen it
@@ -52,13 +53,6 @@ MOST_REPLACED: Final = 200  # incarnations that a stream remembers to have repla
 STORY_BYTES: Final = 900_000  # of one archived message
 PUT_LIMIT_S: Final = 10.0
 CHANGE_LIMIT_S: Final = 10.0
-
-
-class Answers(NamedTuple):
-    """What clusters hold, and which of them have said it all."""
-
-    held: Sequence[Held]
-    answered: Set[str]
 
 
 Ask = Callable[[Set[str]], Awaitable[Answers]]
