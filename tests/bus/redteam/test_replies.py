@@ -161,7 +161,8 @@ def requests(user: str) -> Iterator[tuple[str, bytes]]:
 
 def subjects(pattern: str) -> Iterator[str]:
     head, dot, last = pattern.rpartition(".")
-    if dot and last in ("*", ">") and head.endswith(("STREAM.INFO", "LIST", "NAMES")):
+    reads = ("STREAM.INFO", "LIST", "NAMES", "MSG.GET", "DIRECT.GET")
+    if dot and last in ("*", ">") and head.endswith(reads):
         yield f"{head}.{WORKLOADS}"
     yield literal(pattern)
 
