@@ -8,8 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+
+from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.streams import WORKLOADS
+from berthmaster.bus.streams import MAKING, REPLACES, WORKLOADS, making_of, new_making
 from berthmaster.door.service import SERVICE as DOOR
 from berthmaster.door.settings import DoorSettings
 from berthmaster.gateway.service import SERVICE as GATEWAY
@@ -86,6 +89,17 @@ async def services(
         yield side
     finally:
         await side.stop()
+
+
+async def replace_log(conn: Connection) -> None:
+    """Put an empty log in the place of the one that there is, as `berth recover` does."""
+    info = msgspec.json.decode(await conn.api(f"STREAM.INFO.{WORKLOADS}"))
+    config = info["config"]
+    old = making_of(info["created"], config.get("metadata"))
+    config["metadata"] = {MAKING: new_making(), REPLACES: old}
+    await conn.api(f"STREAM.DELETE.{WORKLOADS}")
+    config["first_seq"] = info["state"]["last_seq"] + 1000
+    await conn.api(f"STREAM.CREATE.{WORKLOADS}", config)
 
 
 def block(server: Server) -> Path:

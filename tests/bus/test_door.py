@@ -23,12 +23,9 @@ from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.door import service
 from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.logcheck import guard
-from berthmaster.messages.api import Refusal
 from berthmaster.messages.door import (
     DoorReply,
     ReportReply,
-    StoryReply,
     StoryRequest,
     TakeReply,
     TakeRequest,
@@ -39,9 +36,9 @@ from berthmaster.messages.families import DEAD_LETTERS, DOOR_REPLIES, encode
 from berthmaster.messages.fleet import Amounts, ClusterScore, FleetFact, NodeReport, Stamp
 from berthmaster.messages.workload import Claimed, Placed, Running, Succeeded
 from tests.bus.doors import door, with_door
+from tests.bus.log_damage import replace_log
 from tests.bus.tools import (
     Lines,
-    accept_log,
     connected,
     eventually,
     patiently,
@@ -285,10 +282,7 @@ async def test_poll_of_dead_door_is_resumed(server: Server, tmp_path: Path) -> N
 
 
 @story
-async def test_a_log_that_was_replaced_begins_anew(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "RECOVERY_S", 3600.0)
+async def test_a_log_that_was_replaced_begins_anew(server: Server) -> None:
     async with with_door(server.url) as conn:
         log = Log(conn)
         await log.place("old")
@@ -297,33 +291,13 @@ async def test_a_log_that_was_replaced_begins_anew(
         client = DoorClient(conn, RED)
         async with task(client.follow(heard.append)):
             await until(lambda: heard and len(heard[-1].hints) == 2)
-            raw = await conn.api(f"STREAM.INFO.{WORKLOADS}")
-            config = msgspec.json.decode(raw)["config"]
-            await conn.api(f"STREAM.DELETE.{WORKLOADS}")
-            await conn.api(f"STREAM.CREATE.{WORKLOADS}", config)
-            await accept_log(conn)  # a log that is another one is not told of before
-            sequence = await log.place("new")
+            await replace_log(conn)
+            await log.place("new")
 
             def known() -> bool:
                 return any(hint.event.id == "new" for one in heard for hint in one.hints)
 
             await until(known)
-
-            # For a while nothing begins: what is left may not be the last that there was.
-            told = await ask(conn, RED, "tell", TellRequest(events=(claimed("new", sequence),)))
-            assert isinstance(told, TellReply)
-            assert [one.result for one in told.outcomes] == ["behind"]
-            assert "a later attempt may run elsewhere" in told.outcomes[0].why
-            monkeypatch.setattr(guard, "RECOVERY_S", 0.0)
-
-            async def claims() -> bool:
-                return isinstance(await client.append(claimed("new", sequence)), Stored)
-
-            await eventually(claims)
-            new = await client.story("acme", "new")
-            assert new.workload is not None
-            assert abs(new.now_s - conn.now()) < 5.0  # by the server's clock
-            assert (await client.story("acme", "old")).workload is None
 
 
 # Facts, leases, telemetry, dead letters
@@ -338,36 +312,6 @@ def report(node: str, stamp: Stamp, cluster: str = RED, fill: str = "") -> NodeR
         labels={"fill": fill},
         allocatable=Amounts(cpu_milli=1000),
     )
-
-
-@story
-async def test_shortly_after_an_acceptance_nobody_begins_what_others_may_hold(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An executor that has no pods of an attempt would make them, while a later attempt that the
-    log has lost runs elsewhere. Who holds that says so as soon as a door has read the log."""
-    monkeypatch.setattr(guard, "RECOVERY_S", 4.0)
-    loop = asyncio.get_running_loop()
-    async with connected(server.url, replicas=1) as conn:
-        log = Log(conn)
-        after = await log.place("runs")
-        assert isinstance(await log.log.append(claimed("runs", after)), Stored)
-        waits = await log.place("waits")
-        await accept_log(conn)
-        accepted_s, before = loop.time(), [""]
-        await asyncio.sleep(1.2)
-        async with door(server.url):
-            request = StoryRequest(tenant="acme", id="runs")
-            while isinstance(answer := await ask(conn, RED, "story", request), Refusal):
-                assert (answer.code, answer.retry) == ("unavailable", True)
-                if before == [""]:  # the first time: long before that time is over
-                    before = await tell(conn, RED, claimed("waits", waits))
-                await asyncio.sleep(0.1)
-            assert loop.time() - accepted_s >= 1.2 + 4.0
-            assert isinstance(answer, StoryReply)
-            assert answer.workload is not None
-            assert before == ["behind"]
-            assert await tell(conn, RED, claimed("waits", waits)) == ["stored"]
 
 
 @story

@@ -21,7 +21,6 @@ from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.logcheck import guard
-from berthmaster.logcheck.marks import flaws_of
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.families import API_REPLIES, DECISIONS, encode
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Submitted
@@ -32,8 +31,8 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
+from tests.bus.log_damage import replace_log
 from tests.bus.shells import running
-from tests.bus.tools import accept_log
 from tests.support.builders import alive, job, node, profile
 from tests.support.patience import ANSWER_S, hang_s, patient
 
@@ -90,9 +89,8 @@ class Fleet:
     async def placed(self, name: str, *, within_s: float = LIMIT_S) -> Placed | None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
-        flaws = await flaws_of(self.conn, WORKLOADS)
         while loop.time() < deadline:
-            for recorded in decode_story(await self.log.story("team", name), flaws):
+            for recorded in decode_story(await self.log.story("team", name)):
                 if isinstance(recorded.event, Placed):
                     return recorded.event
             await asyncio.sleep(0.01)
@@ -280,9 +278,7 @@ def test_a_snapshot_of_another_stream_is_not_used(
                         if await load(world.conn, "resolver-all") is not None:
                             break
                         await asyncio.sleep(0.02)
-                await world.conn.api(f"STREAM.DELETE.{WORKLOADS}")
-                await ensure_streams(world.conn)
-                await accept_log(world.conn)
+                await replace_log(world.conn)
                 async with resolver(server.url):
                     await world.submit(job("b", gpus=2))
                     assert await world.placed("b") is not None  # a's promise is not of this stream
