@@ -20,8 +20,9 @@ from berthmaster.bus.streams import WORKLOADS, stream_info
 from berthmaster.logcheck.marks import all_damage
 from berthmaster.messages.api import Refusal, SubmitReply
 from berthmaster.messages.families import API_REPLIES, EVENTS, encode
-from berthmaster.recover.build import Answers, Recovery
+from berthmaster.recover.build import Recovery
 from berthmaster.recover.copies import read_backup
+from berthmaster.recover.holdings import Answers
 from tests.bus.log_damage import cut, services
 from tests.bus.shells import client, in_loop
 from tests.bus.test_resolver import Fleet

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from berthmaster.recover.holdings import ask
 
 from berthmaster.audit.report import audit
 from berthmaster.backup.take import take
@@ -29,6 +28,7 @@ from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
 from berthmaster.messages.workload import JobRequest, PodSet
 from berthmaster.recover.build import Recovery, Refused
+from berthmaster.recover.holdings import ask
 from tests.bus import log_damage
 from tests.bus.log_damage import Damage, services
 from tests.bus.shells import client, in_loop
@@ -142,6 +142,8 @@ async def test_what_runs_runs_on_and_is_in_the_new_log(
             assert report.built, report
             assert report.carried == len(JOBS), report.lines
             assert report.first > last + 100_000
+        # A decider ends when its log is another one, and is started again.
+        async with client(server.url) as conn, services(server.url, memory) as side:
             await until(lambda: side.ready)
             await all_are(conn, JOBS, State.RUNNING)
             assert pods(host) == running
@@ -206,6 +208,7 @@ async def test_a_backup_brings_back_what_waits_and_what_was_set(
             assert side.damaged
             report = await recovery(conn, backup=folder).build("a test")
             assert report.settings >= 1
+        async with client(server.url) as conn, services(server.url, memory) as side:
             await until(lambda: side.ready)
             assert pods(host) == running
             await all_are(conn, JOBS[:5], State.RUNNING)
@@ -235,6 +238,7 @@ async def test_recover_refuses_while_a_cluster_is_silent_unless_it_is_named(
             gone = frozenset({BERLIN})
             report = await recovery(conn, without=gone, limit_s=1.0).build("a test")
             assert {one.outcome for one in report.lines} == {"queued"}
+        async with client(server.url) as conn, services(server.url, memory) as side:
             await until(lambda: side.ready)
             await all_are(conn, JOBS[:2], State.QUEUED)
 
@@ -283,6 +287,7 @@ async def test_a_recovery_that_is_killed_at_any_step_is_run_again(
                     except Killed:
                         changes += 1
             assert changes >= 4  # so many steps change something
+        async with client(server.url) as conn, services(server.url, memory) as side:
             await until(lambda: side.ready)
             await all_are(conn, JOBS[:4], State.RUNNING)
             assert pods(host) == running

@@ -24,7 +24,6 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.log import last_message
 from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
-from berthmaster.logcheck import guard
 from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.families import encode
 from berthmaster.messages.quality import QualityReport
@@ -42,9 +41,11 @@ from berthmaster.usage import filling, notifying
 from berthmaster.usage.service import main as usage_main
 from berthmaster.usage.settings import UsageSettings
 from tests.bus.disks import own_disk
+from tests.bus.log_damage import replace_log
 from tests.bus.postgres import PostgresServer, postgres_server
 from tests.bus.shells import ask, client, in_loop, order, running, store
-from tests.bus.tools from tests.support.patience import ANSWER_S, eventually, hang_s, until
+from tests.bus.tools import eventually
+from tests.support.patience import ANSWER_S, hang_s, until
 from tests.unit.usage.stories import Story
 
 
@@ -187,7 +188,6 @@ async def last_of(conn: Connection) -> int:
 async def test_streams_that_were_made_anew_are_read_again_and_fill_nothing_twice(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)  # no executor is waited for here
     async with client(server.url) as conn:
         now_s = conn.now()
         story = Story("a").ran(now_s - 7200, now_s - 3600)
@@ -196,14 +196,12 @@ async def test_streams_that_were_made_anew_are_read_again_and_fill_nothing_twice
                 await archive(conn, Story(f"x{number}").ran(now_s - 7200, now_s - 3600))
             await archive(conn, story)
             await jobs_until(conn, 4)
-            # Restored from a backup that is older: other numbers, and one job is there again.
-            for stream in (ARCHIVE, WORKLOADS):
-                await conn.api(f"STREAM.DELETE.{stream}")
+            # Another log and another archive, with other numbers, and one job is there again.
+            await replace_log(conn)
+            await conn.api(f"STREAM.DELETE.{ARCHIVE}")
             await ensure_streams(conn)
             await archive(conn, story)
             await archive(conn, Story("b").ran(now_s - 7200, now_s - 3600))
-            # Who lived meanwhile has seen more of the log than there is: a person says to go on.
-            await accept_log(conn)
             await jobs_until(conn, 5)
             assert (await report(conn)).total.held_gpu_h == 5 * 2.0
 

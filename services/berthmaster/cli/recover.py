@@ -63,7 +63,7 @@ async def recover(
     from berthmaster.bus.permissions import inbox_prefix
     from berthmaster.recover.build import Recovery, Refused
     from berthmaster.recover.copies import NotReadable
-    from berthmaster.recover.holdings import TooMany, ask
+    from berthmaster.recover.holdings import ask
     from berthmaster.recover.streams import NotCopied, NotProved
 
     if yes and not reason:
@@ -91,7 +91,6 @@ async def recover(
             OSError,
             Refused,
             TimeoutError,
-            TooMany,
         ) as error:
             raise BerthError(str(error)) from error
     session.out.document(report, lambda: screen(report))

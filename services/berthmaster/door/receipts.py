@@ -84,7 +84,13 @@ class Receipts:
         if receipt is not None:
             of = (receipt.cluster, receipt.tenant, receipt.id, receipt.attempt)
             receipt = receipt if of == named else None
-        return ProvenAttempt(tenant=held.tenant, id=held.id, attempt=held.attempt, receipt=receipt)
+        return ProvenAttempt(
+            tenant=held.tenant,
+            id=held.id,
+            attempt=held.attempt,
+            receipt=receipt,
+            executor=held.executor,
+        )
 
     def _mac(self, content: str) -> str:
         digest = hashlib.blake2b(

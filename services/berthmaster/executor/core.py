@@ -120,7 +120,13 @@ class Executor:
         """The attempts of which the cluster has an object, also those that have ended and wait to
         say so."""
         return [
-            HeldAttempt(tenant=tenant, id=workload, attempt=attempt, receipt=job.receipt)
+            HeldAttempt(
+                tenant=tenant,
+                id=workload,
+                attempt=attempt,
+                receipt=job.receipt,
+                executor=self.name,
+            )
             for job in self._jobs.values()
             if job.pods is not Pods.NONE
             for tenant, workload, attempt in [job.attempt]

@@ -19,7 +19,9 @@ from typing import Final, NamedTuple
 
 from berthmaster.messages.records import LogMark, StreamMark
 
-REMEDY: Final = "`berth recover` shows what a new log would have; docs/recover.md says what to do first"
+REMEDY: Final = (
+    "`berth recover` shows what a new log would have; docs/recover.md says what to do first"
+)
 
 
 class StreamSeen(NamedTuple):

@@ -335,6 +335,7 @@ class HeldAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     id: Token
     attempt: Annotated[int, Meta(ge=1)]
     receipt: Receipt = ""
+    executor: Annotated[str, Meta(max_length=300)] = ""  # who holds it
 
 
 class HoldingsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -375,6 +376,7 @@ class ProvenAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     id: str
     attempt: int
     receipt: PlacementReceipt | None = None  # None: there is none that the door signed for it
+    executor: str = ""  # who holds it
 
 
 class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.nudge.v1"):

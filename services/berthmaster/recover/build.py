@@ -7,6 +7,7 @@ is cut short leaves that mark, or no stream at all; another run goes on from wha
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +34,7 @@ from berthmaster.bus.streams import (
 from berthmaster.logcheck.compare import by_service
 from berthmaster.logcheck.marks import all_damage, remembered
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.families import encode
+from berthmaster.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.messages.records import ArchivedStory
 from berthmaster.recover import core
 from berthmaster.recover.copies import (
@@ -204,7 +205,8 @@ class Recovery:
         found: set[str] = set()
 
         def take(recorded: Recorded) -> None:
-            found.add(recorded.subject.split(".")[2])
+            with suppress(*UNREADABLE):
+                found.add(FLEET_FACTS.decode(recorded.data).cluster)
 
         if await info_of(self._conn, FLEET) is not None:
             await read_all(self._conn, FLEET, [subjects.ALL_FLEET], take)

@@ -288,7 +288,7 @@ def _join(
         if len(proven) > 1:
             return _contradicts(workload, newest, [one for one, _ in proven])
         holder, receipt = proven[0]
-        return _claim_by_receipt(workload, holder.cluster, receipt)
+        return _claim_by_receipt(workload, holder, receipt)
     if workload.state not in LIVE or newest < workload.attempt:
         holders = []
     if workload.state not in LIVE or not _is_asked(workload):
@@ -299,12 +299,13 @@ def _join(
         if workload.state is not State.PLACED:
             return _Joined(workload)
         workload.state = State.CLAIMED
+        workload.executor = holders[0].attempt.executor
         workload.claimed_at_s = workload.claimed_at_s or workload.placed_at_s
         return _tell(workload, "claimed", "its cluster holds what was placed there")
     if holders and workload.cluster in answered:
         by = holders[0].attempt.receipt
         if by is not None:
-            return _claim_by_receipt(workload, holders[0].cluster, by)
+            return _claim_by_receipt(workload, holders[0], by)
     if workload.cluster not in answered | without:
         return _Joined(workload, silent=workload.cluster)
     gone = "is named as gone" if workload.cluster in without else "does not hold it"
@@ -328,7 +329,7 @@ def _is_asked(workload: Workload) -> bool:
     return workload.cell != HUB_CELL and workload.target.via != "hub"
 
 
-def _claim_by_receipt(workload: Workload, cluster: str, receipt: PlacementReceipt) -> _Joined:
+def _claim_by_receipt(workload: Workload, holder: Held, receipt: PlacementReceipt) -> _Joined:
     """The history lacks the placement, or all of it: the receipt says what it was."""
     is_same = workload.request is not None and workload.digest == receipt.digest
     known = (
@@ -342,14 +343,15 @@ def _claim_by_receipt(workload: Workload, cluster: str, receipt: PlacementReceip
     known.wished = None
     known.resizing, known.parts = (), ()
     known.resizable, known.coming, known.kept_size, known.kept_sizes = False, 0, "", 0
-    known.leaving = known.leads_to = known.executor = ""
+    known.leaving = known.leads_to = ""
+    known.executor = holder.attempt.executor
     known.wish = None
     known.claimed_at_s = receipt.placed_at_s
     known.running_at_s = known.resized_at_s = 0.0
     known.committed = receipt.request.part is not None  # its cluster has its pods
-    known.cluster = cluster
+    known.cluster = holder.cluster
     return _tell(
-        known, "claimed", f"{cluster} holds attempt {receipt.attempt}, as its receipt says"
+        known, "claimed", f"{holder.cluster} holds attempt {receipt.attempt}, as its receipt says"
     )
 
 
