@@ -1,26 +1,34 @@
 """The bus as services know it: one log of workloads with guards and atomic commits, last values of
-the fleet, operators' settings, a lease, snapshots, telemetry that may be lost, durable hints.
+the fleet, operators' settings, a lease, snapshots, telemetry that may be lost.
 
 Guards hold as on the server: one number per aggregate, one for the chain of decisions. What can
 happen to a write is drawn: its answer is late or lost, it is stored late or never, it is repeated.
 With the fault ``void`` a write that the guard refused is stored all the same, as overlapping guard
 strings on replicas would do; who wrote it is told that it was refused, or nothing.
+
+The log may lose something: its server begins anew then, and so does every connection. Recover puts
+another log in its place.
 """
 
 import random
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from berthmaster.bus.event_subjects import event_subject
+from berthmaster.bus.subjects import decision as decision_subject
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.lifecycle.workload import Key, key
+from berthmaster.logcheck.compare import StreamSeen
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact
-from berthmaster.messages.families import event_kind
+from berthmaster.messages.families import encode
 from berthmaster.messages.fleet import FleetFact, Stamp
 from berthmaster.messages.placement import Decision
+from berthmaster.messages.records import LogMark
 from berthmaster.messages.telemetry import NodeTelemetry
 from berthmaster.messages.workload import Submitted, WorkloadEvent
 from berthmaster.resolver.known.stored import Snapshot
@@ -29,17 +37,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.pace import Pace
 
 SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in bus/log.py
-ACK_WAIT_S: Final = 10.0
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
-HINTS: Final = (
-    "placed",
-    "cancel_requested",
-    "eviction_requested",
-    "resize_requested",
-    "committed",
-    "evicted",
-    "failed",
-)
 
 
 class Message(NamedTuple):
@@ -56,14 +54,21 @@ def recorded(story: Iterable[Message]) -> list[RecordedEvent]:
     ]
 
 
+def raw(message: Message) -> tuple[str, bytes]:
+    """The subject and the content of a message of the log, as the server has them."""
+    body = message.body
+    is_decision = isinstance(body, Decision)
+    return decision_subject(body.cell) if is_decision else event_subject(body), encode(body)
+
+
 class Stream:
     """Messages in order, and who is to be told of new ones."""
 
-    def __init__(self) -> None:
-        self.messages: list[Message] = []  # in order, without gaps
+    def __init__(self, end: int = 0) -> None:
+        self.messages: list[Message] = []  # in order; damage leaves gaps
         self.last: dict[str, Message] = {}  # by subject
         self.followers: list[Follower] = []
-        self.end = 0  # the last sequence
+        self.end = end  # the last sequence
 
     def store(self, subject: str, body: object, now_s: float) -> Message:
         self.end += 1
@@ -73,7 +78,14 @@ class Stream:
         return message
 
     def behind(self, sequence: int) -> Message | None:
-        return self.messages[sequence] if sequence < self.end else None
+        at = bisect_right(self.messages, sequence, key=lambda message: message.sequence)
+        return self.messages[at] if at < len(self.messages) else None
+
+    def lose(self, first: int, last: int) -> None:
+        """These are gone. If they were the newest, their numbers will be given anew."""
+        self.messages = [m for m in self.messages if not first <= m.sequence <= last]
+        if last >= self.end:
+            self.end = self.messages[-1].sequence if self.messages else 0
 
     def tell(self) -> None:
         """Followers look; those of dead processes are forgotten."""
@@ -110,6 +122,10 @@ class Follower:
         stream.followers.append(self)
         self.look()
 
+    def close(self) -> None:
+        """Nothing is handed out any more."""
+        self.life = -1
+
     def look(self) -> None:
         if self._looking:
             return
@@ -134,64 +150,11 @@ class Follower:
             else:
                 self._next = max(self._next, self._stream.end)
                 break
-            process.arrive(self.life, lambda m=message: take(m))  # type: ignore[misc]
+            process.arrive(self.life, lambda m=message: self.life > 0 and take(m))  # type: ignore[misc]
         if not self._listed and self._next >= self._target and self._caught_up is not None:
             process.arrive(self.life, self._caught_up)
             self._caught_up = None
         self.look()
-
-
-class Consumer:
-    """The durable consumer of one cluster's executor: each hint until it is acknowledged."""
-
-    def __init__(self, bus: "Bus", process: Process, cluster: str) -> None:
-        self._bus = bus
-        self._process = process
-        self._cluster = cluster
-        self.take: Callable[[Message], None] = lambda _: None
-        self.pending: dict[int, Message] = {}
-        self._waits_s: dict[int, float] = {}  # by number, until it is handed out again
-
-    def offer(self, message: Message) -> None:
-        event = message.body
-        if getattr(event, "cluster", None) == self._cluster and _kind(event) in HINTS:
-            self.pending[message.sequence] = message
-            self._send(message)
-            if self._bus.faults.happens("repeat", 0.2):
-                self._send(message)
-
-    def resume(self) -> None:
-        self._waits_s = {}
-        for message in self.pending.values():
-            self._send(message)
-
-    def ack(self, sequence: int) -> None:
-        if self._process.cut or self._bus.faults.happens("repeat", 0.1):
-            return
-        self._bus.clock.after(self._bus.delay_s(), lambda: self.pending.pop(sequence, None))
-
-    def _send(self, message: Message) -> None:
-        self._bus.clock.after(self._bus.delay_s(), lambda: self._arrive(message))
-
-    def _arrive(self, message: Message) -> None:
-        process = self._process
-        if self.pending.get(message.sequence) is not message or not process.up:
-            return  # whoever starts asks for all that is pending
-        life = process.life
-        process.when_healed(lambda: process.arrive(life, lambda: self.take(message)))
-        wait_s = self._waits_s.get(message.sequence, ACK_WAIT_S)
-        # Not as often to who stands still for days.
-        longest_s = ACK_WAIT_S * self._bus.pace.longer
-        self._waits_s[message.sequence] = min(2.0 * wait_s, longest_s)
-        self._bus.clock.after(wait_s, lambda: self._again(life, message))
-
-    def _again(self, life: int, message: Message) -> None:
-        if life == self._process.life:
-            self._process.when_healed(lambda: self._send(message))
-
-
-def _kind(event: object) -> str:
-    return event_kind(event) if isinstance(event, WorkloadEvent) else ""
 
 
 class Bus:
@@ -207,17 +170,72 @@ class Bus:
         self.control = Stream()
         self.stories: dict[Key, list[Message]] = {}
         self.chain = 0  # sequence of the last decision
-        self.consumers: list[Consumer] = []
         self.listeners: list[tuple[Process, Callable[[NodeTelemetry], None]]] = []
-        self.snapshot: bytes | None = None
+        self.snapshot: tuple[str, bytes] | None = None  # of which log, and what
+        self.incarnation = "log-1"  # of the log; "" = there is none
+        self.connections = 1  # of everybody: how often the server began anew, and one
+        self.lost_bytes = 0  # of the log, as its server says
+        self.gone: list[str] = []  # incarnations before this one
+        self.replaces: frozenset[str] = frozenset()  # those that recover has replaced by this one
+        self.marks: dict[str, LogMark] = {}  # by service, kept beside the log
+        self.archive: dict[Key, list[Message]] = {}
+        self.before: list[Message] = []  # of logs that were replaced
         self.lease: tuple[str, int, float] = ("", 0, 0.0)  # holder, life, until
         self.on_stored: Callable[[Message], None] = lambda _: None
+        self.on_damage_told: Callable[[str], None] = lambda _: None
+        self.on_acknowledged: Callable[[Process, Message], None] = lambda _, __: None
         self._facts_arrive_s: dict[str, float] = {}  # one connection keeps its order
 
     def delay_s(self) -> float:
         if self.faults.happens("delay", 0.1):
             return self.faults.dice("delay").choice((0.1, 1.0, 5.0)) * self.chance.random()
         return 0.001 + 0.004 * self.chance.random()
+
+    # Damage
+
+    def seen(self) -> StreamSeen | None:
+        """What the server says of the log."""
+        if not self.incarnation:
+            return None
+        return StreamSeen(self.incarnation, self.log.end, self.replaces, self.lost_bytes)
+
+    def at(self, sequence: int) -> Message | None:
+        """The message of the log under this number."""
+        found = self.log.behind(sequence - 1)
+        return found if found is not None and found.sequence == sequence else None
+
+    def damage(self, first: int, last: int, *, named: bool, incarnation: str) -> None:
+        """The log loses these, and its server begins anew. ``named``: it says so itself;
+        ``incarnation``: as which log, "" = there is none any more."""
+        self.log.lose(first, last)
+        self.lost_bytes = int(named)
+        if incarnation != self.incarnation:
+            self.gone.append(self.incarnation)
+            self.incarnation = incarnation
+        self.connections += 1
+        self._index()
+
+    def replace(self, first: int, bodies: Iterable[Decision | WorkloadEvent]) -> None:
+        """Put another log in the place of this one, which begins with these."""
+        self.before += self.log.messages
+        self.log = Stream(first - 1)
+        self.gone.append(self.incarnation)
+        self.replaces = frozenset(self.gone)
+        self.incarnation = f"log-{len(self.gone) + 1}"
+        self.lost_bytes = 0
+        for body in bodies:
+            subject = "decision" if isinstance(body, Decision) else key(body.tenant, body.id)
+            self.log.store(subject, body, self.clock.now_s)
+        self._index()
+
+    def _index(self) -> None:
+        self.stories, self.chain = {}, 0
+        for message in self.log.messages:
+            if isinstance(message.body, Decision):
+                self.chain = message.sequence
+            else:
+                name = key(message.body.tenant, message.body.id)
+                self.stories.setdefault(name, []).append(message)
 
     # The log
 
@@ -228,11 +246,12 @@ class Bus:
         done: Callable[[Outcome], None],
         *,
         settle_s: float = SETTLE_LIMIT_S,
+        check: Callable[[], Outcome | None] = lambda: None,
     ) -> None:
-        """One guarded event."""
+        """One guarded event. ``check``: what becomes of it instead, None = it is stored."""
 
         def store() -> Outcome:
-            return self._store(event)
+            return check() or self._store(event)
 
         self._write(process, store, done, settle_s)
         if self.faults.happens("repeat", 0.05):
@@ -261,6 +280,8 @@ class Bus:
         return story[-1].sequence if story else 0
 
     def _store(self, event: WorkloadEvent) -> Outcome:
+        if not self.incarnation:
+            return Unknown("there is no such stream")
         last = self._last(event)
         if event.after != last:
             # A guard of 0 is left out: after an ending, readers take a second ``submitted`` for a
@@ -275,6 +296,8 @@ class Bus:
         return Stored(message.sequence)
 
     def _store_batch(self, decision: Decision, events: Sequence[WorkloadEvent]) -> Outcome:
+        if not self.incarnation:
+            return Unknown("there is no such stream")
         twice = len({key(e.tenant, e.id) for e in events}) < len(events)  # no server takes that
         if twice or decision.after != self.chain or any(self._last(e) != e.after for e in events):
             return Refused(self.chance.choice((None, self.chain)))
@@ -291,8 +314,6 @@ class Bus:
         message = self.log.store(name, event, self.clock.now_s)
         self.stories.setdefault(name, []).append(message)
         self.on_stored(message)
-        for consumer in self.consumers:
-            consumer.offer(message)
         return message
 
     def _tell(self) -> None:
@@ -309,9 +330,13 @@ class Bus:
         life = process.life
         open_ = [True]
 
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: Outcome, through: int) -> None:
             if open_[0] and not process.cut:
                 open_[0] = False
+                if through != self.connections:
+                    outcome = Unknown("the connection was lost")
+                elif isinstance(outcome, Stored) and (there := self.at(outcome.sequence)):
+                    self.on_acknowledged(process, there)
                 process.arrive(life, lambda: done(outcome))
 
         def give_up() -> None:
@@ -322,11 +347,11 @@ class Bus:
         def arrive() -> None:
             if process.cut and self.chance.random() < 0.7:
                 return  # it did not get out
-            outcome = store()
+            outcome, through = store(), self.connections
             if not isinstance(outcome, Unknown) and not self.faults.happens("unknown", 0.1):
-                self.clock.after(self.delay_s(), lambda: answer(outcome))
+                self.clock.after(self.delay_s(), lambda: answer(outcome, through))
             elif self.chance.random() < 0.5:  # settled by reading back, some time later
-                self.clock.after(settle_s * self.chance.random(), lambda: answer(outcome))
+                self.clock.after(settle_s * self.chance.random(), lambda: answer(outcome, through))
 
         self.clock.after(settle_s, give_up)
         wait_s = self.delay_s()

@@ -13,6 +13,7 @@ from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
 from berthmaster.resolver.settings import Policy
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
+from tests.simulation.logguard import LogGuard
 from tests.simulation.mirror import Mirror
 
 POLICY: Final = Policy(
@@ -57,8 +58,18 @@ class Decider(Process):
         self._turn_due = False
         self._alarms = 0
         self._behind_since_s: float | None = None
-        if self.bus.snapshot is not None:
-            restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot))
+        self.guard = LogGuard(
+            self.bus, self, "resolver.all", on_change=lambda _: self._stir(), replaced=self._restart
+        )
+        self.guard.begin(self._follow)
+
+    def _restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def _follow(self) -> None:
+        if self.bus.snapshot is not None and self.bus.snapshot[0] == self.bus.incarnation:
+            restore(self.core.know, _SNAPSHOTS.decode(self.bus.snapshot[1]))
         start = self.core.know.workloads_sequence + 1
         Follower(self.bus, self.bus.log, self, self._on_log, self._caught_up, start=start)
         self.mirror = Mirror(self._on_fact)
@@ -72,6 +83,7 @@ class Decider(Process):
     # Messages
 
     def _on_log(self, message: Message) -> None:
+        self.guard.saw(message)
         body = message.body
         if isinstance(body, Decision):
             self.core.on_decision(body, message.sequence)
@@ -98,7 +110,7 @@ class Decider(Process):
     @property
     def may_decide(self) -> bool:
         """Whether it believes that it is the one."""
-        return self.ignores_lease or self.bus.holds_lease(self)
+        return self.guard.sound and (self.ignores_lease or self.bus.holds_lease(self))
 
     def _stir(self, delay_s: float = 0.0) -> None:
         if not self._turn_due:
@@ -174,5 +186,6 @@ class Decider(Process):
 
     def _snapshot(self) -> None:
         self.later(self.bus.pace.snapshot_s, self._snapshot)
-        if not self._missing and self.bus.holds_lease(self) and not self.cut:
-            self.bus.snapshot = msgspec.msgpack.encode(snapshot_of(self.core.know))
+        if self.guard.sound and not self._missing and self.bus.holds_lease(self) and not self.cut:
+            raw = msgspec.msgpack.encode(snapshot_of(self.core.know))
+            self.bus.snapshot = self.bus.incarnation, raw

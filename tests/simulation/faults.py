@@ -13,6 +13,7 @@ CLUSTERS: Final = ("gpus_die", "nodes_flap", "foreign", "pods_fail")
 PEOPLE: Final = ("cancel", "reprioritize", "cordon", "queues", "lost", "deadlines", "shapes")
 DECIDING: Final = ("due",)
 FORGING: Final = ("lies",)  # see lies.py
+DAMAGE: Final = ("damage",)  # of the log, see damage.py
 MOVING: Final = ("room",)  # jobs that may not be moved, or lose little
 ORDERING: Final = ("verbs",)  # people hold, evict, move and drain; jobs tell of checkpoints
 RESIZING: Final = ("elastic",)  # jobs whose number of pods changes while they run
@@ -26,6 +27,7 @@ KINDS: Final = (
     *PEOPLE,
     *DECIDING,
     *FORGING,
+    *DAMAGE,
     *MOVING,
     *RESIZING,
     *ORDERING,

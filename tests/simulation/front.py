@@ -14,7 +14,9 @@ from berthmaster.gateway.events import (
     CaughtUp,
     CordonSet,
     Event,
+    LogDamaged,
     Logged,
+    LogReplaced,
     QueueSet,
     QueuesKnown,
     QueuesListed,
@@ -43,6 +45,7 @@ from berthmaster.messages.runtimes import RuntimeSetting
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge
+from tests.simulation.logguard import LogGuard
 
 REQUEST_LIMIT_S: Final = 8.0
 SETTLE_LIMIT_S: Final = 4.0  # shorter than others have: a person waits
@@ -72,7 +75,15 @@ class Front(Process):
         self._replies: dict[str, Callable[[ApiReply], None]] = {}
         self._number = 0
         self.read_to = 0
-        Follower(self.bus, self.bus.log, self, self._on_log, lambda: self._tell(CaughtUp()))
+        self.guard = LogGuard(
+            self.bus,
+            self,
+            "gateway",
+            on_change=lambda why: self._tell(LogDamaged(why=why)),
+            replaced=self._replaced,
+        )
+        self.log: Follower | None = None
+        self.guard.begin(self._follow)
         self._tell(QueuesListed())
         Follower(
             self.bus,
@@ -83,6 +94,18 @@ class Front(Process):
             last_values=True,
         )
         self.later(self.bus.pace.gateway_tick_s, self._tick)
+
+    def _follow(self) -> None:
+        self.log = Follower(
+            self.bus, self.bus.log, self, self._on_log, lambda: self._tell(CaughtUp())
+        )
+
+    def _replaced(self) -> None:
+        if self.log is not None:
+            self.log.close()
+        self.read_to = 0
+        self._tell(LogReplaced())
+        self.guard.begin(self._follow)
 
     def request(
         self, tenant: str | None, verb: str, data: bytes, answer: Callable[[ApiReply], None]
@@ -99,6 +122,7 @@ class Front(Process):
 
     def _on_log(self, message: Message) -> None:
         body = message.body
+        self.guard.saw(message)
         self.read_to = message.sequence
         if not isinstance(body, Decision):
             sequence, stored_at_s = message.sequence, message.stored_at_s

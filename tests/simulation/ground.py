@@ -15,6 +15,7 @@ from berthmaster.resolver.core import Resolver
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import START_S, Clockwork, Process
 from tests.simulation.deciders import BALANCED_RESTART_S, DUE, DUE_SPEED, POLICY, Decider
+from tests.simulation.doorway import Doorway
 from tests.simulation.faults import Faults
 from tests.simulation.front import Front, Person
 from tests.simulation.judge import Judge
@@ -51,6 +52,7 @@ class Ground:
         self.bus.on_stored = self.judge.on_stored
         self.plan: list[str] = []
         self.calm_at_s = START_S + pace.longer * self.chance.choice((60.0, 150.0, 300.0))
+        self.door = Doorway(self.bus)
         self.sites = [self._site(number, parts) for number in range(self.chance.choice((2, 3, 4)))]
         policy = DUE if self.faults.has("due") else POLICY
         if self.faults.has("balance"):
@@ -65,6 +67,7 @@ class Ground:
         self.processes: list[Process] = [*self.sites, *self.deciders, self.front, self.scoring]
         # Those whose misfortunes matter most are hit most often.
         self.targets = [*self.processes, *self.sites, *self.deciders]
+        self.processes.append(self.door)
         self.person = Person(self.bus, self.front, self.judge, seed)
         self.submitted: dict[Key, str] = {}
 
@@ -92,7 +95,7 @@ class Ground:
             node_flaps_per_hour=20.0 / longer if has("nodes_flap") else 0.0,
             flap_s=20.0 * longer,
         )
-        site = Site(self.bus, self.judge, ClusterSpec(name, "eu", nodes), nature)
+        site = Site(self.bus, self.judge, ClusterSpec(name, "eu", nodes), nature, self.door)
         site.core_type = parts.executor
         self.judge.watch(name, site.cluster)
         return site

@@ -5,6 +5,7 @@ clusters for pods, and remembers what people asked for and were told.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from berthmaster.audit.core import Auditor
@@ -17,13 +18,14 @@ from berthmaster.lifecycle.faults import OWN
 from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.parts import division_of
 from berthmaster.lifecycle.sizes import counts_of, least, most
-from berthmaster.lifecycle.states import HELD, State
+from berthmaster.lifecycle.states import HELD, Ending, State
 from berthmaster.lifecycle.workload import Key, Workload, key
 from berthmaster.messages.control import ClusterLost
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
     Claimed,
     Evicted,
     EvictionRequested,
@@ -40,6 +42,7 @@ from berthmaster.resolver.deciding.rebalance import REBALANCED
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Clockwork
 from tests.simulation.deciders import POLICY
+from tests.simulation.recovery import Recovery, Truth, faults, lost
 
 STORY_STEPS: Final = 60
 MOST_MESSAGES: Final = 5000  # of a world's log; most have some two hundred
@@ -97,6 +100,11 @@ class Judge:
         self.moves: dict[Key, int] = {}  # how often it was told to make room
         self.moved_for: dict[Key, int] = {}  # how often others were told to move for it
         self.lies: set[int] = set()  # sequences of events that are none
+        self.tombstones: set[int] = set()  # sequences of endings that a log begins with
+        self.stored = 0  # messages of all logs
+        self.highest = 0  # the last sequence that was ever used
+        self.pending = False  # the log has lost something, and is not recovered yet
+        self.unrecovered: set[Key] = set()  # workloads that no log has any more
         self.recent: deque[tuple[float, str, object]] = deque(maxlen=STORY_STEPS)
 
     def find(self, rule: str, what: str) -> None:
@@ -116,23 +124,28 @@ class Judge:
         body = message.body
         self.note("bus", body)
         hours = (self.clock.now_s - START_S) / 3600.0
-        if message.sequence > MOST_MESSAGES + MESSAGES_AN_HOUR * hours:
-            self.find("nobody goes round in circles", f"the log has {message.sequence} messages")
+        self.stored += 1
+        if self.stored > MOST_MESSAGES + MESSAGES_AN_HOUR * hours:
+            self.find("nobody goes round in circles", f"the log has {self.stored} messages")
+        if isinstance(body, Decision | WorkloadEvent):
+            self.highest = max(self.highest, message.sequence)
+            if self.pending:
+                return  # on its way when the log was damaged; no service goes by it
         if isinstance(body, Decision):
             self.auditor.on_decision(body, message.sequence)
             self._check_rebalances(body)
         elif isinstance(body, ClusterLost):
             if body.lost:
                 self.lost.setdefault(body.cluster, []).append(self.clock.now_s)
-        elif hasattr(body, "after"):
+        elif isinstance(body, WorkloadEvent):
             self._on_event(message)
         findings = [f for f in self.auditor.report().findings if not self._is_excused(f)]
         if findings:
             self.find(findings[0].rule, f"{findings[0].where}: {findings[0].what}")
 
     def _is_excused(self, finding: AuditFinding) -> bool:
-        """Whether it is a lie that was found."""
-        return finding.sequence in self.lies
+        """Whether it is a lie that was found, or a tombstone that a recovered log begins with."""
+        return finding.sequence in self.lies or finding.sequence in self.tombstones
 
     def _on_event(self, message: Message) -> None:
         event: WorkloadEvent = message.body
@@ -174,6 +187,41 @@ class Judge:
                 self._check_size(event, work)
             case Evicted() | Failed() | Cancelled() | Succeeded():
                 self._check_ending(event, standing)
+
+    # Damage
+
+    def on_damage(self) -> None:
+        """The log has lost something. What was known of it before is what is true."""
+        self.pending = True
+
+    def on_recovery(self, recovery: Recovery) -> None:
+        """An operator is about to put another log in place."""
+        there = {name: cluster.world.groups for name, cluster in self.clusters.items()}
+        alive = {(c, a) for c, groups in there.items() for a, g in groups.items() if self.alive(g)}
+        truth = Truth(self.workloads, there, alive, self.doubtful, self.highest)
+        for rule, what in faults(recovery, truth):
+            self.find(rule, what)
+        self.unrecovered |= lost(recovery, truth)
+        self.doubtful |= {attempt for c, attempt in alive if c in recovery.without}
+
+    def on_log(self, messages: Iterable[Message]) -> None:
+        """All services begin with this log."""
+        self.pending = False
+        self.workloads, self.auditor = {}, Auditor()
+        for message in messages:
+            body = message.body
+            if isinstance(body, Decision):
+                self.auditor.on_decision(body, message.sequence)
+                continue
+            self.auditor.on_event(body, message.sequence, message.stored_at_s)
+            name = key(body.tenant, body.id)
+            work = self.workloads.setdefault(name, Workload(tenant=body.tenant, id=body.id))
+            offer(work, body, message.sequence, message.stored_at_s)
+            if isinstance(body, Ending):
+                self.tombstones.add(message.sequence)
+            if isinstance(body, Claimed | Carried) and work.state in HELD:
+                executor = f"executor/{work.cluster}"
+                self.claims[Attempt(work.tenant, work.id, work.attempt)] = executor
 
     def on_frozen(self, step: Freeze) -> None:
         """An executor cannot go on with a workload."""

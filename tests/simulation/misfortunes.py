@@ -6,25 +6,26 @@ from typing import Final
 
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Process
+from tests.simulation.damage import Damaged
 from tests.simulation.deciders import Decider
 from tests.simulation.lies import lie
-from tests.simulation.people import Peopled
 from tests.simulation.sites import Site
 
 Begin = Callable[[Process, float], None]
-TIMES: Final = {"bus_away": (1,)}
+TIMES: Final = {"bus_away": (1,), "damage": (1, 1, 2)}
 LONGEST_S: Final = 7 * 86_400.0  # well within the 30 days for which an ended id is remembered
 EVENTS_A_JOB: Final = 8  # of the log, decisions among them
 
 
-class Haunted(Peopled):
+class Haunted(Damaged):
     def _misfortunes(self) -> None:
         self._strikes: dict[int, list[tuple[str, Begin, Process, float]]] = {}
         self.bus.on_stored = self._on_stored
+        self._prepare_damage()
         for process in self.processes:
             self.clock.at(START_S + self.chance.random(), process.start)
         span_s = self.calm_at_s - START_S
-        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks"):
+        for kind in ("crash", "pause", "partition", "two_deciders", "bus_away", "clocks", "damage"):
             dice = self.faults.dice(kind)
             if not self.faults.has(kind):
                 continue
@@ -37,7 +38,8 @@ class Haunted(Peopled):
                 if self.pace.strikes_at_events:
                     lasts_s = min(LONGEST_S, lasts_s * dice.choice((1.0, self.pace.longer)))
                 self._befalls(kind, process, at_s, lasts_s)
-        if self.faults.has("lies"):
+        # What is forged in a log that loses something nobody can tell from what was true.
+        if self.faults.has("lies") and not self.faults.has("damage"):
             dice = self.faults.dice("lies")
             for _ in range(dice.choice((5, 20, 60))):
                 self.clock.at(START_S + span_s * dice.random(), self._lie)

@@ -28,6 +28,7 @@ class Pace(NamedTuple):
     snapshot_s: float = 25.0
     longest_sleep_s: float = 5.0  # of a decider
     gateway_tick_s: float = 1.0
+    log_check_s: float = 1.0  # between two comparisons of the log with what is remembered of it
     readers_s: float = 3.0  # between two looks of the judge at what readers have folded
     look_s: float = 20.0  # between two looks of the judge whether all has settled
     calm_s: float = 1500.0  # after the last fault, by then everything must have settled
@@ -59,6 +60,7 @@ def slow(seed: int) -> Pace:
         snapshot_s=FAST.snapshot_s * longer,
         longest_sleep_s=FAST.longest_sleep_s * longer,
         gateway_tick_s=min(60.0, FAST.gateway_tick_s * longer),
+        log_check_s=FAST.log_check_s * longer,
         readers_s=FAST.readers_s * longer,
         look_s=FAST.look_s * longer,
         calm_s=FAST.calm_s * longer,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from berthmaster.lifecycle.workload import key
+from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.api import ApiReply, Refusal, SubmitReply
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import DUE_SPEED
@@ -14,6 +14,7 @@ SOON_S: Final = 10.0  # while it is placed and claimed
 
 class Peopled(Ground):
     def _people(self) -> None:
+        self._bodies: dict[Key, dict[str, object]] = {}
         chance = self.chance
         span_s = self.calm_at_s - START_S
         self.jobs = chance.choice((4, 8, 16))
@@ -119,11 +120,16 @@ class Peopled(Ground):
         """``changed``: the queue, after a refusal. What was asked before it may be stored all the
         same, by a gateway that ended before it could say so."""
         name = key(TENANT, str(body["id"]))
+        self._bodies[name] = body
 
         def then(reply: ApiReply) -> None:
             if isinstance(reply, SubmitReply):
                 self.submitted[name] = "accepted"
-                if name not in self.judge.workloads:
+                if name in self.judge.workloads or self.judge.pending:
+                    return
+                if name in self.judge.unrecovered:
+                    self._submit(body)  # the log has lost it before its tenant had the answer
+                else:
                     self.judge.find("none is lost", f"accepted and not in the log: {reply}")
             elif isinstance(reply, Refusal) and reply.field == "queue":
                 again = dict(body)  # it is being made
@@ -137,8 +143,14 @@ class Peopled(Ground):
             else:
                 self.judge.find("a good request is accepted", str(reply))
 
-        self.submitted.setdefault(name, "asked")
+        self.submitted[name] = "asked"
         self.person.ask("submit", body, then=then)
+
+    def _submit_lost(self) -> None:
+        """Tenants submit again what was accepted and no log has any more."""
+        for name, how in list(self.submitted.items()):
+            if how == "accepted" and name not in self.judge.workloads:
+                self._submit(self._bodies[name])
 
     def _wishes(self, name: str, at_s: float, span_s: float) -> None:
         self._verbs(name, at_s, span_s)

@@ -8,6 +8,8 @@ where the emulator dies too, in its journal.
 import random
 from typing import Final, assert_never
 
+from berthmaster.bus.door_client import LIST_EVERY_S
+from berthmaster.bus.door_wire import RawTake
 from berthmaster.bus.reporting import Coalescer
 from berthmaster.emulator.cluster import EmulatedCluster
 from berthmaster.emulator.disturbance import Nature
@@ -24,27 +26,44 @@ from berthmaster.executor.cluster_protocol import (
     StopPods,
 )
 from berthmaster.executor.core import Executor
-from berthmaster.executor.events import Event, HintSeen, Tick
+from berthmaster.executor.events import Event, HintSeen, Listed, Tick
 from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.fold import fold_history
-from berthmaster.lifecycle.instructions import Answered, Append, Outcome, Reload, Reloaded, Unknown
-from berthmaster.lifecycle.workload import key
+from berthmaster.lifecycle.instructions import (
+    Answered,
+    Append,
+    Outcome,
+    Reload,
+    Reloaded,
+    Stored,
+    Unknown,
+)
+from berthmaster.lifecycle.states import State
+from berthmaster.lifecycle.workload import Workload, key
+from berthmaster.messages.door import OwnWorkload, StoryReply, StoryRequest, TakeRequest
+from berthmaster.messages.families import EVENTS
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
-from tests.simulation.bus import Bus, Consumer, Message, recorded
+from berthmaster.messages.workload import Placed
+from tests.simulation.bus import Bus
 from tests.simulation.clockwork import Process
+from tests.simulation.doorway import Doorway
 from tests.simulation.judge import Judge
 
 REPORT_S: Final = 0.5
-READ_AGAIN_S: Final = 1.0
+ASK_AGAIN_S: Final = 1.0
+LOST_ANSWER_S: Final = 2.0
+NO_HINT: Final = 0  # nobody waits to hear what was acted on
 
 
 class Site(Process):
     core_type: type[Executor] = Executor
 
-    def __init__(self, bus: Bus, judge: Judge, spec: ClusterSpec, nature: Nature) -> None:
+    def __init__(
+        self, bus: Bus, judge: Judge, spec: ClusterSpec, nature: Nature, door: Doorway
+    ) -> None:
         super().__init__(bus.clock, f"site/{spec.name}")
         self.bus = bus
         self.judge = judge
+        self.door = door
         self.spec = spec
         self.nature = nature
         self.journal: list[Record] = []
@@ -53,9 +72,6 @@ class Site(Process):
         self.cluster = EmulatedCluster(spec, nature, bus.clock.now_s)
         self._keep()
         self.core = self.core_type(spec.name)
-        self.consumer = Consumer(bus, self, spec.name)
-        self.consumer.take = self._on_hint
-        bus.consumers.append(self.consumer)
         self._cluster_due_s = 0.0
         self._failures: dict[str, int] = {}
 
@@ -66,26 +82,74 @@ class Site(Process):
         self.cluster.advance(self.clock.now_s)
         self._keep()
         self.core = self.core_type(self.spec.name)
-        self._hints: dict[int, int] = {}  # number -> sequence
-        self._hint_number = 0
         self._tick_due_s = float("inf")
         self._failures = {}
         for event in self.cluster.found(self.core.name):
             self._hear(event)
         self._cluster_due_s = float("inf")
         self._arm_cluster()
-        self.consumer.resume()
+        self._log_name = ""
+        self._seen = self._cursor = self._polls = 0
+        self._list_again()
+        self.on_heal = self._list
         self._begin_reports()
 
     # The executor
 
-    def _on_hint(self, message: Message) -> None:
-        if message.body.by == self.core.name:
-            self.consumer.ack(message.sequence)
-            return
-        self._hint_number += 1
-        self._hints[self._hint_number] = message.sequence
-        self._handle(HintSeen(self._hint_number, message.body, message.sequence))
+    def _list_again(self) -> None:
+        self.later(LIST_EVERY_S * self.bus.pace.longer, self._list_again)
+        self._list()
+
+    def _list(self) -> None:
+        """Ask for all that is open here."""
+        self._cursor = 0
+        self._poll()
+
+    def _poll(self) -> None:
+        """Ask the door for what is new; an answer to an earlier question does not count."""
+        self._polls += 1
+        life, number = self.life, self._polls
+        request = TakeRequest(after=self._cursor, log=self._log_name)
+
+        def taken(reply: RawTake | None) -> None:
+            if number != self._polls:
+                return
+            if reply is None:
+                self.later(ASK_AGAIN_S, lambda: self._poll() if number == self._polls else None)
+            else:
+                self._on_taken(reply)
+
+        def answer(reply: RawTake | None) -> None:
+            def arrive() -> None:
+                if not self.cut:
+                    self.arrive(life, lambda: taken(reply))
+
+            self.clock.after(self.bus.delay_s(), arrive)
+
+        def ask() -> None:
+            if not self.cut:  # it asks anew when it is not any more
+                self.door.take(self.spec.name, request, answer)
+
+        self.clock.after(self.bus.delay_s(), ask)
+
+    def _on_taken(self, reply: RawTake) -> None:
+        """As bus/door_client.py and executor/shell.py do it."""
+        renewed = self._log_name not in ("", reply.log)
+        if reply.log != self._log_name:
+            self._log_name, self._seen = reply.log, 0
+        self._cursor = reply.cursor
+        self._seen = max(self._seen, reply.cursor)
+        hints = [(EVENTS.decode(hint.event), hint) for hint in reply.hints]
+        for event, hint in hints:
+            if event.by != self.core.name:
+                for _ in range(2 if self.bus.faults.happens("repeat", 0.2) else 1):
+                    self._handle(HintSeen(NO_HINT, event, hint.sequence, hint.receipt))
+        if reply.reset:
+            named = [(key(e.tenant, e.id), isinstance(e, Placed) and not h.held) for e, h in hints]
+            open_ = frozenset(name for name, _ in named)
+            unheld = frozenset(name for name, is_unheld in named if is_unheld)
+            self._handle(Listed(open_, reply.cursor, unheld, renewed))
+        self._poll()
 
     def _hear(self, event: Event) -> None:
         self.feed(lambda: self._handle(event))
@@ -114,8 +178,8 @@ class Site(Process):
                 self.feed(lambda: self._append(step))
             case Reload():
                 self.feed(lambda: self._reload(step))
-            case Acknowledge(hint):
-                self.feed(lambda: self.consumer.ack(self._hints[hint]))
+            case Acknowledge():
+                pass  # the next list names it again for as long as it is open
             case Freeze():
                 self.judge.on_frozen(step)
             case _:
@@ -133,6 +197,8 @@ class Site(Process):
         def done(outcome: Outcome) -> None:
             failures = self._failures.pop(name, 0)
             pause_s = 0.0
+            if isinstance(outcome, Stored):
+                self._seen = max(self._seen, outcome.sequence)
             if isinstance(outcome, Unknown):
                 self._failures[name] = failures + 1
                 pause_s = min(10.0, 0.1 * 2**failures)
@@ -141,22 +207,42 @@ class Site(Process):
         if self.cut and self.chance.random() < 0.7:  # it has noticed: wait for the bus
             self.when_healed(lambda: self.feed(lambda: self._append(step)))
         else:
-            self.bus.append(self, step.event, done)
+            self.bus.append(
+                self, step.event, done, check=lambda: self.door.refuses(self.spec.name, step.event)
+            )
 
     def _reload(self, step: Reload) -> None:
+        request = StoryRequest(
+            tenant=step.tenant, id=step.id, after=self._seen, receipt=step.receipt
+        )
         asked_s = self.clock.now_s  # not later than whoever answers reads it
+        life = self.life
 
-        def done(story: list[Message] | None) -> None:
-            if story is None:
+        def done(found: StoryReply | None) -> None:
+            if found is None:
                 self.later(
-                    READ_AGAIN_S,
+                    ASK_AGAIN_S,
                     lambda: self.when_healed(lambda: self.feed(lambda: self._reload(step))),
                 )
                 return
-            work, _ = fold_history(step.tenant, step.id, recorded(story))
-            self._handle(Reloaded(ref=step.ref, workload=work if story else None, now_s=asked_s))
+            work = _folded(found.workload) if found.workload is not None else None
+            read = Reloaded(
+                ref=step.ref,
+                workload=work,
+                failed=found.failed,
+                receipt=found.receipt,
+                why=found.why,
+                now_s=asked_s,
+            )
+            self._handle(read)
 
-        self.bus.read(self, key(step.tenant, step.id), done)
+        def arrive() -> None:
+            lost = self.cut or self.bus.faults.happens("unknown", 0.1)
+            found = None if lost else self.door.story(self.spec.name, request)
+            wait_s = LOST_ANSWER_S if lost else self.bus.delay_s()
+            self.clock.after(wait_s, lambda: self.arrive(life, lambda: done(found)))
+
+        self.clock.after(self.bus.delay_s(), arrive)
 
     def _arm_tick(self) -> None:
         due_s = self.core.next_due_s
@@ -289,3 +375,8 @@ class Site(Process):
                 interval_s=period_s,
             )
             self.bus.publish(self, told)
+
+
+def _folded(own: OwnWorkload) -> Workload:
+    fields = {name: getattr(own, name) for name in OwnWorkload.__struct_fields__}
+    return Workload(**fields | {"state": State(own.state)})

@@ -11,6 +11,7 @@ from berthmaster.messages.api import WhyReply
 from berthmaster.messages.placement import Decision
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.replay import Inputs, Report, replay
+from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import Decider
 from tests.simulation.faults import KINDS
@@ -80,14 +81,14 @@ class World(Haunted):
             finding=finding,
             steps=self.clock.steps,
             passed_s=self.clock.now_s - START_S,
-            events=self.bus.log.end,
-            decisions=sum(isinstance(m.body, Decision) for m in self.bus.log.messages),
+            events=len(self._all_messages()),
+            decisions=sum(isinstance(m.body, Decision) for m in self._all_messages()),
             seen=self._seen(),
             story=tuple(self._story(finding)) if finding is not None else (),
         )
 
     def _seen(self) -> dict[str, int]:
-        seen = Counter(type(m.body).__name__ for m in self.bus.log.messages)
+        seen = Counter(type(m.body).__name__ for m in self._all_messages())
         seen.update({f"verdict {v.value}": n for v, n in self.judge.verdicts.items()})
         seen["misfortunes"] = len(self.plan)
         seen["lies"] = len(self.judge.lies)
@@ -95,8 +96,15 @@ class World(Haunted):
         seen["refused commits"] = sum(d.refused for d in self.deciders)
         seen["deadline by the resolver"] = self.judge.resolver_deadlines
         seen["kills"] = sum(p.life - 1 for p in self.processes)
-        seen.update(decided(self.bus.log.messages, self.bus.control.messages))
+        seen["damages"] = self.damages
+        seen["recoveries"] = self.recoveries
+        seen["unrecovered"] = len(self.judge.unrecovered)
+        seen.update({f"recovery: {outcome}": n for outcome, n in self.outcomes.items()})
+        seen.update(decided(self._all_messages(), self.bus.control.messages))
         return dict(seen)
+
+    def _all_messages(self) -> list[Message]:
+        return [*self.bus.before, *self.bus.log.messages]
 
     def _story(self, finding: Finding) -> Iterator[str]:
         """The plan of faults, the events of the workloads concerned, the last steps."""
@@ -106,7 +114,9 @@ class World(Haunted):
         yield from sorted(self.plan)
         for name in dict.fromkeys(re.findall(r"job-\d+", finding.what)):
             yield f"the log on {name}:"
-            for message in self.bus.stories.get(key(TENANT, name), ()):
+            for message in self._all_messages():
+                if message.subject != key(TENANT, name):
+                    continue
                 at_s = message.stored_at_s - START_S
                 yield f"{at_s:9.3f} {message.sequence:4} {str(message.body)[:STORY_CHARS]}"
         yield "the last steps:"
@@ -126,6 +136,8 @@ class World(Haunted):
         return max((*ends_s, *begin_s), default=0.0) + self.pace.look_s
 
     def unsettled(self) -> str:
+        if self.judge.pending:
+            return "the log is damaged"
         readers: list[Decider | Front] = [*self.deciders, self.front]
         for reader in readers:
             if not reader.up or reader.behind:
@@ -162,6 +174,8 @@ class World(Haunted):
             for name, work in self.judge.workloads.items()
             if not work.ended and work.state is not State.NEW
         }
+        if self.judge.pending:
+            return
         end = self.bus.log.end
         for decider in self.deciders:
             know = decider.core.know
