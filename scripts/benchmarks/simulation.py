@@ -79,6 +79,7 @@ class Told(msgspec.Struct):
             "lies_count": float(counts["lies"]),
             "kills_count": float(counts["kills"]),
             "damages_count": float(counts["damages"]),
+            "recoveries_count": float(counts["recoveries"]),
             "misfortunes_count": float(counts["misfortunes"]),
             "faults_per_hour": (counts["misfortunes"] + counts["lies"]) / (self.virtual_s / 3600),
             "virtual_hours": self.virtual_s / 3600,

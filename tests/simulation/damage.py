@@ -24,7 +24,7 @@ from tests.simulation.sites import Site
 
 FORMS: Final = ("end", "end", "block", "made anew", "missing")
 SIZES: Final = (1, 2, 5, 20, 100)
-NOTICED_S: Final = 10.0  # after the damage, if a service noticed it at all
+NOTICED_S: Final = 10.0  # between two looks whether any service has noticed it
 ANSWERS_S: Final = 5.0  # that clusters have to tell what they hold
 TRIES: Final = 5  # before an operator may name clusters as gone
 
@@ -87,8 +87,12 @@ class Damaged(Peopled):
 
     def _was_it_noticed(self) -> None:
         """What no service had read is lost to none: the log is what is left of it."""
-        if self.judge.pending and not self._is_told:
+        if self._is_told or not self.judge.pending:
+            return
+        if all(each.up and each.guard.sound for each in self._readers()):
             self.judge.on_log(self.bus.log.messages)
+        else:
+            self.clock.after(NOTICED_S * self.pace.longer, self._was_it_noticed)
 
     # The operator
 

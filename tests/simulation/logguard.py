@@ -94,7 +94,10 @@ class LogGuard:
             self._again(FIRST_CHECKS_S)
             return
         if self._wrong_since_s is not None or self._through != self._connection:
+            life = self._process.life
             self._compare()
+            if self._process.life != life:
+                return  # it began anew, with a guard of its own
         elif self._bus.seen() is not None:
             self.keep()
         pause_s = self._bus.pace.log_check_s

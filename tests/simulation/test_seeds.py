@@ -4,10 +4,12 @@ from collections import Counter
 
 import pytest
 
+from tests.simulation.faults import DAMAGE, KINDS, PROCESSES
 from tests.simulation.many import outcomes_of
 from tests.simulation.world import run
 
 SEEDS = 400
+DAMAGED = 40  # half of them are
 
 
 @pytest.mark.timeout(1800)
@@ -46,8 +48,22 @@ def test_whatever_befalls_the_services_every_invariant_holds() -> None:
         "backfilled",
         "guessed anew",
         "rebalanced",
+        "recoveries",
+        "Carried",
+        "recovery: claimed",
+        "recovery: queued",
     ):
         assert seen[what] >= SEEDS / 50, f"{what}: {seen[what]} times in {SEEDS} seeds"
+
+
+def test_damaged_log_is_noticed_and_recovered() -> None:
+    outcomes = [run(seed, set(KINDS) - {*DAMAGE, *PROCESSES}) for seed in range(DAMAGED)]
+    assert [(one.seed, one.finding) for one in outcomes if one.finding is not None] == []
+    seen: Counter[str] = Counter()
+    for outcome in outcomes:
+        seen.update(outcome.seen)
+    for what in ("recoveries", "unrecovered", "recovery: claimed", "recovery: queued"):
+        assert seen[what] >= DAMAGED / 10, f"{what}: {seen[what]} times in {DAMAGED} seeds"
 
 
 def test_a_seed_gives_the_same_world_each_time() -> None:
@@ -56,4 +72,4 @@ def test_a_seed_gives_the_same_world_each_time() -> None:
 
 
 def test_a_kind_of_fault_that_is_switched_off_does_not_happen() -> None:
-    assert run(4, ("crash", "void")).seen["kills"] == 0
+    assert run(4, ("crash", "void", "damage")).seen["kills"] == 0
