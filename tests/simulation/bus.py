@@ -197,7 +197,7 @@ class Bus:
         """What the server says of the log."""
         if not self.incarnation:
             return None
-        return StreamSeen(self.incarnation, self.log.end, self.replaces, self.lost_bytes)
+        return StreamSeen(self.incarnation, self.log.end, self.replaces, lost_bytes=self.lost_bytes)
 
     def at(self, sequence: int) -> Message | None:
         """The message of the log under this number."""

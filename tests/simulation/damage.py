@@ -10,7 +10,6 @@ from collections import Counter
 from typing import Final
 
 from berthmaster.lifecycle.workload import key
-from berthmaster.messages.door import ProvenAttempt
 from berthmaster.messages.placement import Decision
 from berthmaster.recover.core import Copy, Held, plan
 from tests.simulation.bus import Message, recorded
@@ -120,13 +119,9 @@ class Damaged(Peopled):
     def _answer(self, site: Site, held: list[Held], answered: set[str]) -> None:
         if site.cut:
             return
-        answered.add(site.spec.name)
-        for attempt, group in site.cluster.world.groups.items():
-            receipt = self.door.core.receipts.opened(group.made.receipt)
-            proven = ProvenAttempt(
-                tenant=attempt.tenant, id=attempt.id, attempt=attempt.number, receipt=receipt
-            )
-            held.append(Held(site.spec.name, proven))
+        name, receipts = site.spec.name, self.door.core.receipts
+        answered.add(name)
+        held += [Held(name, receipts.proven(name, each)) for each in site.core.held]
 
     def _recover(self, tries: int, held: list[Held], answered: set[str]) -> None:
         bus = self.bus

@@ -133,7 +133,7 @@ class Decider(Process):
         if self.core.behind:
             self._behind_since_s = self._behind_since_s or self.clock.now_s
             if self.clock.now_s - self._behind_since_s > BEHIND_LIMIT_S:
-                self.core.waited_long_enough()
+                self.core.commits.waited_long_enough()
             self._stir(0.05)
             return
         self._behind_since_s = None

@@ -91,7 +91,7 @@ class TakesRefusedForStored(Resolver):
     """Folds its own plan, whatever became of it."""
 
     def on_outcome(self, outcome: Outcome, log_end: int) -> None:
-        plan = self.pending
+        plan = self.commits.pending
         super().on_outcome(outcome, log_end)
         if plan is not None and not isinstance(outcome, Stored):
             for number, event in enumerate(plan.events, 1):

@@ -323,8 +323,7 @@ class Executor:
     def _is_ours(self, work: Workload) -> bool:
         if work.cluster != self.cluster:
             return False
-        by = work.executor or self.name  # a receipt, by which a log is recovered, names none
-        return work.state is State.PLACED or (work.state in HELD and by == self.name)
+        return work.state is State.PLACED or (work.state in HELD and work.executor == self.name)
 
     def _replace(self, old: Job, work: Workload, read: Reloaded, now_s: float) -> list[Instruction]:
         """Another attempt of the same workload is ours: the one we knew is over."""

@@ -117,7 +117,7 @@ def offer(
         return Verdict.IMPOSSIBLE
     if not _names_the_open_attempt(workload, event):
         return Verdict.IMPOSSIBLE
-    workload.state = state
+    workload.state = state  # before the event is applied: a carried one has a state of its own
     _apply(workload, event, sequence, stored_at_s)
     workload.changed_at_s = stored_at_s
     return Verdict.COUNTED
