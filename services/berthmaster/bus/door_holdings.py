@@ -15,7 +15,7 @@ import msgspec
 from berthmaster.bus.door_client import DoorClient, DoorRefused
 from berthmaster.bus.errors import BusError
 from berthmaster.messages.door import MAX_RECEIPT_CHARS, MAX_TOLD, HeldAttempt, HoldingsRequest
-from berthmaster.messages.families import encode
+from berthmaster.messages.families import UNREADABLE, encode
 from berthmaster.runtime.backoff import Backoff
 
 INQUIRY_S: Final = 60.0  # whoever asked has given up by then
@@ -65,7 +65,7 @@ async def _is_taken(door: DoorClient, page: HoldingsRequest) -> bool:
     await door.connected()
     try:
         await door.ask("holdings", page)
-    except BusError as error:
+    except (BusError, *UNREADABLE) as error:
         if isinstance(error, DoorRefused) and not error.refusal.retry:
             raise
         return False

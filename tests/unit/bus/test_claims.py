@@ -103,6 +103,7 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
         "berth.figures.>": ("stream", None, 0),
         "berth.telemetry.>": ("stream", None, 0),
         "berth.quality.>": ("stream", None, 0),
+        "berth.held.>": ("stream", None, 0),
     }
 
 

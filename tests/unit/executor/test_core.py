@@ -36,6 +36,7 @@ from berthmaster.lifecycle.instructions import (
 )
 from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Workload, key
+from berthmaster.messages.door import HeldAttempt
 from berthmaster.messages.placement import PodBinding, Target
 from berthmaster.messages.runtimes import PodTemplate, RuntimeUse, RuntimeVolume
 from berthmaster.messages.workload import (
@@ -790,3 +791,29 @@ def test_pods_that_wait_without_a_word_may_wait_for_what_their_runtime_mounts() 
     job.waits_for = "0/3 nodes are available"
     assert Limits().too_late(job) == f"{why}: 0/3 nodes are available"
     assert Limits().too_late(Job(attempt=TRAIN, request=REQUEST)) == why
+
+
+def test_held_is_what_the_cluster_has_an_object_of() -> None:
+    executor = Executor("berlin")
+    executor.handle(HintSeen(1, placed(), 5, "receipt"), 100)
+    assert executor.held == []  # nothing is made before the claim is stored
+    executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
+    held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="receipt")]
+    assert executor.held == held
+    executor.handle(PodsRunning(TRAIN, PODS), 102)
+    executor.handle(Answered(ref="2", outcome=Unknown("damaged")), 103)
+    executor.handle(PodsCompleted(TRAIN), 104)
+    assert executor.held == held  # it has ended, and cannot say so
+    executor.handle(Reloaded(ref="3", workload=work(State.RUNNING)), 105)
+    executor.handle(Answered(ref="4", outcome=Stored(10)), 106)
+    assert executor.held == []
+
+
+def test_found_and_frozen_attempts_are_held() -> None:
+    executor = Executor("berlin")
+    [reload] = executor.handle(PodsFound(TRAIN, "kept"), 100)
+    assert isinstance(reload, Reload)
+    held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="kept")]
+    assert executor.held == held
+    executor.handle(Reloaded(ref=reload.ref, workload=None, failed="unreadable"), 101)
+    assert executor.held == held

@@ -233,6 +233,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "api_of_all_tenants",
         "agent_of_all_clusters",
         "log_chunks_for",
+        "held_of_all_clusters",
         "lane",
         "lane_of_subject",
         "in_any_lane",
