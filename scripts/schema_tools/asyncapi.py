@@ -240,7 +240,7 @@ def _observations() -> Iterator[Channel]:
         "assign",
         _address(subjects.assign, "cluster"),
         (Nudge,),
-        senders=("door", "berth recover"),
+        senders=("door",),
         receivers=("executor", "emulator"),
     )
     yield Channel(
@@ -263,6 +263,13 @@ def _observations() -> Iterator[Channel]:
         (LogChunk,),
         senders=("door",),
         receivers=("gateway",),
+    )
+    yield Channel(
+        "inquiry",
+        _address(subjects.inquiry, "cluster"),
+        (Nudge,),
+        senders=("berth recover",),
+        receivers=("door",),
     )
     yield Channel(
         "held",

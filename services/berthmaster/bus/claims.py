@@ -9,8 +9,8 @@ Rules of this file:
 - A tenant's account imports its own part of the API, its own events and its jobs' figures, a
   cluster's what the door offers it and what is assigned to it, that of a user apart what that user
   may do.
-- Events and assignments reach tenants and clusters by way of STREAMS, so that no answer within CORE
-  reaches them.
+- Events reach tenants by way of STREAMS, so that no answer within CORE reaches them. Assignments
+  are CORE's: the server hands on to a client no message that came to an account as a request.
 - Exports are public, which is safe: imports stand in account JWTs, and those only the operator's
   key signs.
 - What tenants ask of the gateway and clusters of the door comes by lanes (see subjects.py).
@@ -49,11 +49,11 @@ STORE_ANSWER_S: Final = 30
 JETSTREAM_ANSWER_S: Final = 90  # of a stream with many subjects the server needs a minute
 BATCH_ANSWER_S: Final = 30  # between two messages of one answer; a pull is over after 20 s
 
-# What is stored, or passes STREAMS on its way to clusters.
+# What is stored.
 STORED: Final = (
     *(subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS, subjects.ALL_FLEET, subjects.ALL_CONTROL),
     *(subjects.ALL_ARCHIVE, subjects.ALL_DEAD, subjects.ALL_LOG_ENDS, subjects.ALL_LEASES),
-    *(*subjects.SNAPSHOT_PARTS, subjects.ALL_ASSIGNMENTS),
+    *subjects.SNAPSHOT_PARTS,
 )
 ACKNOWLEDGEMENTS: Final = "$JS.ACK.>"
 _JETSTREAM: Final = (
@@ -85,12 +85,13 @@ CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
         "berth.api.*.*": (API_ANSWER_S, False),
         "berth.agent.*.*": (AGENT_ANSWER_S, False),
         "berth.operator.*": (API_ANSWER_S, False),
+        subjects.ALL_INQUIRIES: (API_ANSWER_S, False),
         "$SRV.*": (API_ANSWER_S, True),
         LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False),
     }
 )
 HEARD_OF_STREAMS: Final = (
-    *(subjects.ALL_STORED, subjects.ALL_ASSIGNMENTS),
+    subjects.ALL_STORED,
     *(subjects.ALL_FLEET, subjects.ALL_CONTROL, subjects.ALL_DECISIONS),
 )
 _NS: Final = 1_000_000_000
@@ -260,6 +261,7 @@ def core(key: str, *, streams: str, revocations: Revocations | None = None) -> B
         exports=[
             *_services(CORE_SERVICES),
             *(_stream(f"berth.{each}.>") for each in ("figures", "telemetry", "quality", "held")),
+            _stream(subjects.ALL_ASSIGNMENTS),
         ],
         imports=[
             *(
@@ -342,12 +344,11 @@ def cluster(
     name: str,
     *,
     core: str,
-    streams: str,
     revocations: Revocations | None = None,
     scope: Scope | None = None,
 ) -> Body:
     """One worker cluster; ``name`` as it stands in subjects."""
-    asked, heard = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": streams}
+    asked, heard = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": core}
     own = (f"berth.agent.{name}.telemetry",)  # of its nodes, heard where it is sent
     return _guest(
         key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope, own

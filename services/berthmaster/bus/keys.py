@@ -314,9 +314,7 @@ class _Keys:
                 key, part, core=core, streams=streams, revocations=revocations, scope=scope
             )
         else:
-            body = claims.cluster(
-                key, part, core=core, streams=streams, revocations=revocations, scope=scope
-            )
+            body = claims.cluster(key, part, core=core, revocations=revocations, scope=scope)
         jwt = self._accounts / f"{name}.jwt"
         removed, now_s = jwt.with_suffix(".removed"), time.time()
         if removed.exists():

@@ -335,6 +335,7 @@ def _door(_: str) -> Grants:
             *_stored(ALL_WORKLOADS, ALL_DECISIONS, ALL_FLEET),
             "berth.agent.*.*",
             "berth.lane.*.agent.*.*",
+            "berth.inquiry.*",
             *_asked("berth-door"),
         ),
         answers=True,
@@ -504,7 +505,7 @@ def _restorer(_: str) -> Grants:
             *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
             *_api("DIRECT.GET.*", "DIRECT.GET.*.>"),
             ALL_STORIES,
-            "berth.assign.*.news",
+            "berth.inquiry.*",
         ),
         subscribe=("berth.held.*",),
     )

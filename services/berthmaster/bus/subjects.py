@@ -34,6 +34,7 @@ ALL_DEAD: Final = "berth.dead.>"
 ALL_LOG_ENDS: Final = "berth.log_end.>"
 ALL_LEASES: Final = "berth.lease.>"
 ALL_ASSIGNMENTS: Final = "berth.assign.>"
+ALL_INQUIRIES: Final = "berth.inquiry.*"
 SNAPSHOT_PARTS: Final = ("$O.SNAPSHOTS.C.>", "$O.SNAPSHOTS.M.>")
 ALL_LOG_MARKS: Final = "berth.lease.log.>"
 # Not behind ``berth.``: what is asked there holds tokens, and operators hear all of that.
@@ -430,6 +431,19 @@ def assign(cluster: str) -> str:
 def assign_logs(cluster: str) -> str:
     """Where the gateway asks a cluster's agent for some of a log."""
     return f"berth.assign.{token(cluster)}.logs"
+
+
+def inquiry(cluster: str) -> str:
+    """Where `berth recover` has the door ask a cluster's agent what it holds."""
+    return f"berth.inquiry.{token(cluster)}"
+
+
+def parse_inquiry(subject: str) -> str:
+    """The cluster of such a subject. Raises SubjectError."""
+    parts = subject.split(".")
+    if len(parts) != 3 or parts[:2] != ["berth", "inquiry"]:
+        raise SubjectError(f"{subject!r} is not the subject of an inquiry")
+    return text(parts[2])
 
 
 def held(cluster: str) -> str:

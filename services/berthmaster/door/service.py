@@ -74,6 +74,7 @@ from berthmaster.messages.families import (
     HUB_WORK_REQUESTS,
     LEASE_REQUESTS,
     LOG_END_REQUESTS,
+    NUDGES,
     STORY_REQUESTS,
     TAKE_REQUESTS,
     TELL_REQUESTS,
@@ -166,6 +167,11 @@ class Shell:
                 "logs": self._passing(self._core.log_chunk, None, self._figures.logs_dropped),
             }.items()
         ]
+        observed.append(
+            await self._heard_by.general.observe(
+                subjects.ALL_INQUIRIES, self._pass_inquiry_on, queue=SERVED_AS
+            )
+        )
         endpoints = await serve(
             self._heard_by.general,
             SERVED_AS,
@@ -629,6 +635,17 @@ class Shell:
                 passed.inc()
 
         return take
+
+    def _pass_inquiry_on(self, subject: str, data: bytes) -> None:
+        """To the agent of the cluster, as a nudge; `berth recover` asks again for what is lost."""
+        try:
+            nudge = NUDGES.decode(data)
+            to = subjects.assign(subjects.parse_inquiry(subject))
+        except (subjects.SubjectError, *UNREADABLE) as error:
+            self._ctx.log.warning("inquiry not passed on", subject=subject, why=str(error))
+            return
+        if nudge.inquiry:
+            self._heard_by.general.pass_on(to, data)
 
     async def _log_end(self, cluster: str, data: bytes) -> msgspec.Struct:
         if not self._core.may_log(cluster, len(data), self._conn.now()):

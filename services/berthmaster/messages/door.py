@@ -382,7 +382,8 @@ class ProvenAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.nudge.v1"):
     """The log holds something for this cluster: take it, if the cursor is before it.
 
-    Subject: ``berth.assign.<cluster>.news``
+    Subject: ``berth.assign.<cluster>.news``; from `berth recover` to the door
+    ``berth.inquiry.<cluster>``
     """
 
     sequence: int

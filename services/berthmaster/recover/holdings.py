@@ -1,9 +1,9 @@
 """Asks every cluster what it holds.
 
-`berth recover` draws an inquiry and publishes it where the door tells a cluster that there is news.
-The cluster's executor reports by the verb ``holdings``, and the door passes that on with what each
-receipt proves. A cluster has answered when all pages of one listing are there. Nothing of this is
-stored: what is lost on its way is asked for again.
+`berth recover` draws an inquiry, which the door passes on to a cluster's executor. That reports by
+the verb ``holdings``, and the door passes on what each receipt proves. A cluster has answered when
+all pages of one listing are there. Nothing of this is stored: what is lost on its way is asked for
+again.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ async def ask(conn: Connection, clusters: Set[str], *, limit_s: float) -> Answer
                 ask_again_s = now_s + ASK_EVERY_S
                 nudge = encode(Nudge(sequence=0, inquiry=collector.inquiry))
                 for cluster in sorted(silent):
-                    await conn.publish(subjects.assign(cluster), nudge)
+                    await conn.publish(subjects.inquiry(cluster), nudge)
             changed.clear()
             try:
                 async with asyncio.timeout_at(min(deadline, ask_again_s)):

@@ -98,12 +98,14 @@ def test_core_exports_what_the_design_names_and_nothing_else() -> None:
         "berth.api.*.*": ("service", "Singleton", 15),
         "berth.agent.*.*": ("service", "Singleton", 60),
         "berth.operator.*": ("service", "Singleton", 15),
+        "berth.inquiry.*": ("service", "Singleton", 15),
         "$SRV.*": ("service", "Stream", 15),
         "login.*": ("service", "Singleton", 10),
         "berth.figures.>": ("stream", None, 0),
         "berth.telemetry.>": ("stream", None, 0),
         "berth.quality.>": ("stream", None, 0),
         "berth.held.>": ("stream", None, 0),
+        "berth.assign.>": ("stream", None, 0),
     }
 
 
@@ -128,7 +130,7 @@ def matches(pattern: str, subject: str) -> bool:
             f"berth.{family}.>"
             for family in (
                 *("workload", "fleet", "control", "lease", "decision", "dead"),
-                *("archive", "event", "assign"),
+                *("archive", "event"),
             )
         ),
     ],
@@ -171,10 +173,10 @@ def test_a_tenant_imports_its_own_api_events_and_figures_and_has_no_jetstream() 
 
 
 def test_a_cluster_imports_its_own_door_and_assignments() -> None:
-    said = claims.cluster(KEYS["acme"], "red", core=KEYS["core"], streams=KEYS["streams"])["nats"]
+    said = claims.cluster(KEYS["acme"], "red", core=KEYS["core"])["nats"]
     assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
         ("service", "berth.agent.red.*", KEYS["core"]),
-        ("stream", "berth.assign.red.>", KEYS["streams"]),
+        ("stream", "berth.assign.red.>", KEYS["core"]),
     ]
     assert said["default_permissions"]["sub"] == {
         "allow": ["berth.assign.red.>", "berth.agent.red.telemetry", "_INBOX.>"]
@@ -189,7 +191,7 @@ def test_streams_alone_has_jetstream_and_imports_nothing() -> None:
     others = [
         CORE,
         claims.system(KEYS["acme"]),
-        claims.cluster(KEYS["acme"], "red", core=KEYS["core"], streams=KEYS["streams"]),
+        claims.cluster(KEYS["acme"], "red", core=KEYS["core"]),
     ]
     assert STREAMS_ACCOUNT["nats"]["limits"]["disk_storage"] == -1
     assert STREAMS_ACCOUNT["nats"]["imports"] == []
@@ -203,7 +205,7 @@ def test_no_account_imports_a_service_under_a_literal_subject() -> None:
     accounts = [
         CORE,
         claims.tenant(KEYS["acme"], "acme", core=core, streams=streams),
-        claims.cluster(KEYS["acme"], "red", core=core, streams=streams),
+        claims.cluster(KEYS["acme"], "red", core=core),
         claims.login(KEYS["acme"], core=KEYS["core"]),
         *(
             claims.apart(

@@ -89,8 +89,9 @@ class Bus:
 
 
 def refusal(*, retry: bool) -> Refusal:
-    code = "overloaded" if retry else "invalid"
-    return Refusal(code=code, field="", value="", expected="something else", retry=retry)
+    return Refusal(
+        code="overloaded" if retry else "invalid", field="", value="", expected="", retry=retry
+    )
 
 
 def reported(bus: Bus, count: int) -> float:

@@ -251,6 +251,7 @@ def test_every_kind_of_subject_has_a_channel() -> None:
         "asker",
         "parse_agent",
         "parse_log_chunks",
+        "parse_inquiry",
         "kinds_in_lanes",
         "without_lanes",
         "among",
