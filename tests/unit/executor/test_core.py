@@ -798,7 +798,7 @@ def test_held_is_what_the_cluster_has_an_object_of() -> None:
     executor.handle(HintSeen(1, placed(), 5, "receipt"), 100)
     assert executor.held == []  # nothing is made before the claim is stored
     executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
-    held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="receipt")]
+    held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="receipt", executor=NAME)]
     assert executor.held == held
     executor.handle(PodsRunning(TRAIN, PODS), 102)
     executor.handle(Answered(ref="2", outcome=Unknown("damaged")), 103)
@@ -813,7 +813,7 @@ def test_found_and_frozen_attempts_are_held() -> None:
     executor = Executor("berlin")
     [reload] = executor.handle(PodsFound(TRAIN, "kept"), 100)
     assert isinstance(reload, Reload)
-    held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="kept")]
+    held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="kept", executor=NAME)]
     assert executor.held == held
     executor.handle(Reloaded(ref=reload.ref, workload=None, failed="unreadable"), 101)
     assert executor.held == held
