@@ -7,9 +7,10 @@ log is damaged if it
 - is not there, or is of an incarnation that did not replace a3;
 - ends below 930: its end is lost;
 - has another message under 930: its end was lost, and it has grown again since;
+- has none under 930, and the archivist cannot have removed it;
 - says itself that it could not read some of its files.
 
-A message that is gone from the middle proves nothing, since the archivist removes messages: that
+A message that is gone from the middle no mark tells of, since the archivist removes messages: that
 `berth audit` finds, which reads the whole log and the archive.
 """
 
@@ -17,6 +18,8 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from berthmaster.bus.durables import ENDINGS
+from berthmaster.bus.subjects import SubjectError, is_decision, parse_workload_event
 from berthmaster.messages.records import LogMark, StreamMark
 
 REMEDY: Final = (
@@ -42,8 +45,8 @@ def digest_of(sequence: int, subject: str, data: bytes) -> str:
 
 
 def damage(stream: str, seen: StreamSeen | None, marks: Iterable[tuple[StreamMark, str]]) -> str:
-    """Why the stream is not the one of these marks, each with who remembers it; "" = it is. What
-    the messages hold is compared by ``wrong_message``."""
+    """Why the stream is not the one of these marks, each with who remembers it; "" = it is, as far
+    as the server's words go: messages are compared beside that (``to_compare``)."""
     marks = [(mark, by) for mark, by in marks if mark.stream == stream]
     if seen is None:
         return f"{stream} is not there" if marks else ""
@@ -63,25 +66,32 @@ def damage(stream: str, seen: StreamSeen | None, marks: Iterable[tuple[StreamMar
 
 def to_compare(
     stream: str, seen: StreamSeen, marks: Iterable[tuple[StreamMark, str]]
-) -> dict[int, str]:
-    """Digests by the sequence of the message that they are of."""
-    return {
-        mark.sequence: mark.digest
+) -> list[StreamMark]:
+    """Marks whose message is to be looked at, one a sequence and digest."""
+    found = {
+        (mark.sequence, mark.digest): mark
         for mark, _ in marks
         if mark.stream == stream and mark.incarnation == seen.incarnation and mark.digest
     }
+    return [found[name] for name in sorted(found)]
 
 
-def wrong_message(
-    stream: str, wanted: Mapping[int, str], found: Mapping[int, tuple[str, bytes] | None]
-) -> str:
-    """Which message is another one than it was; "" = none. ``found``: subject and content by
-    sequence, None where the stream has no such message any more."""
-    for sequence, digest in sorted(wanted.items()):
-        there = found.get(sequence)
-        if there is not None and digest_of(sequence, *there) != digest:
-            return f"{stream} has another message under {sequence} than it had"
-    return ""
+def is_another(mark: StreamMark, subject: str, data: bytes) -> bool:
+    """Whether the message that stands under the mark's sequence is not the marked one."""
+    return digest_of(mark.sequence, subject, data) != mark.digest
+
+
+def may_be_removed(mark: StreamMark, newer: str) -> bool:
+    """Whether the archivist may have removed the marked message. ``newer``: the subject of the last
+    message that stands behind it in its chain, or of its workload; "" = there is none. The
+    archivist removes a decision once another stands behind it, and events of a workload once its
+    ending does."""
+    if is_decision(mark.subject):
+        return bool(newer)
+    try:
+        return bool(newer) and parse_workload_event(newer).kind in ENDINGS
+    except SubjectError:
+        return False
 
 
 def is_replaced(seen: Mapping[str, StreamSeen], own: Sequence[StreamMark]) -> bool:

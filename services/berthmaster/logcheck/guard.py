@@ -173,6 +173,7 @@ class LogGuard:
                 incarnation=known.incarnation,
                 sequence=sequence,
                 digest=digest_of(sequence, subject, data),
+                subject=subject,
             )
         ]
 
@@ -197,6 +198,7 @@ class LogGuard:
             incarnation=seen.incarnation,
             sequence=last.sequence if last is not None else seen.last,
             digest=digest_of(last.sequence, last.subject, last.data) if last is not None else "",
+            subject=last.subject if last is not None else "",
         )
 
     async def _keep(self) -> None:

@@ -10,9 +10,16 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
-from berthmaster.bus.log import last_message, message_at
+from berthmaster.bus.log import archived_story, last_message, message_at
 from berthmaster.bus.streams import CONTROL, LEASES, RECOVERING, REPLACES, WORKLOADS, stream_info
-from berthmaster.logcheck.compare import StreamSeen, by_service, damage, to_compare, wrong_message
+from berthmaster.logcheck.compare import (
+    StreamSeen,
+    by_service,
+    damage,
+    is_another,
+    may_be_removed,
+    to_compare,
+)
 from berthmaster.messages.families import LOG_MARKS, UNREADABLE, encode
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.log import LogLike
@@ -104,12 +111,28 @@ async def check(
     seen = await seen_of(conn, stream)
     if (why := damage(stream, seen, marks)) or seen is None:
         return seen, why
-    wanted = to_compare(stream, seen, marks)
-    found: dict[int, tuple[str, bytes] | None] = {}
-    for sequence in wanted:
-        there = await message_at(conn, stream, sequence)
-        found[sequence] = (there.subject, there.data) if there is not None else None
-    return seen, wrong_message(stream, wanted, found)
+    for mark in to_compare(stream, seen, marks):
+        there = await message_at(conn, stream, mark.sequence)
+        if there is None:
+            if not await _was_removed(conn, mark):
+                return seen, f"{stream} has lost message {mark.sequence}, which nobody removed"
+        elif is_another(mark, there.subject, there.data):
+            return seen, f"{stream} has another message under {mark.sequence} than it had"
+    return seen, ""
+
+
+async def _was_removed(conn: Connection, mark: StreamMark) -> bool:
+    """Whether a message that is gone may have been removed by the archivist. Raises BusError."""
+    if mark.stream != WORKLOADS:
+        return False
+    if subjects.is_decision(mark.subject):
+        newer = await last_message(conn, WORKLOADS, mark.subject)
+        return may_be_removed(mark, newer.subject if newer is not None else "")
+    place = subjects.parse_workload_event(mark.subject)
+    newer = await last_message(conn, WORKLOADS, subjects.aggregate(place.tenant, place.id))
+    if newer is not None:
+        return may_be_removed(mark, newer.subject)
+    return bool(await archived_story(conn, place.tenant, place.id))
 
 
 async def all_damage(conn: Connection) -> list[str]:

@@ -57,6 +57,7 @@ class StreamMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     incarnation: str  # the stream's, as its metadata has it
     sequence: int  # of the last message; 0 = the stream was empty
     digest: str = ""  # of that message; "" = not known
+    subject: str = ""  # of that message
 
 
 class LogMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="log.mark.v2"):
