@@ -179,8 +179,9 @@ def _snapshots() -> tuple[str, ...]:
 
 
 def _looks_at_logs() -> tuple[str, ...]:
-    """logcheck/marks.py: whether the logs are those that services remember, beside the leases."""
-    return _read(WORKLOADS, CONTROL, LEASES)
+    """logcheck/marks.py: whether the logs are those that services remember, beside the leases. The
+    archive tells whether a message that is gone was removed."""
+    return _read(WORKLOADS, CONTROL, LEASES, ARCHIVE)
 
 
 def _guards(service: str) -> tuple[str, ...]:
