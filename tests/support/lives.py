@@ -9,6 +9,8 @@ from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
+    CarriedWorkload,
     Checkpoint,
     Checkpointed,
     Claimed,
@@ -24,12 +26,12 @@ from berthmaster.messages.workload import (
     Placed,
     Progress,
     Progressed,
-    Recovered,
     Released,
     Reprioritized,
     Resized,
     ResizeRequested,
     Running,
+    State,
     Submitted,
     Succeeded,
     Withdrawn,
@@ -44,6 +46,21 @@ DIGEST = request_digest(REQUEST)
 PODS = (PodBinding(pod="main-0", node="n1", gpus=(0,)),)
 CLUSTER = "c1"
 ENDINGS = (Succeeded, Failed, Cancelled)
+CLAIMED = CarriedWorkload(
+    state=State.CLAIMED,
+    request=REQUEST,
+    digest=DIGEST,
+    submitted_sequence=3,
+    submitted_at_s=1.0,
+    attempt=2,
+    evictions=1,
+    cluster=CLUSTER,
+    pods=PODS,
+    decision=4,
+    placed_at_s=2.0,
+    claimed_at_s=3.0,
+    executor="executor/1",
+)  # as it is carried into a new log
 
 
 def new() -> Workload:
@@ -78,6 +95,8 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
             "submitted_at_s": workload.submitted_at_s,
             "reason": "over",
         }
+    elif kind is Carried:
+        fields |= {"after": 0, "cluster": CLUSTER, "workload": CLAIMED}
     elif kind is Divided:
         parts = tuple(PartPlace(id=f"{ID}--1-{n}", cluster=f"c{n}", pods=1) for n in (0, 1))
         fields |= {"attempt": workload.attempt + 1, "parts": parts, "decision": 1}
@@ -97,15 +116,6 @@ def fitting(kind: type[WorkloadEvent], workload: Workload, **changes: Any) -> Wo
         fields |= {"decision": 2}
     elif kind is Claimed:
         fields |= {"executor": "executor/1"}
-    elif kind is Recovered:
-        fields |= {
-            "attempt": workload.attempt + (not workload.live),
-            "executor": "executor/1",
-            "pods": PODS,
-            "request": REQUEST,
-            "digest": DIGEST,
-            "decision": 1,
-        }
     elif kind is Running:
         fields |= {"pods": PODS}
     elif kind is Evicted:

@@ -9,9 +9,11 @@ crash, and every step may be done by two archivists at once; the next try finds 
   it is confirmed. What this life has confirmed it does not write again;
 - what lies below the ending is removed by its sequences, so the tombstone stays whatever was stored
   meanwhile; an aggregate whose ending did not count is not touched;
-- its ``submitted`` is removed first, then from the oldest to the newest: whoever reads in between
-  sees by what is missing that this is left of an ended life (see lifecycle.fold). From the newest
-  on, an ending behind a gap could as well be somebody's lie;
+- its ``submitted`` is removed first, then what did not count, then the rest from the oldest on:
+  whoever reads in between sees by what is missing that this is left of an ended life (see
+  lifecycle.fold). For example, 40 (after=30) counted and 50 (after=30) lost its race: a reader that
+  stopped at 30 would apply 50 if only 40 were gone;
+- with a tombstone goes what stands behind it, all of it void: else the id could not be used again;
 - a story with a second ``submitted`` or ending, which lost its race, is archived and stays: half
   removed, that one would look like the beginning or the end of the life;
 - a decision goes only while a later one that can be read stands behind it: each chain keeps its
@@ -53,7 +55,7 @@ from berthmaster.lifecycle.states import Ending
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import encode
 from berthmaster.messages.records import ArchivedStory
-from berthmaster.messages.workload import Submitted
+from berthmaster.messages.workload import Carried, Submitted
 
 T = TypeVar("T", bound=Told)
 LONGEST_PAUSE_S: Final = 3600.0  # a due time far away is looked at again now and then
@@ -213,16 +215,18 @@ def _story(rules: ArchiveRules, copies: Copies, seen: EndingSeen) -> Task:
 
 def stays(story: Sequence[RecordedEvent]) -> bool:
     """Whether nothing of this story is removed: it has two beginnings, or two endings."""
-    begins = sum(isinstance(recorded.event, Submitted) for recorded in story)
+    begins = sum(isinstance(recorded.event, Submitted | Carried) for recorded in story)
     ends = sum(isinstance(recorded.event, Ending) for recorded in story)
     return begins > 1 or ends > 1
 
 
 def removal_order(story: Sequence[RecordedEvent]) -> tuple[int, ...]:
-    """What begins a life first, then from the oldest on."""
-    begins = [one for one in story if isinstance(one.event, Submitted)]
-    rest = [one for one in story if not isinstance(one.event, Submitted)]
-    return tuple(one.sequence for one in (*begins, *rest))
+    """What begins a life first, then what is void, then from the oldest on."""
+
+    def rank(one: RecordedEvent) -> tuple[bool, bool, int]:
+        return not isinstance(one.event, Submitted | Carried), not one.void, one.sequence
+
+    return tuple(one.sequence for one in sorted(story, key=rank))
 
 
 def _remove(seen: EndingSeen) -> Task:
@@ -238,7 +242,8 @@ def _remove(seen: EndingSeen) -> Task:
         return TaskDone(ref=ref)  # gone, or an ending that never counted
     if len(story) > 1:
         return TaskLater(ref=ref, why="its story is still to be archived", pause_s=STORY_FIRST_S)
-    removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=(seen.sequence,))))
+    behind = [one.sequence for one in read.events if one.sequence > seen.sequence]
+    removed = _is(Removed, (yield RemoveEvents(ref=ref, sequences=(*behind, seen.sequence))))
     if removed.failed:
         return _put_off(ref, removed.failed)
     return TaskDone(ref=ref, removed=True)

@@ -95,7 +95,6 @@ class DeciderInput:
         if verdict is Verdict.IMPOSSIBLE:
             self._bury(recorded, "no state of its workload allows this event")
         elif verdict is Verdict.AHEAD:
-            core.on_unreadable(event.tenant, event.id, recorded.sequence, LOST)
             self._bury(recorded, LOST, workload=f"{event.tenant}/{event.id}")
         if core.stirred:
             self._wake()

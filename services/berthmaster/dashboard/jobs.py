@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from berthmaster.dashboard.board import Scope
 from berthmaster.lifecycle.charges import gpu_milli_of
-from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.fold import LOST, Verdict, offer
 from berthmaster.lifecycle.run_times import ends_as_told_s
 from berthmaster.lifecycle.states import ENDED, LIVE, State
 from berthmaster.lifecycle.workload import Key, Workload, key
@@ -85,6 +85,8 @@ class Jobs:
             work = Workload(tenant=event.tenant, id=event.id)
         before = work.shown
         verdict = offer(work, event, sequence, stored_at_s, void=is_astray)
+        if verdict is Verdict.AHEAD and known:
+            self.freeze(event.tenant, event.id, LOST)
         if verdict is not Verdict.COUNTED:
             return verdict
         self.changes += 1
@@ -96,6 +98,7 @@ class Jobs:
             counts[work.shown] += 1
         if work.ended:
             self.open.pop(name, None)
+            self.unreadable.pop(name, None)
             self.ended[name] = work
             self._forget_oldest()
         else:

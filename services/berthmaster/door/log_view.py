@@ -29,7 +29,7 @@ from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.subjects import SubjectError, aggregate, is_decision, parse_workload_event
 from berthmaster.kueue.jobs import job_name
 from berthmaster.lifecycle.faults import OWN, is_tried_again
-from berthmaster.lifecycle.fold import LOST, Verdict, offer
+from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.gangs import may_give_way
 from berthmaster.lifecycle.governed import sent_by_hub
 from berthmaster.lifecycle.open_workloads import OpenWorkloads
@@ -61,7 +61,6 @@ from berthmaster.requests.validation import uri_fault
 WINDOW: Final = 20_000  # hints of all clusters, each a kilobyte or two
 ENDINGS: Final = 100_000  # that are remembered: a stale writer is late by seconds
 LEFT: Final = 100_000  # attempts that are over and remembered: pods outlive them by minutes
-MAX_FROZEN: Final = 10_000
 MAX_RUNNING: Final = 200  # events that say where an attempt's pods are now
 MAX_HEARD: Final = 3000  # of an attempt, of how far it is and of checkpoints: in a year some 1,100
 EVENT_BYTES: Final = 8 * 1024
@@ -186,7 +185,8 @@ class LogView:
         try:
             event, is_astray = decode_event(subject, data)
         except UNREADABLE as error:
-            self._freeze(place.tenant, place.id, str(error))
+            self._workloads.freeze(place.tenant, place.id, sequence, str(error))
+            self._leave_frozen(name)
             raise Unreadable(str(error), name) from error
         return self._fold(name, event, sequence, stored_at_s, data, void=is_astray)
 
@@ -211,9 +211,9 @@ class LogView:
         applied = self._workloads.apply(event, sequence, stored_at_s, void=void)
         if applied is None:
             return ""
-        verdict, workload, is_new = applied
-        if verdict is Verdict.AHEAD and not is_new:
-            self._freeze(event.tenant, event.id, LOST)
+        verdict, workload, _ = applied
+        if verdict is Verdict.AHEAD:
+            self._leave_frozen(name)
         if verdict is not Verdict.COUNTED:
             return ""
         if workload.ended:
@@ -317,10 +317,7 @@ class LogView:
         if len(self._left) > LEFT:
             self._left.popitem(last=False)
 
-    def _freeze(self, tenant: str, workload_id: str, why: str) -> None:
-        name = key(tenant, workload_id)
-        if len(self.frozen) < MAX_FROZEN:
-            self._workloads.freeze(tenant, workload_id, why)
+    def _leave_frozen(self, name: Key) -> None:
         workload = self._open.get(name)
         cluster = workload.cluster if workload is not None and workload.live else ""
         if cluster:

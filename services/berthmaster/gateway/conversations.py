@@ -72,6 +72,7 @@ from berthmaster.messages.runtimes import RuntimeSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
     JobRequest,
     Released,
     Reprioritized,
@@ -423,14 +424,14 @@ def get(shared: SharedState, asked: Requested, tenant: str) -> Conversation:
 
 def _life(tenant: str, name: str, read: StoryRead) -> tuple[Workload, list[RecordedEvent]]:
     """The newest life under this id. The archive may hold earlier ones, and of a purged one all."""
-    events = list(read.events)
-    if not is_whole(events):
-        archived = list(read.archived)
-        births = (at for at, e in enumerate(archived) if e.event.after == 0 and not e.void)
-        first = max(births, default=0)
-        last = archived[-1].sequence if archived else 0
-        if archived and (not events or last >= events[0].sequence):
-            events = archived[first:]
+    events, archived = list(read.events), list(read.archived)
+    births = (n for n, e in enumerate(archived) if isinstance(e.event, Submitted) and not e.void)
+    archived = archived[max(births, default=0) :]
+    last = archived[-1].sequence if archived else 0
+    if archived and (not events or (not is_whole(events) and last >= events[0].sequence)):
+        events = archived
+    elif events and isinstance(events[0].event, Carried):  # what was before is only archived
+        events = [*(one for one in archived if one.sequence < events[0].sequence), *events]
     work, verdicts = fold_history(tenant, name, events)
     story: list[RecordedEvent] = []
     for recorded, verdict in zip(events, verdicts, strict=True):

@@ -138,7 +138,7 @@ class Gateway:
                 return self._pursue(now_s)
             case UnreadableEvent():
                 why = f"this version cannot read its event {event.sequence} ({event.why})"
-                self._shared.view.freeze(event.tenant, event.id, why)
+                self._shared.view.freeze(event.tenant, event.id, event.sequence, why)
                 self._shared.followed(event.sequence)
             case LogReplaced():
                 self._shared.restart()

@@ -43,6 +43,7 @@ from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import UNREADABLE, encode
+from berthmaster.messages.workload import Carried
 
 UNKNOWN_PAUSE_S: Final = 0.25  # before looking again at what nobody knows
 PUT_TIMEOUT_S: Final = 1.0
@@ -165,7 +166,7 @@ class Effects:
             messages = await self._log.story(step.tenant, step.id)
             events, unreadable = self._decoded(step.tenant, step.id, messages)
             archived: list[RecordedEvent] = []
-            if not unreadable and not is_whole(events):
+            if not unreadable and (not is_whole(events) or isinstance(events[0].event, Carried)):
                 archived = await archived_story(self._conn, step.tenant, step.id)
         except BusError as error:
             return StoryRead(ref=step.ref, failed=str(error))

@@ -293,6 +293,7 @@ class WorkloadIndex:
     def __init__(self) -> None:
         self._tenants: dict[str, _Tenant] = {}
         self._frozen: dict[Key, str] = {}
+        self._last: dict[Key, int] = {}  # of the frozen: sequence of the last event
         self._endings: deque[tuple[float, str, Record]] = deque()  # oldest first
         self.waiting: Counter[str] = Counter()  # queue -> how many jobs wait in it
         self.open_count = 0
@@ -318,9 +319,10 @@ class WorkloadIndex:
             name = sys.intern(event.tenant)
             tenant = self._tenants[name] = _Tenant(name)
         if self._frozen and key(event.tenant, event.id) in self._frozen:
-            if void or not isinstance(event, Ending):
+            name = key(event.tenant, event.id)
+            last, self._last[name] = self._last[name], sequence
+            if void or not isinstance(event, Ending) or event.after < last:
                 return None
-            del self._frozen[key(event.tenant, event.id)]
         work = tenant.open.get(event.id)
         is_new = work is None
         if work is None:
@@ -333,7 +335,7 @@ class WorkloadIndex:
         before = work.shown
         verdict = offer(work, event, sequence, stored_at_s, void=void)
         if verdict is Verdict.AHEAD and not is_new:
-            self.freeze(work.tenant, work.id, LOST)
+            self.freeze(work.tenant, work.id, sequence, LOST)
         if work.state is State.NEW:  # events whose beginning is not there any more
             return verdict, work
         if before is not work.shown and work.request is not None and not work.part_of:
@@ -347,6 +349,9 @@ class WorkloadIndex:
             tenant.count(work.shown, 1, work.part_of)
         if work.ended:
             self._end(tenant, work)
+            if self._frozen:
+                self._frozen.pop(work.key, None)
+                self._last.pop(work.key, None)
         return verdict, work
 
     def _open(self, tenant: _Tenant, work: Workload, order: int) -> None:
@@ -376,9 +381,12 @@ class WorkloadIndex:
         self.ended_count -= 1
         tenant.tidy()
 
-    def freeze(self, tenant: str, workload_id: str, why: str) -> None:
-        """This reader cannot follow the workload any more: what it knows is no longer the truth."""
-        self._frozen.setdefault(key(tenant, workload_id), why)
+    def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """This reader cannot follow the workload any more, from this event on: what it knows is no
+        longer the truth."""
+        name = key(tenant, workload_id)
+        self._frozen.setdefault(name, why)
+        self._last[name] = max(sequence, self._last.get(name, 0))
 
     def frozen(self, tenant: str, workload_id: str) -> str:
         """Why it is frozen, or nothing."""

@@ -97,7 +97,7 @@ class KarmadaCore:
     def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event that this reader does not understand: its workload is frozen."""
         self.know.sequence = max(self.know.sequence, sequence)
-        self.know.workloads.freeze(tenant, workload_id, why)
+        self.know.workloads.freeze(tenant, workload_id, sequence, why)
 
     def on_unreadable_decision(self, sequence: int, why: str) -> None:
         """None is read."""

@@ -49,17 +49,13 @@ class Known:
     ) -> Verdict | None:
         """Fold one event; None if it is none of this control plane's, or of a frozen workload."""
         self.sequence = max(self.sequence, sequence)
-        name = key(event.tenant, event.id)
-        if isinstance(event, Ending) and name not in self.open:
-            self.ended.remember(event)  # a tombstone too keeps its id used
-            self.frozen.pop(name, None)
-            return None
         applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
         if applied is None:
             return None
         if isinstance(event, Ending) and applied.verdict is Verdict.COUNTED:
-            self.ended.remember(event)
-        return applied.verdict
+            self.ended.remember(event)  # a tombstone too keeps its id used
+        is_tombstone = applied.is_new and isinstance(event, Ending)
+        return None if is_tombstone else applied.verdict
 
     def _begins(self, event: Submitted | Carried) -> bool:
         """Whether it is the first of a binding's. Of which control plane is told by its origin."""

@@ -15,9 +15,10 @@ workload's last event stands under 40:
 ``carried`` is applied whatever came before: it is the first event of its workload in a log that
 `berth recover` has built, and says all that is known.
 
-Of an unknown workload (last event 0) the same holds: ``submitted`` with ``after`` 0 begins it, an
-ending is its tombstone, and what else names an earlier event is AHEAD. That is what is
-left of an ended workload whose first events the archivist has removed.
+Of an unknown workload ``submitted`` and ``carried`` are the beginning, whatever earlier event they
+name: no event before them has counted. An ending is its tombstone. All others that name an earlier
+event are AHEAD: they are what is left of an ended workload whose first events the archivist has
+removed.
 
 A void event moves the workload's sequence like every other, since the server's check of the last
 sequence has counted it too: a writer that was refused fits in again. On replicated servers a stale
@@ -31,15 +32,14 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-import msgspec
-
+from berthmaster.lifecycle.bindings import as_reported, set_pods, with_known_gpus
 from berthmaster.lifecycle.faults import OWN, backoff_s, repeats_after
-from berthmaster.lifecycle.run_times import unsaved_s
-from berthmaster.lifecycle.sizes import is_elastic, together, with_bound, without
-from berthmaster.lifecycle.states import STATE_OF, NoSuchTransition, State, after
+from berthmaster.lifecycle.run_times import counted_s
+from berthmaster.lifecycle.sizes import together, without
+from berthmaster.lifecycle.states import STATE_OF, Ending, NoSuchTransition, State, after
 from berthmaster.lifecycle.workload import Hold, Wish, Workload
 from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.placement import PodBinding, Target
+from berthmaster.messages.placement import Target
 from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
@@ -70,7 +70,6 @@ from berthmaster.messages.workload import (
 )
 
 LOST: Final = "events of it are missing from the log"  # why a workload is frozen
-_ENDINGS: Final = (Succeeded, Failed, Cancelled)
 _NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
 
 
@@ -101,15 +100,8 @@ def offer(
     last = workload.sequence
     if sequence <= last:
         return Verdict.REPEATED
-    if type(event) is Carried and not void:
-        _apply(workload, event, sequence, stored_at_s)
-        workload.sequence, workload.changed_at_s = sequence, stored_at_s
-        return Verdict.COUNTED
-    if event.after != last or void:
-        if last < event.after < sequence and not (void or workload.ended):
-            return _offer_ahead(workload, event, sequence, stored_at_s)
-        workload.sequence = sequence
-        return Verdict.VOID
+    if event.after != last or void or workload.state is _NEW:
+        return _offer_apart(workload, event, sequence, stored_at_s, void=void)
     workload.sequence = sequence
     try:
         state = after(workload.state, type(event))
@@ -117,30 +109,40 @@ def offer(
         return Verdict.IMPOSSIBLE
     if not _names_the_open_attempt(workload, event):
         return Verdict.IMPOSSIBLE
-    workload.state = state  # before the event is applied: a carried one has a state of its own
-    _apply(workload, event, sequence, stored_at_s)
-    workload.changed_at_s = stored_at_s
-    return Verdict.COUNTED
+    return _count(workload, event, state, sequence, stored_at_s)
 
 
-def _offer_ahead(
-    workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float
+def _offer_apart(
+    workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool
 ) -> Verdict:
-    """An event before which others are missing."""
-    if not isinstance(event, _ENDINGS):
+    """Fold an event that does not follow on the workload's last one, or is its first."""
+    last, workload.sequence = workload.sequence, sequence
+    if void:
+        return Verdict.VOID
+    if isinstance(event, Carried):
+        return _count(workload, event, event.workload.state, sequence, stored_at_s)
+    if workload.ended or not last <= event.after < sequence:
+        return Verdict.VOID
+    if workload.state is _NEW and isinstance(event, Submitted):
+        return _count(workload, event, State.QUEUED, sequence, stored_at_s)
+    if not event.after:
+        return Verdict.IMPOSSIBLE  # only a submission is the first event of a workload
+    if not isinstance(event, Ending):
+        workload.sequence = last
         return Verdict.AHEAD
     own = event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
     if not (own or event.attempt > workload.attempt):
-        workload.sequence = sequence
         return Verdict.VOID
+    workload.attempt, workload.cluster = event.attempt, event.cluster
+    workload.submitted_at_s, workload.digest = event.submitted_at_s, event.digest
+    return _count(workload, event, STATE_OF[type(event)], sequence, stored_at_s)
+
+
+def _count(
+    workload: Workload, event: WorkloadEvent, state: State, sequence: int, stored_at_s: float
+) -> Verdict:
+    workload.state, workload.changed_at_s = state, stored_at_s
     _apply(workload, event, sequence, stored_at_s)
-    workload.attempt = event.attempt
-    workload.cluster = event.cluster
-    workload.submitted_at_s = event.submitted_at_s
-    workload.digest = event.digest
-    workload.state = STATE_OF[type(event)]
-    workload.sequence = sequence
-    workload.changed_at_s = stored_at_s
     return Verdict.COUNTED
 
 
@@ -156,8 +158,9 @@ def fold_history(
 
 
 def is_whole(history: Sequence[RecordedEvent]) -> bool:
-    """Whether the history goes back to its submission without a gap. Else the archive has more."""
-    if not history or not isinstance(history[0].event, Submitted):
+    """Whether the history goes back to its beginning in this log, without a gap. Else the archive
+    has more."""
+    if not history or not isinstance(history[0].event, Submitted | Carried):
         return False
     last = 0
     for one in history:
@@ -174,31 +177,18 @@ def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
             return True
         case Placed() | Divided():
             return event.attempt == workload.attempt + 1
-        case Admitted() | Running() if workload.held_back:
-            return False
-        case (
-            Withdrawn()
-            | Claimed()
-            | Admitted()
-            | Running()
-            | Committed()
-            | Evicted()
-            | EvictionRequested()
-            | ResizeRequested()
-        ):
-            return event.attempt == workload.attempt and event.cluster == workload.cluster
-        case Resized():
-            same = event.attempt == workload.attempt and event.cluster == workload.cluster
-            return same and bool(workload.resizing) and not without(event.pods, workload.pods)
-        case MoveRequested() | Progressed():
-            return event.attempt == workload.attempt and event.cluster == workload.cluster
-        case Checkpointed():  # once it waits again as well: it is the last attempt's
-            same = event.attempt == workload.attempt and event.cluster == workload.cluster
-            return same and workload.attempt > 0
         case CancelRequested():
             return event.cluster == workload.cluster
         case Succeeded() | Failed() | Cancelled():  # "" when it never was placed, or waits again
             return event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
+        case Admitted() | Running() if workload.held_back:
+            return False
+        case Resized() if not workload.resizing or without(event.pods, workload.pods):
+            return False
+        case Checkpointed() if not workload.attempt:  # once it waits again it is the last one's
+            return False
+        case _:
+            return event.attempt == workload.attempt and event.cluster == workload.cluster
 
 
 def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
@@ -219,17 +209,17 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
                 setattr(workload, field, getattr(event.workload, field))
         case Running():
             workload.running_at_s = workload.running_at_s or stored_at_s
-            _has(workload, together(_as_seen(event.pods, workload.pods), workload.resizing))
+            set_pods(workload, together(as_reported(event.pods, workload.pods), workload.resizing))
         case ResizeRequested():
-            workload.resizing = _as_placed(event.pods, workload.pods)
+            workload.resizing = with_known_gpus(event.pods, workload.pods)
             workload.coming = len(without(workload.resizing, workload.pods))
-            _has(workload, together(workload.pods, workload.resizing))
+            set_pods(workload, together(workload.pods, workload.resizing))
         case Resized():
             workload.resizing, workload.coming = (), 0
             workload.resized_at_s = stored_at_s
             workload.kept_size = event.reason
             workload.kept_sizes = workload.kept_sizes + 1 if event.reason else 0
-            _has(workload, _as_seen(event.pods, workload.pods))
+            set_pods(workload, as_reported(event.pods, workload.pods))
         case Evicted():
             _give_back(workload, event, stored_at_s)
         case Withdrawn():
@@ -239,30 +229,17 @@ def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s:
             workload.resizing = workload.parts = ()
             workload.coming = 0
             workload.reason = event.reason
-        case (
-            Released()
-            | Reprioritized()
-            | Held()
-            | HoldReleased()
-            | CancelRequested()
-            | MoveRequested()
-        ):
-            _wish(workload, event, stored_at_s)
         case EvictionRequested():
             workload.leaving = event.reason
             workload.leads_to = event.to
-        case Checkpointed() | Progressed():
-            _hear(workload, event, stored_at_s)
+        case Checkpointed():
+            workload.checkpoint, workload.checkpoint_at_s = event.checkpoint, stored_at_s
+        case Progressed():
+            workload.progress, workload.progress_at_s = event.progress, stored_at_s
         case Admitted():
             workload.resizable = event.resizable
-
-
-def _hear(workload: Workload, event: Checkpointed | Progressed, stored_at_s: float) -> None:
-    """What the job itself says."""
-    if isinstance(event, Checkpointed):
-        workload.checkpoint, workload.checkpoint_at_s = event.checkpoint, stored_at_s
-    else:
-        workload.progress, workload.progress_at_s = event.progress, stored_at_s
+        case _:
+            _wish(workload, event, stored_at_s)
 
 
 def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
@@ -270,7 +247,7 @@ def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
     _wait_again(workload)
     _blame(workload, event, stored_at_s)
     workload.moves += bool(workload.leaving)
-    workload.ran_s += _counted_s(workload, stored_at_s, blameless=event.blameless)
+    workload.ran_s += counted_s(workload, stored_at_s, blameless=event.blameless)
     workload.checkpoint = event.checkpoint or workload.checkpoint
     workload.reason = event.reason
 
@@ -307,15 +284,6 @@ def _wish(
             workload.wish = Wish(event.how, event.who, stored_at_s, event.to, event.reason)
 
 
-def _counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float:
-    """What max_run_s counts of an attempt that is over: all that it ran; of one that was ended
-    through no fault of its own, what was not lost, as far as that is known."""
-    if not workload.running_at_s:
-        return 0.0
-    ran_s = max(0.0, over_at_s - workload.running_at_s)
-    return ran_s - unsaved_s(workload, over_at_s) if blameless else ran_s
-
-
 def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> None:
     """An attempt. Of one in several clusters its parts have the pods."""
     workload.attempt = event.attempt
@@ -331,7 +299,7 @@ def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> N
     workload.executor = workload.leaving = workload.leads_to = ""
     workload.committed = workload.resizable = False
     workload.wish = None
-    _has(workload, event.pods if isinstance(event, Placed) else ())
+    set_pods(workload, event.pods if isinstance(event, Placed) else ())
 
 
 def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: float) -> None:
@@ -346,43 +314,6 @@ def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: f
     if (part := event.request.part) is not None:
         workload.leads_to = part.clusters[part.number]
         workload.checkpoint = part.checkpoint
-
-
-def _as_placed(
-    pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
-) -> tuple[PodBinding, ...]:
-    """Kubernetes does not say which GPUs a pod has. On the node where it was placed it is charged
-    for those that it was placed on: otherwise what was promised would be free again."""
-    known = {(binding.pod, binding.node): binding.gpus for binding in before}
-    return tuple(
-        binding
-        if binding.gpus or not known.get((binding.pod, binding.node))
-        else msgspec.structs.replace(binding, gpus=known[binding.pod, binding.node])
-        for binding in pods
-    )
-
-
-def _as_seen(
-    pods: tuple[PodBinding, ...], before: tuple[PodBinding, ...]
-) -> tuple[PodBinding, ...]:
-    """Pods as a cluster's agent reports them. Each keeps the charge that the decision stored: the
-    agent has no say in that."""
-    charged = {binding.pod: binding.charged_milli for binding in before}
-    return tuple(
-        binding
-        if binding.charged_milli == charged.get(binding.pod, 0)
-        else msgspec.structs.replace(binding, charged_milli=charged.get(binding.pod, 0))
-        for binding in _as_placed(pods, before)
-    )
-
-
-def _has(workload: Workload, pods: tuple[PodBinding, ...]) -> None:
-    """These hold room, and its request says how many there are."""
-    workload.pods = pods
-    asked = workload.wished or workload.request
-    if asked is not None and is_elastic(asked):
-        workload.wished = asked
-        workload.request = with_bound(asked, workload.pods)
 
 
 def _wait_again(workload: Workload) -> None:

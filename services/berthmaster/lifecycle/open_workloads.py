@@ -2,7 +2,8 @@
 
 A workload is kept from its first event to its ending. It is frozen when an event of it cannot be
 decoded, or events before one are missing: then its reader changes nothing of it until its ending,
-which thaws it since nothing can follow.
+which thaws it since nothing can follow. For example, 30 is applied, 40 cannot be decoded, and 50
+names 40: a `cancelled` under 60 that names 30 has lost its race, one that names 50 is the ending.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class OpenWorkloads:
         self._begins = begins
         self.open: dict[Key, Workload] = {}
         self.frozen: dict[Key, str] = {}  # with the reason
+        self._last: dict[Key, int] = {}  # of the frozen: sequence of the last event
 
     def apply(
         self,
@@ -44,9 +46,9 @@ class OpenWorkloads:
         A workload that ends is removed, and is in the answer for the last time."""
         name = key(event.tenant, event.id)
         if name in self.frozen:
-            if void or not isinstance(event, Ending):
+            before, self._last[name] = self._last.get(name, 0), sequence
+            if void or not isinstance(event, Ending) or event.after < before:
                 return None
-            del self.frozen[name]
         known = self.open.get(name)
         if known is None:
             if isinstance(event, Submitted | Carried):
@@ -60,16 +62,19 @@ class OpenWorkloads:
         verdict = offer(workload, event, sequence, stored_at_s, void=void)
         if verdict is Verdict.COUNTED:
             if workload.ended:
-                self.open.pop(name, None)
+                for names in (self.open, self.frozen, self._last):
+                    names.pop(name, None)
             elif known is None:
                 self.open[name] = workload
-        elif verdict is Verdict.AHEAD and known is not None:
-            self.freeze(event.tenant, event.id, LOST)
+        elif verdict is Verdict.AHEAD:
+            self.freeze(event.tenant, event.id, sequence, LOST)
         return Applied(verdict, workload, known is None)
 
-    def freeze(self, tenant: str, workload_id: str, why: str) -> None:
-        """An event of it cannot be decoded, or is missing."""
-        self.frozen.setdefault(key(tenant, workload_id), why)
+    def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """The event under ``sequence`` cannot be decoded, or others before it are missing."""
+        name = key(tenant, workload_id)
+        self.frozen.setdefault(name, why)
+        self._last[name] = sequence
 
 
 def frozen_summary(why: str, name: str) -> str:

@@ -42,6 +42,15 @@ def unsaved_s(workload: Workload, now_s: float) -> float:
     return ran_s if every_s is None else ran_s % every_s
 
 
+def counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float:
+    """What max_run_s counts of an attempt that is over: all that it ran; of one that was ended
+    through no fault of its own, what was not lost, as far as that is known."""
+    if not workload.running_at_s:
+        return 0.0
+    ran_s = max(0.0, over_at_s - workload.running_at_s)
+    return ran_s - unsaved_s(workload, over_at_s) if blameless else ran_s
+
+
 def saved_s(workload: Workload) -> float:
     """Of what its attempts that are over have run, what is kept: of a job that writes checkpoints
     what max_run_s counts, of any other nothing."""

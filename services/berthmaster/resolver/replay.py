@@ -24,7 +24,6 @@ from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
 from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
-from berthmaster.lifecycle.fold import LOST, Verdict
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -217,9 +216,8 @@ class _Fold:
         self._at_log = self._at_fact = self._at_control = 0
 
     def _take_event(self, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
-        know, void = self._know, sequence in self._inputs.void
-        if know.take_event(event, sequence, stored_at_s, void=void) is Verdict.AHEAD:
-            know.freeze(event.tenant, event.id, sequence, LOST)
+        void = sequence in self._inputs.void
+        self._know.take_event(event, sequence, stored_at_s, void=void)
 
     def _pass_over(self, unread: Unreadable) -> None:
         if unread.tenant:

@@ -100,21 +100,3 @@ def test_the_newest_decision_counts() -> None:
     assert newest.end == 52
     newest.began(EMPTY, 20)  # told again
     assert newest.end == 52
-
-
-def test_a_log_that_was_cut_is_waited_for_as_far_as_it_went_whenever_that_is_read() -> None:
-    def end(at: int, *missing: tuple[int, int]) -> int:
-        newest = NewestBatch()
-        newest.was_cut(at, missing)
-        newest.began(FULL, 40)  # up to 52, and read any time later: a story may be read again first
-        return newest.end
-
-    assert end(0) == 52
-    assert end(39) == 52  # it is younger than what was accepted
-    assert end(40) == 40
-    assert end(45) == 45
-    assert end(60) == 52
-    assert end(45, (44, 45)) == 43  # the server still gives the number of what it has lost
-    assert end(60, (42, 43), (44, 60)) == 41
-    assert end(60, (42, 43)) == 52
-    assert end(60, (41, 60)) == 40

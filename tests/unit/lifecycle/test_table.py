@@ -11,6 +11,7 @@ from berthmaster.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,
+    Carried,
     Checkpointed,
     Claimed,
     Committed,
@@ -23,7 +24,6 @@ from berthmaster.messages.workload import (
     MoveRequested,
     Placed,
     Progressed,
-    Recovered,
     Released,
     Reprioritized,
     Resized,
@@ -71,23 +71,22 @@ COLUMNS: tuple[type[WorkloadEvent], ...] = (
     Admitted,
     Running,
     Resized,
-    Recovered,
     Evicted,
     Succeeded,
     Failed,
     Cancelled,
 )
 GRID = """
-    new       queued .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       claimed .      .         .      .
-    queued    .      queued queued   queued   queued   .        .        .        .       queued   .       placed divided .      .       .       .        .       .       claimed .      .         failed cancelled
-    divided   .      .      divided  divided  divided  divided  divided  .        .       divided  .       .      .       .      .       divided .        .       .       claimed queued succeeded failed cancelled
-    placed    .      .      placed   placed   placed   .        placed   .        .       .        .       .      .       queued claimed .       .        .       .       claimed .      .         .      cancelled
-    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .       .      .       .      .       claimed admitted running .       claimed queued succeeded failed cancelled
-    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .       .      .       .      .       .       .        running .       claimed queued succeeded failed cancelled
-    running   .      .      running  running  running  running  running  running  running running  running .      .       .      .       .       .        running running claimed queued succeeded failed cancelled
-    succeeded .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .       .      .         .      .
-    failed    .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .       .      .         .      .
-    cancelled .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .       .      .         .      .
+    new       queued .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    queued    .      queued queued   queued   queued   .        .        .        .       queued   .       placed divided .      .       .       .        .       .       .      .         failed cancelled
+    divided   .      .      divided  divided  divided  divided  divided  .        .       divided  .       .      .       .      .       divided .        .       .       queued succeeded failed cancelled
+    placed    .      .      placed   placed   placed   .        placed   .        .       .        .       .      .       queued claimed .       .        .       .       .      .         .      cancelled
+    claimed   .      .      claimed  claimed  claimed  claimed  claimed  claimed  .       claimed  .       .      .       .      .       claimed admitted running .       queued succeeded failed cancelled
+    admitted  .      .      admitted admitted admitted admitted admitted admitted .       admitted .       .      .       .      .       .       .        running .       queued succeeded failed cancelled
+    running   .      .      running  running  running  running  running  running  running running  running .      .       .      .       .       .        running running queued succeeded failed cancelled
+    succeeded .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    failed    .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
+    cancelled .      .      .        .        .        .        .        .        .       .        .       .      .       .      .       .       .        .       .       .      .         .      .
 """  # noqa: E501 (a table is read across)
 CELLS = {
     (State(line.split()[0]), event): None if cell == "." else State(cell)
@@ -121,8 +120,9 @@ def test_each_event_in_each_state_does_what_the_grid_says(
 
 
 def test_the_grid_covers_every_state_and_event() -> None:
-    assert set(CELLS) == {(state, event) for state in State for event in EVENTS}
-    assert {s: {e for e in EVENTS if CELLS[s, e]} for s in State} == {
+    events = [event for event in EVENTS if event is not Carried]  # whatever the state
+    assert set(CELLS) == {(state, event) for state in State for event in events}
+    assert {s: {e for e in events if CELLS[s, e]} for s in State} == {
         state: set(row) for state, row in TRANSITIONS.items()
     }
 

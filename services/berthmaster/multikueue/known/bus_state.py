@@ -103,13 +103,12 @@ class BusState:
         ``lifecycle.fold.offer``."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(event.tenant, event.id)
-        is_known = name in self.open
-        if isinstance(event, Ending) and not is_known:
-            self.ended.remember(event)
-            self.frozen.pop(name, None)
-            return None
         applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
         if applied is None:
+            return None
+        if applied.is_new and isinstance(event, Ending):
+            if applied.verdict is Verdict.COUNTED:
+                self.ended.remember(event)
             return None
         self.verdicts[applied.verdict] += 1
         if applied.verdict is not Verdict.COUNTED:
@@ -138,7 +137,7 @@ class BusState:
     def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
         """An event of it cannot be understood: nothing more is done about it by this reader."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
-        self.workloads.freeze(tenant, workload_id, why)
+        self.workloads.freeze(tenant, workload_id, sequence, why)
 
     def take_decision(self, decision: Decision, sequence: int) -> None:
         """A link of the chain; the events of its batch come by themselves."""

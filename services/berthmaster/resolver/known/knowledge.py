@@ -112,15 +112,17 @@ class Knowledge:
         else:
             before, was_live, attempt_cluster = known.state, known.live, known.cluster
         applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
-        if known is None and (applied is None or isinstance(event, Ending)):
-            if isinstance(event, Ending):
-                self.elsewhere.discard(name)
-            self.parts.ended(name, event, None)
-            return None
         if applied is None:
             return None
         verdict, workload, is_new = applied
+        if is_new and isinstance(event, Ending):
+            if verdict is Verdict.COUNTED:
+                self.elsewhere.discard(name)
+                self.parts.ended(name, event, None)
+            return None
         self.verdicts[verdict] += 1
+        if verdict is Verdict.AHEAD:
+            self.derived.frozen(name, workload.cluster)
         if verdict is not Verdict.COUNTED:
             return verdict
         self.view.learn(event)
@@ -264,7 +266,7 @@ class Knowledge:
         live placement keeps its room; waiting ends."""
         self.workloads_sequence = max(self.workloads_sequence, sequence)
         name = key(tenant, workload_id)
-        self.workloads.freeze(tenant, workload_id, why)
+        self.workloads.freeze(tenant, workload_id, sequence, why)
         workload = self.open.get(name)
         self.derived.frozen(name, workload.cluster if workload is not None else None)
 

@@ -74,7 +74,7 @@ def restore(know: Knowledge, snapshot: Snapshot) -> None:
     know.told_pressure = snapshot.told_pressure
     know.told_lives = snapshot.told_lives
     know.expect(snapshot.learned)
-    know.frozen = dict(snapshot.frozen)
+    know.frozen.update(snapshot.frozen)
     know.elsewhere = set(snapshot.elsewhere)
     for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
         know.open[workload.key] = workload
