@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.streams import WORKLOADS
-from berthmaster.logcheck import core, guard
-from berthmaster.logcheck.core import Damage, Seen
-from berthmaster.logcheck.examine import WATCHED, Looked
+from berthmaster.bus.errors import NotConnected, StreamReplaced
+from berthmaster.bus.log import Message
+from berthmaster.bus.recorded import Recorded
+from berthmaster.bus.streams import CONTROL, WORKLOADS
+from berthmaster.bus.subjects import workload_event
+from berthmaster.logcheck import guard
+from berthmaster.logcheck.compare import StreamSeen, damage, digest_of, to_compare, wrong_message
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.metrics import Metrics
@@ -20,6 +24,13 @@ from tests.bus.tools import story
 from tests.support.patience import hang_s
 from tests.unit.kubernetes.stage import Lines
 
+SUBJECT = workload_event("acme", "train", "submitted", "")
+OTHER = LogMark(
+    service="other",
+    at_s=900.0,
+    streams=(StreamMark(stream=WORKLOADS, incarnation="a3", sequence=6),),
+)
+
 
 class Line:
     """A connection that is lost and made anew as its test says."""
@@ -27,10 +38,11 @@ class Line:
     def __init__(self) -> None:
         self.reconnects = 0
         self.log = Lines()
+        self.stored: Callable[[str, bytes, int], None] = lambda *_: None
         self._calls: list[Callable[[], None]] = []
 
-    def when_stored(self, _: Callable[[str, bytes, int], None]) -> None:
-        pass
+    def when_stored(self, call: Callable[[str, bytes, int], None]) -> None:
+        self.stored = call
 
     def when_reconnected(self, call: Callable[[], None]) -> Callable[[], None]:
         self._calls.append(call)
@@ -45,39 +57,70 @@ class Line:
         return 1000.0
 
 
-class Log:
-    """What looks show: a log that is too short as long as that is so, and then as long again."""
+class Bus:
+    """Two streams and what is remembered of them, and one service with a guard."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.line = Line()
-        self.is_short = True
+        self.seen = {WORKLOADS: StreamSeen("a3", 6), CONTROL: StreamSeen("c1", 2)}
+        self.messages = {
+            at: (SUBJECT if at > 2 else "berth.control.x", str(at).encode()) for at in range(1, 9)
+        }
+        self.remembered = [OTHER]
         self.kept: list[LogMark] = []
-        mark = StreamMark(stream=WORKLOADS, created="c1", sequence=6)
-        self._marks = [(mark, LogMark(service="other", at_s=900.0, streams=(mark,)))]
-        monkeypatch.setattr(guard, "look", self._look)
-        monkeypatch.setattr("berthmaster.logcheck.marks.keep", self._keep)
-        monkeypatch.setattr(guard, "FIRST_LOOKS_S", 0.001)
-        monkeypatch.setattr(guard, "LOOK_S", 0.001)
+        self.told: list[str] = []
+        self.checks = 0
+        self.goes_on: asyncio.Event | None = None
+        self.fails: Exception | None = None
+        monkeypatch.setattr(guard, "check", self._check)
+        monkeypatch.setattr(guard, "remembered", self._remembered)
+        monkeypatch.setattr(guard, "keep", self._keep)
+        monkeypatch.setattr(guard, "last_message", self._last_message)
+        monkeypatch.setattr(guard, "CHECK_S", 0.001)
+        monkeypatch.setattr(guard, "FIRST_CHECKS_S", 0.001)
+        self.ctx = Context(
+            "t",
+            CommonSettings(),
+            log=cast("Any", self.line.log),
+            metrics=Metrics("t"),
+            health=Health(),
+        )
+        self.guard = guard.LogGuard(
+            self.ctx, cast("Connection", self.line), "t", on_change=self.told.append
+        )
 
-    def is_remembered_by(self, service: str) -> None:
-        self._marks = [
-            (one, LogMark(service=service, at_s=900.0, streams=(one,))) for one, _ in self._marks
-        ]
+    async def _check(
+        self, _: Connection, stream: str, marks: list[tuple[StreamMark, str]]
+    ) -> tuple[StreamSeen | None, str]:
+        self.checks += 1
+        seen, messages = self.seen.get(stream), dict(self.messages)
+        if self.goes_on is not None:
+            await self.goes_on.wait()
+        if self.fails is not None:
+            raise self.fails
+        if (why := damage(stream, seen, marks)) or seen is None:
+            return seen, why
+        return seen, wrong_message(stream, to_compare(stream, seen, marks), messages)
 
-    async def _look(self, *_: Any) -> dict[str, Looked]:
-        end = 5 if self.is_short else 6
-        fine = {s: Looked(s, Seen("c1", 1, end, end), None, 0.0, 0, [], []) for s in WATCHED}
-        damage = [Damage(stream=WORKLOADS, what="ends at 5")] if self.is_short else []
-        log = fine[WORKLOADS]._replace(marks=self._marks, damage=damage)
-        return {**fine, WORKLOADS: log}
+    async def _remembered(self, _: Connection, __: Path | None) -> list[LogMark]:
+        return self.remembered
 
-    async def _keep(self, _: Any, mark: LogMark, __: Any) -> None:
+    async def _keep(self, _: Connection, mark: LogMark, __: Path | None) -> None:
         self.kept.append(mark)
 
-    def guard(self, told: list[str]) -> guard.LogGuard:
-        log = cast("Any", self.line.log)
-        ctx = Context("t", CommonSettings(), log=log, metrics=Metrics("t"), health=Health())
-        return guard.LogGuard(ctx, cast("Connection", self.line), "t", told=told.append)
+    async def _last_message(self, _: Connection, stream: str, __: str) -> Message | None:
+        last = self.seen[stream].last
+        subject, data = self.messages[last]
+        return Message(subject, last, 1.0, data)
+
+    def reads(self, sequence: int) -> None:
+        subject, data = self.messages[sequence]
+        self.guard.saw(Recorded(subject, sequence, 1.0, data))
+
+    async def compared(self, times: int = 2) -> None:
+        """Wait until both streams have been compared so often from now on."""
+        until_ = self.checks + 2 * times
+        await until(lambda: self.checks >= until_)
 
 
 async def until(what: Callable[[], object]) -> None:
@@ -87,97 +130,137 @@ async def until(what: Callable[[], object]) -> None:
 
 
 @story
-async def test_doubt_is_reported_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that starts knows nothing of the log but what others remember: what it stores while
-    it looks again takes the numbers of what is lost."""
-    log, told = Log(monkeypatch), list[str]()
-    mine = log.guard(told)
-    beginning = asyncio.ensure_future(mine.begin())
-    await until(lambda: told)
-    assert told == [guard.IN_DOUBT]
-    log.is_short = False
+async def test_service_begins_when_the_log_is_what_others_remember(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = Bus(monkeypatch)
+    bus.seen[WORKLOADS] = StreamSeen("a3", 5)
+    beginning = asyncio.ensure_future(bus.guard.begin())
+    await bus.compared()
+    assert not bus.guard.sound
+    assert not beginning.done()
+    bus.seen[WORKLOADS] = StreamSeen("a3", 6)  # a new leader has seen all of it
     assert await beginning
-    running = asyncio.ensure_future(mine.run())
-    log.is_short = True
-    await until(lambda: not mine.in_order)
-    assert mine.sound
+    assert bus.guard.sound
+    assert "damaged" not in "".join(bus.told)
+
+
+@story
+async def test_damage_that_lasts_is_reported_and_nothing_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = Bus(monkeypatch)
+    assert await bus.guard.begin()
+    running = asyncio.ensure_future(bus.guard.run())
+    await until(lambda: bus.kept)
+    bus.kept.clear()
+    bus.seen[WORKLOADS] = StreamSeen("a3", 5)
+    await until(lambda: not bus.guard.sound)
+    assert guard.UNCHECKED in bus.guard.why  # it may pass within a second
     monkeypatch.setattr(guard, "SETTLE_S", 0.0)
-    await until(lambda: not mine.sound)
-    assert told[-1] == "nothing is decided: WORKLOADS ends at 5"
-    assert set(told[1:-1]) <= {""}
+    await until(lambda: "ends at 5" in bus.guard.why)
+    assert bus.told[-1] == "nothing is decided: WORKLOADS ends at 5; it went up to 6 (t)"
+    assert any(guard.PART in why for why in bus.ctx.health.unready())
+    assert not bus.kept  # what was remembered tells more
+    bus.seen[WORKLOADS] = StreamSeen("a3", 6)
+    await until(lambda: bus.guard.sound)
+    assert bus.told[-1] == ""
+    assert not any(guard.PART in why for why in bus.ctx.health.unready())
     running.cancel()
 
 
 @story
-async def test_early_finding_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was cut off meanwhile reads the log as if it had always been so, and replaces what
-    was remembered of it."""
+async def test_another_message_than_was_read_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end was lost while nobody looked, and the log has grown again."""
     monkeypatch.setattr(guard, "SETTLE_S", 0.0)
-    log, told = Log(monkeypatch), list[str]()
-    mine = log.guard(told)
-    beginning = asyncio.ensure_future(mine.begin())
-    await until(lambda: told and told[-1].endswith("ends at 5"))
-    assert log.kept == []  # what was remembered tells more
-    log.is_short = False
-    await until(lambda: log.kept)
-    await asyncio.sleep(0.01)
-    [mark] = log.kept
-    found = {one.stream: one.damage for one in mark.streams}
-    assert "nothing tells whether it holds what it held" in found[WORKLOADS]
+    bus = Bus(monkeypatch)
+    assert await bus.guard.begin()
+    bus.reads(6)
+    running = asyncio.ensure_future(bus.guard.run())
+    await bus.compared()
+    assert bus.guard.sound
+    bus.messages[6] = (SUBJECT, b"another")
+    bus.seen[WORKLOADS] = StreamSeen("a3", 8)
+    await until(lambda: not bus.guard.sound)
+    assert bus.guard.why == "WORKLOADS has another message under 6 than it had"
+    running.cancel()
+
+
+@story
+async def test_nothing_is_sound_before_a_comparison_through_the_present_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = Bus(monkeypatch)
+    assert await bus.guard.begin()
+    running = asyncio.ensure_future(bus.guard.run())
+    await bus.compared()
+    bus.goes_on = asyncio.Event()
+    await bus.compared(0)
+    bus.line.again()
+    assert not bus.guard.sound
+    assert bus.told[-1] == f"nothing is decided: {guard.UNCHECKED}"
+    checks = bus.checks
+    await until(lambda: bus.checks > checks)
+    bus.line.again()  # lost once more while the comparison is under way
+    bus.goes_on.set()
+    bus.goes_on = None
+    await until(lambda: bus.guard.sound)
+    assert bus.checks > checks + 2  # the comparison over the lost connection did not count
+    assert bus.told[-1] == ""
+    running.cancel()
+
+
+@story
+async def test_comparison_that_fails_leaves_the_service_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = Bus(monkeypatch)
+    bus.fails = NotConnected("away")
+    beginning = asyncio.ensure_future(bus.guard.begin())
+    await bus.compared(1)
     assert not beginning.done()
-    beginning.cancel()
+    bus.ctx.stopping.set()
+    assert not await asyncio.wait_for(beginning, hang_s())
+    assert not bus.guard.sound
 
 
 @story
-async def test_short_log_keeps_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends in the middle of a commit as well. Whoever begins anew with it, or comes back to it,
-    has seen no more of it."""
-    torn = Damage(stream=WORKLOADS, what="ends in the middle of a commit", missing=((6, 6),))
-    monkeypatch.setattr(core.LastCommit, "look", lambda *_: torn)
-    log = Log(monkeypatch)
-    log.is_remembered_by("t")
-    beginning = asyncio.ensure_future(log.guard([]).begin())
-    await until(lambda: log.kept)
-    [mark] = [one for one in log.kept[0].streams if one.stream == WORKLOADS]
-    assert (mark.damage, mark.sequence) == (torn.what, 6)
-    beginning.cancel()
+async def test_replaced_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = Bus(monkeypatch)
+    assert await bus.guard.begin()
+    bus.reads(6)
+    running = asyncio.ensure_future(bus.guard.run())
+    await bus.compared()
+    bus.seen[WORKLOADS] = StreamSeen("b4", 8, frozenset({"a3"}))
+    with pytest.raises(StreamReplaced, match="berth recover"):
+        await asyncio.wait_for(running, hang_s())
+    assert not bus.guard.sound
+    assert await bus.guard.begin()  # its own marks of the old one count no more
+    assert bus.guard.sound
 
 
 @story
-async def test_look_over_lost_connection_frees_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    line, told, looks, goes_on = Line(), list[str](), 0, asyncio.Event()
-    in_order = {s: Looked(s, Seen("c1", 1, 5, 5), None, 0.0, 0, [], []) for s in WATCHED}
+async def test_mark_follows_what_was_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = Bus(monkeypatch)
+    assert await bus.guard.begin()
+    running = asyncio.ensure_future(bus.guard.run())
+    await until(lambda: bus.kept)
+    assert _kept(bus) == {WORKLOADS: 6, CONTROL: 2}
+    bus.seen[WORKLOADS] = StreamSeen("a3", 8)
+    bus.reads(7)
+    await until(lambda: _kept(bus)[WORKLOADS] == 7)
+    subject, data = bus.messages[8]
+    bus.line.stored(subject, data, 8)
+    bus.line.stored("berth.control.x", b"", 99)  # of another stream
+    await until(lambda: _kept(bus)[WORKLOADS] == 8)
+    mark = next(one for one in bus.kept[-1].streams if one.stream == WORKLOADS)
+    assert (mark.incarnation, mark.digest) == ("a3", digest_of(8, subject, data))
+    assert bus.kept[-1].service == "t"
+    kept = len(bus.kept)
+    await bus.compared(5)
+    assert len(bus.kept) == kept  # a mark that says nothing new is not stored again
+    running.cancel()
 
-    async def look(*_: Any) -> dict[str, Looked]:
-        nonlocal looks
-        looks += 1
-        if looks == 2:
-            line.again()  # the second connection is lost while its look is under way
-        if looks == 3:
-            await goes_on.wait()
-        return in_order
 
-    async def kept(*_: Any) -> None:
-        pass
-
-    monkeypatch.setattr(guard, "look", look)
-    monkeypatch.setattr("berthmaster.logcheck.marks.keep", kept)
-    ctx = Context(
-        "t", CommonSettings(), log=cast("Any", line.log), metrics=Metrics("t"), health=Health()
-    )
-    mine = guard.LogGuard(ctx, cast("Connection", line), "t", told=told.append)
-    assert await mine.begin()
-    running = asyncio.ensure_future(mine.run())
-    await asyncio.sleep(0)
-    assert mine.sound
-    line.again()
-    async with asyncio.timeout(hang_s()):
-        while looks < 3:
-            await asyncio.sleep(0.001)
-        assert told[-1] == guard.NOT_LOOKED
-        goes_on.set()
-        while told[-1]:
-            await asyncio.sleep(0.001)
-    assert mine.sound
-    ctx.stopping.set()
-    await asyncio.wait_for(running, hang_s())
+def _kept(bus: Bus) -> dict[str, int]:
+    return {one.stream: one.sequence for one in bus.kept[-1].streams}
