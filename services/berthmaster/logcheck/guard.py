@@ -84,7 +84,7 @@ class LogGuard:
         """Compare until the logs are what they were. False: the service was told to stop first."""
         stopping = self._ctx.stopping
         self._begun = False
-        self._own, self._last = {}, None
+        self._own, self._last, self._reported = {}, None, None
         self._ctx.health.ready(PART, False, "the logs have not been compared yet")
         while not stopping.is_set():
             try:
@@ -129,6 +129,8 @@ class LogGuard:
                 try:
                     await self._compare()
                     await self._keep()
+                except StreamReplaced:
+                    raise
                 except (BusError, OSError) as error:
                     self._conn.log.info("the logs cannot be compared", why=str(error))
         finally:

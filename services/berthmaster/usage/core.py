@@ -119,11 +119,13 @@ class Usage:
                 self._open[name] = _Open(work, life)
             return
         work, life = known
-        placed_at_s = work.placed_at_s
+        placed_at_s, last = work.placed_at_s, work.sequence
         verdict = offer(work, event, sequence, stored_at_s, void=is_astray)
-        if verdict is Verdict.AHEAD:
+        is_behind_gap = verdict is Verdict.COUNTED and event.after != last  # an ending
+        if verdict is Verdict.AHEAD or is_behind_gap:
             self.left_to_archive += 1
             del self._open[name]
+            return
         if verdict is not Verdict.COUNTED:
             return
         self._see(event, work, life, sequence, stored_at_s, placed_at_s)

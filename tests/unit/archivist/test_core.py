@@ -30,7 +30,7 @@ from berthmaster.archivist.instructions import (
     WriteDecision,
     WriteStory,
 )
-from berthmaster.lifecycle.fold import judged_story
+from berthmaster.lifecycle.fold import fold_history
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.records import ArchivedStory
@@ -96,7 +96,7 @@ def play(
 
 def as_read(log: Sequence[RecordedEvent]) -> tuple[State, int]:
     """What whoever reads the log now takes the workload for."""
-    work, _ = judged_story("ann", "train", log)
+    work, _ = fold_history("ann", "train", log)
     return work.state, work.sequence
 
 
@@ -199,7 +199,8 @@ def test_a_void_event_is_archived_as_one() -> None:
     ending = recorded(4, event(Cancelled, 3, **ENDING, attempt=1))
     asked = play(SEEN, read(SUBMITTED, PLACED, void, ending), WRITTEN)
     marked = msgspec.structs.replace(void, void=True)
-    assert asked == [READ, write(SUBMITTED, PLACED, marked, ending), REMOVE]
+    remove = RemoveEvents(ref="r", sequences=(1, 3, 2))  # what did not count before what did
+    assert asked == [READ, write(SUBMITTED, PLACED, marked, ending), remove]
 
 
 def test_what_was_stored_behind_the_ending_changes_nothing() -> None:
@@ -248,6 +249,12 @@ def test_a_tombstone_is_removed_when_its_time_has_come() -> None:
     assert play(TOMB, now_s=103.0) == [TaskLater(ref="r", why="not due", pause_s=1.0)]
     told = (read(ENDED), Removed(ref="r"))
     assert play(TOMB, *told, now_s=104.0) == [READ, BURY, TaskDone(ref="r", removed=True)]
+
+
+def test_void_events_behind_a_tombstone_go_with_it() -> None:
+    late = recorded(7, event(Claimed, 2, **HERE, executor="late"))
+    asked = play(TOMB, read(ENDED, late), now_s=104.0)
+    assert asked == [READ, RemoveEvents(ref="r", sequences=(7, 4))]
 
 
 def test_of_too_many_tombstones_the_oldest_go_as_soon_as_their_stories_may() -> None:

@@ -9,7 +9,7 @@ from berthmaster.audit.core import Auditor, AuditReport
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.fleet import NodeReport, PodUse
 from berthmaster.messages.placement import HUB_CELL, MAIN_CELL, PodBinding
-from berthmaster.messages.workload import Cancelled, Claimed, Placed, Recovered, Succeeded
+from berthmaster.messages.workload import Carried, CarriedWorkload, Claimed, Placed, Succeeded
 from tests.support.builders import alive, job, node, pod_set, profile
 from tests.support.deciding import TENANT, World
 
@@ -66,20 +66,16 @@ def test_pods_of_a_job_that_no_log_knows_are_found_once_the_log_must_know_it(wor
     assert rules(audited(world, (world.now_s - 1, shown))) == []  # perhaps submitted just now
 
 
-def test_unreadable_event_is_found_until_void(world: World) -> None:
-    """Both of a workload that is known and of one of which nothing else is."""
+def test_unreadable_event_is_found(world: World) -> None:
     auditor = Auditor()
     for sequence, at_s, event in world.events:
         auditor.on_event(event, sequence, at_s)
     last = max(sequence for sequence, _, _ in world.events)
     auditor.on_frozen(TENANT, "waits", last + 1, "torn")
-    auditor.on_void(TENANT, "gang", last + 2)
-    auditor.on_void(TENANT, "garbage", last + 3)
     report = auditor.report(final_s=world.now_s)
     (found,) = report.findings
     assert (found.rule, found.where) == ("no workload is frozen", f"{TENANT}/waits")
-    assert (report.frozen, report.declared_void, report.submitted) == (1, 2, 2)
-    assert report.accounted
+    assert (report.frozen, report.submitted, report.accounted) == (1, 2, True)
 
 
 def test_a_good_story_is_clean_and_adds_up(world: World) -> None:
@@ -146,49 +142,26 @@ def test_a_second_ending_is_found(world: World) -> None:
     assert rules(audited(world)) == ["one ending"]
 
 
-def test_incomplete_story_is_found_until_recovered(world: World) -> None:
+def test_missing_event_is_found_until_workload_is_carried(world: World) -> None:
     gang = world.workloads[next(k for k in world.workloads if k.endswith("gang"))]
-    assert gang.request is not None
     world.events = [
         one for one in world.events if not (one[2].id == "gang" and isinstance(one[2], Claimed))
     ]
     report = audited(world)
-    assert (rules(report), report.frozen) == (["none is lost", "no workload is frozen"], 1)
-    back = Recovered(
+    assert (rules(report), report.frozen) == (["none is lost"], 1)
+    fields = {name: getattr(gang, name) for name in CarriedWorkload.__struct_fields__}
+    carried = Carried(
         tenant=TENANT,
         id="gang",
-        after=gang.sequence,
+        after=0,
         at_s=0.0,
-        by="door",
+        by="berth recover",
+        workload=CarriedWorkload(**fields),
         cluster=gang.cluster,
-        attempt=1,
-        executor="x",
-        pods=gang.pods,
-        request=gang.request,
-        digest=gang.digest,
-        decision=1,
     )
-    world.events.append((100, 0.0, back))
+    world.events.append((1_000_100, 0.0, carried))
     report = audited(world)
-    assert (rules(report), report.recovered, report.running) == ([], 1, 1)
-    # Where nobody brings it back, a person gives it up; and nothing else that way.
-    ending = Cancelled(
-        tenant=TENANT,
-        id="gang",
-        after=gang.sequence,
-        at_s=0.0,
-        by="gateway",
-        attempt=1,
-        cluster=gang.cluster,
-        digest=gang.digest,
-        submitted_at_s=0.0,
-        reason="given up by an operator: nobody has it",
-        given_up=True,
-    )
-    world.events[-1] = (100, 0.0, ending)
-    report = audited(world)
-    told = (rules(report), report.given_up, report.frozen, report.cancelled)
-    assert told == ([], 1, 0, 1)
+    assert (rules(report), report.carried, report.running, report.frozen) == ([], 1, 1, 0)
 
 
 def test_an_event_that_lost_a_race_is_counted_as_void_and_is_no_finding(world: World) -> None:

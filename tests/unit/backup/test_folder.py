@@ -40,14 +40,10 @@ def _segment(folder: Path, packed: bytes, first: int = 3, last: int = 3) -> Segm
 
 def test_folder_reads_back_what_it_wrote(tmp_path: Path) -> None:
     segment = files.write_segment(tmp_path, CONTROL, written(RECORD), 3, 3, 1)
-    files.write_bits(tmp_path, CONTROL, b"\x06", 9)
     kept = KeptStream(created="x", config=CONFIG, first=3, last=9, segments=[segment])
     files.save(tmp_path, Manifest(streams={CONTROL: kept}))
     assert files.load(tmp_path) == Manifest(streams={CONTROL: kept})
     assert list(files.read_segment(tmp_path, CONTROL, segment)) == [RECORD]
-    assert files.read_bits(tmp_path, CONTROL, 9) == b"\x06"
-    files.drop_bits(tmp_path, CONTROL, 9)
-    files.drop_bits(tmp_path, CONTROL, 9)
     assert sorted(path.name for path in (tmp_path / CONTROL).iterdir()) == [
         files.segment_name(segment)
     ]
@@ -87,8 +83,6 @@ def test_file_names_of_a_manifest_name_no_file(tmp_path: Path) -> None:
     manifest = files.load(folder)
     assert manifest is not None
     files.save(folder, manifest)
-    files.write_bits(folder, CONTROL, b"", 9)
-    files.drop_bits(folder, CONTROL, 8)
     assert outside.read_text() == "mine"
     assert b"victim" not in (folder / files.MANIFEST).read_bytes()
 
@@ -147,9 +141,6 @@ def test_segment_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     segment = _segment(tmp_path, packed)
     with pytest.raises(BrokenBackup, match="unpacks to more than"):
         list(files.read_segment(tmp_path, CONTROL, segment))
-    (tmp_path / CONTROL / files.bits_name(800)).write_bytes(packed[:8000])
-    with pytest.raises(BrokenBackup, match="unpacks to more than"):
-        files.read_bits(tmp_path, CONTROL, 800)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +171,6 @@ def test_links_in_a_backup_lead_nowhere(tmp_path: Path) -> None:
     (folder / CONTROL).symlink_to(outside)
     with pytest.raises(BrokenBackup, match="right is a folder"):
         files.write_segment(folder, CONTROL, b"", 3, 3, 1)
-    with pytest.raises(BrokenBackup, match="right is a folder"):
-        files.drop_bits(folder, CONTROL, 3)
     (folder / CONTROL).unlink()
     # In place of the file that a run begins, and of the one that it replaces.
     for name in (files.MANIFEST, f"{files.MANIFEST}.new"):

@@ -6,23 +6,19 @@ from berthmaster.dashboard.core import Dashboard
 from berthmaster.dashboard.details import job_document, node_document
 from berthmaster.dashboard.jobs import Jobs, Query
 from berthmaster.dashboard.series import MOST, Series, measured
-from berthmaster.lifecycle.fold import Verdict
-from berthmaster.lifecycle.states import State
-from berthmaster.logcheck.core import REMEDY
+from berthmaster.logcheck.compare import REMEDY
 from berthmaster.messages.control import Cordon, QueueSetting
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.quality import QualityReport, QueueQuality
 from berthmaster.messages.records import Lease
 from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
 from berthmaster.messages.workload import (
-    Cancelled,
     Claimed,
     Divide,
     Divided,
     Part,
     PartPlace,
     Placed,
-    Recovered,
     Running,
     Submitted,
     Succeeded,
@@ -80,27 +76,6 @@ def reading(cluster: str, *busy: float) -> NodeTelemetry:
         source="emulated",
         gpus=gpus,
     )
-
-
-def test_what_lost_its_beginning_is_shown_again_whatever_a_stranger_says_of_its_end() -> None:
-    jobs = Jobs()
-    (_, first), *left = life("acme", "a", 1)
-    common: dict[str, Any] = {"tenant": "acme", "id": "a", "at_s": 0.0, "by": "t", "attempt": 1}
-    lie = Cancelled(**common, after=3, cluster="nowhere", digest="d", submitted_at_s=0.0)
-    for event, at in (*left, (lie, first + 3)):
-        assert jobs.take(event, at, 1.0) is Verdict.VOID
-    back = Recovered(
-        **common,
-        after=4,
-        cluster="c1",
-        executor="e",
-        pods=(),
-        request=job("a"),
-        digest="d",
-        decision=1,
-    )
-    assert jobs.take(back, first + 4, 2.0) is Verdict.COUNTED
-    assert [one.state for one in jobs.open.values()] == [State.CLAIMED]
 
 
 def test_what_is_heard_is_shown_and_what_falls_silent_is_broken() -> None:

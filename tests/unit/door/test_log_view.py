@@ -17,17 +17,16 @@ from berthmaster.door.log_view import (
     StoredHint,
     Unreadable,
 )
-from berthmaster.door.receipts import Receipt
 from berthmaster.kueue.jobs import job_name
-from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.gangs import MOST_ATTEMPTS
 from berthmaster.lifecycle.workload import key
-from berthmaster.messages.door import HubPods, HubWork, OwnWorkload
+from berthmaster.messages.door import HubPods, HubWork, OwnWorkload, PlacementReceipt
 from berthmaster.messages.families import EVENTS, encode
 from berthmaster.messages.placement import HUB_CELL, PodBinding, Target
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
     Checkpoint,
     Checkpointed,
     Claimed,
@@ -39,12 +38,13 @@ from berthmaster.messages.workload import (
     PodSet,
     Progress,
     Progressed,
-    Recovered,
     Running,
+    State,
     Submitted,
     Succeeded,
     WorkloadEvent,
 )
+from tests.support.lives import CLAIMED
 
 RED, BLUE = "red", "blue"
 PODS = (PodBinding(pod="main-0", node="n1", gpus=(0,)),)
@@ -89,12 +89,10 @@ class Log:
         cell: str = "all",
         pod_sets: tuple[PodSet, ...] = (PodSet(),),
         target: Target = Target(),  # noqa: B008
-        lost: bool = False,
         **more: Any,
     ) -> Placed:
-        """Submitted if need be (``lost``: the log has lost that), and placed."""
-        is_first = attempt == 1 and not lost
-        after = self.submit(name, cell, pod_sets, **more) if is_first else self.last
+        """Submitted if need be, and placed."""
+        after = self.submit(name, cell, pod_sets, **more) if attempt == 1 else self.last
         placed = Placed(
             **head(after, name),
             cluster=cluster,
@@ -112,7 +110,7 @@ class Log:
         event = EVENTS.decode(self.data[sequence])
         receipt = None
         if isinstance(event, Placed):
-            receipt = Receipt(
+            receipt = PlacementReceipt(
                 tenant=event.tenant,
                 id=event.id,
                 cluster=event.cluster,
@@ -368,60 +366,60 @@ def test_told_again_what_stands_behind_its_guard_is_looked_up() -> None:
     assert log.view.check(RED, first, again=True) == Settle()
 
 
-def recovered(after: int, cluster: str, attempt: int = 1) -> Recovered:
-    fields = head(after, by="door", cluster=cluster, attempt=attempt, pods=PODS, decision=1)
+def carried(cluster: str, **changes: Any) -> Carried:
     request = JobRequest(id="train")
-    return Recovered(**fields, executor=f"executor/{cluster}", request=request, digest="d")
+    work = msgspec.structs.replace(
+        CLAIMED, request=request, digest="d", cluster=cluster, pods=PODS, **changes
+    )
+    return Carried(
+        **head(0, by="berth recover"), workload=work, cluster=cluster if changes == {} else ""
+    )
 
 
-def test_what_was_brought_back_is_listed_as_claimed_and_its_executor_goes_on() -> None:
+def test_carried_workload_is_listed_as_claimed_and_its_executor_goes_on() -> None:
     log = at_work()
-    assert log.store(recovered(0, RED)) == RED
+    assert log.store(carried(RED)) == RED
     ((hint,), _) = log.view.listed(RED, "", 10**6)
     assert (hint.sequence, hint.held, hint.receipt is not None) == (log.last, True, True)
-    assert isinstance(EVENTS.decode(hint.event), Placed)
+    placed = EVENTS.decode(hint.event)
+    assert isinstance(placed, Placed)
+    assert (placed.cluster, placed.attempt, placed.pods, placed.decision) == (RED, 2, PODS, 4)
+    assert placed.request == JobRequest(id="train")
     story = log.view.story(RED, "acme", "train")
     assert isinstance(story, OwnWorkload)
-    assert (story.state, story.sequence, story.attempt) == ("claimed", log.last, 1)
-    assert log.view.check(RED, succeeded(log.last), again=False) == Store()
+    assert (story.state, story.sequence, story.attempt) == ("claimed", log.last, 2)
+    assert log.view.check(RED, succeeded(log.last, attempt=2), again=False) == Store()
 
 
-def test_what_lost_its_beginning_is_brought_back_whatever_a_stranger_says_of_its_end() -> None:
+def test_carried_workload_that_is_placed_is_a_hint_that_nobody_holds() -> None:
     log = at_work()
-    log.last += 1  # its submission, which is lost
-    log.place(RED, lost=True)
-    log.store(claimed(log.last))
-    log.store(msgspec.structs.replace(succeeded(log.last), cluster=BLUE))
-    assert log.store(recovered(log.last, RED)) == RED
-    story = log.view.story(RED, "acme", "train")
-    assert isinstance(story, OwnWorkload)
-    assert story.state == "claimed"
+    work = msgspec.structs.replace(CLAIMED, state=State.PLACED, claimed_at_s=0.0, executor="")
+    assert log.store(Carried(**head(0), workload=work, cluster=CLAIMED.cluster)) == CLAIMED.cluster
+    ((hint,), _) = log.view.listed(CLAIMED.cluster, "", 10**6)
+    assert (hint.held, hint.receipt is not None) == (False, True)
 
 
-def test_of_two_clusters_the_one_with_the_earlier_attempt_is_sent_a_list_without_it() -> None:
+def test_carried_workload_without_a_place_is_no_hint() -> None:
     log = at_work()
-    log.store(recovered(0, RED))
-    before = log.last
-    assert log.view.follows(RED, before)
-    assert log.store(recovered(log.last, BLUE, attempt=2)) == BLUE
-    assert not log.view.follows(RED, before)
+    assert log.store(carried(RED, state=State.QUEUED)) == ""
     assert log.view.listed(RED, "", 10**6) == ([], "")
-    assert log.view.story(RED, "acme", "train") is None
+    assert log.view.open == 1
 
 
-def test_what_was_brought_back_ends_that_its_workload_is_frozen() -> None:
+def test_frozen_workload_ends_by_its_ending() -> None:
     log = at_work()
     log.place(RED)
-    log.view.freeze("acme", "train", "events of it are missing from the log")
+    log.last += 1  # lost
+    assert log.store(Running(**here(log), pods=PODS)) == ""
     assert isinstance(log.view.story(RED, "acme", "train"), Frozen)
-    log.store(recovered(log.last, RED))
-    assert log.view.doubts == [("acme", "train", log.last)]  # its story is read first
-    event = EVENTS.decode(log.data[log.last])
-    log.view.settle(event, log.last, 1.0, log.data[log.last], Verdict.COUNTED)
-    log.view.settled("acme", "train")
-    story = log.view.story(RED, "acme", "train")
-    assert isinstance(story, OwnWorkload)
-    assert story.state == "claimed"
+    assert log.view.has(RED, "acme/train", 1)
+    stale = Cancelled(**head(log.last - 2), digest="d", submitted_at_s=1.0)
+    log.store(stale)
+    assert isinstance(log.view.story(RED, "acme", "train"), Frozen)
+    log.store(succeeded(log.last))
+    assert log.view.story(RED, "acme", "train") is None
+    assert (log.view.open, log.view.frozen, log.view.frozen_in) == (0, {}, {})
+    assert log.view.had(RED, "acme/train", 1)
 
 
 def test_a_story_has_nothing_of_other_clusters() -> None:
@@ -470,22 +468,6 @@ def test_an_event_under_anothers_subject_is_void_and_the_next_honest_one_counts(
     told = log.view.story(RED, "acme", "train")
     assert isinstance(told, OwnWorkload)
     assert (told.state, told.sequence) == ("placed", log.last)
-    assert isinstance(log.view.check(RED, claimed(log.last), again=False), Store)
-
-
-def test_an_event_behind_a_gap_is_in_doubt_until_its_story_is_read() -> None:
-    log = at_work()
-    log.place(RED)
-    known = log.last
-    log.last += 9
-    lie = succeeded(log.last - 1, RED)
-    subject = "berth.workload.acme.train.succeeded.red"
-    assert log.view.take(subject, log.last, 1.0, encode(lie)) == ""
-    assert log.view.doubts == [("acme", "train", log.last)]
-    told = log.view.story(RED, "acme", "train")
-    assert isinstance(told, OwnWorkload)
-    assert told.sequence == known
-    assert log.view.settle(lie, log.last, 1.0, encode(lie), Verdict.VOID) == ""
     assert isinstance(log.view.check(RED, claimed(log.last), again=False), Store)
 
 

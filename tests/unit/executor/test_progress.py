@@ -26,8 +26,8 @@ from berthmaster.executor.kinds import (
 )
 from berthmaster.executor.progress import MOST_SILENT_S, ProgressReader
 from berthmaster.kubernetes.objects import Metadata
-from berthmaster.lifecycle.run_times import PROGRESS_EVERY_S
 from berthmaster.lifecycle.instructions import Answered, Append, Refused, Reload, Reloaded, Stored
+from berthmaster.lifecycle.run_times import PROGRESS_EVERY_S
 from berthmaster.lifecycle.states import State
 from berthmaster.messages.workload import (
     Checkpoint,

@@ -17,7 +17,7 @@ from berthmaster.fleetview.problems import (
     of_nodes,
 )
 from berthmaster.fleetview.rows import ClusterRow, FleetView
-from berthmaster.logcheck.core import REMEDY
+from berthmaster.logcheck.compare import REMEDY
 from berthmaster.messages.fleet import ClusterScore, FleetFact, NodeGone, Stamp
 from berthmaster.messages.quality import QualityReport
 from tests.support.builders import node, profile

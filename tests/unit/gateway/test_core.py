@@ -1,7 +1,5 @@
 """What requests lead to, step by step, whatever the log answers."""
 
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -27,7 +25,7 @@ from berthmaster.gateway.events import (
 )
 from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, offer
+from berthmaster.lifecycle.fold import offer
 from berthmaster.lifecycle.instructions import (
     Answered,
     Append,
@@ -39,7 +37,6 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lifecycle.states import State
 from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.api import (
     ChangeReply,
@@ -55,8 +52,6 @@ from berthmaster.messages.api import (
 from berthmaster.messages.control import (
     ClusterLost,
     Cordon,
-    LogAccepted,
-    MessagesVoid,
     QueuePlace,
     QueueSetting,
 )
@@ -791,38 +786,15 @@ def test_nothing_is_done_to_a_frozen_workload_and_its_id_stays_used() -> None:
     )
 
 
-def missed(*, verdicts: tuple[Verdict, ...], **read: Any) -> tuple[Gateway, list[Instruction]]:
-    """A gateway that heard of an event behind a gap, and was told what its story says."""
+def test_event_ahead_freezes_its_workload_until_the_ending() -> None:
     gateway = fresh()
     log(gateway, S)
-    late = claimed(job(), 2)
-    [ask_] = gateway.handle(Logged(event=late, sequence=3, stored_at_s=3.0), 9.0)
-    assert isinstance(ask_, ReadStory)
-    story = (*recorded(S), *recorded(late, start=3))
-    told = StoryRead(ref=ask_.ref, events=story, verdicts=verdicts, **read)
-    return gateway, gateway.handle(told, 9.0)
-
-
-def test_an_event_that_builds_on_what_never_was_is_void_and_the_workload_goes_on() -> None:
-    gateway, then = missed(verdicts=(Verdict.COUNTED, Verdict.VOID))
-    assert then == []
-    assert gateway.view.frozen("ann", "train") == ""
-    work = gateway.view.find("ann", "train")
-    assert work is not None
-    assert (work.state, work.sequence) == (State.QUEUED, 3)
-    assert gateway.in_flight == 0
-
-
-def test_a_workload_whose_events_a_damaged_log_has_lost_is_frozen() -> None:
-    gateway, _ = missed(verdicts=(Verdict.COUNTED, Verdict.MISSED))
+    gateway.handle(Logged(event=claimed(job(), 2), sequence=3, stored_at_s=3.0), 9.0)
     assert gateway.view.frozen("ann", "train") == "events of it are missing from the log"
-
-
-def test_a_story_that_cannot_be_read_now_is_read_at_the_next_tick() -> None:
-    gateway, then = missed(verdicts=(), failed="no answer")
-    assert then == []
-    [again] = gateway.handle(Tick(), 10.0)
-    assert isinstance(again, ReadStory)
+    ending = succeeded(job(), 3)
+    gateway.handle(Logged(event=ending, sequence=4, stored_at_s=4.0), 9.0)
+    assert gateway.view.frozen("ann", "train") == ""
+    assert gateway.view.open_of("ann") == 0
 
 
 def test_of_many_that_have_ended_the_oldest_are_forgotten_and_read_when_asked_for() -> None:
@@ -975,60 +947,6 @@ def test_an_operators_order_is_confirmed_when_it_is_stored(
     gateway.handle(asked, 9.0)
     told = msgspec.structs.replace(UNCERTAIN, expected=f"{AGAIN} (?)")
     assert gateway.handle(Answered(ref="r1", outcome=Unknown("?")), 9.0) == say(told)
-
-
-@pytest.mark.parametrize(
-    ("verb", "body", "fact"),
-    [
-        (
-            "accept_log",
-            {
-                "stream": "WORKLOADS",
-                "created": "a",
-                "sequence": 7,
-                "digests": {"7": "d"},
-                "reason": "so be it",
-            },
-            LogAccepted(
-                stream="WORKLOADS",
-                created="a",
-                sequence=7,
-                digests={7: "d"},
-                reason="so be it",
-                set_by=BY,
-                set_at_s=9.0,
-            ),
-        ),
-        (
-            "void",
-            {"created": "a", "sequences": [3, 5], "reason": "torn"},
-            MessagesVoid(
-                stream="WORKLOADS",
-                created="a",
-                sequences=(3, 5),
-                reason="torn",
-                set_by=BY,
-                set_at_s=9.0,
-            ),
-        ),
-    ],
-)
-def test_what_is_said_of_the_log_is_stored_only_behind_what_its_sender_saw(
-    verb: str, body: dict[str, object], fact: LogAccepted | MessagesVoid
-) -> None:
-    gateway = fresh()
-    assert gateway.handle(ask(verb, body, tenant=None), 9.0) == [PutControl(ref="r1", fact=fact)]
-    gateway.handle(stored(3), 9.0)
-    asked = ask(verb, body | {"after": 3}, tenant=None)
-    assert gateway.handle(asked, 9.0) == [PutControl(ref="r1", fact=fact, after=3)]
-    # Somebody else has said something since, and it may be just what this one would take back.
-    told = Refusal(
-        code="conflict",
-        field="after",
-        value="3",
-        expected="what was set last, which is 4: look again",
-    )
-    assert gateway.handle(Answered(ref="r1", outcome=Refused(4)), 9.0) == say(told)
 
 
 def test_verbs_of_operators_are_no_tenants() -> None:

@@ -12,6 +12,7 @@ from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.api import ListReply, ListRequest, WorkloadView
 from berthmaster.messages.families import EVENTS, encode
 from berthmaster.messages.workload import (
+    Carried,
     Divide,
     Divided,
     JobRequest,
@@ -19,9 +20,9 @@ from berthmaster.messages.workload import (
     PartPlace,
     Placed,
     PodSet,
-    Recovered,
     WorkloadEvent,
 )
+from tests.support.lives import CLAIMED
 from tests.unit.gateway.stories import cancelled, claimed, job, placed, submitted, succeeded
 
 
@@ -54,52 +55,53 @@ def ids(view: WorkloadIndex, **request: object) -> list[str]:
         asked = msgspec.structs.replace(asked, before=page.next_before)
 
 
-def recovered(name: str, after: int) -> Recovered:
-    return Recovered(
+def carried(name: str) -> Carried:
+    return Carried(
         tenant="ann",
         id=name,
-        after=after,
+        after=0,
         at_s=0.0,
-        by="door",
+        by="berth recover",
         cluster="c1",
-        attempt=1,
-        executor="x",
-        pods=(),
-        request=job(name),
-        digest="d",
-        decision=1,
+        workload=msgspec.structs.replace(CLAIMED, request=job(name), cluster="c1"),
     )
 
 
-def test_what_was_brought_back_is_shown_as_claimed_whatever_was_known_of_it() -> None:
-    for known in (True, False):
-        view = WorkloadIndex()
-        if known:
-            offer_all(view, submitted(job("back")))
-            view.freeze("ann", "back", "events of it are missing from the log")
-        event = recovered("back", after=int(known))
-        if known:  # its story is read again: it may freeze it again
-            offered = view.offer(event, 9, 9.0)
-            assert offered is not None
-            assert offered[0] is Verdict.MISSED
-        assert view.offer(event, 9, 9.0, Verdict.COUNTED if known else None) is not None
-        assert view.frozen("ann", "back") == ""
-        (shown,) = listed(view, ListRequest()).workloads
-        assert (shown.id, shown.state, shown.cluster) == ("back", "claimed", "c1")
-        assert view.open_of("ann") == 1
-        assert view.waiting["default"] == 0
-
-
-def test_what_lost_its_beginning_is_brought_back_whatever_a_stranger_says_of_its_end() -> None:
+def test_carried_workload_is_shown_as_it_stands() -> None:
     view = WorkloadIndex()
-    lie = msgspec.structs.replace(succeeded(job("back"), 3), cluster="nowhere")
-    left: list[WorkloadEvent] = [placed(job("back"), 1), claimed(job("back"), 2), lie]
+    offer_all(view, carried("back"), start=1_000_001)
+    (shown,) = listed(view, ListRequest()).workloads
+    assert (shown.id, shown.state, shown.cluster, shown.attempt) == ("back", "claimed", "c1", 2)
+    assert (view.open_of("ann"), view.waiting["default"]) == (1, 0)
+
+
+def test_event_ahead_freezes_until_an_ending_that_counts() -> None:
+    view = WorkloadIndex()
+    offer_all(view, submitted(job("a")), placed(job("a"), 1))
+    ahead = view.offer(claimed(job("a"), 3), 4, 4.0)
+    assert ahead is not None
+    assert ahead[0] is Verdict.AHEAD
+    assert view.frozen("ann", "a") == "events of it are missing from the log"
+    assert view.offer(cancelled(job("a"), 2), 5, 5.0) is None  # it lost its race
+    assert view.offer(succeeded(job("a"), 5), 6, 6.0, void=True) is None
+    assert (view.frozen_count, view.open_count) == (1, 1)
+    ended = view.offer(succeeded(job("a"), 6), 7, 7.0)
+    assert ended is not None
+    assert ended[0] is Verdict.COUNTED
+    assert (view.frozen_count, view.open_count, view.ended_count) == (0, 0, 1)
+
+
+def test_what_is_left_of_an_ended_workload_is_not_shown() -> None:
+    view = WorkloadIndex()
+    left: list[WorkloadEvent] = [placed(job("a"), 1), claimed(job("a"), 2)]
     for at, event in enumerate(left, 2):
         offered = view.offer(event, at, float(at))
         assert offered is not None
-        assert offered[0] is Verdict.VOID
-    offer_all(view, recovered("back", after=4), start=5)
-    assert [one.state for one in listed(view, ListRequest()).workloads] == ["claimed"]
+        assert offered[0] is Verdict.AHEAD
+    assert listed(view, ListRequest()).workloads == ()
+    offer_all(view, succeeded(job("a"), 3), start=4)
+    assert [one.state for one in listed(view, ListRequest()).workloads] == ["succeeded"]
+    assert view.frozen_count == 0
 
 
 def test_a_page_shows_open_and_ended_workloads_with_all_counts() -> None:

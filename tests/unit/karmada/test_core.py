@@ -373,7 +373,7 @@ def test_labels_that_could_not_be_written_hold_it_back() -> None:
     assert world.where() == ["m1"]
 
 
-def test_an_event_behind_a_gap_is_read_again_and_changes_nothing_before() -> None:
+def test_event_ahead_freezes_its_workload() -> None:
     world = World()
     train = world.bind()
     world.settle()
@@ -382,8 +382,8 @@ def test_an_event_behind_a_gap_is_read_again_and_changes_nothing_before() -> Non
     head: dict[str, Any] = {"tenant": TEAM, "id": work.id, "after": last + 5, "at_s": 1.0}
     head |= {"by": "x", "cluster": "m1", "attempt": 1, "executor": "x"}
     verdict = world.core.on_event(Claimed(**head), last + 9, world.now_s)
-    assert verdict is Verdict.MISSED
-    assert world.core.know.sequence < last + 9
+    assert verdict is Verdict.AHEAD
+    assert train in world.core.know.frozen
     assert world.core.know.open[train].state is State.QUEUED
 
 

@@ -69,9 +69,6 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     REQUEST_TYPES["report"]: families.USAGE_REPORT_REQUESTS,
     REQUEST_TYPES["trends"]: families.TRENDS_REQUESTS,
     REQUEST_TYPES["cordon"]: families.CORDON_REQUESTS,
-    REQUEST_TYPES["accept_log"]: families.ACCEPT_LOG_REQUESTS,
-    REQUEST_TYPES["void"]: families.VOID_REQUESTS,
-    REQUEST_TYPES["give_up"]: families.GIVE_UP_REQUESTS,
     REQUEST_TYPES["lost"]: families.LOST_REQUESTS,
     REQUEST_TYPES["hold"]: families.HOLD_REQUESTS,
     REQUEST_TYPES["release"]: families.RELEASE_REQUESTS,
@@ -165,9 +162,9 @@ def test_every_tagged_struct_is_part_of_the_contract() -> None:
         f"api.{verb}_request"
         for verb in (
             *("hello", "submit", "cancel", "reprioritize", "get", "list", "why", "whatif"),
-            *("cordon", "lost", "accept_log", "void", "login", "usage_report", "trends"),
+            *("cordon", "lost", "login", "usage_report", "trends"),
             *("hold", "release", "evict", "move", "checkpointed", "drain", "cordons", "job_order"),
-            *("give_up", "progressed"),
+            "progressed",
             "logs",
             "events",
             "gpus",

@@ -366,8 +366,6 @@ OTHERS = {
     "cordon": validation.cordon_request,
     "lost": validation.lost_request,
     "queue": validation.queue_setting,
-    "accept_log": validation.accept_log_request,
-    "void": validation.void_request,
 }
 
 
@@ -408,26 +406,6 @@ OTHERS = {
         (
             "lost",
             b'{"cluster":"a"}',
-            invalid("reason", "(missing)", "text of 1 to 1024 characters (required)"),
-        ),
-        (
-            "accept_log",
-            b'{"stream":"WORKLOADS","created":"c","sequence":3,"digests":{"0":"d"},"reason":"x"}',
-            invalid("digests.0", '"0"', "as a name there: a whole number of at least 1"),
-        ),
-        (
-            "void",
-            b'{"created":"c","sequences":[3,3],"reason":"torn"}',
-            invalid("sequences[1]", "3", "each once, in order"),
-        ),
-        (
-            "void",
-            b'{"created":"c","sequences":[0],"reason":"torn"}',
-            invalid("sequences[0]", "0", "a whole number of at least 1"),
-        ),
-        (
-            "void",
-            b'{"created":"c","sequences":[3]}',
             invalid("reason", "(missing)", "text of 1 to 1024 characters (required)"),
         ),
         ("queue", b'{"queue":"A B"}', invalid("queue", '"A B"', NAME_WORDS)),

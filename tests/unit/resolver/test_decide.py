@@ -6,7 +6,6 @@ import pytest
 
 from berthmaster.engine.queueing.queues import GPU
 from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.api import WhyReply
 from berthmaster.messages.control import ClusterLost, Cordon, QueueSetting
@@ -15,9 +14,11 @@ from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
+    CarriedWorkload,
     Evicted,
     Failed,
-    Recovered,
+    State,
     Submitted,
     Succeeded,
     Toleration,
@@ -413,34 +414,25 @@ def test_an_unreadable_event_freezes_its_workload_and_no_other(world: World) -> 
     assert "frozen" in why(world, "strange").summary
 
 
-@pytest.mark.parametrize("left", [True, False], ids=["frozen", "unknown"])
-def test_recovered_job_keeps_its_gpus(world: World, left: bool) -> None:
+def test_carried_job_keeps_its_gpus(world: World) -> None:
     request = job("back", gpus=4)
-    if left:
-        world.submit(request)
-        world.resolver.on_unreadable(TENANT, "back", 2, "events of it are missing from the log")
-    world.append(
-        Recovered(
-            tenant=TENANT,
-            id="back",
-            after=int(left),
-            at_s=0.0,
-            by="door",
-            cluster="c2",
-            attempt=1,
-            executor="executor/c2",
-            pods=(PodBinding(pod="main-0", node="n1", gpus=(0, 1, 2, 3)),),
-            request=request,
-            digest=request_digest(request),
-            decision=7,
-        )
+    work = CarriedWorkload(
+        state=State.CLAIMED,
+        request=request,
+        digest=request_digest(request),
+        submitted_sequence=3,
+        attempt=1,
+        cluster="c2",
+        pods=(PodBinding(pod="main-0", node="n1", gpus=(0, 1, 2, 3)),),
+        decision=7,
+        claimed_at_s=1.0,
+        executor="executor/c2",
     )
-    if left:  # its story is read again, since it may freeze it again
-        sequence, stored_at_s, event = world.events[-1]
-        world.resolver.on_event(event, sequence, stored_at_s, Verdict.COUNTED)
+    head = {"tenant": TENANT, "id": "back", "after": 0, "at_s": 0.0, "by": "berth recover"}
+    world.append(Carried(**head, workload=work, cluster="c2"))  # type: ignore[arg-type]
     know = world.resolver.know
-    assert (know.frozen, know.derived.ledger.used("default").get(GPU, 0)) == ({}, 4000)
-    # Nobody else gets them, and its end gives them back.
+    assert know.derived.ledger.used("default").get(GPU, 0) == 4000
+    # No other job gets them, and its end gives them back.
     world.submit(job("waits", gpus=4))
     assert placements(world.decide()) == {}
     world.evict(key(TENANT, "back"))
@@ -453,18 +445,6 @@ def test_an_unreadable_decision_stops_this_replica_from_deciding(world: World) -
     assert world.resolver.decide(world.now_s) is None
     reply = why(world, "train-1")
     assert reply.summary == "waits: nothing is decided: unknown tag decision.v2"
-
-
-def test_an_unreadable_decision_that_counts_for_nothing_keeps_its_number(world: World) -> None:
-    world.submit(job("a"))
-    (first,) = world.settle()
-    world.sequence += 1
-    world.resolver.on_unreadable_decision(world.sequence, "")
-    world.submit(job("b"))
-    decided = world.decide()
-    assert placements(decided)
-    assert decided is not None
-    assert decided.decision.number == first.decision.number + 2
 
 
 def test_a_model_that_no_cluster_has_waits_and_why_says_so(world: World) -> None:

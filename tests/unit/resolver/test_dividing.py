@@ -11,6 +11,8 @@ from berthmaster.messages.control import QueueAmounts, QueueSetting
 from berthmaster.messages.workload import (
     Cancelled,
     CancelRequested,
+    Carried,
+    CarriedWorkload,
     Committed,
     Divide,
     Evicted,
@@ -20,7 +22,6 @@ from berthmaster.messages.workload import (
     MoveRequested,
     PartPlace,
     PodSet,
-    Recovered,
     Reprioritized,
     Running,
     WorkloadEvent,
@@ -158,28 +159,29 @@ def test_a_part_whose_commit_a_damaged_log_has_lost_is_told_again_to_start() -> 
     assert [(type(each), each.id) for each in plan.events] == [(Committed, "train--1-0")]
 
 
-def test_a_job_that_comes_again_takes_no_id_of_parts_that_were_brought_back() -> None:
-    """A damaged log has lost job and parts; one part is brought back and ends before the job is
-    submitted once more. Its id is used up: the log would refuse each division that takes it."""
+def test_a_job_that_comes_again_takes_no_id_of_parts_that_were_carried() -> None:
+    """A damaged log has lost job and parts; one part is carried into the new one, and ends before
+    the job is submitted once more. Its id is used up: the log would refuse a division that takes
+    it."""
     was = fleet(c1=2, c2=3)
     _, (_, part) = begun(was)
     lost = was.workloads[part]
     assert lost.request is not None
     world = fleet(c1=2, c2=3)
-    back = Recovered(
-        tenant=TENANT,
-        id=lost.id,
-        after=0,
-        at_s=world.now_s,
-        by="door",
-        cluster=lost.cluster,
-        attempt=1,
-        executor="executor/c2",
-        pods=lost.pods,
+    work = CarriedWorkload(
+        state=State.CLAIMED,
         request=lost.request,
         digest=lost.digest,
+        attempt=1,
+        cluster=lost.cluster,
+        pods=lost.pods,
         decision=1,
+        claimed_at_s=world.now_s,
+        executor="executor/c2",
+        committed=True,
     )
+    head = {"tenant": TENANT, "id": lost.id, "after": 0, "at_s": world.now_s, "by": "berth recover"}
+    back = Carried(**head, workload=work, cluster=lost.cluster)  # type: ignore[arg-type]
     world.append(back)
     world.run(part)
     world.succeed(part)

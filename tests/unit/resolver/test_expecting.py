@@ -10,7 +10,14 @@ from berthmaster.engine.queueing.order import LATE, STATED
 from berthmaster.engine.queueing.predict import CAUTION, ENOUGH, FIRST_GUESS_S
 from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.placement import Decision, Expected, PodBinding, ToldOutlook
-from berthmaster.messages.workload import Ending, JobRequest, Recovered, WorkloadEvent
+from berthmaster.messages.workload import (
+    Carried,
+    CarriedWorkload,
+    Ending,
+    JobRequest,
+    State,
+    WorkloadEvent,
+)
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.known.stored import restore, snapshot_of
 from berthmaster.resolver.replay import replay
@@ -57,25 +64,24 @@ def all_repeat(world: World) -> None:
     assert (report.equal, report.not_repeatable) == (report.decisions, 0)
 
 
-def test_a_job_that_was_brought_back_and_does_not_say_how_long_it_takes_goes_by_a_guess() -> None:
+def test_carried_job_that_states_no_duration_goes_by_a_guess() -> None:
     world = fleet(gpus=1)
     request = lasting(None, "back")
-    back = Recovered(
-        tenant=TENANT,
-        id="back",
-        after=0,
-        at_s=world.now_s,
-        by="door",
-        cluster="c1",
-        attempt=1,
-        executor="executor/c1",
-        pods=(PodBinding(pod="main-0", node="n1", gpus=(0,)),),
+    work = CarriedWorkload(
+        state=State.CLAIMED,
         request=request,
         digest="d",
-        decision=1,
         submitted_at_s=world.now_s,
+        attempt=1,
+        cluster="c1",
+        pods=(PodBinding(pod="main-0", node="n1", gpus=(0,)),),
+        decision=1,
         placed_at_s=world.now_s,
+        claimed_at_s=world.now_s,
+        executor="executor/c1",
     )
+    head = {"tenant": TENANT, "id": "back", "after": 0, "at_s": world.now_s, "by": "berth recover"}
+    back = Carried(**head, workload=work, cluster="c1")  # type: ignore[arg-type]
     world.append(back)
     name = Key(f"{TENANT}/back")
     assert not world.resolver.know.expectations.is_stated(name)

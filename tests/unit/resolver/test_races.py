@@ -1,7 +1,5 @@
 """What two replicas may see of each other, each a race that the simulation has found."""
 
-import msgspec
-
 from berthmaster.lifecycle.instructions import Stored
 from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
 from berthmaster.messages.placement import Decision
@@ -52,39 +50,12 @@ def test_nothing_is_decided_between_a_decision_and_its_events() -> None:
     # would give it to the urgent one, and neither the chain's guard nor that job's would object.
     follower.on_decision(plan.decision, sequence)
     assert is_behind(follower)
-    follower.waited_long_enough()
+    follower.commits.waited_long_enough()
     assert follower.decide(world.now_s) is None
 
     follower.on_event(plan.events[0], sequence + 1, world.now_s)
     assert not is_behind(follower)
     assert follower.decide(world.now_s) is None  # and now it sees that there is no room
-
-
-def test_of_a_log_that_was_cut_in_a_batch_the_rest_is_waited_for_until_that_is_accepted() -> None:
-    world = World()
-    world.fact(alive(), node(gpus=2))
-    world.submit(job("first"))
-    plan = world.resolver.decide(world.now_s)
-    assert plan is not None
-    (submitted,) = world.events
-
-    def follower(cut_at: int) -> Resolver:
-        """Its event, 3, is lost before anybody has read it."""
-        found = Resolver("all", "resolver/follower", world.policy)
-        found.log_was_cut(cut_at, ())
-        found.on_event(submitted[2], *submitted[:2])
-        found.on_decision(plan.decision, 2)
-        found.waited_long_enough()
-        return found
-
-    assert is_behind(follower(cut_at=0))  # nobody has accepted anything
-    late = follower(cut_at=2)
-    assert not is_behind(late)
-    # The next commit is stored after that, and is whole.
-    late.on_decision(msgspec.structs.replace(plan.decision, number=2, after=2), 3)
-    assert is_behind(late)
-    late.on_event(plan.events[0], 4, world.now_s)
-    assert not is_behind(late)
 
 
 def test_a_decision_of_a_replica_that_has_seen_less_of_the_fleet_repeats_bit_for_bit() -> None:

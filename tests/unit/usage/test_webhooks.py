@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import judged_story
+from berthmaster.lifecycle.fold import fold_history
 from berthmaster.usage.addresses import fault
 from berthmaster.usage.webhooks import (
     Notice,
@@ -107,7 +107,7 @@ def test_an_address_that_is_not_public_is_refused_unless_that_is_allowed(
 
 def test_an_end_is_told_with_what_its_job_is_and_a_step_on_the_way_is_not() -> None:
     story = Story("train", queue="q2", labels={"team": "nlp"}).ran(1000.0, 1100.0)
-    work, _ = judged_story(story.tenant, "train", story.events)
+    work, _ = fold_history(story.tenant, "train", story.events)
     told = [notice_of(one, work) for one in story.events]
     assert told[:-1] == [None] * (len(told) - 1)
     last = story.events[-1]
