@@ -43,8 +43,8 @@ class Log:
     def add(self, kind: type[WorkloadEvent], name: str, **more: Any) -> None:
         work = self.works.setdefault(name, Workload(tenant=TENANT, id=name))
         self.sequence += 1
-        head = {"tenant": TENANT, "id": name, "after": work.sequence, "at_s": 0.0, "by": "test"}
-        event = kind(**head, **more)
+        more |= {"tenant": TENANT, "id": name, "after": work.sequence, "at_s": 0.0, "by": "test"}
+        event = kind(**more)
         at_s = float(self.sequence)
         assert offer(work, event, self.sequence, at_s) is Verdict.COUNTED, (kind, work.state)
         self.events.append(RecordedEvent(sequence=self.sequence, stored_at_s=at_s, event=event))
@@ -166,11 +166,11 @@ def running(cluster: str = "a") -> Log:
 
 def planned(log: Log, *copies: Copy, answered: str = "ab", without: str = "", **more: Any) -> Plan:
     """``answered``, ``without``: clusters with names of one letter."""
-    more = {"held": log.held.values(), "archived": [], "now_s": 1000.0} | more
+    more.setdefault("now_s", 1000.0)
     return plan(
         list(copies),
-        more.pop("archived"),
-        more.pop("held"),
+        more.pop("archived", []),
+        more.pop("held", log.held.values()),
         answered=frozenset(answered),
         without=frozenset(without),
         **more,
