@@ -1,15 +1,18 @@
 """What proves that a log is not the one that services remember."""
 
+import msgspec
 import pytest
 
+from berthmaster.bus.subjects import decision, workload_event
 from berthmaster.logcheck.compare import (
     StreamSeen,
     by_service,
     damage,
     digest_of,
+    is_another,
     is_replaced,
+    may_be_removed,
     to_compare,
-    wrong_message,
 )
 from berthmaster.messages.records import LogMark, StreamMark
 
@@ -51,6 +54,11 @@ def mark(
             "WORKLOADS ends at 3; it went up to 4 (resolver.all)",
         ),
         (
+            SEEN._replace(recovering=True),
+            [],
+            "WORKLOADS is being recovered: `berth recover` has not ended",
+        ),
+        (
             SEEN._replace(lost_bytes=70_000),
             [],
             "the server could not read 70,000 bytes of WORKLOADS",
@@ -63,25 +71,45 @@ def test_damage_is_told_by_marks(
     assert damage(LOG, seen, marks) == why
 
 
-def test_messages_of_this_incarnation_are_compared() -> None:
+def test_messages_of_this_incarnation_are_compared_once() -> None:
+    newest, older = mark(digest="5f"), mark(sequence=12, digest="cc")
     marks = [
-        mark(digest="5f"),
+        newest,
         mark(sequence=20),  # its message is not known
         mark(sequence=30, incarnation="a2", digest="aa"),
         mark(sequence=40, stream="CONTROL", digest="bb"),
+        older,
+        newest,  # another service remembers the same
     ]
-    assert to_compare(LOG, SEEN, marks) == {930: "5f"}
+    assert to_compare(LOG, SEEN, marks) == [older[0], newest[0]]
 
 
 def test_another_message_under_a_remembered_sequence_is_told() -> None:
-    wanted = {20: digest_of(20, "berth.a", b"x"), 30: digest_of(30, "berth.b", b"y")}
-    there = {20: ("berth.a", b"x"), 30: ("berth.b", b"y")}
-    assert wrong_message(LOG, wanted, there) == ""
-    assert wrong_message(LOG, wanted, {20: None, 30: None}) == ""  # the archivist removed them
-    assert wrong_message(LOG, wanted, {}) == ""
-    for other in (("berth.a", b"z"), ("berth.c", b"x")):
-        why = wrong_message(LOG, wanted, {**there, 20: other})
-        assert why == "WORKLOADS has another message under 20 than it had"
+    one, _ = mark(sequence=20, digest=digest_of(20, "berth.a", b"x"))
+    assert not is_another(one, "berth.a", b"x")
+    assert is_another(one, "berth.a", b"z")
+    assert is_another(one, "berth.c", b"x")
+
+
+@pytest.mark.parametrize(
+    ("subject", "newer", "removed"),
+    [
+        (workload_event("acme", "train", "placed", "red"), "", False),
+        (workload_event("acme", "train", "placed", "red"), "running", False),
+        (workload_event("acme", "train", "placed", "red"), "failed", True),
+        (workload_event("acme", "train", "placed", "red"), "cancelled", True),
+        (decision("all"), "", False),
+        (decision("all"), "decision", True),
+    ],
+)
+def test_archivist_removes_what_stands_behind_an_ending_or_decision(
+    subject: str, newer: str, removed: bool
+) -> None:
+    one, _ = mark(digest="5f")
+    behind = newer and (
+        decision("all") if newer == "decision" else workload_event("acme", "train", newer, "red")
+    )
+    assert may_be_removed(msgspec.structs.replace(one, subject=subject), behind) is removed
 
 
 def test_digest_is_of_sequence_subject_and_content() -> None:

@@ -14,7 +14,7 @@ from berthmaster.bus.recorded import Recorded
 from berthmaster.bus.streams import CONTROL, WORKLOADS
 from berthmaster.bus.subjects import workload_event
 from berthmaster.logcheck import guard
-from berthmaster.logcheck.compare import StreamSeen, damage, digest_of, to_compare, wrong_message
+from berthmaster.logcheck.compare import StreamSeen, damage, digest_of, is_another, to_compare
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.health import Health
 from berthmaster.runtime.metrics import Metrics
@@ -100,7 +100,10 @@ class Bus:
             raise self.fails
         if (why := damage(stream, seen, marks)) or seen is None:
             return seen, why
-        return seen, wrong_message(stream, to_compare(stream, seen, marks), messages)
+        for mark in to_compare(stream, seen, marks):
+            if is_another(mark, *messages[mark.sequence]):
+                return seen, f"{stream} has another message under {mark.sequence} than it had"
+        return seen, ""
 
     async def _remembered(self, _: Connection, __: Path | None) -> list[LogMark]:
         return self.remembered
