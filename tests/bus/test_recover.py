@@ -17,7 +17,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.log import EventLog, decode_story, last_message
-from berthmaster.bus.streams import LEASES, WORKLOADS, stream_info
+from berthmaster.bus.streams import FLEET, LEASES, WORKLOADS, stream_info
 from berthmaster.emulator.host import Host
 from berthmaster.emulator.reporter import Reporter
 from berthmaster.lifecycle.fold import fold_history
@@ -110,6 +110,12 @@ def recovery(
     )
 
 
+async def reported(conn: Connection) -> None:
+    """Until the cluster has reported to a bus that may have lost its facts."""
+    subject = subjects.alive(BERLIN)
+    await eventually(lambda: last_message(conn, FLEET, subject))
+
+
 async def run_jobs(conn: Connection, names: list[str]) -> None:
     for name in names:
         assert isinstance(await asked(conn, "submit", job(name)), SubmitReply)
@@ -142,6 +148,7 @@ async def test_what_runs_runs_on_and_is_in_the_new_log(
                 assert isinstance(refused, Refusal)
                 assert refused.retry
             assert pods(host) == running  # no executor is told that a job is over
+            await reported(conn)
             report = await recovery(conn).build("a test")
             assert report.built, report
             assert report.carried == len(JOBS), report.lines
@@ -207,6 +214,7 @@ async def test_a_backup_brings_back_what_waits_and_what_was_set(
         server.start()
         async with client(server.url) as conn, services(server.url, memory) as side:
             await until(lambda: side.damaged)
+            await reported(conn)
             shown = await recovery(conn, backup=folder).show()
             assert not shown.built
             assert side.damaged

@@ -28,7 +28,7 @@ SHOWN_LINES = 50
     "--without",
     metavar="CLUSTER",
     multiple=True,
-    help="A cluster that is gone for good: what it held is queued again.",
+    help="A cluster that is gone for good: what it held is queued again; * if there is none.",
 )
 @click.option(
     "--wait",

@@ -52,6 +52,7 @@ from berthmaster.recover.streams import info_of, keep_old, replace
 STOPPED_S: Final = 3.0  # from the mark to when every service's guard has seen it
 MOST_REPLACED: Final = 200  # incarnations that a stream remembers to have replaced
 STORY_BYTES: Final = 900_000  # of one archived message
+NO_CLUSTERS: Final = "*"  # in place of the names of clusters that are gone: there is none
 PUT_LIMIT_S: Final = 10.0
 CHANGE_LIMIT_S: Final = 10.0
 
@@ -121,6 +122,12 @@ class Recovery:
         live = await info_of(self._conn, WORKLOADS)
         if live is not None and live.state.last_seq > max(found.plan.first - core.UNUSED, 0):
             raise Refused("WORKLOADS is still written to: stop the services and run it again")
+        if not found.report.asked and NO_CLUSTERS not in self._without:
+            await self._mark(recovering=False)
+            raise Refused(
+                "no cluster has reported to this bus: wait until its agents are connected, or say "
+                f"--without '{NO_CLUSTERS}' if there is none"
+            )
         if found.report.silent:
             await self._mark(recovering=False)
             silent = ", ".join(found.report.silent)

@@ -15,7 +15,9 @@ hold, each proven by the receipt that the door signed when it was placed:
     attempt 2 on a, live         nothing, and a has answered     queued again
     attempt 2 on a, live         nothing, a is silent            refused, unless a is named as gone
     attempt 2 given back         attempt 2 on a                  queued; a ends its pods
-    any                          attempt 3 on a and on b         cancelled: nobody can tell which
+    any                          attempt 3 on a and on b,        cancelled: nobody can tell which
+                                 each with its receipt
+    anything else                attempt 3 on a, no receipt      as the history says; a ends it
 
 What is placed by way of a hub (Kueue, Karmada) no agent holds: it stays as the history says, and
 the hub's reconciler corrects it by what stands there.
@@ -41,7 +43,7 @@ from berthmaster.messages.workload import Carried, CarriedWorkload, Placed, Subm
 BY: Final = "berth recover"
 UNUSED: Final = 1_000_000  # sequences that are left out between the old log and the new one
 UNUSED_NUMBERS: Final = 1_000  # the same of decisions, of one chain
-Outcome = Literal["claimed", "queued", "cancelled", "lost"]
+Outcome = Literal["claimed", "queued", "cancelled", "lost", "unproven"]
 
 
 class Copy(NamedTuple):
@@ -109,7 +111,9 @@ def plan(
     for name in sorted(histories.keys() | by_name.keys()):
         tenant, _, workload_id = name.partition("/")
         workload, events, ending = _longest(tenant, workload_id, histories.get(name, []))
-        joined = _join(workload, by_name.get(name, []), answered, without)
+        proven, unproven = _sorted_out(workload, by_name.get(name, []))
+        joined = _join(workload, proven, answered, without)
+        lines += unproven
         if joined.line is not None:
             lines.append(joined.line)
         now = joined.workload
@@ -272,7 +276,6 @@ class _Joined(NamedTuple):
 def _join(
     workload: Workload, held: Sequence[Held], answered: Set[str], without: Set[str]
 ) -> _Joined:
-    held = [one for one in held if _may_hold(workload, one)]
     if not held and (workload.ended or workload.state is State.NEW):
         if workload.ended:
             return _Joined(workload)
@@ -281,10 +284,6 @@ def _join(
     holders = [one for one in held if one.attempt.attempt == newest]
     if newest > workload.attempt or (workload.ended and held):
         proven = [(one, one.attempt.receipt) for one in holders if one.attempt.receipt is not None]
-        if not proven:
-            where = ", ".join(sorted(one.cluster for one in holders))
-            why = f"attempt {newest} in {where} has no receipt, and no copy of the log tells of it"
-            return _cancel(workload, where, why)
         if len(proven) > 1:
             return _contradicts(workload, newest, [one for one, _ in proven])
         holder, receipt = proven[0]
@@ -313,13 +312,39 @@ def _join(
     return _queue_again(workload, why)
 
 
-def _may_hold(workload: Workload, one: Held) -> bool:
-    """Whether this says anything of the workload. What ended before the attempt was placed was
-    another job of the same id; of what ended since, the cluster ends what it still holds."""
-    receipt = one.attempt.receipt
+def _sorted_out(workload: Workload, held: Sequence[Held]) -> tuple[list[Held], list[Line]]:
+    """What says something of this workload; and what nothing proves, for the operator."""
+    proven: list[Held] = []
+    unproven: list[Line] = []
+    for one in held:
+        if one.attempt.receipt is not None:
+            if _is_of_this(workload, one.attempt.receipt):
+                proven.append(one)
+        elif workload.live and _names(one) == (workload.cluster, workload.attempt):
+            proven.append(one)  # the history itself does
+        else:
+            why = f"no receipt proves attempt {one.attempt.attempt}: {one.cluster} ends it"
+            line = Line(
+                tenant=one.attempt.tenant,
+                id=one.attempt.id,
+                outcome="unproven",
+                why=why,
+                cluster=one.cluster,
+            )
+            unproven.append(line)
+    return proven, unproven
+
+
+def _names(one: Held) -> tuple[str, int]:
+    return one.cluster, one.attempt.attempt
+
+
+def _is_of_this(workload: Workload, receipt: PlacementReceipt) -> bool:
+    """What ended before the attempt was placed was another job of the same id; of what ended since,
+    the cluster ends what it still holds."""
     if workload.ended:
-        return receipt is not None and receipt.submitted_at_s > workload.changed_at_s
-    if receipt is None or workload.request is None or receipt.digest == workload.digest:
+        return receipt.submitted_at_s > workload.changed_at_s
+    if workload.request is None or receipt.digest == workload.digest:
         return True
     return receipt.submitted_at_s > workload.submitted_at_s
 

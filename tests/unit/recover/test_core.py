@@ -259,10 +259,15 @@ def test_plan_cancels_what_two_clusters_hold() -> None:
         assert [type(one).__name__ for one in made.tombstones] == ["Cancelled"]
 
 
-def test_plan_cancels_what_nothing_proves() -> None:
-    attempt = ProvenAttempt(tenant=TENANT, id="strange", attempt=1)
-    made = planned(Log(), held=[Held("a", attempt)])
-    assert [one.outcome for one in made.lines] == ["cancelled"]
+def test_plan_believes_nothing_that_no_receipt_proves() -> None:
+    """Else an agent could cancel or take over any job by its name."""
+    log = running()
+    for name, number in (("one", 1), ("one", 9), ("strange", 1)):
+        lie = Held("b", ProvenAttempt(tenant=TENANT, id=name, attempt=number))
+        made = planned(log, log.copy(), held=[*log.held.values(), lie])
+        assert (only(made).state, only(made).cluster) == (State.RUNNING, "a")
+        assert made.tombstones == ()
+        assert "unproven" in [one.outcome for one in made.lines]
 
 
 def test_plan_keeps_endings_that_any_copy_or_the_archive_has() -> None:
