@@ -12,9 +12,9 @@ from berthmaster.logcheck.compare import (
     by_service,
     damage,
     digest_of,
+    is_another,
     is_replaced,
     to_compare,
-    wrong_message,
 )
 from berthmaster.logcheck.guard import FIRST_CHECKS_S, SETTLE_S, UNCHECKED
 from berthmaster.messages.records import LogMark, StreamMark
@@ -116,10 +116,10 @@ class LogGuard:
         marks = [*((mark, self._name) for mark in own), *by_service(bus.marks.values())]
         why = damage(WORKLOADS, seen, marks)
         if not why and seen is not None:
-            wanted = to_compare(WORKLOADS, seen, marks)
-            there = {sequence: bus.at(sequence) for sequence in wanted}
-            found = {at: raw(one) if one is not None else None for at, one in there.items()}
-            why = wrong_message(WORKLOADS, wanted, found)
+            for mark in to_compare(WORKLOADS, seen, marks):
+                there = bus.at(mark.sequence)
+                if there is not None and is_another(mark, *raw(there)):
+                    why = f"WORKLOADS has another message under {mark.sequence} than it had"
         now_s = bus.clock.now_s
         if why:
             self._wrong_since_s = self._wrong_since_s or now_s
