@@ -141,7 +141,7 @@ class Histories(RuleBasedStateMachine):
             )
         )
 
-    @precondition(lambda self: self.world.resolver.pending is None)
+    @precondition(lambda self: self.world.resolver.commits.pending is None)
     @invariant()
     def folding_anew_decides_the_same(self) -> None:
         """What is kept for speed never decides: new knowledge from the same messages agrees."""
