@@ -82,7 +82,7 @@ class Damaged(Peopled):
         for each in self._readers():
             if each.up:
                 each.when_healed(each.guard.connected)
-        self.clock.after(NOTICED_S * self.pace.longer, self._was_it_noticed)
+        self.clock.after(NOTICED_S, self._was_it_noticed)
 
     def _was_it_noticed(self) -> None:
         """What no service had read is lost to none: the log is what is left of it."""
@@ -91,7 +91,7 @@ class Damaged(Peopled):
         if all(each.up and each.guard.sound for each in self._readers()):
             self.judge.on_log(self.bus.log.messages)
         else:
-            self.clock.after(NOTICED_S * self.pace.longer, self._was_it_noticed)
+            self.clock.after(NOTICED_S, self._was_it_noticed)
 
     # The operator
 

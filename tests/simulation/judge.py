@@ -104,6 +104,8 @@ class Judge:
         self.stored = 0  # messages of all logs
         self.highest = 0  # the last sequence that was ever used
         self.pending = False  # the log has lost something, and is not recovered yet
+        self.is_recovered = False  # once it was
+        self.ordered: dict[Key, set[str]] = {}  # why attempts were to end, also by what is lost
         self.unrecovered: set[Key] = set()  # workloads that no log has any more
         self.recent: deque[tuple[float, str, object]] = deque(maxlen=STORY_STEPS)
 
@@ -129,8 +131,10 @@ class Judge:
             self.find("nobody goes round in circles", f"the log has {self.stored} messages")
         if isinstance(body, Decision | WorkloadEvent):
             self.highest = max(self.highest, message.sequence)
-            if self.pending:
-                return  # on its way when the log was damaged; no service goes by it
+            if self.pending:  # on its way when the log was damaged, or no service notices that
+                if isinstance(body, Claimed):
+                    self.claims[Attempt(body.tenant, body.id, body.attempt)] = body.executor
+                return
         if isinstance(body, Decision):
             self.auditor.on_decision(body, message.sequence)
             self._check_rebalances(body)
@@ -182,6 +186,7 @@ class Judge:
                 if name not in self.cancels:
                     self.find("only people cancel", str(event))
             case EvictionRequested():
+                self.ordered.setdefault(name, set()).add(event.reason)
                 self._check_order(event, work)
             case ResizeRequested() | Resized():
                 self._check_size(event, work)
@@ -196,6 +201,7 @@ class Judge:
 
     def on_recovery(self, recovery: Recovery) -> None:
         """An operator is about to put another log in place."""
+        self.is_recovered = True
         there = {name: cluster.world.groups for name, cluster in self.clusters.items()}
         alive = {(c, a) for c, groups in there.items() for a, g in groups.items() if self.alive(g)}
         truth = Truth(self.workloads, there, alive, self.doubtful, self.highest)
@@ -317,10 +323,12 @@ class Judge:
     ) -> None:
         work = self.workloads[key(event.tenant, event.id)]
         if isinstance(event, Evicted) and event.blameless:
-            if event.reason != standing.leaving:
+            if event.reason != standing.leaving and not self._was_ordered(work.key, event.reason):
                 self.find("who makes room was told to", f"{event}; {work}")
             return
         reason = event.reason.rpartition("at last: ")[2]
+        if self._was_ordered(work.key, reason):
+            return
         if reason.startswith(_OF_THE_CLUSTER):
             return
         if reason == "deadline" and standing.over_at_s is not None:
@@ -332,6 +340,10 @@ class Judge:
         if reason.startswith("not all pods ran") and not ran:
             return  # its executor stood still, and heard of its own limit before it heard of them
         self.find("no job ends because of silence", f"{event}; {group}")
+
+    def _was_ordered(self, name: Key, reason: str) -> bool:
+        """Whether the log has lost the order by which an executor ended an attempt."""
+        return self.is_recovered and reason in self.ordered.get(name, ())
 
     def _check_resolver_ending(
         self,
@@ -380,6 +392,8 @@ class Judge:
                     continue
                 if (name, group.attempt) != (cluster, attempt):
                     self.find("none runs twice at once", f"{order}; {group} runs on {name}")
+        if self.pending:
+            return  # the order follows on what the log has lost
         work = self.workloads[key(attempt.tenant, attempt.id)]
         if work.attempt != attempt.number or work.state not in HELD:
             self.find("what ended is not created", f"{order}; {work}")

@@ -19,6 +19,7 @@ from berthmaster.lifecycle.workload import Workload
 from berthmaster.messages.workload import Placed, WorkloadEvent
 from berthmaster.resolver.core import Resolver
 from berthmaster.resolver.deciding.draft import Plan
+from tests.simulation.faults import DAMAGE
 from tests.simulation.ground import Parts
 from tests.simulation.world import run
 
@@ -28,7 +29,7 @@ FIRST = 1000  # other seeds than those of test_seeds.py
 def found(parts: Parts, within: int, without: tuple[str, ...] = ()) -> str:
     """The rule that the first of so many seeds finds broken; "" if none does."""
     for seed in range(FIRST, FIRST + within):
-        finding = run(seed, without, parts=parts).finding
+        finding = run(seed, (*without, *DAMAGE), parts=parts).finding
         if finding is not None:
             return finding.rule
     return ""
