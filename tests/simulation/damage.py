@@ -3,7 +3,7 @@
 Every service that reads or writes the log notices, and decides and stores nothing. Executors keep
 what they run. An operator hears of it, takes his time, and does as `berth recover` does: he asks
 every cluster what it holds, plans the new log (recover/core.py), and puts it in place. While a
-cluster is silent that had placements he tries again later; now and then he names it as gone.
+cluster is silent he tries again later; now and then it is gone for good, and he names it.
 """
 
 from collections import Counter
@@ -85,11 +85,14 @@ class Damaged(Peopled):
         self.clock.after(NOTICED_S, self._was_it_noticed)
 
     def _was_it_noticed(self) -> None:
-        """What no service had read is lost to none: the log is what is left of it."""
+        """What no service remembers is lost in silence: the log is what is left of it."""
         if self._is_told or not self.judge.pending:
             return
         if all(each.up and each.guard.sound for each in self._readers()):
+            known = set(self.judge.workloads)
             self.judge.on_log(self.bus.log.messages)
+            self.judge.unrecovered |= known - set(self.judge.workloads)
+            self._submit_lost()
         else:
             self.clock.after(NOTICED_S, self._was_it_noticed)
 
@@ -136,6 +139,7 @@ class Damaged(Peopled):
             archived,
             held,
             answered=answered,
+            asked={site.spec.name for site in self.sites},
             without=without,
             seen=seen,
             now_s=self.clock.now_s,
@@ -145,8 +149,11 @@ class Damaged(Peopled):
             again_s = ANSWERS_S * self.pace.longer
             self.clock.after(again_s, lambda: self._ask(tries + 1))
             return
+        for site in self.sites:
+            if site.spec.name in without:
+                site.lose_all()
         left = [*bus.log.messages, *self._backup]
-        self.judge.on_recovery(Recovery(made, frozenset(answered), frozenset(without), left))
+        self.judge.on_recovery(Recovery(made, frozenset(answered), left))
         bus.archive = {}
         for kept in made.histories:
             name = key(kept.tenant, kept.id)

@@ -208,7 +208,6 @@ class Judge:
         for rule, what in faults(recovery, truth):
             self.find(rule, what)
         self.unrecovered |= lost(recovery, truth)
-        self.doubtful |= {attempt for c, attempt in alive if c in recovery.without}
 
     def on_log(self, messages: Iterable[Message]) -> None:
         """All services begin with this log."""

@@ -15,7 +15,6 @@ from tests.simulation.bus import Message
 class Recovery(NamedTuple):
     plan: Plan
     answered: Set[str]
-    without: Set[str]
     copies: Sequence[Message]  # all that the plan was made of
 
 

@@ -94,6 +94,15 @@ class Site(Process):
         self.on_heal = self._list
         self._begin_reports()
 
+    def lose_all(self) -> None:
+        """The cluster is gone with all that ran there, and another comes in its place."""
+        self.kill()
+        self.journal = []
+        self.cluster = EmulatedCluster(self.spec, self.nature, self.clock.now_s)
+        self._keep()
+        self.judge.watch(self.spec.name, self.cluster)
+        self.start()
+
     # The executor
 
     def _list_again(self) -> None:

@@ -107,7 +107,7 @@ def screen(report: "Report") -> "Text":
         f"Clusters that said what they hold: {', '.join(report.answered) or 'none'}",
     ]
     if report.silent:
-        lines.append(f"Silent, and had placements: {', '.join(report.silent)}")
+        lines.append(f"Silent: {', '.join(report.silent)}")
     verb = "has" if report.built else "would have"
     lines.append(
         f"The new log {verb} {report.carried:,} open jobs and {report.tombstones:,} ended ones, "

@@ -72,7 +72,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     from_backup: int
     asked: tuple[str, ...]  # clusters
     answered: tuple[str, ...]
-    silent: tuple[str, ...]  # that had placements, and neither answered nor are named
+    silent: tuple[str, ...]  # that neither answered nor are named
     lines: tuple[core.Line, ...]
     carried: int
     tombstones: int
@@ -132,8 +132,8 @@ class Recovery:
             await self._mark(recovering=False)
             silent = ", ".join(found.report.silent)
             raise Refused(
-                f"{silent} had placements and does not answer: start its agent, or name it by "
-                "--without if it is gone for good; what ran there would run a second time"
+                f"{silent} does not answer: start its agent, or name it by --without if it is gone "
+                "for good; what runs there, also what the log has lost, would run a second time"
             )
         self._progress("keeping histories in the archive")
         await self._archive(found.plan.histories)
@@ -164,6 +164,7 @@ class Recovery:
             archived,
             answers.held,
             answered=answers.answered,
+            asked=clusters,
             without=self._without,
             seen=max((mark.sequence for mark, _ in marks if mark.stream == WORKLOADS), default=0),
             now_s=conn.now(),

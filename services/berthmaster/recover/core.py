@@ -13,7 +13,9 @@ hold, each proven by the receipt that the door signed when it was placed:
     only later events            nothing                         named as lost; a placement carries
                                                                  the request and is enough
     attempt 2 on a, live         nothing, and a has answered     queued again
-    attempt 2 on a, live         nothing, a is silent            refused, unless a is named as gone
+    anything                     a is silent                     refused, unless a is named as gone:
+                                                                 the log may have lost that it was
+                                                                 placed there
     attempt 2 given back         attempt 2 on a                  queued; a ends its pods
     any                          attempt 3 on a and on b,        cancelled: nobody can tell which
                                  each with its receipt
@@ -80,7 +82,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tombstones: tuple[WorkloadEvent, ...]  # endings
     histories: tuple[ArchivedStory, ...]  # of what is carried, for the archive
     lines: tuple[Line, ...]
-    silent: tuple[str, ...]  # clusters that had placements, and neither answered nor are named
+    silent: tuple[str, ...]  # clusters that neither answered nor are named
 
 
 def plan(
@@ -89,6 +91,7 @@ def plan(
     held: Iterable[Held],
     *,
     answered: Set[str],
+    asked: Set[str] = frozenset(),
     without: Set[str] = frozenset(),
     seen: int = 0,
     now_s: float,
@@ -96,8 +99,9 @@ def plan(
     """Plan the new log.
 
     ``copies``: what is left of the stream, then backups, the newest first. ``answered``: clusters
-    that have reported all that they hold. ``without``: clusters that an operator names as gone.
-    ``seen``: the highest sequence that anything else remembers.
+    that have reported all that they hold. ``asked``: all clusters that are known; the log may have
+    lost what was placed there. ``without``: clusters that an operator names as gone. ``seen``: the
+    highest sequence that anything else remembers.
     """
     by_name: dict[Key, list[Held]] = defaultdict(list)
     for one in held:
@@ -107,7 +111,7 @@ def plan(
     tombstones: list[tuple[float, WorkloadEvent]] = []
     kept: list[ArchivedStory] = []
     lines: list[Line] = []
-    silent: set[str] = set()
+    silent = set(asked - answered - without)
     for name in sorted(histories.keys() | by_name.keys()):
         tenant, _, workload_id = name.partition("/")
         workload, events, ending = _longest(tenant, workload_id, histories.get(name, []))

@@ -241,6 +241,12 @@ def test_plan_names_a_cluster_that_is_silent_and_had_placements() -> None:
     assert only(made).state is State.QUEUED
 
 
+def test_plan_names_a_cluster_that_is_silent_and_may_hold_what_is_lost() -> None:
+    copies = [running().copy()]
+    made = plan(copies, [], [], answered={"a"}, asked={"a", "b", "c"}, without={"c"}, now_s=1.0)
+    assert made.silent == ("b",)
+
+
 def test_plan_lets_an_attempt_that_was_given_back_wait() -> None:
     log = running()
     before = log.held["one"]
