@@ -144,8 +144,9 @@ class Site(Process):
     def _on_taken(self, reply: RawTake) -> None:
         """As bus/door_client.py and executor/shell.py do it."""
         renewed = self._log_name not in ("", reply.log)
-        if reply.log != self._log_name:
-            self._log_name, self._seen = reply.log, 0
+        self._log_name = reply.log
+        if renewed:
+            self._seen = 0
         self._cursor = reply.cursor
         self._seen = max(self._seen, reply.cursor)
         hints = [(EVENTS.decode(hint.event), hint) for hint in reply.hints]

@@ -384,8 +384,9 @@ class DoorClient:
                 raise NoAnswer("the log was replaced while it was listed")
             hints += page.hints
         is_renewed = self._log_name not in ("", first.log)
-        if first.log != self._log_name:
-            self._log_name, self._seen = first.log, 0
+        self._log_name = first.log
+        if is_renewed:  # not at the first list: what was told before may be newer than it
+            self._seen = 0
         self._seen = max(self._seen, first.cursor)
         heard(Heard(self._read(hints), True, first.cursor, is_renewed))
         return first.cursor
