@@ -10,6 +10,7 @@ from berthmaster.door.core import Door
 from berthmaster.door.log_view import Behind, Settle, Store
 from berthmaster.door.receipts import tells_of_end
 from berthmaster.lifecycle.instructions import Outcome, Refused, Unknown
+from berthmaster.lifecycle.states import HELD, State
 from berthmaster.lifecycle.workload import key
 from berthmaster.messages.door import ExecutorEvent, StoryReply, StoryRequest, TakeRequest
 from berthmaster.messages.workload import WorkloadEvent
@@ -93,11 +94,14 @@ class Doorway(Process):
         if self.cut or not self._ready or not self.guard.sound:
             return None
         found = self.core.story(cluster, request)
+        story = self.bus.stories.get(key(request.tenant, request.id), ())
+        work = found.workload if found is not None else None
+        if work is not None and not request.receipt and State(work.state) in HELD:
+            return found if not story or story[-1].sequence <= work.sequence else None
         held = self.core.receipts.opened(request.receipt) if request.receipt else None
         if found is None or held is None or found.workload is not None or found.failed:
             return found
         if (held.cluster, held.tenant, held.id) != (cluster, request.tenant, request.id):
             return found
-        name = key(request.tenant, request.id)
-        known = [*self.bus.stories.get(name, ()), *self.bus.archive.get(name, ())]
+        known = [*story, *self.bus.archive.get(key(request.tenant, request.id), ())]
         return found if tells_of_end(held, recorded(known)) else None

@@ -25,7 +25,7 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import SubjectRecord
-from berthmaster.bus.log import EventLog, archived_story, decode_story
+from berthmaster.bus.log import EventLog, archived_story, decode_story, last_message
 from berthmaster.bus.streams import FLEET, WORKLOADS
 from berthmaster.door.bounds import Turns
 from berthmaster.door.core import Door, decoded, overloaded, reported, unavailable
@@ -35,6 +35,7 @@ from berthmaster.door.polls import Polls
 from berthmaster.door.receipts import key_of, tells_of_end
 from berthmaster.door.settings import DoorSettings
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
+from berthmaster.lifecycle.states import HELD, State
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.logcheck.compare import REMEDY
 from berthmaster.logcheck.guard import LogGuard
@@ -55,6 +56,7 @@ from berthmaster.messages.door import (
     LogEndReply,
     LogEndRequest,
     Nudge,
+    OwnWorkload,
     PodLogEnd,
     ReportedFact,
     ReportOutcome,
@@ -500,6 +502,24 @@ class Shell:
         if found.workload is None and not found.failed and request.receipt:
             async with self._settling.setdefault(cluster, asyncio.Semaphore(SETTLED_AT_ONCE)):
                 return await self._unknown(cluster, request, found)
+        if found.workload is not None and not request.receipt:
+            return await self._newest(request, found, found.workload)
+        return found
+
+    async def _newest(
+        self, request: StoryRequest, found: StoryReply, work: OwnWorkload
+    ) -> StoryReply | Refusal:
+        """The asker has no pods. For what it has claimed it would make them, though the end may be
+        stored already and not be read here."""
+        if State(work.state) not in HELD:
+            return found
+        try:
+            name = subjects.aggregate(request.tenant, request.id)
+            newest = await last_message(self._conn, WORKLOADS, name)
+        except BusError as error:
+            return unavailable(str(error))
+        if newest is not None and newest.sequence > work.sequence:
+            return unavailable("the log has not been read so far")
         return found
 
     async def _unknown(
