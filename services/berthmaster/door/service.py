@@ -354,11 +354,11 @@ class Shell:
             self._core.in_hand.end(cluster)
 
     def _needs(self, work: _Work) -> tuple[str, ...]:
-        """What must be read before this is answered. An executor that starts while the log is
-        damaged greets the door, reads its nodes' facts, and reports what it holds."""
-        if work in (self._hello, self._holdings):
+        """What must be read before this is answered. While the log is damaged agents greet the
+        door, report and read facts, and say what they hold, and one of them leads."""
+        if work in (self._hello, self._holdings, self._lease):
             return ()
-        return ("fleet",) if work == self._facts else ("log", "fleet")
+        return ("fleet",) if work in (self._facts, self._report) else ("log", "fleet")
 
     @asynccontextmanager
     async def _turn(self, cluster: str, items: int) -> AsyncIterator[bool]:

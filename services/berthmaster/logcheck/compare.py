@@ -81,15 +81,15 @@ def is_another(mark: StreamMark, subject: str, data: bytes) -> bool:
     return digest_of(mark.sequence, subject, data) != mark.digest
 
 
-def may_be_removed(mark: StreamMark, newer: str) -> bool:
-    """Whether the archivist may have removed the marked message. ``newer``: the subject of the last
-    message that stands behind it in its chain, or of its workload; "" = there is none. The
+def may_be_removed(mark: StreamMark, other: str) -> bool:
+    """Whether the archivist may have removed the marked message, by the subject of another one that
+    is left: of the newest decision of its chain, or of any event of its workload ("" = none). The
     archivist removes a decision once another stands behind it, and events of a workload once its
     ending does."""
     if is_decision(mark.subject):
-        return bool(newer)
+        return bool(other)
     try:
-        return bool(newer) and parse_workload_event(newer).kind in ENDINGS
+        return bool(other) and parse_workload_event(other).kind in ENDINGS
     except SubjectError:
         return False
 

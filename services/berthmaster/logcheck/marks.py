@@ -10,7 +10,7 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
-from berthmaster.bus.log import archived_story, last_message, message_at
+from berthmaster.bus.log import EventLog, archived_story, last_message, message_at
 from berthmaster.bus.streams import CONTROL, LEASES, RECOVERING, REPLACES, WORKLOADS, stream_info
 from berthmaster.logcheck.compare import (
     StreamSeen,
@@ -129,9 +129,9 @@ async def _was_removed(conn: Connection, mark: StreamMark) -> bool:
         newer = await last_message(conn, WORKLOADS, mark.subject)
         return may_be_removed(mark, newer.subject if newer is not None else "")
     place = subjects.parse_workload_event(mark.subject)
-    newer = await last_message(conn, WORKLOADS, subjects.aggregate(place.tenant, place.id))
-    if newer is not None:
-        return may_be_removed(mark, newer.subject)
+    left = await EventLog(conn).counts(place.tenant, place.id)
+    if left:
+        return any(may_be_removed(mark, subject) for subject in left)
     return bool(await archived_story(conn, place.tenant, place.id))
 
 
