@@ -22,7 +22,7 @@ from berthmaster.bus.storing import stream_of
 from berthmaster.bus.streams import CONTROL, WORKLOADS
 from berthmaster.bus.subjects import ALL_CONTROL
 from berthmaster.logcheck.compare import REMEDY, StreamSeen, by_service, digest_of, is_replaced
-from berthmaster.logcheck.marks import WATCHED, check, keep, remembered
+from berthmaster.logcheck.marks import WATCHED, check, keep, publish_kept, remembered
 from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.periodic import any_set_within, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
@@ -156,6 +156,8 @@ class LogGuard:
             await self._remember(seen)
         else:
             self._wrong_since_s = self._wrong_since_s or loop.time()
+            if self._folder is not None:
+                await publish_kept(self._conn, self._name, self._folder)
             if loop.time() - self._wrong_since_s >= SETTLE_S:
                 self._reason = wrong
             else:

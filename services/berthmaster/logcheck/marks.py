@@ -76,8 +76,8 @@ async def remembered(conn: Connection, folder: Path | None = None) -> list[LogMa
     return found
 
 
-def _in_folder(folder: Path) -> list[bytes]:
-    return [file.read_bytes() for file in sorted(folder.glob("log-*.json"))]
+def _in_folder(folder: Path, names: str = "log-*.json") -> list[bytes]:
+    return [file.read_bytes() for file in sorted(folder.glob(names))]
 
 
 def _into_folder(folder: Path, service: str, raw: bytes) -> None:
@@ -101,6 +101,14 @@ async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
     if folder is not None:
         _into_folder(folder, mark.service, raw)
     await conn.store(subjects.log_mark(mark.service), raw)
+
+
+async def publish_kept(conn: Connection, service: str, folder: Path) -> None:
+    """Put the mark that the folder has of a service on a bus that has lost it: `berth recover`
+    looks there for what the new log replaces. Raises BusError, OSError."""
+    for raw in _in_folder(folder, f"log-{service}.json"):
+        if await last_message(conn, LEASES, subjects.log_mark(service)) is None:
+            await conn.store(subjects.log_mark(service), raw)
 
 
 async def check(
