@@ -150,15 +150,17 @@ class Site(Process):
         self._cursor = reply.cursor
         self._seen = max(self._seen, reply.cursor)
         hints = [(EVENTS.decode(hint.event), hint) for hint in reply.hints]
+        heard: list[Event] = []
         for event, hint in hints:
             if event.by != self.core.name:
-                for _ in range(2 if self.bus.faults.happens("repeat", 0.2) else 1):
-                    self._handle(HintSeen(NO_HINT, event, hint.sequence, hint.receipt))
+                seen = HintSeen(NO_HINT, event, hint.sequence, hint.receipt)
+                heard += [seen] * (2 if self.bus.faults.happens("repeat", 0.2) else 1)
         if reply.reset:
             named = [(key(e.tenant, e.id), isinstance(e, Placed) and not h.held) for e, h in hints]
             open_ = frozenset(name for name, _ in named)
             unheld = frozenset(name for name, is_unheld in named if is_unheld)
-            self._handle(Listed(open_, reply.cursor, unheld, renewed))
+            heard.append(Listed(open_, reply.cursor, unheld, renewed))
+        self.first([lambda e=each: self._handle(e) for each in heard])  # type: ignore[misc]
         self._poll()
 
     def _hear(self, event: Event) -> None:
