@@ -285,8 +285,9 @@ class Bus:
         last = self._last(event)
         if event.after != last:
             # A guard of 0 is left out: after an ending, readers take a second ``submitted`` for a
-            # new life under an id whose tombstone is gone. One spelling of guards forbids it.
-            if isinstance(event, Submitted) or not self.faults.happens("void", 0.5):
+            # new life under an id whose tombstone is gone. One spelling of guards forbids it. Of
+            # what the log does not know no two writers can be under way.
+            if isinstance(event, Submitted) or not last or not self.faults.happens("void", 0.5):
                 return Refused(last)
             self._keep(event)
             self._tell()

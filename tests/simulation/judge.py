@@ -164,7 +164,7 @@ class Judge:
         verdict = offer(work, event, message.sequence, message.stored_at_s)
         if message.sequence in self.lies and verdict is Verdict.COUNTED:
             self.find("no lie counts", str(event))
-        if verdict is Verdict.AHEAD and work.state is not State.NEW:
+        if verdict is Verdict.AHEAD:
             self.find("no event is missing", str(event))
         self.verdicts[verdict] = self.verdicts.get(verdict, 0) + 1
         is_lost = event.by.startswith("resolver") and self.lost.get(getattr(event, "cluster", ""))
