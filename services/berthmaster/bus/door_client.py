@@ -396,8 +396,10 @@ class DoorClient:
         try:
             while not polling.done():
                 nudge = asyncio.ensure_future(news.wait())
-                await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
-                nudge.cancel()
+                try:
+                    await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    nudge.cancel()
                 if news.is_set() and not polling.done():
                     news.clear()
                     await asyncio.wait({polling}, timeout=NUDGE_GRACE_S)
