@@ -160,6 +160,8 @@ class Kueue:
             kinds += ["admissionchecks", "multikueueconfigs"]
         for plural in kinds:
             remove_all(api, f"{API}/{plural}", self.namespace)
+        # An apply of a flavor without labels cannot take labels off one that is there: 422.
+        remove_all(api, f"{API}/resourceflavors", "")
         if plane.role == "hub":
             remove_all(api, f"{API}/multikueueclusters", "")
             self.remove_policy()
