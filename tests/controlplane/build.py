@@ -145,12 +145,14 @@ def main(argv: list[str]) -> int:
         print(f"no program {unknown[0]!r}\nusage: {BUILD_COMMAND} [{known}]…", file=sys.stderr)
         print(f"       {BUILD_COMMAND} [NAME…] -- COMMAND…", file=sys.stderr)
         return 2
+    whole = not names
     try:
-        folders = [] if names else [build().kube_apiserver.parent]
-        if not names and os.environ.get(EVERYTHING):
+        folders = [build().kube_apiserver.parent] if whole else []
+        if whole and os.environ.get(EVERYTHING):
             names = list(PROJECTS)
         folders += [_folder_of(name) for name in names]
-        if (not names or os.environ.get(EVERYTHING)) and not cannot_run_a_kubelet():
+        with_kubelet = whole and (not command or os.environ.get(EVERYTHING))
+        if with_kubelet and not cannot_run_a_kubelet():
             build_kubelet()
     except Unavailable as reason:
         say(f"none: {reason}")
