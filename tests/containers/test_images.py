@@ -126,3 +126,27 @@ def test_a_service_with_wrong_settings_says_so_and_ends_with_code_2(images: str)
     finally:
         container.remove(force=True)
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("image", "module"),
+    [
+        ("accounts", "berthmaster.supervisor.hub_keys"),
+        ("accounts", "berthmaster.bus.setup"),
+        ("inventory", "berthmaster.bus.agent_login"),
+    ],
+)
+def test_image_runs_the_commands_that_the_chart_gives_it(
+    images: str, image: str, module: str
+) -> None:
+    client = docker.from_env()
+    try:
+        told: bytes = client.containers.run(
+            f"berthmaster/{image}:{images}",
+            entrypoint=["python3", "-m", module, "--help"],
+            remove=True,
+            network_mode="none",
+        )
+    finally:
+        client.close()
+    assert b"--nats-url" in told
