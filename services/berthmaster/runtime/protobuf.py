@@ -1,4 +1,5 @@
-"""Reads protobuf's wire format, as far as the kubelet's answers use it: no schema, no made code.
+"""Reads and writes protobuf's wire format, as far as the kubelet's APIs use it: no schema, no
+generated code.
 
 A message is a row of fields: a key (number and wire type) and a value. Fields that nobody asks for
 are passed over, as protobuf wants it, so that a newer kubelet is read as well. Pure.
@@ -54,6 +55,23 @@ def text(data: bytes, number: int) -> str:
         return last.decode()
     except UnicodeDecodeError as error:
         raise BadMessage(f"field {number} is no text") from error
+
+
+def field(number: int, value: bytes | str | int) -> bytes:
+    """Encode one field. A message is such fields one after the other."""
+    if isinstance(value, int):
+        return _encoded(number << 3) + _encoded(value)
+    data = value.encode() if isinstance(value, str) else value
+    return _encoded(number << 3 | _LEN) + _encoded(len(data)) + data
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
