@@ -54,6 +54,7 @@ EXTRAS = {
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),
     "figures": ("kubernetes",),
+    "shares": ("shares",),
     "multikueue": ("resolver", "kubernetes"),
     "karmada": ("kubernetes",),
     "ocm": ("kubernetes",),
