@@ -258,3 +258,16 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ index . 5 }}, name: {{ i
 subjects:
   - {kind: ServiceAccount, name: {{ index . 1 }}, namespace: {{ index . 2 }}}
 {{- end }}
+
+{{/* Nodes with NVIDIA's GPUs, by whoever labels them: GPU feature discovery, node feature discovery, GKE, EKS, AKS. */}}
+{{- define "berth.gpuNodes" -}}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions: [{key: nvidia.com/gpu.present, operator: In, values: ["true"]}]
+        - matchExpressions: [{key: feature.node.kubernetes.io/pci-10de.present, operator: In, values: ["true"]}]
+        - matchExpressions: [{key: cloud.google.com/gke-accelerator, operator: Exists}]
+        - matchExpressions: [{key: k8s.amazonaws.com/accelerator, operator: Exists}]
+        - matchExpressions: [{key: kubernetes.azure.com/accelerator, operator: In, values: [nvidia]}]
+{{- end }}

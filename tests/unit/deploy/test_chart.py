@@ -16,6 +16,7 @@ from berthmaster.cli import secret
 from berthmaster.cli.cluster_commands import NAMESPACE
 from berthmaster.cli.serve import SERVICES
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
+from berthmaster.shares.settings import SharesSettings
 from berthmaster.telemetry.settings import TelemetrySettings
 from berthmaster.usage.settings import UsageSettings
 from scripts.images import TARGETS
@@ -62,8 +63,8 @@ def test_chart_has_the_version_of_the_code() -> None:
 def test_every_service_is_in_the_table_or_is_no_pod() -> None:
     table = yaml.safe_load((CHART / "services.yaml").read_text())
     there = {name for side in table.values() for name in side} | {"accounts"}
-    assert there == set(SERVICES) - {"emulator"}
-    assert there | {"nats", "emulator"} == set(TARGETS)
+    assert there == set(SERVICES) - {"emulator", "shares"}  # the latter is on nodes only
+    assert there | {"nats", "emulator", "shares"} == set(TARGETS)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -274,6 +275,33 @@ def test_pods_of_nodes_see_processes_and_kubelet_and_change_neither() -> None:
     assert of_the_host == {"proc": "/proc", "pod-resources": "/var/lib/kubelet/pod-resources"}
     mounts = {each["name"]: each for each in container["volumeMounts"]}
     assert all(mounts[name]["readOnly"] for name in of_the_host)
+
+
+def test_device_plugin_has_the_hosts_paths_and_reaches_nobody() -> None:
+    objects = render("worker", {"worker": {"shares": "mps", "runtimeClass": "nvidia"}})
+    daemon_set = one(objects, "DaemonSet", "berth-shares")
+    assert daemon_set["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    spec = daemon_set["spec"]["template"]["spec"]
+    assert (spec["runtimeClassName"], spec["automountServiceAccountToken"]) == ("nvidia", False)
+    [container] = spec["containers"]
+    ours = {
+        each["name"]: each["value"] for each in container["env"] if each["name"].startswith("BERTH")
+    }
+    settings = load_with(SharesSettings, "shares", ours)
+    assert settings.way == "mps"
+    # Pods mount folders of the state from the host, so both know it by the same path.
+    host = {
+        each["name"]: each["hostPath"]["path"] for each in spec["volumes"] if "hostPath" in each
+    }
+    inside = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert host["kubelet"] == inside["kubelet"] == str(settings.kubelet_dir)
+    assert host["state"] == inside["state"] == str(settings.state_dir)
+    assert (host["shm"], inside["shm"]) == (str(settings.state_dir / "shm"), "/dev/shm")
+    policy = one(objects, "NetworkPolicy", "berth-shares")["spec"]
+    assert (sorted(policy["policyTypes"]), policy.get("egress")) == (["Egress", "Ingress"], None)
+    assert "at '/worker/shares': value must be one of" in template(
+        "--set", "role=worker,worker.shares=cuda"
+    )
 
 
 def test_pods_of_nodes_take_from_their_secret_what_cluster_add_puts_there() -> None:
