@@ -1,4 +1,4 @@
-"""A real kubelet with containerd and runc, as root on this machine: one node without an API server.
+"""A real kubelet, containerd and runc, as root on this machine: a node of an API server or of none.
 
 Static pods run as processes with real control groups, and a device plugin of the test's own gives
 them devices, so that the kubelet's PodResources API answers as on a node with GPUs. The device
@@ -8,6 +8,7 @@ Everything is in one folder but what has a fixed path: the folder of device plug
 kubelet's. What starts here ends with it: the kubelet first, then what runs, then containerd.
 """
 
+import fcntl
 import io
 import json
 import os
@@ -56,6 +57,7 @@ int main(int count, char **words) {
     return 0;
 }
 """
+OTHERS_S: Final = 500.0  # for tests of other files that have a node
 _UNCHECKED: Final = ssl._create_unverified_context()
 
 
@@ -85,11 +87,12 @@ def why_not() -> str:
 class Node:
     """One node; pods are files."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, kubeconfig: Path | None = None) -> None:
         self.port = _free_port()  # of the kubelet's own API
         self.pod_resources = folder / "kubelet" / "pod-resources" / "kubelet.sock"
         self.name = name
         self.folder = folder
+        self.kubeconfig = kubeconfig
         self._socket = folder / "containerd.sock"
         self._kubelet: subprocess.Popen[bytes] | None = None
 
@@ -172,10 +175,11 @@ class Node:
 
 
 @contextmanager
-def running(folder: Path, name: str) -> Iterator[Node]:
-    """The node, up."""
-    node = Node(folder, name)
+def running(folder: Path, name: str, kubeconfig: Path | None = None) -> Iterator[Node]:
+    """The node, up. ``kubeconfig``: of the API server that it registers with; None = no one."""
+    node = Node(folder, name, kubeconfig)
     with ExitStack() as owned:
+        owned.enter_context(_alone())
         for each in ("kubelet", "pods"):
             (folder / each).mkdir()
         owned.callback(
@@ -189,6 +193,25 @@ def running(folder: Path, name: str) -> Iterator[Node]:
         owned.callback(node.end_kubelet)
         node.start_kubelet()
         yield node
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Have the folder of device plugins, which a machine has once, for oneself.
+
+    Tests of other processes may have a node for minutes."""
+    PLUGINS.parent.mkdir(parents=True, exist_ok=True)
+    with (PLUGINS.parent / "berth-tests.lock").open("w") as lock:
+
+        def is_ours() -> bool:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        wait_until(is_ours, "no other test has a node", hang_s=OTHERS_S)
+        yield
 
 
 def _unmount(folder: Path) -> None:
@@ -278,6 +301,7 @@ def _kubelet(node: Node) -> list[str]:
         str(find_kubelet()),
         *("--config", str(config), "--root-dir", str(folder / "kubelet")),
         *("--cert-dir", str(folder / "certificates"), "--hostname-override", node.name),
+        *(("--kubeconfig", str(node.kubeconfig)) if node.kubeconfig is not None else ()),
     ]
 
 
