@@ -212,7 +212,8 @@ async def _share(ctx: Context[SharesSettings]) -> None:
     daemons = {}
     shm = settings.state_dir / "shm"
     if way == "mps":
-        shm.mkdir(mode=0o1777, parents=True, exist_ok=True)
+        shm.mkdir(parents=True, exist_ok=True)
+        shm.chmod(0o1777)  # whoever pods run as
         for gpu in found:
             daemon = Daemon(gpu, settings.state_dir, ctx.log, ctx.metrics)
             await daemon.prepare()
