@@ -752,9 +752,9 @@ EXPORT Result cuGetProcAddress_v2(const char *name, void **function, int version
     return code;
 }
 
-/* What we do not know is looked up by a jump, not a call: RTLD_NEXT is the next after the caller. */
-__attribute__((optimize("optimize-sibling-calls"), noinline)) EXPORT void *dlsym(void *handle,
-                                                                                  const char *name) {
+/* What we do not know is looked up by a jump, as compilers make of a last call with -O2, since RTLD_NEXT
+ * means the next after whoever calls. */
+EXPORT void *dlsym(void *handle, const char *name) {
     void *ours = by_name(name);
     if (ours && real_dlsym()(handle, name)) return ours;
     Dlsym found = real_dlsym();
