@@ -1,7 +1,7 @@
-"""The engine's inner loops in C, which pyproject.toml cannot describe completely.
+"""What is in C: the engine's inner loops and libberthcuda. pyproject.toml cannot describe them.
 
-A machine without a compiler or Python's headers still installs berthmaster: the extension is
-optional, and numpy does the same work more slowly.
+A machine without a compiler or Python's headers still installs berthmaster: both are optional. Then
+numpy does the engine's work more slowly, and `berth serve shares` has no way ``intercept``.
 """
 
 from setuptools import Extension, setup
@@ -20,4 +20,14 @@ CARDS = Extension(
     optional=True,
 )
 
-setup(ext_modules=[CARDS], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+# No module: a library for LD_PRELOAD, which `berth serve shares` puts into containers.
+CUDA = Extension(
+    "berthmaster.shares._berthcuda",
+    ["services/berthmaster/shares/_berthcuda.c"],
+    extra_compile_args=["-O2", "-fvisibility=hidden", "-g0"],
+    libraries=["dl", "pthread"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(ext_modules=[CARDS, CUDA], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -101,6 +101,11 @@ done
 unshare --mount --pid --fork --mount-proc --net true 2>/dev/null ||
     without "this machine lets nobody make namespaces, so no engine can be started" "$@"
 
+# For the tests that push: they are skipped without it.
+command -v docker-registry >/dev/null || ! command -v apt-get >/dev/null ||
+    DEBIAN_FRONTEND=noninteractive timeout 120 apt-get -qq install -y --no-install-recommends docker-registry >/dev/null 2>&1 ||
+    say "no docker-registry here, and apt-get does not install it"
+
 mkdir -p "$engine_cache" || exit 1
 exec 9>"$engine_cache/engine.lock"
 flock -w 600 9 || without "another run has held the engine for 600 s" "$@"

@@ -6,6 +6,14 @@ downloaded during a build. Our own wheel is built here too, with the engine's in
 this machine has a compiler. The base is what --base or BERTH_BASE_IMAGE names, or the official slim
 image where the engine has it or can pull it, and otherwise one made here from Debian packages. Both
 are cached under $XDG_CACHE_HOME/berthmaster by the hash of what they are made from.
+
+Examples::
+
+    scripts/images --push registry.example/berth    pushes all, prints digests, writes values
+    scripts/images --save berth.tar                 one file of all, for a site without a network
+    scripts/images --load berth.tar --push registry.site/berth    there, with nothing built
+
+The file of values, deploy/run/images.yaml, is for `helm -f`: registry, tag and the digest of each.
 """
 
 import argparse
@@ -20,7 +28,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -46,6 +54,7 @@ EXTRAS = {
     "inventory": ("kubernetes",),
     "executor": ("kubernetes",),
     "figures": ("kubernetes",),
+    "shares": ("shares",),
     "multikueue": ("resolver", "kubernetes"),
     "karmada": ("kubernetes",),
     "ocm": ("kubernetes",),
@@ -57,6 +66,9 @@ EXTRAS = {
 }
 TARGETS = tuple(EXTRAS)
 
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+VALUES = ROOT / "deploy" / "run" / "images.yaml"
+REGISTRY = re.compile(r"[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*")
 PYTHON = "3.11"  # of the default base, and of Debian 12, which the local base is made from
 # By digest, from the Dockerfile.
 OFFICIAL_BASE = next(
@@ -84,6 +96,8 @@ PULL_LIMIT_S = (
     180  # a registry that answers delivers 50 MiB in this time; a dead one must not hold us
 )
 FETCH_LIMIT_S = 600
+PUSH_LIMIT_S = 600  # of one image: 200 MiB at most, the shared layers once
+SAVE_LIMIT_S = 600
 BUILD_LIMIT_S = 1200  # ends what hangs: a free machine takes a minute
 
 
@@ -284,25 +298,85 @@ def build(targets: Sequence[str], base: str, tag: str) -> dict[str, str]:
     return built
 
 
+def push(targets: Sequence[str], tag: str, registry: str) -> dict[str, str]:
+    """Push what is built; the digest of each target."""
+    digests = {}
+    for target in targets:
+        name = f"{registry}/{target}:{tag}"
+        call(["docker", "tag", f"berthmaster/{target}:{tag}", name], 30, f"naming {name}")
+        told = call(["docker", "push", name], PUSH_LIMIT_S, f"pushing {name}")
+        found = re.search(r"digest: (sha256:[0-9a-f]{64})", told)
+        if found is None:
+            raise CannotBuild(f"pushing {name}: docker told no digest:\n{told[-2000:]}")
+        digests[target] = found[1]
+        print(f"{name} {found[1]}", flush=True)
+    return digests
+
+
+def save(targets: Sequence[str], tag: str, file: Path) -> None:
+    """Write all of them into one file, whole or not at all."""
+    names = [f"berthmaster/{target}:{tag}" for target in targets]
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    try:
+        call(["docker", "save", "--output", unfinished, *names], SAVE_LIMIT_S, f"saving {file}")
+        unfinished.replace(file)
+    except OSError as error:
+        raise CannotBuild(f"saving {file}: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    say(f"{file}: {len(names)} images, {file.stat().st_size / 2**20:.0f} MiB")
+
+
+def load(file: Path) -> None:
+    """Give the engine the images of a saved file."""
+    if not file.is_file():
+        raise CannotBuild(f"--load {file}: there is no such file")
+    call(["docker", "load", "--quiet", "--input", file], SAVE_LIMIT_S, f"loading {file}")
+
+
+def write_values(file: Path, registry: str, tag: str, digests: Mapping[str, str]) -> None:
+    """Write what the chart takes for these images."""
+    lines = ["# Made by scripts/images.", "image:", f"  registry: {registry}", f'  tag: "{tag}"']
+    lines += ["  digests:", *(f"    {name}: {digest}" for name, digest in digests.items())]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")
+    say(f"{file}: values for the chart (helm -f)")
+
+
 def main(argv: Sequence[str]) -> int:
-    """`fetch`, or build what is named, or all."""
+    """`fetch`, or build what is named, or all; then push and save."""
     parser = argparse.ArgumentParser(prog="scripts/images", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     named = os.environ.get("BERTH_BASE_IMAGE") or None
     parser.add_argument("--base", default=named, help=f"default: {OFFICIAL_BASE}, or one made here")
-    parser.add_argument("--tag", default="dev")
+    parser.add_argument("--tag", default=VERSION, help=f"default: {VERSION}")
+    parser.add_argument("--push", metavar="REGISTRY", help="HOST[:PORT][/PATH], before /TARGET")
+    parser.add_argument("--values", type=Path, default=VALUES, metavar="FILE", help="with --push")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="one archive of all images")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="such an archive; builds nothing")
     args = parser.parse_args(argv)
     fetch_only = args.targets == ["fetch"]
     targets = tuple(args.targets) if args.targets and not fetch_only else TARGETS
     if unknown := [target for target in targets if target not in TARGETS]:
         parser.error(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
+    if args.push and not REGISTRY.fullmatch(args.push):
+        parser.error(
+            f"--push {args.push}: right is HOST[:PORT][/PATH], as in registry.example/berth"
+        )
     try:
         if fetch_only:
             wheels()
             if args.base is None:
                 base_archive()
             return 0
-        build(targets, base_image(args.base), args.tag)
+        if args.load:
+            load(args.load)
+        else:
+            build(targets, base_image(args.base), args.tag)
+        if args.save:
+            save(targets, args.tag, args.save)
+        if args.push:
+            write_values(args.values, args.push, args.tag, push(targets, args.tag, args.push))
     except CannotBuild as error:
         say(str(error))
         return 1

@@ -1,5 +1,4 @@
-"""Writes what the teams' own tools need: Grafana's dashboards, Prometheus' rules, and what the
-Prometheus operator reads.
+"""Writes what the teams' own tools need: Grafana's dashboards and Prometheus' rules.
 
 `python -m scripts.monitoring write`, or `check`, which says whether what is there is what would be
 written. One table of panels and one of alerts is all there is to change; a test holds every name in
@@ -19,6 +18,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 MADE_BY: Final = "# Made by scripts/monitoring.py.\n"
 # Where runbooks are: an external label of Prometheus, else the file of this repository.
 RUNBOOKS: Final = "{{ with $externalLabels.runbooks }}{{ . }}{{ else }}docs/runbooks.md{{ end }}"
+# For a Prometheus of your own, and for the chart, which reads no file outside of it.
+RULES_FILES: Final = ("deploy/prometheus/rules.yaml", "deploy/chart/rules.yaml")
 JOB: Final = 'job="berthmaster"'
 # The containers of the pods of both sides: each shows its metrics on a port of its name.
 SCRAPED: Final = (
@@ -401,48 +402,13 @@ def dashboard(name: str) -> dict[str, Any]:
     }
 
 
-def _operator_objects() -> dict[str, list[dict[str, Any]]]:
-    """For the Prometheus operator: what to scrape, and the same rules."""
-    part = {"app.kubernetes.io/part-of": "berthmaster"}
-
-    def meta(name: str) -> dict[str, Any]:
-        return {"name": name, "namespace": "berth-system", "labels": part}
-
-    pods = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PodMonitor",
-        "metadata": meta("berthmaster"),
-        "spec": {
-            "jobLabel": "app.kubernetes.io/part-of",
-            "selector": {
-                "matchExpressions": [
-                    {
-                        "key": "app.kubernetes.io/name",
-                        "operator": "In",
-                        "values": ["berth-hub", "berth-agent"],
-                    }
-                ]
-            },
-            "podMetricsEndpoints": [{"port": name, "interval": "15s"} for name in SCRAPED],
-        },
-    }
-    rule = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": meta("berthmaster"),
-        "spec": rules(),
-    }
-    return {"pod-monitor.yaml": [pods], "rules.yaml": [rule]}
-
-
 def files() -> dict[Path, str]:
     """Everything that is written."""
-    found = {ROOT / "deploy/prometheus/rules.yaml": MADE_BY + _yaml([rules()])}
+    rules_text = MADE_BY + _yaml([rules()])
+    found = dict.fromkeys((ROOT / each for each in RULES_FILES), rules_text)
     for name in DASHBOARDS:
         text = json.dumps(dashboard(name), indent=2) + "\n"
         found[ROOT / f"deploy/grafana/{name}.json"] = text
-    for name, objects in _operator_objects().items():
-        found[ROOT / "deploy/kubernetes/monitoring" / name] = MADE_BY + _yaml(objects)
     return found
 
 

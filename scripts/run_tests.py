@@ -60,7 +60,7 @@ class Tier:
 
 # The control plane builds in the background, so what needs it comes last.
 TIERS: Final[dict[str, Tier]] = {
-    "unit": Tier(processes=2, reruns=0),
+    "unit": Tier(processes=2, reruns=0, within=(*BUILD, "helm", "--")),  # renders the chart
     "simulation": Tier(reruns=0),  # uses all cores by itself
     "bus": Tier(processes=3),
     "pipeline": Tier(processes=2),  # each process has a whole `berth up` under it

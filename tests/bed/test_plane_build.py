@@ -19,7 +19,7 @@ from tests.controlplane.compiling import (
     cache_key,
     folder_of,
 )
-from tests.controlplane.projects import KUEUE, PROJECTS, build_project, find_project
+from tests.controlplane.projects import HELM, KUEUE, PROJECTS, build_project, find_project
 from tests.support.patience import hang_s, wait_until
 
 GO = """#!/bin/sh
@@ -59,7 +59,7 @@ def calls(environment: dict[str, str]) -> list[str]:
     return [line.split()[-1] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-PACKAGES = [package for _, package in {**SOURCES, **KUEUE.sources}.values()]
+PACKAGES = [package for _, package in {**SOURCES, **HELM.sources, **KUEUE.sources}.values()]
 
 
 def assets(tmp_path: Path, *names: str) -> str:
@@ -161,6 +161,7 @@ def test_programs_are_taken_from_a_folder_and_what_it_lacks_is_compiled(
         "kube-controller-manager",
         "kube-scheduler",
         "kwok",
+        "helm",
         "kueue",
     ]
     assert build.find(environment | {"KUBEBUILDER_ASSETS": folder}) == programs
@@ -255,10 +256,10 @@ def test_project_is_compiled_once_in_the_version_of_its_go_mod(
 
 
 def test_build_names_the_programs_that_it_knows(environment: dict[str, str]) -> None:
-    with in_another_process(environment, "kueue", "helm") as refused:
+    with in_another_process(environment, "kueue", "kube") as refused:
         text = refused.communicate(timeout=hang_s())[0].decode()
     assert refused.returncode == 2
-    assert "no program 'helm'" in text
+    assert "no program 'kube'" in text
     with in_another_process(environment, "kueue") as built:
         built.communicate(timeout=hang_s())
     assert built.returncode == 0

@@ -37,6 +37,7 @@ from berthmaster.messages.fleet import Amounts, ClusterScore, FleetFact, NodeRep
 from berthmaster.messages.workload import Claimed, Placed, Running, Succeeded
 from tests.bus.doors import door, with_door
 from tests.bus.log_damage import replace_log
+from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import (
     Lines,
     connected,
@@ -279,6 +280,23 @@ async def test_poll_of_dead_door_is_resumed(server: Server, tmp_path: Path) -> N
                 await until(lambda: any(one.hints for one in heard))
                 assert loop.time() - began_s < 5  # the poll would have lasted for 15 s
         assert [hint.sequence for one in heard for hint in one.hints] == [sequence]
+
+
+@story
+async def test_placement_reaches_an_agent_whose_poll_was_answered_in_vain(server: Server) -> None:
+    lines, heard = Lines(), list[Heard]()
+    async with with_door(server.url) as conn, proxied(server.url) as proxy:
+        proxy.to_client = the_next(lambda passing: b'"hints":[{' in passing.payload)
+        async with (
+            connected(proxy.url, "agent", log=lines) as agent,
+            task(DoorClient(agent, RED).follow(heard.append)),
+        ):
+            await until(lambda: heard)
+            sequence = await Log(conn).place("job")
+            await until(lambda: any(one.hints for one in heard))
+    assert len(proxy.lost) == 1
+    assert [hint.sequence for one in heard for hint in one.hints] == [sequence]
+    assert lines.count("the door does not answer") == 0  # as a poll that ends without an answer is
 
 
 @story

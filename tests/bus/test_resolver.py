@@ -37,7 +37,7 @@ from tests.support.builders import alive, job, node, profile
 from tests.support.patience import ANSWER_S, hang_s, patient
 
 LIMIT_S = 10.0
-LOG = Log("test", level="error", format="text")
+LOG = Log("test", level="info", format="text")
 
 
 @asynccontextmanager

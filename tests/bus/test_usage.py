@@ -44,8 +44,7 @@ from tests.bus.disks import own_disk
 from tests.bus.log_damage import replace_log
 from tests.bus.postgres import PostgresServer, postgres_server
 from tests.bus.shells import ask, client, in_loop, order, running, store
-from tests.bus.tools import eventually
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.support.patience import ANSWER_S, eventually, hang_s, until
 from tests.unit.usage.stories import Story
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from berthmaster.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import JOB_LABEL
-from tests.cluster.multikueueing import ROOT, Rig
+from tests.cluster.multikueueing import Rig
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.objects import condition_of, is_true
@@ -23,11 +23,10 @@ from tests.controlplane.kueue.setup import API, SYSTEM, Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support import warm
-from tests.support.kustomize import documents
+from tests.support.chart import render
 from tests.support.patience import hang_s
 from tests.support.warm import Child
 
-DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "admission"
 USER: Final = "berthmaster-admission"
 CONTROLLER: Final = "berthmaster.io/placement"
 OCM: Final = "cluster.open-cluster-management.io"
@@ -180,7 +179,11 @@ def bind(api: Api, namespace: str = SYSTEM) -> None:
     Placements."""
     subject = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    for document in documents(DEPLOY / "rbac.yaml"):
+    secrets = [f"multikueue-worker-{number}" for number in (1, 2, 3)]
+    values = {"hub": {"services": ["admission"], "kubeconfigSecrets": secrets}}
+    for document in render("hub", values):
+        if document["metadata"]["name"] != USER:
+            continue
         if "subjects" in document:
             document["subjects"] = [subject]
         if "namespace" in document["metadata"]:

@@ -31,12 +31,11 @@ from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.proxy import Proxy
 from tests.support import warm
-from tests.support.kustomize import render
+from tests.support.chart import render
 from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-DEPLOY: Final = ROOT / "deploy" / "kubernetes"
 QUICK: Final = ("--grace-s", "2")
 QUICK_CONSTANTS: Final = {
     "berthmaster.credentials.service:LEASE_S": 1.0,
@@ -61,9 +60,8 @@ class Rig:
         self.hub = planes.hub
         if not kueue:
             self.hub.make_namespace(self.kueue)
-        for document in self._deployed("credentials"):
-            if document["kind"] not in ("Namespace", "Deployment", "NetworkPolicy"):
-                self.hub.api.apply(document)
+        for document in self._deployed():
+            self.hub.api.apply(document)
         token = self.hub.token_for(namespace, "berth-credentials")
         self.kubeconfig = self.hub.kubeconfig_with_token(token)
         self.flags: tuple[str, ...] = QUICK
@@ -73,13 +71,16 @@ class Rig:
         self.log = folder / "credentials.log"
         self._clusters: set[str] = set()
 
-    def _deployed(self, folder: str) -> Iterator[dict[str, Any]]:
-        """What deploy/ has, in the namespaces of this test."""
+    def _deployed(self) -> Iterator[dict[str, Any]]:
+        """Account and rights of the chart, in the namespaces of this test."""
+        kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
         places = {
             "berth-credentials": self.namespace,
             "kueue-system": self.kueue,
         }
-        for document in render(DEPLOY / folder):
+        for document in render("hub", {"credentials": {"enabled": True}}):
+            if document["kind"] not in kinds or "credentials" not in document["metadata"]["name"]:
+                continue
             found = copy.deepcopy(document)
             meta = found["metadata"]
             if "namespace" in meta:

@@ -1,33 +1,34 @@
-"""deploy/kubernetes applied and taken away again, as kubectl would; and its pods run as processes.
+"""The chart applied and taken away again; and its pods run as processes.
 
 Where a pod finds its service account is fixed, so each process has a view of files of its own.
 """
 
+import base64
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 import yaml
 
 from berthmaster.cli.secret import EXECUTOR_ROLE, FIGURES_ROLE
 from berthmaster.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
-from berthmaster.runtime.ports import free_ports
+from berthmaster.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.pipeline.running import environment, run_berth
-from tests.support.containers import Pod, running, write_token
-from tests.support.kustomize import Manifest, render
+from tests.support.chart import WITHOUT, Manifest, Values, pod_of, render
+from tests.support.containers import Pod, RunningBus, running, write_files, write_token
 from tests.support.patience import wait_until
 
-DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "kubernetes"
 OURS: Final = "berth-system"
 ONE: Final = "worker-1"
+EXTERNAL: Final = {"external": {"names": ["localhost"]}}
 ENTER: Final = (
     "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io/serviceaccount && "
     'mount --bind "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
@@ -35,15 +36,22 @@ ENTER: Final = (
 WAYS: Final = (("--user", "--map-root-user", "--mount"), ("--mount",))
 
 
-def apply(plane: Plane, folder: str) -> Iterator[Manifest]:
-    """Server-side apply of everything, as `kubectl apply --server-side -k` does it."""
-    for document in render(DEPLOY / folder):
+def apply(plane: Plane, role: str, values: Values = WITHOUT) -> Iterator[Manifest]:
+    """Server-side apply of everything that the chart makes."""
+    yield plane.api.apply(_namespace())
+    for document in sorted(render(role, values), key=lambda one: one["kind"] != "Namespace"):
         yield plane.api.apply(document)
 
 
-def remove(plane: Plane, folder: str) -> None:
+def _namespace() -> Manifest:
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    meta = {"name": OURS, "labels": level}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+
+
+def remove(plane: Plane, role: str, values: Values = WITHOUT) -> None:
     """Everything again, and our namespace."""
-    for document in reversed(render(DEPLOY / folder)):
+    for document in reversed(render(role, values)):
         try:
             plane.api.delete(plane.api.path_of(document))
         except ApiError as error:
@@ -94,13 +102,13 @@ def own_mounts() -> tuple[str, ...]:
 
 
 @contextmanager
-def deployed(plane: Plane, folder: str) -> Iterator[None]:
-    """What `kubectl apply -k` makes of it."""
+def deployed(plane: Plane, role: str, values: Values = WITHOUT) -> Iterator[None]:
+    """What the chart makes of these values."""
     try:
-        list(apply(plane, folder))
+        list(apply(plane, role, values))
         yield
     finally:
-        remove(plane, folder)
+        remove(plane, role, values)
 
 
 class Serving(NamedTuple):
@@ -108,7 +116,7 @@ class Serving(NamedTuple):
 
     hub: Pod
     agent: Pod
-    berth: Callable[..., str]  # the command line beside the hub's data; what it prints
+    berth: Callable[..., str]  # the command line beside the folder of keys; what it prints
     secret: dict[str, str]  # that `berth cluster add` made
 
 
@@ -119,32 +127,41 @@ def serving(
     folder: Path,
     inside: tuple[str, ...],
     *,
-    overlay: str,
+    mode: str,
     **settings: str,
 ) -> Serving:
-    """The pods of both sides, as their manifests say. ``settings``: more of the hub's."""
+    """The pods of both sides, as the chart says, on one server. ``settings``: more of the hub's."""
+    objects = render("hub", {**hub_of(mode), "bus": {"replicas": 1, **EXTERNAL}})
+    bus = RunningBus(objects, folder)
     data = folder / "data"
     data.mkdir()
-    nats_port, monitor_port = free_ports(2)
-    hub_objects = render(DEPLOY / overlay)
-    hub_pod = template_of(hub_objects, "StatefulSet")
-    [keys] = [one for one in hub_pod["spec"]["initContainers"] if one["name"] == "keys"]
-    keys["command"] += ["--port", str(nats_port), "--monitor-port", str(monitor_port)]
-    [mode] = [one["data"] for one in hub_objects if one["kind"] == "ConfigMap"]
+    api = account(planes.hub, folder / "keys-api", "berth-accounts")
+    common: dict[str, Any] = {
+        "env": environment(folder) | api_server(planes.hub),
+        "config": settings,
+        "addresses": bus.addresses,
+        "inside": inside,
+    }
+    owned.enter_context(
+        running(
+            pod_of(objects, "berth-accounts"),
+            folder / "accounts",
+            volumes={"data": data, "api": api},
+            **common,
+        )
+    )
+    mounted = {name: secret_of(planes.hub, name) for name in (BUS_SECRET, KEYS_SECRET)}
+    owned.enter_context(bus.running(mounted[BUS_SECRET]))
+    write_files(folder / "keys", mounted[KEYS_SECRET])
+    memory = folder / "memory"
+    memory.mkdir()
+    api = account(planes.hub, folder / "hub-api", "berth-hub")
     hub = owned.enter_context(
         running(
-            hub_pod,
+            pod_of(objects, "berth-hub"),
             folder / "hub",
-            volumes={"data": data, "api": account(planes.hub, folder / "hub-api", "berth-hub")},
-            env=environment(folder) | api_server(planes.hub),
-            config={
-                **mode,
-                "BERTH_HUB_EXTERNAL": "localhost",
-                "BERTH_HUB_SYNC": "default",
-                **settings,
-            },
-            ports={4222: nats_port},
-            inside=inside,
+            volumes={"data": memory, "keys": folder / "keys", "api": api},
+            **common,
         )
     )
     hub.wait_ready()
@@ -162,7 +179,7 @@ def serving(
         (key / name).write_text(secret[name])
     agent = owned.enter_context(
         running(
-            template_of(render(DEPLOY / "agent"), "Deployment"),
+            pod_of(render("worker"), "berth-agent"),
             folder / "agent",
             volumes={"key": key, "api": account(planes[ONE], folder / "agent-api", "berth-agent")},
             env=environment(folder) | api_server(planes[ONE]),
@@ -174,11 +191,15 @@ def serving(
     return Serving(hub, agent, berth, secret)
 
 
-def template_of(objects: list[Manifest], kind: str) -> Manifest:
-    """The pod of the one object of this kind."""
-    [owner] = [one for one in objects if one["kind"] == kind]
-    template: Manifest = owner["spec"]["template"]
-    return template
+def hub_of(mode: str) -> dict[str, object]:
+    """The values of a mode."""
+    return {"hub": {"mode": mode}}
+
+
+def secret_of(plane: Plane, name: str) -> dict[str, bytes]:
+    """What a Secret holds."""
+    found = plane.api.get(f"/api/v1/namespaces/{OURS}/secrets/{name}").get("data", {})
+    return {key: base64.b64decode(value) for key, value in found.items()}
 
 
 def account(plane: Plane, folder: Path, name: str) -> Path:

@@ -14,14 +14,14 @@ from typing import Final, Self
 from berthmaster.lifecycle.workload import Key, key
 from berthmaster.messages.fleet import ClusterAlive, NodeReport, QueueReport
 from berthmaster.messages.workload import Ending
-from tests.cluster.multikueueing import ROOT, Rig
-from tests.controlplane.api import ApiError, Object, Unreachable, documents
+from tests.cluster.multikueueing import Rig
+from tests.controlplane.api import ApiError, Object, Unreachable
 from tests.controlplane.kueue.setup import Kueue
 from tests.controlplane.plane import Plane
 from tests.support import warm
+from tests.support.chart import rights
 from tests.support.patience import hang_s
 
-INVENTORY_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "inventory-rbac.yaml"
 INVENTORY: Final = "berthmaster-inventory"
 WATCH_S: Final = 1.0  # of one watch; the next goes on where it ended
 RETRY_S: Final = 0.3
@@ -168,7 +168,7 @@ def _told(rig: Rig, plane: Plane) -> bool:
 
 @contextlib.contextmanager
 def _inventory(plane: Plane, rig: Rig) -> Iterator[None]:
-    for document in documents(INVENTORY_RBAC):
+    for document in rights(INVENTORY, role="worker"):
         plane.api.apply(document)
     group = "rbac.authorization.k8s.io"
     plane.api.apply(

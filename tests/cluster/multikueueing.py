@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from berthmaster.doctor.rights import DISPATCHING_ROLE
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.lifecycle.workload import Key, key
@@ -21,15 +19,21 @@ from tests.cluster.multikueue_bus import Bus
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import API, Kueue
 from tests.support import warm
+from tests.support.chart import Manifest, rights
 from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 __all__ = ["USER", "Bus", "Rig", "running_in"]
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-RBAC: Final = ROOT / "deploy" / "kubernetes" / "hub" / "multikueue-rbac.yaml"
 USER: Final = "berthmaster-multikueue"
 SETTINGS: Final = "berthmaster.multikueue.service:MultiKueueSettings"
+
+
+def _roles(mode: str) -> list[Manifest]:
+    """What the chart makes for a mode."""
+    names = [mode, *(("dispatching", "parameters") if mode == "dispatch" else ())]
+    values = {"hub": {"mode": mode}}
+    return rights(*(f"berthmaster-multikueue-{name}" for name in names), values=values)
 
 
 class Rig:
@@ -71,7 +75,7 @@ class Rig:
     def bind(self, mode: str) -> None:
         """Exactly the ClusterRole of this mode; what dispatching writes in our namespace only."""
         api = self.k.planes.hub.api
-        for document in yaml.safe_load_all(RBAC.read_text()):
+        for document in _roles(mode):
             api.apply(document)
         bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
         subject = {"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}

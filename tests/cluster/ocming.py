@@ -22,12 +22,12 @@ from berthmaster.ocm.settings import OcmSettings
 from berthmaster.runtime.service import Context
 from tests.bus.doors import door
 from tests.bus.shells import client, running
-from tests.controlplane.api import Object, documents
+from tests.controlplane.api import Object
 from tests.controlplane.plane import Plane
+from tests.support.chart import rights
 from tests.support.patience import Patience
 from tests.unit.ocm.builders import score
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy/ocm"
 CLUSTERS = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
 CLAIMS = "/apis/cluster.open-cluster-management.io/v1alpha1/clusterclaims"
 NAME = "resource-usage-score"
@@ -159,16 +159,11 @@ def properties(thing: Object) -> dict[str, str]:
     return {one["name"]: one["value"] for one in thing.get("status", {}).get("properties", ())}
 
 
-def with_rights(plane: Plane, namespace: str, file: str, *roles: str) -> Path:
-    """A kubeconfig with a token of a service account that has these roles of deploy/ocm, bound in
+def with_rights(plane: Plane, namespace: str, role: str, *roles: str) -> Path:
+    """A kubeconfig with a token of a service account that has these roles of the chart, bound in
     the whole cluster, and nothing else."""
     api = plane.api
-    wanted = [
-        each
-        for each in documents(DEPLOY / file)
-        if each["kind"] == "ClusterRole" and each["metadata"]["name"] in roles
-    ]
-    assert [each["metadata"]["name"] for each in wanted] == list(roles)
+    wanted = rights(*roles, role=role, values={role: {"services": ["ocm"]}})
     account = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

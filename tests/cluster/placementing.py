@@ -15,14 +15,12 @@ from typing import Any, Final, TypeVar
 from tests.controlplane.api import Api, ApiError, Object
 from tests.controlplane.planes import Planes
 from tests.support import warm
-from tests.support.kustomize import render
+from tests.support.chart import render
 from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 T = TypeVar("T")
 SERVICE: Final = "berthmaster.placement.service"
-ROOT: Final = Path(__file__).resolve().parents[2]
-DEPLOY: Final = ROOT / "deploy" / "kubernetes" / "placement"
 GROUP: Final = "cluster.open-cluster-management.io"
 OURS: Final = {f"{GROUP}/experimental-scheduling-disable": "true"}
 CLUSTERS: Final = f"/apis/{GROUP}/v1/managedclusters"
@@ -47,8 +45,9 @@ class Rig:
         self.make_set()
 
     def _deployed(self) -> Iterator[dict[str, Any]]:
-        for document in render(DEPLOY):
-            if document["kind"] in ("Namespace", "Deployment", "NetworkPolicy"):
+        kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+        for document in render("hub", {"placement": {"enabled": True}}):
+            if document["kind"] not in kinds or "placement" not in document["metadata"]["name"]:
                 continue
             found = copy.deepcopy(document)
             meta = found["metadata"]

@@ -3,14 +3,12 @@ written, one on each node with GPUs, none elsewhere, and in no namespace of a lo
 
 import pytest
 
-from tests.cluster.deploying import DEPLOY
 from tests.controlplane.api import ApiError
 from tests.controlplane.nodes import cpu_node, gpu_node, make_nodes, wait_open
 from tests.controlplane.planes import Planes
-from tests.support.kustomize import render
+from tests.support.chart import render
 from tests.support.patience import wait_until
 
-FOLDER = DEPLOY / "agent/telemetry"
 PRESENT = "nvidia.com/gpu.present"
 GKE = "cloud.google.com/gke-accelerator"
 PODS = "/api/v1/namespaces/berth-telemetry/pods"
@@ -29,7 +27,9 @@ def test_an_agent_is_on_each_node_with_gpus_and_nowhere_else(
     ]
     wait_open(worker, make_nodes(worker, nodes))
     try:
-        for document in render(FOLDER):
+        objects = render("worker", {"worker": {"telemetry": "nodes"}})
+        ours = [one for one in objects if one["metadata"].get("namespace") == "berth-telemetry"]
+        for document in (*(one for one in objects if one["kind"] == "Namespace"), *ours):
             api.apply(document)
 
         def there() -> set[str]:

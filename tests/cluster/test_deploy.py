@@ -1,10 +1,13 @@
-"""deploy/kubernetes on real API servers: accepted as it stands, twice; its accounts may do what the
-services need and nothing of what a thief would like; by these accounts alone its pods run jobs."""
+"""The chart's objects on real API servers: accepted as they stand, twice.
+
+Their accounts may do what the services need and nothing of what a thief would like. By these
+accounts alone the pods run jobs.
+"""
 
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from berthmaster.doctor.facts import Mode, Right
 from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
@@ -14,13 +17,13 @@ from berthmaster.kubernetes.resources import (
     SCHEDULING_WORKLOADS,
 )
 from tests.cluster.deploying import (
-    DEPLOY,
     ONE,
     OURS,
     apply,
     bind_dispatching,
     bind_executor,
     deployed,
+    hub_of,
     own_mounts,
     remove,
     serving,
@@ -29,12 +32,20 @@ from tests.controlplane.api import Api
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
-from tests.support.kustomize import render
+from tests.support.chart import WITHOUT, Manifest, Values, render
 from tests.support.patience import wait_until
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 MODES: tuple[Mode, ...] = ("observe", "dispatch")
 KUEUE = "kueue.x-k8s.io"
+MORE_OF_A_HUB: Final[Values] = {
+    "hub": {"services": ["login", "admission", "karmada", "ocm"], "webhooks": True},
+    **{name: {"enabled": True, "replicas": 2} for name in ("placement", "dashboard")},
+}
+MORE_OF_AN_AGENT: Final[Values] = {
+    "worker": {"services": ["ocm"], "login": True, "telemetry": "dcgm", "replicas": 2}
+}
+OWN_BUS: Final[Values] = {"bus": {"mode": "existing", "url": "tls://nats.example.com:4222"}}
 
 # (verb, group, resource): what neither account may do anywhere, whatever the mode.
 NEVER = (
@@ -96,23 +107,27 @@ def forbidden(namespace: str = "") -> list[Right]:
     ]
 
 
-def pod_of(folder: str, kind: str, *components: str) -> dict[str, Any]:
-    """The pod that the controller would make."""
-    objects = render(DEPLOY / folder, *(DEPLOY / name for name in components))
-    [owner] = [each for each in objects if each["kind"] == kind]
-    template = owner["spec"]["template"]
-    spec = template["spec"]
-    claims = owner["spec"].get("volumeClaimTemplates", ())
-    volumes = [
-        {"name": each["metadata"]["name"], "persistentVolumeClaim": {"claimName": "x"}}
-        for each in claims
-    ]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "try", "labels": template["metadata"]["labels"]},
-        "spec": spec | {"volumes": [*spec["volumes"], *volumes]},
-    }
+def pods_of(role: str, values: Values = WITHOUT) -> list[Manifest]:
+    """The pods that the controllers would make in our namespace."""
+    made: list[Manifest] = []
+    for owner in render(role, values):
+        if owner["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        template = owner["spec"]["template"]
+        spec: dict[str, Any] = template["spec"]
+        claims = [
+            {"name": each["metadata"]["name"], "persistentVolumeClaim": {"claimName": "x"}}
+            for each in owner["spec"].get("volumeClaimTemplates", ())
+        ]
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "try", "labels": template["metadata"]["labels"]},
+                "spec": spec | {"volumes": [*spec["volumes"], *claims]},
+            }
+        )
+    return made
 
 
 def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
@@ -120,8 +135,8 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
 ) -> None:
     worker = planes.workers[0]
     try:
-        first = list(apply(worker, "agent"))
-        again = list(apply(worker, "agent"))
+        first = list(apply(worker, "worker"))
+        again = list(apply(worker, "worker"))
         assert [each["metadata"]["uid"] for each in again] == [
             each["metadata"]["uid"] for each in first
         ]
@@ -130,8 +145,9 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
 
         # Its pod is one that the namespace's own Pod Security takes.
         pods = f"/api/v1/namespaces/{OURS}/pods"
-        for components in ((), ("agent/login", "agent/dcgm", "../ocm/agent")):
-            worker.api.create(pods, pod_of("agent", "Deployment", *components), dryRun="All")
+        for values in (WITHOUT, MORE_OF_AN_AGENT):
+            for pod in pods_of("worker", values):
+                worker.api.create(pods, pod, dryRun="All")
 
         api = worker.api
         groups = (POD_GROUPS, SCHEDULING_WORKLOADS, COSCHEDULING_POD_GROUPS)
@@ -148,7 +164,7 @@ def test_the_agent_is_accepted_twice_and_may_make_jobs_only_where_it_is_bound(
         elsewhere = [right for right in agent_rights(["default"]) if right.namespace]
         assert granted(api, AGENT_ACCOUNT, elsewhere) == read_anywhere(elsewhere)
     finally:
-        remove(worker, "agent")
+        remove(worker, "worker")
 
 
 def read_anywhere(rights: list[Right]) -> list[str]:
@@ -162,10 +178,10 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
 ) -> None:
     hub = planes.hub
     for mode in MODES:
-        folder = f"overlays/{mode}"
+        values = hub_of(mode)
         try:
-            first = list(apply(hub, folder))
-            again = list(apply(hub, folder))
+            first = list(apply(hub, "hub", values))
+            again = list(apply(hub, "hub", values))
             assert [each["metadata"]["uid"] for each in again] == [
                 each["metadata"]["uid"] for each in first
             ]
@@ -183,6 +199,7 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
             assert granted(hub.api, HUB_ACCOUNT, more) == []
             assert granted(hub.api, HUB_ACCOUNT, forbidden()) == []
             assert granted(hub.api, HUB_ACCOUNT, forbidden(namespace)) == []
+            assert granted(hub.api, "berth-accounts", forbidden(OURS)) == []
             if mode == "dispatch":
                 inside = [right for right in hub_rights(mode, [namespace]) if right.namespace]
                 assert granted(hub.api, HUB_ACCOUNT, inside) == []
@@ -192,23 +209,14 @@ def test_each_mode_of_the_hub_is_accepted_and_grants_what_it_needs_and_not_the_n
                 assert granted(hub.api, HUB_ACCOUNT, more) == []
             if mode == "observe":
                 pods = f"/api/v1/namespaces/{OURS}/pods"
-                more_services = ("login", "admission", "karmada", "webhooks", "../ocm/hub")
-                for components in ((), more_services, ("own-nats",)):
-                    pod = pod_of(folder, "StatefulSet", *components)
-                    hub.api.create(pods, pod, dryRun="All")
+                for services in (WITHOUT, MORE_OF_A_HUB, OWN_BUS):
+                    for account in render("hub", services):
+                        if account["kind"] == "ServiceAccount":
+                            hub.api.apply(account)
+                    for pod in pods_of("hub", services):
+                        hub.api.create(pods, pod, dryRun="All")
         finally:
-            remove(hub, folder)
-
-
-def test_the_way_in_for_agents_elsewhere_is_accepted(planes: Planes) -> None:
-    hub = planes.hub
-    hub.make_namespace(OURS)
-    try:
-        [service, policy] = sorted(apply(hub, "external"), key=lambda one: one["kind"] != "Service")
-        assert policy["kind"] == "NetworkPolicy"
-        assert service["spec"]["ports"][0]["port"] == 4222
-    finally:
-        remove(hub, "external")
+            remove(hub, "hub", values)
 
 
 def test_containers_of_both_sides_run_a_job_of_kubectl_and_one_of_nats(
@@ -218,14 +226,12 @@ def test_containers_of_both_sides_run_a_job_of_kubectl_and_one_of_nats(
     make_nodes(worker, [gpu_node("a", gpus=8)])
     options = Options(dispatcher="berthmaster.io/dispatcher")
     with ExitStack() as owned:
-        owned.enter_context(deployed(hub_plane, "overlays/dispatch"))
-        owned.enter_context(deployed(worker, "agent"))
+        owned.enter_context(deployed(hub_plane, "hub", hub_of("dispatch")))
+        owned.enter_context(deployed(worker, "worker"))
         bind_executor(worker, namespace)
         bind_dispatching(hub_plane, namespace)
         k = owned.enter_context(Kueue(planes, namespace, options=options, clusters=[ONE]))
-        both = serving(
-            owned, planes, namespace, tmp_path, own_mounts(), overlay="overlays/dispatch"
-        )
+        both = serving(owned, planes, namespace, tmp_path, own_mounts(), mode="dispatch")
         hub, agent, berth, secret = both
 
         k.submit("from-kubectl", requests={"cpu": "1", "nvidia.com/gpu": "1"}, run_s="2")

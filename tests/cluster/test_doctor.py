@@ -193,7 +193,7 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
     with Kueue(planes, namespace) as k:
         hub, worker = planes.hub, planes.workers[0]
         make_nodes(worker, [gpu_node("a", gpus=8, model="NVIDIA-A100-SXM4-80GB")])
-        list(apply(worker, "agent"))
+        list(apply(worker, "worker"))
         try:
             # The agent is there and may not make Jobs in the namespace.
             report = asyncio.run(look(planes, as_self=False))
@@ -205,7 +205,7 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
             lacks = [right.split()[1] for right in found.what.partition(": ")[2].split(", ")[:6]]
             own = f"namespaces/{namespace}"
             assert lacks == [*["jobs.batch"] * 3, "services", "services", own]
-            assert "apply -k" not in found.change
+            assert "helm" not in found.change
             asyncio.run(carry_out(Report(mode="observe", ready=False, findings=[found]), "may"))
             report = asyncio.run(look(planes, as_self=False))
             told = [each.what for each in report.findings if each.where == worker.name]
@@ -215,7 +215,7 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
             report = asyncio.run(look(planes, as_self=False))
             assert [each for each in report.findings if each.what == found.what]
         finally:
-            remove(worker, "agent")
+            remove(worker, "worker")
 
         # A Job of MultiKueue's in a queue without its check waits until it is in one that has it.
         hub.api.apply(builders.cluster_queue(f"{namespace}-web", {"default": {"cpu": "0"}}))

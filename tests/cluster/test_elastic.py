@@ -1,5 +1,5 @@
 """A job whose number of pods changes, from `berth submit` to the quota of a worker's own Kueue: all
-services of both sides as their pods run them, with the rights of deploy/kubernetes alone."""
+services of both sides as their pods run them, with the rights of the chart alone."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -21,15 +21,13 @@ def test_it_starts_with_what_there_is_grows_when_room_comes_and_shrinks_for_anot
     make_nodes(worker, [gpu_node("a", gpus=GPUS + 2)])
     quota = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": str(GPUS)}}
     with ExitStack() as owned:
-        owned.enter_context(deployed(planes.hub, "overlays/observe"))
-        owned.enter_context(deployed(worker, "agent"))
+        owned.enter_context(deployed(planes.hub, "hub"))
+        owned.enter_context(deployed(worker, "worker"))
         bind_executor(worker, namespace)
         quotas = {ONE: quota}
         k = owned.enter_context(Kueue(planes, namespace, clusters=[ONE], worker_quotas=quotas))
         more = {"BERTH_RESOLVER_GROW_AFTER_S": "3"}
-        both = serving(
-            owned, planes, namespace, tmp_path, own_mounts(), overlay="overlays/observe", **more
-        )
+        both = serving(owned, planes, namespace, tmp_path, own_mounts(), mode="observe", **more)
         hub, agent, berth, _ = both
         berth("queue", "set", k.queue, "--via", "worker", "--place", namespace)
 

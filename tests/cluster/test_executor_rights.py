@@ -11,16 +11,13 @@ from berthmaster.messages.workload import Evicted
 from berthmaster.runtime.ports import free_ports
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
-from tests.controlplane.api import Api, ApiError, documents
+from tests.controlplane.api import Api, ApiError
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
+from tests.support.chart import render, rights
 from tests.support.patience import hang_s, until, wait_until
 
-ROLE: Final = (
-    Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
-)
-POLICY: Final = ROLE.with_name("executor-policy.yaml")
 ACCOUNT: Final = "berth-agent"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -78,7 +75,10 @@ def with_its_role(plane: Plane, namespace: str) -> str:
     """A token of an account that has the Role there, and nothing else."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     plane.api.create(path, {"metadata": {"name": ACCOUNT}})
-    plane.apply(documents(ROLE, POLICY))
+    name = "berthmaster-executor-services"
+    policy = [one for one in render("worker") if one["metadata"]["name"] == name]
+    assert len(policy) == 2  # with its binding
+    plane.apply([*rights("berthmaster-executor", role="worker"), *policy])
     plane.api.create(
         f"{RBAC}/namespaces/{namespace}/rolebindings",
         {

@@ -46,13 +46,14 @@ from tests.controlplane.api import ApiError, documents
 from tests.controlplane.nodes import Node, cpu_node, gpu_node, make_nodes, remove_nodes
 from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
+from tests.support.chart import rights
 from tests.support.patience import wait_until
 from tests.unit.kubernetes.stage import Lines
 
 # An API server's crash and return alone may take half a minute on a busy machine.
 
 VOLCANO = Path(__file__).parent / "crds" / "volcano.yaml"
-RBAC = Path(__file__).resolve().parents[2] / "deploy/kubernetes/agent/inventory-rbac.yaml"
+ROLE = "berthmaster-inventory"
 KUBEFLEET = Path(__file__).parent / "crds" / "kubefleet.yaml"
 PROFILE = subjects.profile(CLUSTER)
 GPU = "nvidia.com/gpu"
@@ -556,7 +557,7 @@ async def test_it_needs_no_more_than_its_role_and_calls_nothing_while_nothing_ch
     planes: Planes, namespace: str, tmp_path: Path
 ) -> None:
     plane = planes.workers[0]
-    role = documents(RBAC)
+    role = rights(ROLE, role="worker")
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRoleBinding",
@@ -603,7 +604,7 @@ async def test_what_kueue_counts_claimed_devices_as_is_read_from_its_configurati
     system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kueue-system"}}
     await asyncio.to_thread(api.apply, system)
     denied = plane.kubeconfig_for(f"narrow-{namespace}")
-    [role] = documents(RBAC)
+    [role] = rights(ROLE, role="worker")
     role["metadata"]["name"] = binding = f"narrow-{namespace}"
     role["rules"] = [rule for rule in role["rules"] if rule["resources"] != ["configmaps"]]
     subject = {"kind": "User", "name": binding, "apiGroup": "rbac.authorization.k8s.io"}

@@ -52,7 +52,7 @@ def define(planes: Planes) -> None:
         found = definitions()
     except Unavailable as error:
         pytest.skip(str(error))
-    rights = documents(ROOT / "deploy/kubernetes/karmada/rbac.yaml")
+    rights = documents(ROOT / "deploy/policies/karmada.yaml")
     planes.hub.apply([*found, *documents(ROOT / "tests/cluster/crds/karmada.yaml"), *rights])
 
 

@@ -10,10 +10,9 @@ from berthmaster.login.errors import Refused, Unavailable
 from berthmaster.login.mapping import KubernetesIssuer, ServiceAccountRule, Wanted, stands_for
 from berthmaster.login.reviews import Reviewer
 from berthmaster.runtime.log import Log
-from tests.cluster.deploying import DEPLOY
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.support.kustomize import documents
+from tests.support.chart import one, render
 
 RED = Wanted("", "red")
 AUDIENCE = "berthmaster"
@@ -43,7 +42,9 @@ def test_a_token_is_good_for_our_audience_until_its_account_goes(
     for name in ("berth-agent", "reviewer", "stranger"):
         plane.api.create(accounts, {"metadata": {"name": name}})
     subject = {"kind": "ServiceAccount", "name": "reviewer", "namespace": namespace}
-    rights = documents(DEPLOY / "login/rbac.yaml")
+    objects = render("hub", {"hub": {"services": ["login"]}})
+    kinds = ("ClusterRole", "ClusterRoleBinding")
+    rights = [one(objects, kind, "berthmaster-login") for kind in kinds]
     for document in rights:
         bound = {"subjects": [subject]} if "subjects" in document else {}
         plane.api.apply({**document, **bound})

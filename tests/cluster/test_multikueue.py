@@ -259,6 +259,7 @@ def test_people_move_evict_and_drain_what_runs_while_other_jobs_come(rig: Rig) -
     rig.bus.worker(THREE, labels={"zone": "south"})
     for name in (ONE, TWO):
         rig.bus.worker(name, labels={"zone": "north"})
+    rig.flags = ("--patience-s", "600")  # a hub that is slow moves nothing
     rig.start()
     check = rig.add_our_check("zone=north")
     rig.bus.worker(TWO, free=0)

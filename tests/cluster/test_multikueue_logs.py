@@ -13,17 +13,16 @@ from berthmaster.cli.secret import EXECUTOR_ROLE
 from berthmaster.client import RefusedError, SyncClient, lines_of
 from berthmaster.messages.workload import Checkpoint, Progress
 from tests.cluster.deploying import bind_in
-from tests.cluster.multikueueing import ROOT, Bus, Rig
-from tests.controlplane.api import documents
+from tests.cluster.multikueueing import Bus, Rig
 from tests.controlplane.kueue.setup import Kueue, Options
 from tests.controlplane.logs import kubelet_logs, reach
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support import warm
+from tests.support.chart import rights
 from tests.support.patience import ANSWER_S
 
-EXECUTOR_RBAC: Final = ROOT / "deploy" / "kubernetes" / "agent" / "executor-rbac.yaml"
 AGENT: Final = "berth-agent"
 SAID: Final = (
     b"2026-11-25T10:00:00.1Z begins\n"
@@ -36,7 +35,7 @@ LAST: Final = b"2026-11-25T10:00:09.1Z last words\n"
 @contextlib.contextmanager
 def serving(rig: Rig, plane: Plane) -> Iterator[None]:
     """Gateway, door, and a worker's executor with its Role in the namespace."""
-    for document in documents(EXECUTOR_RBAC):
+    for document in rights(EXECUTOR_ROLE, role="worker"):
         plane.api.apply(document)
     subject = {"kind": "User", "name": AGENT, "apiGroup": "rbac.authorization.k8s.io"}
     bind_in(plane, rig.k.namespace, EXECUTOR_ROLE, subject)

@@ -120,8 +120,6 @@ def test_room_is_of_the_resource_that_is_asked_for_on_nodes_of_the_flavor(rig: R
 def test_an_urgent_job_gets_the_room_of_a_lesser_one_which_comes_back_after_it(rig: Rig) -> None:
     """The hub has quota for a hundred GPUs, the workers have three: its Kueue sees no shortage."""
     hub = rig.k.planes.hub.api
-    flavor = f"/apis/kueue.x-k8s.io/v1beta2/resourceflavors/{BARE}"
-    rig.k.planes[ONE].api.merge(flavor, {"spec": {"nodeLabels": None}})  # an earlier story's
     hub.apply(builders.priority_class("urgent", 1000))
     queue = f"{API}/clusterqueues/{rig.k.cluster_queue}"
     hub.merge(queue, {"spec": {"preemption": {"withinClusterQueue": "LowerPriority"}}})

@@ -15,7 +15,7 @@ from berthmaster.audit.report import audit
 from berthmaster.doctor.core import diagnose
 from berthmaster.doctor.nominations import MERGE_GATE
 from berthmaster.doctor.reader import ClusterAccess, survey
-from berthmaster.kueue.early_deletion import GATE, POLICY_FOLDER
+from berthmaster.kueue.early_deletion import GATE, POLICY_FILE
 from berthmaster.kueue.names import ORIGIN_LABEL
 from berthmaster.lifecycle.workload import Key
 from berthmaster.messages.workload import Evicted
@@ -23,6 +23,7 @@ from tests.cluster.doctoring import ROOT, type_in
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import ENDS, Census, each_ends_once, inventories
 from tests.cluster.multikueueing import Rig, running_in
+from tests.controlplane.api import documents
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.managers import environment
 from tests.controlplane.kueue.objects import is_true
@@ -31,7 +32,6 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import Process
-from tests.support.kustomize import render
 from tests.support.patience import wait_until
 
 ONE, TWO, THREE = "worker-1", "worker-2", "worker-3"
@@ -347,15 +347,15 @@ def completed_more_than_once(rig: Rig) -> set[str]:
 @contextlib.contextmanager
 def keeping_ended_jobs(planes: Planes) -> Iterator[None]:
     """The policy of ours in every worker."""
-    documents = render(ROOT / POLICY_FOLDER)
+    policies = documents(ROOT / POLICY_FILE)
     for worker in planes.workers:
-        for document in documents:
+        for document in policies:
             worker.api.apply(document)
     try:
         yield
     finally:
         for worker in planes.workers:
-            for document in documents:
+            for document in policies:
                 worker.api.delete(worker.api.path_of(document))
 
 
@@ -421,7 +421,7 @@ def test_jobs_that_run_again_after_their_end_are_named_before_and_after(
             ]
             assert f"Job {namespace}/long" in found.what
             assert GATE in found.means
-            assert found.change.count(f"apply -k {POLICY_FOLDER}") == len(planes.workers)
+            assert found.change.count(f"apply -f {POLICY_FILE}") == len(planes.workers)
 
             names = {job: submit_short(rig, job) for job in jobs}
 

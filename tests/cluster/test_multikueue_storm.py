@@ -102,7 +102,6 @@ class Watch:
         self._thread = threading.Thread(target=self._look, name="storm's watch")
         self.steps: dict[str, dict[str, float]] = {}  # job -> step -> when, of its last attempt
         self.preempted: set[str] = set()
-        self.nominated: dict[str, set[str]] = {}  # job -> every cluster that it was ever sent to
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -137,8 +136,6 @@ class Watch:
                 steps.clear()
             else:
                 steps.setdefault("reserved", now_s)
-                sent = (*status.get("nominatedClusterNames", ()), status.get("clusterName"))
-                self.nominated.setdefault(job, set()).update(filter(None, sent))
                 if status.get("nominatedClusterNames") or status.get("clusterName"):
                     steps.setdefault("nominated", now_s)
                 if status.get("clusterName"):
@@ -262,8 +259,7 @@ def test_a_storm_ends_with_every_job_where_it_should_once(
         taken_back = any(kind.startswith("evicted") for kind in story) or job in watch.preempted
         assert len(succeeded) == 1 or (succeeded and taken_back), seen
         where = {worker for worker, _ in succeeded}
-        # A worker that was away while its nomination was taken back may end the job when it is
-        # there again: Kueue takes the first end, whatever cluster it has named since.
-        told_right = {"succeeded", "succeeded unknown", *(f"succeeded {each}" for each in where)}
-        assert story[-1] in told_right or where <= watch.nominated[job], seen
+        # Kueue may take the end of a worker that was away while its nomination was taken back, and
+        # leaves the cluster's name as it is: the worker's own report tells where the job ended.
+        assert story[-1] in {"succeeded unknown", *(f"succeeded {each}" for each in where)}, seen
     rig.nothing_wrong()

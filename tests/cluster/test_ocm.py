@@ -58,7 +58,7 @@ def clusters(planes: Planes) -> Iterator[list[str]]:
 
 
 def hub_rights(planes: Planes, namespace: str, *more: str) -> Path:
-    return with_rights(planes.hub, namespace, "hub/rbac.yaml", "berthmaster-ocm-hub", *more)
+    return with_rights(planes.hub, namespace, "hub", "berthmaster-ocm-hub", *more)
 
 
 @in_loop

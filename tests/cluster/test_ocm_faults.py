@@ -16,7 +16,6 @@ from tests.bus.shells import in_loop
 from tests.cluster.ocming import (
     CLAIMS,
     CLUSTERS,
-    DEPLOY,
     NAME,
     Teller,
     bus,
@@ -38,6 +37,7 @@ from tests.cluster.ocming import (
 from tests.controlplane.api import ApiError, Object, documents
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import CRDS, Planes
+from tests.support.chart import DEPLOY
 from tests.support.patience import hang_s
 
 OCM = "cluster.open-cluster-management.io"
@@ -79,7 +79,7 @@ async def test_a_cluster_that_is_not_imported_yet_is_waited_for_without_hammerin
     planes: Planes, namespace: str, east: str, tmp_path: Path
 ) -> None:
     hub = planes.hub
-    kubeconfig = await calling(with_rights, hub, namespace, "hub/rbac.yaml", "berthmaster-ocm-hub")
+    kubeconfig = await calling(with_rights, hub, namespace, "hub", "berthmaster-ocm-hub")
     async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig):
         mark = hub.audit.mark()
         for _ in range(60):
@@ -109,7 +109,7 @@ async def test_an_object_of_somebody_else_is_left_alone_until_a_person_hands_it_
     await calling(hub.api.apply, theirs)
     status = {"scores": [{"name": "gpuClusterAvailable", "value": 7}], "validUntil": None}
     await calling(hub.api.merge, f"{scores_path(east)}/status", {"status": status})
-    kubeconfig = await calling(with_rights, hub, namespace, "hub/rbac.yaml", "berthmaster-ocm-hub")
+    kubeconfig = await calling(with_rights, hub, namespace, "hub", "berthmaster-ocm-hub")
     async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig) as ctx:
         await scorer.tell(east)
         async with asyncio.timeout(hang_s()):
@@ -134,7 +134,7 @@ async def test_scores_never_run_out_while_we_live_not_even_without_the_bus(
 ) -> None:
     hub = planes.hub
     await calling(make_namespace, hub, east)
-    kubeconfig = await calling(with_rights, hub, namespace, "hub/rbac.yaml", "berthmaster-ocm-hub")
+    kubeconfig = await calling(with_rights, hub, namespace, "hub", "berthmaster-ocm-hub")
     async with bus(tmp_path) as scorer:
         await scorer.tell(east)
         async with ocm(scorer.url, kubeconfig, validity_s=20.0, silent_after_s=20.0):
@@ -172,7 +172,7 @@ async def test_while_the_api_server_is_away_nothing_is_lost_and_one_of_two_write
 ) -> None:
     hub = planes.hub
     await calling(make_namespace, hub, east)
-    kubeconfig = await calling(with_rights, hub, namespace, "hub/rbac.yaml", "berthmaster-ocm-hub")
+    kubeconfig = await calling(with_rights, hub, namespace, "hub", "berthmaster-ocm-hub")
     async with bus(tmp_path) as scorer:
         await scorer.tell(east, free=12)
         async with ocm(scorer.url, kubeconfig):
@@ -277,7 +277,7 @@ async def test_profiles_that_we_manage_get_properties_and_those_of_others_nothin
         with_rights,
         hub,
         namespace,
-        "hub/rbac.yaml",
+        "hub",
         "berthmaster-ocm-hub",
         "berthmaster-ocm-profiles",
     )
@@ -334,7 +334,7 @@ async def test_profiles_that_we_have_made_go_where_ocm_makes_its_own(
         with_rights,
         hub,
         namespace,
-        "hub/rbac.yaml",
+        "hub",
         "berthmaster-ocm-hub",
         "berthmaster-ocm-profiles",
     )
@@ -391,9 +391,7 @@ async def test_a_managed_cluster_claims_what_it_has_with_the_rights_for_its_own_
         "spec": {"value": "theirs"},
     }
     await calling(worker.api.apply, theirs)
-    kubeconfig = await calling(
-        with_rights, worker, namespace, "agent/rbac.yaml", "berthmaster-ocm-worker"
-    )
+    kubeconfig = await calling(with_rights, worker, namespace, "worker", "berthmaster-ocm-worker")
     options: dict[str, Any] = {"side": "worker", "cluster": "east"}
     try:
         async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig, **options) as ctx:
@@ -433,7 +431,7 @@ async def test_a_managed_cluster_claims_what_it_has_with_the_rights_for_its_own_
 def test_the_addons_objects_are_what_the_api_takes(planes: Planes, namespace: str) -> None:
     api = planes.hub.api
     files = ("addon.yaml", "addon-example.yaml", "addon-config-example.yaml")
-    made = documents(*(DEPLOY / file for file in files))
+    made = documents(*(DEPLOY / "ocm" / file for file in files))
     for each in made[-2:]:
         each["metadata"]["namespace"] = namespace
     assert [each["kind"] for each in made] == [

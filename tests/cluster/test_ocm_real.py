@@ -285,7 +285,7 @@ async def test_its_placements_follow_our_scores(hub: Rig, namespace: str, tmp_pa
     policy = {"mode": "Exact", "configurations": [most_free]}
     await calling(hub.place, ours=False, numberOfClusters=1, prioritizerPolicy=policy)
     role = "berthmaster-ocm-hub"
-    kubeconfig = await calling(with_rights, hub.hub, namespace, "hub/rbac.yaml", role)
+    kubeconfig = await calling(with_rights, hub.hub, namespace, "hub", role)
     with placement_controller(hub.hub, namespace):
         async with bus(tmp_path) as scorer, ocm(scorer.url, kubeconfig):
             await scorer.tell(hub.named("east"), free=3)

@@ -21,6 +21,7 @@ SERVICES = (
     "inventory",
     "executor",
     "figures",
+    "shares",
     "multikueue",
     "karmada",
     "ocm",
@@ -46,14 +47,15 @@ def inside(image: str, code: str) -> object:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_an_image_starts_its_service_as_nobody_and_says_where_its_port_is(
+def test_an_image_starts_its_service_as_its_user_and_says_where_its_port_is(
     images: str, service: str
 ) -> None:
     client = docker.from_env()
     config = client.images.get(f"berthmaster/{service}:{images}").attrs["Config"]
     client.close()
     assert config["Entrypoint"] == ["berth", "serve", service]
-    assert config["User"] == "10001:10001"
+    # A device plugin works in folders of the kubelet's, which are root's.
+    assert config["User"] == ("0:0" if service == "shares" else "10001:10001")
     assert config["ExposedPorts"] == {"8080/tcp": {}}
     assert "8080/healthz" in config["Healthcheck"]["Test"][-1]
     assert not [line for line in config["Env"] if "SEED" in line]
@@ -62,7 +64,7 @@ def test_an_image_starts_its_service_as_nobody_and_says_where_its_port_is(
 def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -> None:
     code = (
         "import importlib.util as u, json;"
-        "print(json.dumps([n for n in ('numpy','pynvml','rich','pip') if u.find_spec(n)]))"
+        "print(json.dumps([n for n in ('grpc','numpy','pynvml','rich','pip') if u.find_spec(n)]))"
     )
     found = {service: inside(f"berthmaster/{service}:{images}", code) for service in SERVICES}
     assert found == {
@@ -78,6 +80,7 @@ def test_only_the_images_that_need_them_carry_the_large_libraries(images: str) -
         "inventory": [],
         "executor": [],
         "figures": [],
+        "shares": ["grpc", "pynvml"],
         "multikueue": ["numpy"],
         "karmada": [],
         "ocm": [],
@@ -126,3 +129,27 @@ def test_a_service_with_wrong_settings_says_so_and_ends_with_code_2(images: str)
     finally:
         container.remove(force=True)
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("image", "module"),
+    [
+        ("accounts", "berthmaster.supervisor.hub_keys"),
+        ("accounts", "berthmaster.bus.setup"),
+        ("inventory", "berthmaster.bus.agent_login"),
+    ],
+)
+def test_image_runs_the_commands_that_the_chart_gives_it(
+    images: str, image: str, module: str
+) -> None:
+    client = docker.from_env()
+    try:
+        told: bytes = client.containers.run(
+            f"berthmaster/{image}:{images}",
+            entrypoint=["python3", "-m", module, "--help"],
+            remove=True,
+            network_mode="none",
+        )
+    finally:
+        client.close()
+    assert b"--nats-url" in told

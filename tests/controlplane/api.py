@@ -1,16 +1,18 @@
 """The fixture's own hands: a small blocking client of an API server, independent of ours.
 
 What tests prepare and check with must not share its faults with what they test, so this is HTTP and
-JSON and nothing else. One `Api` is one identity; its connections are one per thread.
+JSON and nothing else. One `Api` is one identity, safe to use from any thread: it keeps as many
+connections as calls ran at once, however many threads made them.
 """
 
 import base64
+import contextlib
 import http.client
 import json
 import ssl
-import threading
 import time
 import urllib.parse
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -71,8 +73,7 @@ class Api:
         self._tls = ssl.create_default_context(cafile=str(ca))
         if pair is not None:
             self._tls.load_cert_chain(pair.certificate, pair.key)
-        self._local = threading.local()
-        self._connections: list[http.client.HTTPSConnection] = []
+        self._idle: deque[http.client.HTTPSConnection] = deque()
         self._kinds: dict[tuple[str, str], tuple[str, bool]] = {}
 
     # ---- one call
@@ -104,39 +105,34 @@ class Api:
         self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, str]:
         for fresh in (False, True):
-            kept: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-            connection = kept or self._connect()
+            kept = self._kept()
+            connection = kept or http.client.HTTPSConnection(
+                self._host, timeout=self._limit_s, context=self._tls
+            )
             try:
                 connection.request(method, path, body=data, headers=dict(headers))
                 reply = connection.getresponse()
                 text = reply.read().decode()
             except (OSError, http.client.HTTPException) as error:
-                self._drop(connection)
+                connection.close()
+                self.close()  # the others have been idle for longer
                 # A kept connection may have died while it was idle: that says nothing about now.
                 if kept is None or fresh or isinstance(error, TimeoutError):
                     raise Unreachable(f"{method} {self.url}{path}: {error!r}") from error
                 continue
+            self._idle.append(connection)
             return reply.status, text
         raise AssertionError("unreachable")
 
-    def _connect(self) -> http.client.HTTPSConnection:
-        connection = http.client.HTTPSConnection(
-            self._host, timeout=self._limit_s, context=self._tls
-        )
-        self._local.connection = connection
-        self._connections.append(connection)
-        return connection
-
-    def _drop(self, connection: http.client.HTTPSConnection) -> None:
-        connection.close()
-        self._local.connection = None
+    def _kept(self) -> http.client.HTTPSConnection | None:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        return None
 
     def close(self) -> None:
-        """End all connections."""
-        for connection in self._connections:
+        """End the connections that no call uses."""
+        while (connection := self._kept()) is not None:
             connection.close()
-        self._connections.clear()
-        self._local = threading.local()
 
     # ---- verbs
 

@@ -8,10 +8,10 @@ Compiling takes some 17 minutes on two cores and nothing afterwards (compiling.p
         builds the kubelet alone, which takes root and containerd to run: 5 minutes more
     python -m tests.controlplane.build NAME…
         builds other projects of projects.py alone
-    python -m tests.controlplane.build -- COMMAND…
-        builds what is missing, then runs COMMAND; where nothing can be built it runs too, the
-        reason in BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is built and that is the
-        reason)
+    python -m tests.controlplane.build [NAME…] -- COMMAND…
+        builds what is missing, or those projects alone, then runs COMMAND; where nothing can be
+        built it runs too, the reason in BERTH_CONTROLPLANE_MISSING (set beforehand, nothing is
+        built and that is the reason)
 
 KUBEBUILDER_ASSETS names a folder whose programs are taken instead; what it lacks is compiled.
 KUEUE_BIN and KUEUE_CRDS do the same for Kueue. With BERTH_ALL (`scripts/test --all`) all projects
@@ -41,6 +41,7 @@ from tests.controlplane.compiling import (
 )
 from tests.controlplane.projects import (
     BUILD_COMMAND,
+    HELM,
     KUEUE,
     PROJECTS,
     Found,
@@ -121,6 +122,7 @@ def cannot_run_a_kubelet(environment: Mapping[str, str] = os.environ) -> str:
 def build(environment: Mapping[str, str] = os.environ) -> Programs:
     """The programs, after building what is missing. Raises Unavailable and BuildFailed."""
     paths = built(SOURCES, environment)
+    build_project(HELM, environment)
     return _programs(paths, build_project(KUEUE, environment))
 
 
@@ -136,19 +138,21 @@ def _folder_of(name: str) -> Path:
 
 def main(argv: list[str]) -> int:
     """Build, then become the command if there is one."""
-    command = argv[1:] if argv[:1] == ["--"] else []
-    names = [] if command else argv
+    cut = argv.index("--") if "--" in argv else len(argv)
+    names, command = argv[:cut], argv[cut + 1 :]
     if unknown := [name for name in names if name not in (*PROJECTS, "kubelet")]:
         known = " | ".join(("kubelet", *PROJECTS))
         print(f"no program {unknown[0]!r}\nusage: {BUILD_COMMAND} [{known}]…", file=sys.stderr)
-        print(f"       {BUILD_COMMAND} -- COMMAND…", file=sys.stderr)
+        print(f"       {BUILD_COMMAND} [NAME…] -- COMMAND…", file=sys.stderr)
         return 2
+    whole = not names
     try:
-        folders = [] if names else [build().kube_apiserver.parent]
-        if not names and os.environ.get(EVERYTHING):
+        folders = [build().kube_apiserver.parent] if whole else []
+        if whole and os.environ.get(EVERYTHING):
             names = list(PROJECTS)
         folders += [_folder_of(name) for name in names]
-        if (not argv or os.environ.get(EVERYTHING)) and not cannot_run_a_kubelet():
+        with_kubelet = whole and (not command or os.environ.get(EVERYTHING))
+        if with_kubelet and not cannot_run_a_kubelet():
             build_kubelet()
     except Unavailable as reason:
         say(f"none: {reason}")

@@ -1,4 +1,4 @@
-"""A real kubelet with containerd and runc, as root on this machine: one node without an API server.
+"""A real kubelet, containerd and runc, as root on this machine: a node of an API server or of none.
 
 Static pods run as processes with real control groups, and a device plugin of the test's own gives
 them devices, so that the kubelet's PodResources API answers as on a node with GPUs. The device
@@ -8,10 +8,12 @@ Everything is in one folder but what has a fixed path: the folder of device plug
 kubelet's. What starts here ends with it: the kubelet first, then what runs, then containerd.
 """
 
+import fcntl
 import io
 import json
 import os
 import socket
+import ssl
 import subprocess
 import tarfile
 import threading
@@ -19,17 +21,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.request import urlopen
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.runtime.protobuf import field
 from tests.controlplane.build import cannot_run_a_kubelet, find_kubelet
 from tests.controlplane.compiling import Unavailable
 from tests.support.patience import hang_s, wait_until
-from tests.unit.telemetry.test_kubelet import field
 
 PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
 PAUSE: Final = "berthmaster.test/pause:1"
@@ -54,7 +57,8 @@ int main(int count, char **words) {
     return 0;
 }
 """
-LIMIT_S: Final = 60.0
+OTHERS_S: Final = 500.0  # for tests of other files that have a node
+_UNCHECKED: Final = ssl._create_unverified_context()
 
 
 def _listens(path: Path) -> bool:
@@ -83,11 +87,39 @@ def why_not() -> str:
 class Node:
     """One node; pods are files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str, kubeconfig: Path | None = None) -> None:
         self.port = _free_port()  # of the kubelet's own API
         self.pod_resources = folder / "kubelet" / "pod-resources" / "kubelet.sock"
-        self._folder = folder
+        self.name = name
+        self.folder = folder
+        self.kubeconfig = kubeconfig
         self._socket = folder / "containerd.sock"
+        self._kubelet: subprocess.Popen[bytes] | None = None
+
+    def start_kubelet(self) -> None:
+        """Run the kubelet; it listens when this returns."""
+        self.pod_resources.unlink(missing_ok=True)
+        self._kubelet = _started(self.folder, "kubelet", _kubelet(self))
+        wait_until(self.pod_resources.exists, "the kubelet listens")
+
+    def kill_kubelet(self) -> None:
+        """End the kubelet by SIGKILL; pods go on."""
+        assert self._kubelet is not None
+        self._kubelet.kill()
+        self._kubelet.wait(hang_s())
+
+    def end_kubelet(self) -> None:
+        """End the kubelet if it runs."""
+        if self._kubelet is not None:
+            _ended(self._kubelet)
+
+    def pods(self) -> dict[str, Any]:
+        """The pods that the kubelet knows, by name without the node's."""
+        with urlopen(
+            f"https://127.0.0.1:{self.port}/pods", timeout=hang_s(), context=_UNCHECKED
+        ) as answer:
+            items = json.load(answer)["items"] or []  # null when there is none
+        return {pod["metadata"]["name"].removesuffix(f"-{self.name}"): pod for pod in items}
 
     def ctr(self, *arguments: str, data: bytes | None = None) -> str:
         """What containerd's own client says."""
@@ -130,11 +162,11 @@ class Node:
                 ],
             },
         }
-        (self._folder / "pods" / f"{name}.json").write_text(json.dumps(pod))
+        (self.folder / "pods" / f"{name}.json").write_text(json.dumps(pod))
 
     def stop_pod(self, name: str) -> None:
         """It goes with its file."""
-        (self._folder / "pods" / f"{name}.json").unlink()
+        (self.folder / "pods" / f"{name}.json").unlink()
 
     def pids(self) -> list[int]:
         """Of all that runs in pods, what keeps their sandboxes included."""
@@ -143,10 +175,11 @@ class Node:
 
 
 @contextmanager
-def running(folder: Path, name: str) -> Iterator[Node]:
-    """The node, up."""
-    node = Node(folder)
+def running(folder: Path, name: str, kubeconfig: Path | None = None) -> Iterator[Node]:
+    """The node, up. ``kubeconfig``: of the API server that it registers with; None = no one."""
+    node = Node(folder, name, kubeconfig)
     with ExitStack() as owned:
+        owned.enter_context(_alone())
         for each in ("kubelet", "pods"):
             (folder / each).mkdir()
         owned.callback(
@@ -157,9 +190,28 @@ def running(folder: Path, name: str) -> Iterator[Node]:
         wait_until(lambda: _answers(node), "containerd answers")
         node.ctr("images", "import", "-", data=_image(folder))
         owned.callback(_end_all, node)
-        _kubelet(owned, folder, name, node.port)
-        wait_until(node.pod_resources.exists, "the kubelet listens")
+        owned.callback(node.end_kubelet)
+        node.start_kubelet()
         yield node
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Have the folder of device plugins, which a machine has once, for oneself.
+
+    Tests of other processes may have a node for minutes."""
+    PLUGINS.parent.mkdir(parents=True, exist_ok=True)
+    with (PLUGINS.parent / "berth-tests.lock").open("w") as lock:
+
+        def is_ours() -> bool:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        wait_until(is_ours, "no other test has a node", hang_s=OTHERS_S)
+        yield
 
 
 def _unmount(folder: Path) -> None:
@@ -183,24 +235,23 @@ def _end_all(node: Node) -> None:
     wait_until(lambda: not node.pids(), "nothing runs any more")
 
 
-@contextmanager
-def _process(folder: Path, name: str, argv: Sequence[str]) -> Iterator[None]:
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
+def _started(folder: Path, name: str, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    with (folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
             argv,
             stdout=log,
             stderr=log,
             preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
         )
-        try:
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(hang_s())
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(hang_s())
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(hang_s())
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(hang_s())
 
 
 def _containerd(owned: ExitStack, folder: Path) -> None:
@@ -218,10 +269,12 @@ state = "{folder}/state"
     snapshotter = "native"
 """
     )
-    owned.enter_context(_process(folder, "containerd", ["containerd", "-c", str(config)]))
+    owned.callback(_ended, _started(folder, "containerd", ["containerd", "-c", str(config)]))
 
 
-def _kubelet(owned: ExitStack, folder: Path, name: str, port: int) -> None:
+def _kubelet(node: Node) -> list[str]:
+    """Write the kubelet's settings; its command line."""
+    folder = node.folder
     config = folder / "kubelet.json"
     settings = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -239,17 +292,17 @@ def _kubelet(owned: ExitStack, folder: Path, name: str, port: int) -> None:
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "address": "127.0.0.1",
-        "port": port,
+        "port": node.port,
         "healthzPort": 0,
         "readOnlyPort": 0,
     }
     config.write_text(json.dumps(settings))
-    argv = [
+    return [
         str(find_kubelet()),
         *("--config", str(config), "--root-dir", str(folder / "kubelet")),
-        *("--cert-dir", str(folder / "certificates"), "--hostname-override", name),
+        *("--cert-dir", str(folder / "certificates"), "--hostname-override", node.name),
+        *(("--kubeconfig", str(node.kubeconfig)) if node.kubeconfig is not None else ()),
     ]
-    owned.enter_context(_process(folder, "kubelet", argv))
 
 
 def _free_port() -> int:

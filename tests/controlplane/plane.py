@@ -345,10 +345,13 @@ class Plane:
             probe.close()
 
     def mend(self) -> None:
-        """Whatever a test has done to it, it runs again, without the doors of that test."""
+        """Whatever a test has done to it, it runs again, without the test's doors and clients."""
         for proxy in self._proxies:
             proxy.stop()
         self._proxies.clear()
+        for api in self._apis[1:]:  # all but its own
+            api.close()
+        del self._apis[1:]
         for part in self.parts.all():
             part.resume()
         if not self.parts.api_server.running:

@@ -91,7 +91,13 @@ JOBSET: Final = Project(
     definitions="config/components/crd/bases",
     minutes=3,
 )
-PROJECTS: Final = {each.name: each for each in (KUEUE, JOBSET, KARMADA)}
+HELM: Final = Project(
+    name="helm",
+    module="helm.sh/helm/v3",
+    packages={"helm": "cmd/helm"},
+    minutes=2,
+)
+PROJECTS: Final = {each.name: each for each in (HELM, KUEUE, JOBSET, KARMADA)}
 
 
 @dataclass(frozen=True)

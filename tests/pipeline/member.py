@@ -19,8 +19,10 @@ def lead(port: int, least: int) -> None:
     members: list[socket.socket] = []
     step, end_s = 0, time.monotonic() + LIMIT_S
     with socket.create_server(("127.0.0.1", port)) as server:
+        waiting = select.poll()
+        waiting.register(server, select.POLLIN)
         while time.monotonic() < end_s:
-            while select.select([server], [], [], 0)[0]:
+            while waiting.poll(0):
                 member, _ = server.accept()
                 member.settimeout(LIMIT_S)
                 members.append(member)

@@ -56,16 +56,12 @@ async def test_a_cluster_is_let_in_seen_and_shut_out_and_nobody_else_notices(
             "namespace": "berth-system",
             "file": str(file),
             "apply": [
-                "kubectl --context berlin apply -k deploy/kubernetes/agent",
+                (
+                    "helm --kube-context berlin -n berth-system upgrade --install "
+                    "--create-namespace --reset-then-reuse-values berth-agent deploy/chart "
+                    "--set role=worker --set 'worker.namespaces={default}'"
+                ),
                 f"kubectl --context berlin apply -f {file} && rm {file}",
-                (
-                    "kubectl --context berlin -n default create rolebinding berthmaster-executor "
-                    "--clusterrole=berthmaster-executor --serviceaccount=berth-system:berth-agent"
-                ),
-                (
-                    "kubectl --context berlin -n default create rolebinding berthmaster-figures "
-                    "--clusterrole=berthmaster-figures --serviceaccount=berth-system:berth-agent"
-                ),
             ],
             "ends": added["ends"],
             "server_told": True,

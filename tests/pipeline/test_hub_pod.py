@@ -1,42 +1,38 @@
-"""The hub's pod as deploy/kubernetes says, without the containers that ask an API server."""
+"""The hub's pods as the chart says, without the containers that ask an API server."""
 
+import copy
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import yaml
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET, parts, prepare
 from tests.pipeline.running import environment, run_berth
-from tests.support.containers import running
-from tests.support.kustomize import Manifest, render
+from tests.support.chart import Manifest, pod_of, render
+from tests.support.containers import RunningBus, running, write_files
 
-DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "kubernetes"
-ASKS_AN_API_SERVER: Final = ("inventory", "multikueue")
-
-
-def hub_template(port: int, monitor_port: int) -> Manifest:
-    """The pod without the services that ask an API server, on other ports."""
-    [owner] = [
-        each for each in render(DEPLOY / "overlays/observe") if each["kind"] == "StatefulSet"
-    ]
-    template: Manifest = owner["spec"]["template"]
-    spec = template["spec"]
-    spec["containers"] = [
-        each for each in spec["containers"] if each["name"] not in ASKS_AN_API_SERVER
-    ]
-    spec["initContainers"][0]["command"] += [
-        *("--port", str(port), "--monitor-port", str(monitor_port)),
-    ]
-    return template
+ASKS_AN_API_SERVER: Final = ("keys", "inventory", "multikueue")
 
 
-def test_hub_pod_takes_jobs_and_lets_an_agent_in_and_keeps_both_over_a_restart(
+def without_kubernetes(pod: Manifest) -> Manifest:
+    """The pod without the containers that ask an API server."""
+    found = copy.deepcopy(pod)
+    for kind in ("initContainers", "containers"):
+        found["spec"][kind] = [
+            each for each in found["spec"][kind] if each["name"] not in ASKS_AN_API_SERVER
+        ]
+    return found
+
+
+def test_hub_pods_take_jobs_and_let_an_agent_in_and_keep_both_over_a_restart(
     tmp_path: Path,
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    port, monitor_port = free_ports(2)
+    objects = render("hub", {"bus": {"replicas": 1}})
+    data, memory = tmp_path / "data", tmp_path / "memory"
+    memory.mkdir()
+    bus = RunningBus(objects, tmp_path)
 
     def berth(*argv: str) -> str:
         done = run_berth(*argv, "--data", str(data), home=tmp_path)
@@ -49,25 +45,44 @@ def test_hub_pod_takes_jobs_and_lets_an_agent_in_and_keeps_both_over_a_restart(
 
     first: object = None
     for life in ("first", "second"):
-        with running(
-            hub_template(port, monitor_port),
-            tmp_path / life,
-            volumes={"data": data},
-            env=environment(tmp_path),
-            config={"BERTH_HUB_EXTERNAL": "localhost", "BERTH_HUB_SYNC": "default"},
-            ports={4222: port},
-        ) as pod:
-            pod.wait_ready()
+        prepare(
+            data,
+            url=f"tls://127.0.0.1:{bus.port}",
+            names=["berth-nats.berth-system.svc"],
+            external=["localhost"],
+            monitors=[f"http://127.0.0.1:{bus.monitor}"],
+        )
+        made = parts(data, "own")
+        keys = write_files(tmp_path / "keys", made[KEYS_SECRET])
+        with ExitStack() as owned:
+            owned.enter_context(bus.running(made[BUS_SECRET]))
+            accounts, hub = (
+                owned.enter_context(
+                    running(
+                        without_kubernetes(pod_of(objects, name)),
+                        tmp_path / life / name,
+                        volumes=volumes,
+                        env=environment(tmp_path),
+                        addresses=bus.addresses,
+                    )
+                )
+                for name, volumes in (
+                    ("berth-accounts", {"data": data}),
+                    ("berth-hub", {"data": memory, "keys": keys}),
+                )
+            )
+            for pod in (accounts, hub):
+                pod.wait_ready()
             if life == "first":
                 berth("submit", "--id", "train", "--gpus", "1")
-                added = yaml.safe_load(
-                    berth("cluster", "add", "berlin", "--namespaces", "ml", "--stdout")
-                )
-                first = added
-                assert added["stringData"]["url"] == f"tls://localhost:{port}"
+                added = berth("cluster", "add", "berlin", "--namespaces", "ml", "--stdout")
+                first = yaml.safe_load(added)
+                assert isinstance(first, dict)
+                assert first["stringData"]["url"] == f"tls://localhost:{bus.port}"
             assert clusters() == [("berlin", False)]
             again = berth("cluster", "add", "berlin", "--namespaces", "ml", "--stdout")
             assert yaml.safe_load(again) == first
             assert json.loads(berth("job", "train", "--json"))["workload"]["id"] == "train"
-            assert set(pod.end().values()) == {0}
-            assert "permission violation" not in pod.log()
+            for pod in (accounts, hub):
+                assert set(pod.end().values()) == {0}
+                assert "permission violation" not in pod.log()

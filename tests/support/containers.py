@@ -3,7 +3,8 @@
 Example: `running(template, folder, volumes={"data": folder / "data"})` starts the init containers
 in their order, sidecars among them, then all others. Each process gets the command of its image and
 the variables of its container; a path that lies in a mount becomes the file behind the mount. Ports
-are free ones. A container without a mount for the API server's token has none.
+are free ones, and addresses those that the test gives. A container without a mount for the API
+server's token has none.
 """
 
 import json
@@ -17,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from berthmaster.bus.embedded import find_program
 from berthmaster.runtime.ports import free_ports
+from tests.support.chart import Manifest, one, pod_of
 from tests.support.patience import Patience, hang_s
 
-Manifest = dict[str, Any]
 API_MOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 NO_PORT: Final = "-1"
 
@@ -105,10 +106,12 @@ def running(
     secrets: Mapping[str, Mapping[str, str]] | None = None,
     config: Mapping[str, str] | None = None,
     ports: Mapping[int, int] | None = None,
+    addresses: Mapping[str, str] | None = None,
     inside: tuple[str, ...] = (),
 ) -> Iterator[Pod]:
     """Run a pod's template. ``env``: of every process; ``config``: what ConfigMaps hold; ``ports``:
-    others in place of these, such as nats-server's; ``inside``: what begins the command of a
+    others in place of these, such as nats-server's; ``addresses``: the same of whole addresses, in
+    arguments and variables; ``inside``: what begins the command of a
     container that has the token of volume `api`, before the folder of the token."""
     folder.mkdir(parents=True, exist_ok=True)
     pod = Pod()
@@ -117,7 +120,7 @@ def running(
         for each in (*spec.get("initContainers", ()), *spec["containers"]):
             is_init = each in spec.get("initContainers", ())
             port = free_ports(1)[0] if "BERTH_HTTP_PORT" in _names(each) else 0
-            argv, own = _command(each, volumes, secrets or {}, config or {}, ports or {})
+            argv, own = _command(each, volumes, secrets or {}, config or {}, addresses or {})
             if own.get("BERTH_HTTP_PORT") == NO_PORT:
                 port = 0
             elif port:
@@ -157,7 +160,7 @@ def _command(
     volumes: Mapping[str, Path],
     secrets: Mapping[str, Mapping[str, str]],
     config: Mapping[str, str],
-    ports: Mapping[int, int],
+    addresses: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
     """Its command line, and its own variables."""
     image = container["image"].partition(":")[0].removeprefix("berthmaster/")
@@ -170,6 +173,8 @@ def _command(
     for each in container.get("env", ()):
         if "value" in each:
             own[each["name"]] = each["value"]
+        elif "fieldRef" in each["valueFrom"]:
+            own[each["name"]] = f"{container['name']}-0"
         else:
             key = each["valueFrom"]["secretKeyRef"]
             own[each["name"]] = secrets[key["name"]][key["key"]]
@@ -179,8 +184,8 @@ def _command(
             path = mount["mountPath"]
             if (text == path or text.startswith(f"{path}/")) and mount["name"] in volumes:
                 return f"{volumes[mount['name']] / mount.get('subPath', '')}{text[len(path) :]}"
-        for before, now in ports.items():
-            text = text.replace(f"127.0.0.1:{before}", f"127.0.0.1:{now}")
+        for before, now in addresses.items():
+            text = text.replace(before, now)
         return text
 
     return [translated(word) for word in argv], {
@@ -221,3 +226,52 @@ def write_token(folder: Path, token: str, ca_pem: bytes, namespace: str) -> Path
     (folder / "ca.crt").write_bytes(ca_pem)
     (folder / "namespace").write_text(namespace)
     return folder
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """What a pod finds of a Secret; the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+class RunningBus:
+    """The one server of a bundled bus, on ports of this machine."""
+
+    def __init__(self, objects: list[Manifest], folder: Path) -> None:
+        self._objects = objects
+        self._folder = folder
+        self.port, self.monitor = free_ports(2)
+        # What other pods are told, and where that is here.
+        self.addresses = {
+            "berth-nats.berth-system.svc:4222": f"127.0.0.1:{self.port}",
+            "berth-nats-0.berth-nats-peers.berth-system.svc:8222": f"127.0.0.1:{self.monitor}",
+            "127.0.0.1:8222": f"127.0.0.1:{self.monitor}",
+        }
+
+    @contextmanager
+    def running(self, secret: Mapping[str, bytes]) -> Iterator[Pod]:
+        """Run it with what the Secret berth-bus holds."""
+        bus = write_files(self._folder / "bus", secret)
+        data = self._folder / "bus-data"
+        data.mkdir(exist_ok=True)
+        config = one(self._objects, "ConfigMap", "berth-nats")["data"]["nats-server.conf"]
+        for before, now in {
+            "/etc/berth-bus": str(bus),
+            "/data": str(data),
+            "0.0.0.0:4222": f"127.0.0.1:{self.port}",
+            "0.0.0.0:8222": f"127.0.0.1:{self.monitor}",
+        }.items():
+            assert before in config
+            config = config.replace(before, now)
+        (bus / "nats-server.conf").write_text(config)
+        with running(
+            pod_of(self._objects, "berth-nats"),
+            self._folder / "nats",
+            volumes={"bus": bus, "data": data},
+            env={},
+        ) as pod:
+            [server] = pod.containers.values()
+            pod.until(lambda: b"Server is ready" in server.log.read_bytes(), "the bus is ready")
+            yield pod

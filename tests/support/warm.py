@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -42,6 +43,13 @@ ANSWER_LIMIT_S: Final = 60.0
 _MOST_BYTES: Final = 256 * 1024  # of one request: an environment and a command line
 
 
+def _readable(file: int, limit_s: float) -> bool:
+    """Return whether there is something to read, or no such file, within the limit."""
+    poll = select.poll()  # select.select takes no number above 1,023
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(limit_s * 1000))
+
+
 class Child:
     """One that was started. Of subprocess.Popen what tests use; safe to use from any thread."""
 
@@ -51,13 +59,14 @@ class Child:
         self.returncode: int | None = None
         self._lock = threading.Lock()
         self._ended = os.pidfd_open(pid)  # nobody reaps it but us, so it is this very process
+        self._close = weakref.finalize(self, os.close, self._ended)  # of a child nobody waits for
 
     def poll(self) -> int | None:
         """Its exit code, minus the signal's number if one ended it; None while it runs."""
         with self._lock:
-            if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
+            if self.returncode is None and _readable(self._ended, 0.0):
                 self.returncode = int(self._parent.ask({"reap": self.pid})["code"])
-                os.close(self._ended)
+                self._close()
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -66,8 +75,8 @@ class Child:
             left_s = 1.0 if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-            with contextlib.suppress(OSError, ValueError):  # closed: another thread was told first
-                select.select([self._ended], [], [], left_s)
+            # Another thread may see the end first: its number is then closed, or another file's.
+            _readable(self._ended, min(left_s, 1.0))
         return code
 
     def send_signal(self, number: int) -> None:

@@ -21,6 +21,7 @@ class How(StrEnum):
     SHARED = "shared"  # a replica of a GPU: time slicing or MPS
     MIG = "mig"  # a slice of a GPU, of a fixed profile
     LIMIT = "limit"  # HAMi's bound of a part of a GPU, beside the GPU itself
+    MILLI = "milli"  # thousandths of a GPU, as `berth serve shares` offers them
     TPU = "tpu"
     CLASS = "class"  # a device of a DeviceClass, by dynamic allocation
     OTHER = "other"  # nobody here knows
@@ -48,6 +49,9 @@ SHARED: Final = "nvidia.com/gpu.shared"
 MIG: Final = "nvidia.com/mig-"
 TPU: Final = "google.com/tpu"
 CLASS: Final = "deviceclass.resource.kubernetes.io/"  # and the DeviceClass's name
+GPU_MILLI: Final = "berthmaster.io/gpu-milli"  # held to compute and memory
+GPU_MILLI_SHARED: Final = "berthmaster.io/gpu-milli.shared"  # held to nothing: time slicing
+GPU_PIECES: Final = 1000  # of either are one GPU
 HAMI_CORES: Final = "nvidia.com/gpucores"  # percent
 HAMI_MEMORY: Final = "nvidia.com/gpumem"  # MiB
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
@@ -60,6 +64,8 @@ TABLE: Final = (
     Row(TPU, How.TPU, "google"),
     Row(CLASS, How.CLASS, "", end=""),
     Row(MIG, How.MIG, "nvidia", end=""),
+    Row(GPU_MILLI, How.MILLI, "nvidia"),
+    Row(GPU_MILLI_SHARED, How.MILLI, "nvidia"),
     Row(HAMI_CORES, How.LIMIT, "nvidia"),
     Row(HAMI_MEMORY, How.LIMIT, "nvidia"),
     Row(HAMI_MEMORY_PERCENT, How.LIMIT, "nvidia"),
@@ -71,6 +77,7 @@ ASKED_BY: Final = {
     How.SHARED: "gpus: 1 and gpu_milli or gpu_memory_mib",
     How.MIG: "mig_profile",
     How.LIMIT: "gpu_milli and gpu_memory_mib",
+    How.MILLI: "gpus, and gpu_milli or gpu_memory_mib for a part of one",
     How.TPU: "tpus",
     How.CLASS: "claims",
 }
@@ -105,6 +112,11 @@ def how_of(name: str) -> How | None:
 def row_of(name: str) -> Row | None:
     """The row of a resource's name; None if no row knows it."""
     return next((row for row in TABLE if row.matches(name)), None)
+
+
+def pieces_of_whole(name: str) -> int:
+    """Return how many of a resource are one whole GPU."""
+    return GPU_PIECES if how_of(name) is How.MILLI else 1
 
 
 def maker_of(name: str) -> str:

@@ -1,13 +1,10 @@
 """The accounts service: compares what the servers know with the folder of keys, and tells them.
 
 At its start, when it has been away from the servers, when the folder has changed, and every ten
-minutes. It reads the folder of keys and never writes there. Where it has the folder of the
-authority, too, it signs the server's certificate anew once a third of its life is left.
+minutes. It reads the folder of keys and never writes there.
 """
 
-import asyncio
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +17,7 @@ from berthmaster.bus.push import NO_CLOCK, reconcile
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.periodic import beats
 from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import CommonSettings, required, setting
+from berthmaster.runtime.settings import CommonSettings, required
 
 NAME: Final = "accounts"
 SOON_S: Final = 7 * 86_400.0
@@ -33,11 +30,6 @@ class AccountsSettings(CommonSettings):
     """Each with its unit and the reason of its default."""
 
     keys_dir: Path = required(help="folder of keys, as `berth up` or deploy/keys makes it")
-    tls_dir: Path | None = setting(
-        None,
-        help="folder with the bus's authority and nats-server's certificate, which this service "
-        "renews; none = somebody else does",
-    )
 
 
 class Shell:
@@ -75,8 +67,6 @@ class Shell:
         state = (accounts_state(settings.keys_dir), self._conn.reconnects)
         if state == self._done_for and self._conn.now() < self._due_s:
             return
-        if settings.tls_dir is not None and await asyncio.to_thread(_renew, settings.tls_dir):
-            self._ctx.log.info("certificate renewed", folder=str(settings.tls_dir))
         changes = await reconcile(self._conn, settings.keys_dir)
         if changes:
             self._ctx.log.info("accounts", pushed=changes.pushed, deleted=changes.deleted)
@@ -109,27 +99,6 @@ class Shell:
         if trouble and trouble != self._told:
             self._ctx.log.error("accounts cannot be compared", why=trouble)
         self._told = trouble
-
-
-def _renew(folder: Path) -> bool:
-    """Sign the server's certificate anew, for the same names, if its end is near; whether it was.
-    Raises KeysError."""
-    # Not at the top: only a hub's pod has a certificate, and loading this takes 20 MiB.
-    from berthmaster.bus.certificates import (
-        LOCAL_NAMES,
-        CertificatesError,
-        ensure_certificates,
-        names_of,
-    )
-
-    try:
-        certificate = folder / "server.crt"
-        before = certificate.read_bytes()
-        names = [name for name in names_of(certificate) if name not in LOCAL_NAMES]
-        ensure_certificates(folder, names, now_s=time.time())
-        return certificate.read_bytes() != before
-    except CertificatesError as error:
-        raise KeysError(str(error)) from error
 
 
 async def main(ctx: Context[AccountsSettings]) -> None:

@@ -7,9 +7,9 @@
 
 An AdmissionCheck with ``controllerName: berthmaster.io/placement`` names a Placement of Open
 Cluster Management. The clusters that it selects become a MultiKueueConfig of the check's name, for
-a check of MultiKueue to name. Rights: deploy/kubernetes/admission. Several replicas may run: one
-holds the lease and acts, the others watch the same. While the bus is away each acts, but takes
-nothing away: see the core's ``whole``.
+a check of MultiKueue to name. Rights: deploy/chart/templates/hub-rights.yaml. Several replicas may
+run: one holds the lease and acts, the others watch the same. While the bus is away each acts, but
+takes nothing away: see the core's ``whole``.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Keeps the credentials of an agent's pod that logs in: `python -m berthmaster.bus.agent_login`.
 
-The container `login` of deploy/kubernetes/agent/login runs it. It shows the login service the pod's
+The container `login` of an agent with worker.login runs it. It shows the login service the pod's
 token, writes the credentials that it gets to a file that the pod's other containers read, and
 renews them before they end. /readyz says whether there are credentials.
 """

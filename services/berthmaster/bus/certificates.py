@@ -24,6 +24,7 @@ CA_LIFE: Final = dt.timedelta(days=20 * 365)  # renewing it means a visit to eve
 SERVER_LIFE: Final = dt.timedelta(days=366)
 RENEW_BEFORE: Final = SERVER_LIFE / 3
 BACKDATED: Final = dt.timedelta(days=1)  # clocks that are behind ours accept it all the same
+USAGES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1")  # the server's own services come this way
 
 
@@ -113,7 +114,8 @@ def _server_certificate(
         _begun(name, ca.subject, key.public_key(), now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        # Servers of a cluster show it to each other, too.
+        .add_extension(x509.ExtendedKeyUsage(USAGES), critical=False)
         .add_extension(issuer, critical=False)
         .sign(ca_key, hashes.SHA256())
     )

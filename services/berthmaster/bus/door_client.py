@@ -55,7 +55,7 @@ TELL_LIMIT_S: Final = 10.0
 POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
 SILENT_S: Final = 3 * MAX_POLL_S  # whoever follows is answered once in a poll's time
 GREET_AFTER_S: Final = MAX_POLL_S  # without an answer, as nothing was asked
-NUDGE_GRACE_S: Final = 0.02  # the poll's own answer is on its way, mostly
+NUDGE_GRACE_S: Final = 0.25  # the poll's own answer is on its way, mostly
 LIST_EVERY_S: Final = 30.0
 REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
 TELL_BYTES: Final = MAX_AGENT_BYTES // 2
@@ -405,8 +405,10 @@ class DoorClient:
         try:
             while not polling.done():
                 nudge = asyncio.ensure_future(news.wait())
-                await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
-                nudge.cancel()
+                try:
+                    await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    nudge.cancel()
                 if news.is_set() and not polling.done():
                     news.clear()
                     await asyncio.wait({polling}, timeout=NUDGE_GRACE_S)

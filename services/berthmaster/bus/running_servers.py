@@ -1,13 +1,14 @@
 """Finds the nats-servers that run on a data folder, and what they say of their clients.
 
-A server has its configuration in its folder, with the port of its figures on loopback. Example:
-`berth cluster list`, run in the hub's container `accounts`, asks the server in the container `nats`
-of the same pod.
+A server has its configuration in its folder, with the port of its figures on loopback. Servers in
+pods of their own are asked by the URLs of their figures. Example: `berth cluster list`, run in the
+container `accounts` of an installed hub, asks each pod of the bus.
 """
 
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -55,11 +56,23 @@ def connected_keys(folder: Path) -> frozenset[str]:
     """The public keys of those who are connected now to the servers of this folder, and of the
     accounts that they are in: who logged in has a key that the folder does not know. Raises
     ServerFailed."""
-    found = [
-        _ask(f"{_monitor(place)}/connz?auth=1&limit=65536", _Clients) for place in running(folder)
-    ]
+    return keys_connected_to([_monitor(place) for place in running(folder)])
+
+
+def keys_connected_to(monitors: Iterable[str]) -> frozenset[str]:
+    """Return the same for servers whose figures are at these URLs. Raises ServerFailed."""
+    found = [_ask(f"{monitor}/connz?auth=1&limit=65536", _Clients) for monitor in monitors]
     clients = [one for each in found for one in each.connections]
     return frozenset(key for one in clients for key in (one.authorized_user, one.account))
+
+
+def answers(monitor: str) -> bool:
+    """Return whether a server tells its figures at this URL."""
+    try:
+        _ask(f"{monitor}/varz", _Figures)
+    except ServerFailed:
+        return False
+    return True
 
 
 def client_url(folder: Path) -> str:

@@ -17,7 +17,6 @@ import msgspec
 from berthmaster.bus.certificates import names_of
 from berthmaster.bus.keys import creds_file, remove_user, sign_user
 from berthmaster.bus.permissions import SENTINEL
-from berthmaster.bus.running_servers import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli import secret
 from berthmaster.cli.bootstrap_command import bootstrap
@@ -197,14 +196,13 @@ def _hand_over(
     if login and not handed_over.exists():
         raise FolderFailed(
             "--login: no login service belongs to this bus; it is started with a mapping "
-            "(`berth up --login FILE`, the component deploy/kubernetes/login)"
+            "(`berth up --login FILE`, hub.services={login} of the chart)"
         )
     if again or not creds.exists():
         sign_user(folder.keys, user, days=days)
     told = folder.tell(user)
     ca = folder.ca_file.read_text()
     if nodes:
-        namespace = secret.TELEMETRY_NAME
         manifest = secret.manifest_of_nodes(cluster=name, url=where, creds=creds.read_text(), ca=ca)
     else:
         manifest = secret.manifest(
@@ -227,12 +225,12 @@ def _hand_over(
     if file is not None and not stdout:
         apply = secret.commands(name, file, namespace, allowed, login=login)
         if nodes:
-            apply = secret.commands_of_nodes(name, file)
+            apply = secret.commands_of_nodes(name, namespace, file)
     added = Added(
         cluster=name,
         key=folder.users(NODES if nodes else AGENT)[name],
         url=where,
-        namespace=namespace,
+        namespace=secret.TELEMETRY_NAME if nodes else namespace,
         file="" if stdout else str(file),
         ends=folder.ends(user),
         apply=apply,
@@ -264,7 +262,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
 @folder_command
 def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
     """List the clusters that have a key."""
-    connected = connected_keys(folder.path)
+    connected = folder.connected_keys()
     keys = [
         ClusterKey(
             cluster=name,

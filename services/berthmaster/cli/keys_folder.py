@@ -28,14 +28,26 @@ from berthmaster.bus.keys import (
     public_keys,
 )
 from berthmaster.bus.permissions import PUSHER, UnknownUser, account_of, inbox_prefix
-from berthmaster.bus.running_servers import client_url, running
+from berthmaster.bus.running_servers import (
+    answers,
+    client_url,
+    connected_keys,
+    keys_connected_to,
+    running,
+)
 from berthmaster.bus.subjects import SubjectError, text
 from berthmaster.cli.complain import complain
 from berthmaster.cli.session import EXIT_FAILED, Output
 from berthmaster.cli.target import find_connection
 from berthmaster.runtime.log import Log
 from berthmaster.supervisor.faults import fault_text
-from berthmaster.supervisor.folder import KEYS_FOLDER, TLS_FOLDER, read_external
+from berthmaster.supervisor.folder import (
+    CONNECTION_FILE,
+    KEYS_FOLDER,
+    TLS_FOLDER,
+    ConnectionFile,
+    read_external,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,7 +114,7 @@ class Folder:
 
     def tell(self, user: str) -> bool:
         """Tell the servers of a user's account; whether one was there. Raises BusError."""
-        urls = [client_url(place) for place in running(self.path)]
+        urls = self._urls()
         if not urls:
             return False
         settings = _Settings(
@@ -113,6 +125,26 @@ class Folder:
         )
         asyncio.run(self._tell(settings, account_of(user)))
         return True
+
+    def _urls(self) -> list[str]:
+        """Where the servers are that run now; [] = none does."""
+        if not (known := self._connection()).monitors:
+            return [client_url(place) for place in running(self.path)]
+        return [known.url] if any(map(answers, known.monitors)) else []
+
+    def connected_keys(self) -> frozenset[str]:
+        """The public keys of the users, and of the accounts, that are connected now. Raises
+        ServerFailed when a server does not tell."""
+        monitors = self._connection().monitors
+        return keys_connected_to(monitors) if monitors else connected_keys(self.path)
+
+    def _connection(self) -> ConnectionFile:
+        try:
+            return msgspec.json.decode(
+                (self.path / CONNECTION_FILE).read_bytes(), type=ConnectionFile
+            )
+        except FileNotFoundError:
+            return ConnectionFile(url="")
 
     async def _tell(self, settings: _Settings, account: str) -> None:
         log = Log("berth", level="error", format="text")

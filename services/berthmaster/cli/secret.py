@@ -1,6 +1,6 @@
 """The Kubernetes Secret that takes a cluster's key to it.
 
-What the agent's pod expects of it is in deploy/kubernetes/agent. The text is YAML in which every
+What the agent's pod expects of it is in deploy/chart. The text is YAML in which every
 value is a JSON string, so that nothing in a name can change its meaning.
 """
 
@@ -13,12 +13,13 @@ from typing import Final
 
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import token
+from berthmaster.doctor.facts import WorkerFacts
+from berthmaster.doctor.findings import AGENT_RELEASE, install
 
 SECRET_NAME: Final = "berth-agent"
-AGENT_ACCOUNT: Final = "berth-agent"
 EXECUTOR_ROLE: Final = "berthmaster-executor"
 FIGURES_ROLE: Final = "berthmaster-figures"
-# Of the agents on nodes, in a namespace of their own: deploy/kubernetes/agent/telemetry.
+# Of the agents on nodes, in a namespace of their own: worker.telemetry=nodes of the chart.
 TELEMETRY_NAME: Final = "berth-telemetry"
 TELEMETRY_KEY: Final = "telemetry.creds"
 CREDS_KEY: Final = "agent.creds"
@@ -91,27 +92,26 @@ def commands(
     cluster: str, file: Path, namespace: str, namespaces: Sequence[str], *, login: bool = False
 ) -> list[str]:
     """What to type, in order."""
-    folder = "overlays/agent-login" if login else "agent"
     kubectl = f"kubectl --context {shlex.quote(cluster)}"
     quoted = shlex.quote(str(file))
-    account = shlex.quote(f"{namespace}:{AGENT_ACCOUNT}")
+    values = ["role=worker", f"worker.namespaces={{{','.join(namespaces)}}}"]
+    values += ["worker.login=true"] if login else []
     return [
-        f"{kubectl} apply -k deploy/kubernetes/{folder}",
+        _install(cluster, namespace, *values),
         f"{kubectl} apply -f {quoted} && rm {quoted}",
-        *(
-            f"{kubectl} -n {shlex.quote(each)} create rolebinding {role} "
-            f"--clusterrole={role} --serviceaccount={account}"
-            for each in namespaces
-            for role in (EXECUTOR_ROLE, FIGURES_ROLE)
-        ),
     ]
 
 
-def commands_of_nodes(cluster: str, file: Path) -> list[str]:
+def _install(cluster: str, namespace: str, *values: str) -> str:
+    facts = WorkerFacts(name=cluster, context=cluster)
+    return install(facts, namespace, AGENT_RELEASE, *values)[0]
+
+
+def commands_of_nodes(cluster: str, namespace: str, file: Path) -> list[str]:
     """What to type for the telemetry agents on nodes, in order."""
     kubectl = f"kubectl --context {shlex.quote(cluster)}"
     quoted = shlex.quote(str(file))
     return [
-        f"{kubectl} apply -k deploy/kubernetes/agent/telemetry",
+        _install(cluster, namespace, "role=worker", "worker.telemetry=nodes"),
         f"{kubectl} apply -f {quoted} && rm {quoted}",
     ]

@@ -28,6 +28,7 @@ SERVICES = (
     "inventory",
     "executor",
     "figures",
+    "shares",
     "multikueue",
     "karmada",
     "credentials",

@@ -12,7 +12,6 @@ import msgspec
 
 from berthmaster.bus.keys import creds_file, remove_user, sign_user
 from berthmaster.bus.permissions import OF_TENANTS
-from berthmaster.bus.running_servers import connected_keys
 from berthmaster.bus.subjects import token
 from berthmaster.cli.keys_folder import (
     Folder,
@@ -132,7 +131,7 @@ def remove(folder: Folder, output: Output, *, name: str) -> int:
 @folder_command
 def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
     """List the tenants that have a key."""
-    connected = connected_keys(folder.path)
+    connected = folder.connected_keys()
     keys = [
         TenantKey(
             tenant=name,

@@ -7,7 +7,7 @@
 
 For each ClusterProfile and ManagedCluster that the selector takes: a Secret ``multikueue-CLUSTER``
 in Kueue's namespace and a MultiKueueCluster. It needs no bus: nothing that it knows may travel over
-one. Replicas stand by on a Lease. Rights: deploy/kubernetes/credentials.
+one. Replicas stand by on a Lease. Rights: deploy/chart/templates/pods-rights.yaml.
 """
 
 from collections.abc import Iterable

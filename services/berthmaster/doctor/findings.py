@@ -12,6 +12,9 @@ from berthmaster.doctor.facts import ClusterFacts, FailingKind, HubFacts, Manage
 # Rights that are missing -> what gives them, and what takes them back.
 Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
 Level = Literal["ok", "note", "warning", "blocks"]
+CHART: Final = "deploy/chart"
+HUB_RELEASE: Final = "berth-hub"  # as docs/kubernetes.md names them
+AGENT_RELEASE: Final = "berth-agent"
 MOST_SKEW_S: Final = 5.0  # ahead of us; behind, a lease may just not have been renewed for a while
 MOST_LAG_S: Final = 60.0
 OLDEST_KUEUE: Final = (0, 16)  # v1beta2 is stored since then
@@ -41,6 +44,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def kubectl(cluster: ClusterFacts) -> str:
     flags = [("--kubeconfig", cluster.kubeconfig), ("--context", cluster.context)]
     return " ".join(["kubectl", *(f"{flag} {shlex.quote(text)}" for flag, text in flags if text)])
+
+
+def install(cluster: ClusterFacts, namespace: str, release: str, *values: str) -> tuple[str, str]:
+    """How a release of the chart is made, or changed in these values; and how it is taken away."""
+    flags = [("--kubeconfig", cluster.kubeconfig), ("--kube-context", cluster.context)]
+    shown = [f"{flag} {shlex.quote(text)}" for flag, text in flags if text]
+    command = " ".join(["helm", *shown, "-n", shlex.quote(namespace)])
+    sets = " ".join(f"--set {shlex.quote(value)}" for value in values)
+    options = "--install --create-namespace --reset-then-reuse-values"
+    return f"{command} upgrade {options} {release} {CHART} {sets}", f"{command} uninstall {release}"
 
 
 def edit_manager(hub: ClusterFacts, yaml: str) -> str:

@@ -17,9 +17,11 @@ from berthmaster.doctor.facts import (
     WorkerFacts,
 )
 from berthmaster.doctor.findings import (
+    HUB_RELEASE,
     Finding,
     bind,
     edit_manager,
+    install,
     kubectl,
     kueue_version,
     shared,
@@ -29,7 +31,7 @@ from berthmaster.doctor.rights import DISPATCHING_ROLE, HUB_ACCOUNT
 from berthmaster.doctor.worker import queues_of
 from berthmaster.kubernetes.resources import JOBS
 from berthmaster.kueue.early_deletion import FIELD as TTL_FIELD
-from berthmaster.kueue.early_deletion import GATE, LOST_S, POLICY_FOLDER
+from berthmaster.kueue.early_deletion import GATE, LOST_S, POLICY_FILE
 from berthmaster.kueue.names import (
     ALL_AT_ONCE,
     CHECK_CONTROLLER,
@@ -76,7 +78,7 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
     yield from nominations.findings(hub, survey)  # first: the dispatcher's name comes after it
     yield from _manager(hub, survey)
     yield from _checks(hub)
-    yield from _placement_checks(hub)
+    yield from _placement_checks(hub, survey)
     yield from _clusters(hub, survey)
     yield from _queues(hub)
     yield from _stranded(hub)
@@ -84,18 +86,19 @@ def findings(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
 
 
 def _grants(hub: HubFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
-    """The overlay for what holds everywhere, a binding for each namespace."""
-    folder = f"deploy/kubernetes/overlays/{survey.mode}"
+    """The release for what holds everywhere, a binding for each namespace."""
     change, undo = [], []
+    values = ("role=hub", f"hub.mode={survey.mode}")
+    installed, uninstalled = install(hub, survey.namespace, HUB_RELEASE, *values)
     if any(not right.namespace for right in missing):
-        change.append(f"{kubectl(hub)} apply -k {folder}")
+        change.append(installed)
     account = f"{survey.namespace}:{HUB_ACCOUNT}"
     for namespace in sorted({right.namespace for right in missing if right.namespace}):
         made, taken_back = bind(hub, namespace, DISPATCHING_ROLE, account)
         change.append(made)
         undo.append(taken_back)
     if any(not right.namespace for right in missing):
-        undo.append(f"{kubectl(hub)} delete -k {folder}")
+        undo.append(uninstalled)
     return "\n".join(change), "\n".join(undo)
 
 
@@ -174,7 +177,7 @@ def _dispatch(hub: HubFacts, config: ManagerConfig) -> Iterator[Finding]:
             where=hub.name,
             what=f"the dispatcher is {_named(config)}; dispatch needs one that is not Kueue's",
             means="Kueue then waits for our nominations, in all MultiKueue queues of this hub: "
-            "apply deploy/kubernetes/overlays/dispatch first, then change this.",
+            "set hub.mode=dispatch of our chart first, then change this.",
             change=edit_manager(hub, f"multiKueue:\n  dispatcherName: {OURS}"),
             undo=edit_manager(hub, _before(config)),
         )
@@ -244,7 +247,7 @@ EOF""",
             )
 
 
-def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
+def _placement_checks(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
     """Checks of our own controller, and those of the one that it succeeds."""
     for check in hub.checks:
         if check.controller == CHECK_CONTROLLER and check.state.active is None:
@@ -254,9 +257,7 @@ def _placement_checks(hub: HubFacts) -> Iterator[Finding]:
                 what=f"AdmissionCheck {check.name} has no controller",
                 means="Its queues admit nothing. A check with a Placement is for `berth serve "
                 "admission`, one with a ConfigMap for `berth serve multikueue --mode dispatch`.",
-                change="(cd deploy/kubernetes/overlays/observe && "
-                "kustomize edit add component ../../admission)   # in the overlay that you apply\n"
-                f"{kubectl(hub)} apply -k deploy/kubernetes/overlays/observe",
+                change=install(hub, survey.namespace, HUB_RELEASE, "hub.services={admission}")[0],
             )
         elif check.controller == CHECK_CONTROLLER and check.state.active is False:
             yield Finding(
@@ -440,10 +441,10 @@ def _early_deleted(hub: HubFacts, survey: Survey) -> Iterator[Finding]:
 
 def _keep_ended(hub: HubFacts, lacking: list[WorkerFacts]) -> tuple[str, str]:
     able = [one for one in lacking if one.serves_policies]
-    change = [f"{kubectl(one)} apply -k {POLICY_FOLDER}" for one in able]
-    undo = [f"{kubectl(one)} delete -k {POLICY_FOLDER}" for one in able]
+    change = [f"{kubectl(one)} apply -f {POLICY_FILE}" for one in able]
+    undo = [f"{kubectl(one)} delete -f {POLICY_FILE}" for one in able]
     if not lacking:
-        change.append(f"# for each worker: kubectl --context WORKER apply -k {POLICY_FOLDER}")
+        change.append(f"# for each worker: kubectl --context WORKER apply -f {POLICY_FILE}")
     elif len(able) < len(lacking):
         unable = ", ".join(one.name for one in lacking if not one.serves_policies)
         if _knows_gate(hub):

@@ -18,7 +18,7 @@ from berthmaster.doctor.objects import WORKLOAD_WEBHOOK
 
 MERGE_GATE: Final = "WorkloadRequestUseMergePatch"
 POLICY: Final = "clear-nominated-cluster-names"
-POLICY_FOLDER: Final = "deploy/kubernetes/nominations"
+POLICY_FILE: Final = "deploy/policies/nominations.yaml"
 _OTHER_MODE: Final = "Use the mode observe, which nominates nothing."
 _UNCLEARED: Final = (
     "A job would be admitted and RUN on the worker while the hub shows it as pending for ever: "
@@ -156,8 +156,8 @@ def _preempting(hub: HubFacts) -> str:
 
 def _policy(hub: HubFacts) -> tuple[str, str]:
     command = kubectl(hub)
-    undo = f"{command} delete -k {POLICY_FOLDER}   # once the dispatcher is Kueue's own again"
-    return f"{command} apply -k {POLICY_FOLDER}", undo
+    undo = f"{command} delete -f {POLICY_FILE}   # once the dispatcher is Kueue's own again"
+    return f"{command} apply -f {POLICY_FILE}", undo
 
 
 def _poisoned(hub: HubFacts, workload: Poisoned) -> Finding:

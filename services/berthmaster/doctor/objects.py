@@ -8,7 +8,7 @@ import msgspec
 
 from berthmaster.accelerators import tpu
 from berthmaster.accelerators.labels import GKE_CLIENTS, GKE_STRATEGY, PRODUCT, model_label
-from berthmaster.accelerators.table import How, how_of, maker_of
+from berthmaster.accelerators.table import GPU_MILLI, How, how_of, maker_of, pieces_of_whole
 from berthmaster.doctor import facts
 from berthmaster.doctor.facts import ManagerConfig, State
 from berthmaster.doctor.gates import SECTION, parse_gates
@@ -27,7 +27,7 @@ O = TypeVar("O", bound=Object)  # noqa: E741
 HAMI_DEVICES: Final = "hami.io/node-nvidia-register"
 WORKLOAD_WEBHOOK: Final = "vworkload.kb.io"
 KUEUE_MANAGERS: Final = ("kueue", "multikueue")  # field managers of its own begin so
-DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.TPU)  # what nodes and quotas have
+DEVICES: Final = (How.WHOLE, How.SHARED, How.MIG, How.MILLI, How.TPU)  # what nodes and quotas have
 
 
 class NodeStatus(Struct, frozen=True):
@@ -266,7 +266,7 @@ def gpu_nodes(one: Node) -> tuple[facts.GpuNode, ...]:
     for name, text in one.status.allocatable.items():
         if is_gpu(name) and (number := amount(text)) > 0:
             vendor = _vendor(name)
-            gpus[vendor] = gpus.get(vendor, 0) + number
+            gpus[vendor] = gpus.get(vendor, 0) + -(-number // pieces_of_whole(name))
     return tuple(_gpu_node(one, vendor, number) for vendor, number in sorted(gpus.items()))
 
 
@@ -289,6 +289,8 @@ def _sharing(one: Node) -> facts.Sharing:
     ways = {how_of(name) for name, text in one.status.allocatable.items() if amount(text) > 0}
     if one.metadata.annotations.get(HAMI_DEVICES):
         return "HAMi"
+    if How.MILLI in ways:
+        return "MPS" if amount(one.status.allocatable.get(GPU_MILLI, "")) > 0 else "time slicing"
     if How.MIG in ways or "-MIG-" in labels.get(PRODUCT, ""):
         return "MIG"
     replicas = labels.get("nvidia.com/gpu.replicas") or labels.get(GKE_CLIENTS, "")

@@ -1,6 +1,6 @@
 """What each side's service account must be allowed, by mode: the RBAC files of deploy as questions.
 
-A test asks these questions of real API servers after deploy/kubernetes was applied to them.
+A test asks these questions of real API servers after the chart was applied to them.
 """
 
 from collections.abc import Sequence

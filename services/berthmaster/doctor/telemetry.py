@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from berthmaster.doctor.facts import WorkerFacts
-from berthmaster.doctor.findings import Finding, kubectl
+from berthmaster.doctor.findings import AGENT_RELEASE, Finding, install, kubectl
 
-FOLDER: Final = "deploy/kubernetes/agent/telemetry"
 NVIDIA: Final = "nvidia"
 
 
-def findings(worker: WorkerFacts) -> Iterator[Finding]:
+def findings(worker: WorkerFacts, namespace: str) -> Iterator[Finding]:
     """Nothing of a cluster without NVIDIA's GPUs: no agent could read others."""
     nodes = len([node for node in worker.gpu_nodes if node.vendor == NVIDIA])
     if not nodes:
@@ -18,6 +17,10 @@ def findings(worker: WorkerFacts) -> Iterator[Finding]:
     command = kubectl(worker)
     agents = worker.telemetry
     if agents is None:
+        change, undo = (
+            install(worker, namespace, AGENT_RELEASE, "role=worker", f"worker.telemetry={value}")[0]
+            for value in ("nodes", "none")
+        )
         yield Finding(
             level="note",
             where=worker.name,
@@ -29,8 +32,8 @@ def findings(worker: WorkerFacts) -> Iterator[Finding]:
                 if worker.exporter
                 else "A DaemonSet of agents tells that, or one scraper of a dcgm-exporter."
             ),
-            change=f"{command} apply -k {FOLDER}",
-            undo=f"{command} delete -k {FOLDER}",
+            change=change,
+            undo=undo,
         )
         return
     if agents.wanted < nodes:

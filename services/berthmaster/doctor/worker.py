@@ -15,8 +15,10 @@ from berthmaster.accelerators.tpu import ACCELERATOR_LABEL
 from berthmaster.doctor import devices, telemetry
 from berthmaster.doctor.facts import HubFacts, LocalQueue, Right, Survey, WorkerFacts
 from berthmaster.doctor.findings import (
+    AGENT_RELEASE,
     Finding,
     bind,
+    install,
     kubectl,
     kueue_version,
     shared,
@@ -27,7 +29,6 @@ from berthmaster.kubernetes.labels import FINALIZER
 from berthmaster.kueue.names import MULTIKUEUE
 from berthmaster.requests.ray_jobs import RAY_JOB, ray_words
 
-AGENT: Final = "deploy/kubernetes/agent"
 VOLCANO_INSTEAD: Final = (
     " Where executor and inventory have --jobs volcano, these are Jobs of Volcano's."
 )
@@ -67,7 +68,7 @@ def findings(worker: WorkerFacts, survey: Survey) -> Iterator[Finding]:
     yield from devices.findings(worker)
     if worker.held:
         yield _held(worker)
-    yield from telemetry.findings(worker)
+    yield from telemetry.findings(worker, survey.namespace)
     if "v1beta2" in worker.kueue_versions:
         for queue in queues_of(survey.hub):
             if any(each.covers(worker.name, queue) for each in survey.without):
@@ -134,24 +135,17 @@ def _sizes(worker: WorkerFacts) -> Finding:
 
 def _grants(worker: WorkerFacts, survey: Survey, missing: tuple[Right, ...]) -> tuple[str, str]:
     """Only what is missing: where the agent is, its roles; in a namespace, its executor's."""
-    command = kubectl(worker)
     change, undo = [], []
-    if not worker.agent:
-        change.append(f"{command} apply -k {AGENT}")
-    elif any(not right.namespace for right in missing):
-        files = f"-f {AGENT}/inventory-rbac.yaml -f {AGENT}/inventory-binding.yaml"
-        change.append(f"{command} apply {files}")
-        undo.append(f"{command} delete {files}")
-    namespaces = sorted({right.namespace for right in missing if right.namespace})
-    if namespaces and worker.agent:
-        change.append(f"{command} apply -f {AGENT}/executor-rbac.yaml")
-    for namespace in namespaces:
-        account = f"{survey.namespace}:{AGENT_ACCOUNT}"
-        made, taken_back = bind(worker, namespace, EXECUTOR_ROLE, account)
+    made, taken_back = install(worker, survey.namespace, AGENT_RELEASE, "role=worker")
+    if not worker.agent or any(not right.namespace for right in missing):
         change.append(made)
-        undo.append(taken_back)
+    for namespace in sorted({right.namespace for right in missing if right.namespace}):
+        account = f"{survey.namespace}:{AGENT_ACCOUNT}"
+        bound, unbound = bind(worker, namespace, EXECUTOR_ROLE, account)
+        change.append(bound)
+        undo.append(unbound)
     if not worker.agent:
-        undo.append(f"{command} delete -k {AGENT}")
+        undo.append(taken_back)
     return "\n".join(change), "\n".join(undo)
 
 

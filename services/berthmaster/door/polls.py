@@ -28,9 +28,6 @@ class Polls:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def waits(self, cluster: str) -> bool:
-        return cluster in self._waiting
-
     def stir(self, cluster: str, kind: str = "") -> None:
         """There may be something for it now."""
         for poll in self._waiting.get(cluster, ()):

@@ -255,12 +255,11 @@ class Shell:
         self._stir(cluster, recorded.sequence)
 
     def _stir(self, cluster: str, sequence: int) -> None:
-        """Its executor has something to hear."""
+        """Its executor has something to hear. The nudge is for an executor whose poll, or whose
+        poll's answer, is lost: the link of a leaf was away, which neither end is told."""
         if cluster and self._ready["log"]:
-            if self._takes.waits(cluster):
-                self._takes.stir(cluster)
-            else:
-                self._nudge(cluster, sequence)
+            self._takes.stir(cluster)
+            self._nudge(cluster, sequence)
 
     def _nudge(self, cluster: str, sequence: int) -> None:
         """Once for all that comes in this turn of the loop."""

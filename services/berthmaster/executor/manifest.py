@@ -27,6 +27,7 @@ from berthmaster.accelerators.table import (
     MPS_MEMORY,
     MPS_THREADS,
     NVIDIA,
+    pieces_of_whole,
 )
 from berthmaster.engine.fleet.pieces import pieces_of
 from berthmaster.engine.fleet.shares import (
@@ -366,7 +367,7 @@ def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _
         if claim is not None:
             return _claimed(others, claims.of_whole(nodes, pods, claim, offers))
         by = "hami" if offers.are_hamis(nodes) else ""
-        return _Devices(others | {whole: pods.gpus}, by=by)
+        return _Devices(others | {whole: pods.gpus * pieces_of_whole(whole)}, by=by)
     share = offers.share(nodes, pods)
     if share is None:
         raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")

@@ -8,7 +8,7 @@
 Hears the telemetry of the cluster's own nodes on its way to the door, watches pods, reads their
 owners up to the top, and gives the door one message a job and half a minute. In the namespaces that
 it is told it writes the figures on Jobs, sparingly, and takes them away when a job ends. Rights:
-deploy/kubernetes/agent/figures-rbac.yaml. Run one: a second does no harm (of two lives' figures the
+deploy/chart/templates/worker-rights.yaml. Run one: a second does no harm (of two lives' figures the
 later one's count, and what both write is the same), but doubles messages and writes.
 """
 

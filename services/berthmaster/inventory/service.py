@@ -6,7 +6,7 @@
     berth serve inventory --cluster east --kubeconfig F --context C
     berth serve inventory --side hub --context hub             what a hub knows of its clusters
 
-Needs to get, list and watch, and nothing else (deploy/kubernetes/agent/inventory-rbac.yaml). While
+Needs to get, list and watch, and nothing else (deploy/chart/templates/worker-rights.yaml). While
 the API server is away nothing is told, the sign of life neither: whoever places jobs then closes
 the cluster to new ones, and what runs there goes on.
 """

@@ -5,7 +5,7 @@
     berth serve karmada --kubeconfig F --context karmada-apiserver
 
 Ours are those whose policy says ``schedulerName: berthmaster``. Rights:
-deploy/kubernetes/karmada/rbac.yaml, on the Karmada API server. One replica holds the lease and
+deploy/policies/karmada.yaml, on the Karmada API server. One replica holds the lease and
 acts; the others mirror the same. While the bus is away nothing changes: what is held stays held,
 and what was let go runs on.
 """
@@ -44,7 +44,7 @@ from berthmaster.logcheck.settings import LogReaderSettings
 from berthmaster.runtime.service import Context, Service
 
 NAME: Final = "karmada"
-RIGHTS: Final = "deploy/kubernetes/karmada/rbac.yaml"
+RIGHTS: Final = "deploy/policies/karmada.yaml"
 ABSENT_S: Final = 5.0
 WATCHED: Final = (
     Watched(RESOURCE_BINDINGS, ResourceBinding),

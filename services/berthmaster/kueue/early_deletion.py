@@ -13,7 +13,7 @@ from berthmaster.kueue.names import MULTIKUEUE
 
 FIELD: Final = "ttlSecondsAfterFinished"
 LOST_S: Final = 900  # Kueue's workerLostTimeout, unless its configuration says otherwise
-POLICY_FOLDER: Final = "deploy/kubernetes/ended-jobs"  # takes the field off in workers
+POLICY_FILE: Final = "deploy/policies/ended-jobs.yaml"  # takes the field off in workers
 # Kueue's own cure, from 0.18.7, 0.19.3 and 0.20 on, for Jobs alone; off unless it is switched on.
 GATE: Final = "MultiKueueBatchJobClearingTTLSecondsAfterFinishedOnWorkerCluster"
 
@@ -34,5 +34,5 @@ def early_words(job: HubJob) -> str:
     return (
         f"its Job has {FIELD}: {ttl_s}, which Kueue copies: a worker may delete the ended Job "
         "before the hub reads its end, and the hub runs it again. Leave the field out, or apply "
-        f"{POLICY_FOLDER} to the workers (`berth doctor` shows where it is missing)"
+        f"{POLICY_FILE} to the workers (`berth doctor` shows where it is missing)"
     )

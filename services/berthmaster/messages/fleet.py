@@ -108,7 +108,7 @@ class Share(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
     milli: Milli  # of a GPU's compute
     memory_mib: Count = 0  # 0 = not limited; kai: what there is of a whole GPU, 0 = not told
     count: Count = 0  # on the node, free or not
-    kind: Literal["shared", "mig", "hami", "kai"] = "shared"
+    kind: Literal["shared", "mig", "hami", "kai", "milli"] = "shared"
     profile: ObjectName = ""  # of MIG, such as 1g.10gb, where the resource's name does not say it
     isolation: Literal["", "hardware", "memory", "none"] = ""
     # How hard its limit is: see PodSet.isolation. "" = as its kind is: mig's hardware, hami's

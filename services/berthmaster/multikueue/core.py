@@ -187,16 +187,21 @@ class Reconciler:
             self._choices -= len(oldest.placements)
 
     def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
-        self.know.take_fact(fact, sequence, stored_at_s)
-        self._work.fleet_moved = True
         if isinstance(fact, CopyReport):
             self._on_copy(fact)
+        self.know.take_fact(fact, sequence, stored_at_s)
+        self._work.fleet_moved = True
 
     def _on_copy(self, copy: CopyReport) -> None:
+        """Note what the next look may not see any more. ``know`` has still the report before."""
         at = (copy.namespace, copy.workload)
         name = self.hub.name_of(at)
-        if name is not None and copy.ran and not copy.gone:  # it may be gone before the next look
-            self._memo(name).ran_in = copy.cluster
+        if name is not None:
+            memo = self._memo(name)
+            if copy.ran and not copy.gone:
+                memo.ran_in = copy.cluster
+            if copy.finished or copy.succeeded > self.know.completed(copy.cluster, *at):
+                memo.ended_in.add(copy.cluster)
         self._touch(at)
 
     def on_node_gone(self, cluster: str, node: str) -> None:
@@ -476,7 +481,13 @@ class Reconciler:
         return workload.metadata if workload is not None else Metadata(name=name)
 
     def _memo(self, name: Key) -> Memo:
-        return self._memos.setdefault(name, Memo())
+        memo = self._memos.get(name)
+        if memo is None:
+            memo = self._memos[name] = Memo()
+            workload = self.hub.workload(name)
+            if workload is not None:  # an earlier life of this process may have seen it begin
+                memo.ended_in = self.know.ended_in(*key_of(workload.metadata))
+        return memo
 
     def _look(self, name: Key, now_s: float) -> list[Instruction]:
         if self._in_flight.busy(name) or name in self.know.frozen:
@@ -651,6 +662,8 @@ class Reconciler:
         if step.until_s < float("inf"):
             self._work.add_at(view.name, step.until_s)
         if bus is None or bus.state is not State.CLAIMED or self.policy.mode != "dispatch":
+            return []
+        if memo.finished_since_s is not None:
             return []
         if now_s < max(memo.contest.until_s, memo.trouble_until_s):
             return []

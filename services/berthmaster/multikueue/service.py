@@ -7,7 +7,7 @@
 
 Modes, each undone by the next start: ``observe`` writes nothing to Kubernetes, ``dispatch``
 nominates clusters (Kueue's ``dispatcherName`` must then be a name of ours). Rights:
-deploy/kubernetes/hub/multikueue-rbac.yaml, one ClusterRole a mode.
+deploy/chart/templates/hub-rights.yaml, one ClusterRole a mode.
 
 One replica holds the lease and acts; the others fold the same streams, mirror the same hub and take
 over within a lease's time. What a workload asks for runs as a task of its own, one a workload at
@@ -60,7 +60,7 @@ LONGEST_SLEEP_S: Final = 1.0
 BUS_SILENT_S: Final = 3.0  # no heartbeat of the log for so long: the bus is away
 BLIND_LOOK_S: Final = 0.5
 MAX_BURIALS: Final = 256
-RIGHTS: Final = "deploy/kubernetes/hub/multikueue-rbac.yaml"
+RIGHTS: Final = "deploy/chart/templates/hub-rights.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@
 
 On the hub: an AddOnPlacementScore in each managed cluster's namespace, and properties on the
 ClusterProfiles that we manage. In a managed cluster: a few ClusterClaims. Rights:
-deploy/ocm/hub/rbac.yaml and deploy/ocm/agent/rbac.yaml; what it all means: docs/ocm.md.
+deploy/chart/templates/hub-rights.yaml and worker-rights.yaml; what it all means: docs/ocm.md.
 
 One replica holds the lease and writes; the others watch and stand by. While the bus is away nobody
 holds it, and what stands on the hub must not run out, since what has run out counts as 0 there: so

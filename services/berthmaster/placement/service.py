@@ -7,7 +7,8 @@
 
 Ours are those annotated ``cluster.open-cluster-management.io/experimental-scheduling-disable:
 "true"``; all others are left alone. It needs no bus; replicas stand by on a Lease. While the API
-server is away all decisions stay as they are. Rights: deploy/kubernetes/placement.
+server is away all decisions stay as they are. Rights:
+deploy/chart/templates/pods-rights.yaml.
 """
 
 import asyncio

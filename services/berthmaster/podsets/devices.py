@@ -133,7 +133,7 @@ def devices_of(
             told = "not known by name here, so nodes must have it and queues grant it as it is"
         elif how is How.OTHER:
             told = "more than is counted, so only queues that grant it count"
-        elif part and (how is How.LIMIT or name == KAI_FRACTION):
+        elif part and (how in (How.LIMIT, How.MILLI) or name == KAI_FRACTION):
             continue  # ranked by the part that it comes to
         else:
             told = "required of a cluster, and what is free of it is not known"
@@ -162,6 +162,9 @@ def _ranked(asked: Mapping[str, int]) -> Devices:
             memory_mib = min(asked.get(HAMI_MEMORY, 0), MAX_MEMORY_MIB)
             return Devices(1, "", "", max(1, min(percent * 10, WHOLE - 1)), memory_mib)
         return Devices(asked[first], first)
+    parts = [n for name, n in asked.items() if how_of(name) is How.MILLI]
+    if len(parts) == 1 and parts[0] < WHOLE:
+        return Devices(1, "", "", parts[0])
     slices = [name for name in asked if how_of(name) is How.MIG]
     if len(slices) == 1 and asked[slices[0]] == 1:
         profile = slices[0].removeprefix(MIG)

@@ -248,7 +248,8 @@ class ScoredCluster:
             self.lost_gpus[report.node] = lost
         node.healthy = tuple(reading_key(gpu.uuid, gpu.index) for gpu in report.gpus if gpu.healthy)
         node.side_by_side = any(
-            share.kind == "shared" and share.isolation == "memory" for share in report.shares
+            share.kind in ("shared", "milli") and share.isolation == "memory"
+            for share in report.shares
         )
         room = room_of(report)
         node.shared = tuple(compress(node.healthy, room.shared))

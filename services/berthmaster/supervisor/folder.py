@@ -31,6 +31,7 @@ class ConnectionFile(msgspec.Struct, kw_only=True):
     inbox_prefix: str = "_INBOX"
     ca_file: str = ""
     pid: int = 0
+    monitors: tuple[str, ...] = ()  # http://HOST:PORT of servers that run elsewhere
 
 
 class External(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,33 +1,32 @@
-"""Prepares the data folder of a hub's pod, before the pod's other containers start.
+"""The folder of keys of an installed hub: what is in it, and what each pod needs of it.
 
-Example: `python -m berthmaster.supervisor.hub_folder --data /data --external hub.example.com` makes
+Example: `prepare(Path("/data"), url="tls://berth-nats.berth-system.svc:4222", names=[…])` makes
 what is missing and leaves what is there::
 
-    keys/               a key for each service, the operator and each tenant
-    tls/                the bus's authority and the certificate of nats-server
-    nats-server.conf    what nats-server is started with: TLS, accounts, where its messages are
-    connection.json     how `berth`, run in this pod, finds the bus
-    external.json       where agents in other clusters find the bus
-    accounts/ jetstream/ memory/NAME/ usage/    folders of one container each
+    keys/             a key for each service, the operator and each tenant
+    tls/              the authority of the bus and the certificate of its servers
+    connection.json   how `berth`, run beside the folder, finds the bus
+    external.json     where agents in other clusters find the bus
 
-Each container mounts its own part of the folder and nothing else.
+`parts(folder)` returns the contents of the Secrets that the pods mount, see hub_keys.py.
 """
 
-import os
-import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, Literal
 
-import click
-
-from berthmaster.bus.certificates import CertificatesError, ensure_certificates
-from berthmaster.bus.embedded import CONFIG_FILE, EVERYWHERE, ServerConfig, Sync, render_config
-from berthmaster.bus.keys import creds_file, make_keys, removed_tenants, server_config, write_whole
+from berthmaster.bus.certificates import Certificates, CertificatesError, ensure_certificates
+from berthmaster.bus.keys import (
+    CREDS_SUFFIX,
+    SERVER_CONF,
+    SIGNERS,
+    creds_file,
+    make_keys,
+    removed_tenants,
+)
 from berthmaster.bus.permissions import SENTINEL, inbox_prefix
 from berthmaster.bus.subjects import token
-from berthmaster.supervisor.faults import FAULTS, fault_text
 from berthmaster.supervisor.folder import (
     DEFAULT_TENANT,
     KEYS_FOLDER,
@@ -37,151 +36,77 @@ from berthmaster.supervisor.folder import (
     write_connection,
     write_external,
 )
-from berthmaster.supervisor.plan import (
-    HUB_ALSO,
-    HUB_SERVICES,
-    KARMADA,
-    LOGIN,
-    PIPELINE,
-    REMEMBERING,
-    USAGE_FOLDER,
-)
-from berthmaster.supervisor.stack import (
-    MEMORY_FOLDER,
-    OPERATOR,
-    RESOLVER_FOLDER,
-    RESTORER,
-    SETUP,
-    external_url,
-)
+from berthmaster.supervisor.plan import HUB_ALSO, HUB_SERVICES, KARMADA, LOGIN, PIPELINE
+from berthmaster.supervisor.stack import OPERATOR, RESTORER, SETUP, external_url
 
-PORT: Final = 4222
-MONITOR_PORT: Final = 8222  # of nats-server's own health and figures, on loopback
-SERVICE_NAME: Final = "berth-hub.berth-system.svc"
+# own: an authority of ours signs the certificate; given: cert-manager puts it into the folder.
+CertificateSource = Literal["own", "given"]
 USERS: Final = (*PIPELINE, *HUB_SERVICES, *HUB_ALSO, KARMADA, OPERATOR, RESTORER, SETUP)
+BUS_SECRET: Final = "berth-bus"  # for nats-server
+KEYS_SECRET: Final = "berth-hub-keys"  # for the hub's pod
+SIGNERS_SECRET: Final = "berth-hub-signers"  # for the login service
 
 
 def prepare(
     folder: Path,
     *,
-    external: Sequence[str] = (SERVICE_NAME,),
+    url: str,
+    names: Sequence[str],
+    external: Sequence[str] = (),
+    monitors: Sequence[str] = (),
     tenants: Sequence[str] = (DEFAULT_TENANT,),
     login: bool = False,
-    sync: Sync = "always",
-    port: int = PORT,
-    monitor_port: int = MONITOR_PORT,
+    certificates: CertificateSource = "own",
 ) -> None:
-    """Make what is missing. Raises one of faults.FAULTS, or CertificatesError."""
+    """Make what is missing. Raises one of faults.FAULTS, or CertificatesError.
+
+    ``url``: of the bus for services beside it; ``names``: of its servers in this cluster;
+    ``external``: names and addresses for agents elsewhere.
+    """
     folder = folder.absolute()
     with FolderLock(folder):
         keys = folder / KEYS_FOLDER
         wanted = {token(tenant) for tenant in tenants} - removed_tenants(keys)
         users = {*USERS, *(f"tenant.{tenant}" for tenant in wanted)}
         make_keys(keys, users | ({LOGIN, SENTINEL} if login else set()))
-        files = ensure_certificates(folder / TLS_FOLDER, external, now_s=time.time())
-        jetstream = folder / "jetstream"
-        for made in (jetstream, folder / USAGE_FOLDER, *_memories(folder)):
-            made.mkdir(parents=True, exist_ok=True)
-        config = ServerConfig(
-            host=EVERYWHERE,
-            port=port,
-            monitor_port=monitor_port,
-            store_dir=jetstream,
-            sync=sync,
-            tls=(files.certificate, files.key),
-            extra=server_config(keys, folder / RESOLVER_FOLDER),
-        )
-        write_whole(folder / CONFIG_FILE, render_config(config), mode=0o600)
-        url = f"tls://127.0.0.1:{port}"
-        write_external(folder, external_url(external, url))
+        renew_certificate(folder, [*external, *names], certificates)
+        write_external(folder, external_url(external, url) or url)
         connection = ConnectionFile(
             url=url,
             tenant=tenants[0],
             creds_file=str(creds_file(keys, OPERATOR)),
             inbox_prefix=inbox_prefix(OPERATOR),
-            ca_file=str(files.ca),
+            ca_file=str(folder / TLS_FOLDER / "ca.crt"),
+            monitors=tuple(monitors),
         )
         write_connection(folder, connection, {})
 
 
-def _memories(folder: Path) -> Iterable[Path]:
-    return (folder / MEMORY_FOLDER / service for service in REMEMBERING)
+def renew_certificate(folder: Path, names: Sequence[str], source: CertificateSource) -> None:
+    """Make the certificate of the servers if there is none, or if its end is near. Raises
+    CertificatesError."""
+    if source == "own":
+        ensure_certificates(folder / TLS_FOLDER, names, now_s=time.time())
+        return
+    for name in ("ca.crt", "server.crt"):
+        if not (folder / TLS_FOLDER / name).is_file():
+            raise CertificatesError(
+                f"{folder / TLS_FOLDER / name} is missing: cert-manager's Secret"
+            )
 
 
-def _names(context: click.Context, option: click.Parameter, text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise click.BadParameter(f"{text!r} has an empty name; right is A or A,B")
-    return names
-
-
-@click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="BERTH_DATA",
-    default=Path("/data"),
-    show_default=True,
-    help="Folder to prepare.",
-)
-@click.option(
-    "--external",
-    envvar="BERTH_HUB_EXTERNAL",
-    default=SERVICE_NAME,
-    show_default=True,
-    callback=_names,
-    metavar="A,B,…",
-    help="Host names and addresses under which agents reach the bus; its certificate names them.",
-)
-@click.option(
-    "--tenants",
-    envvar="BERTH_HUB_TENANTS",
-    default=DEFAULT_TENANT,
-    show_default=True,
-    callback=_names,
-    metavar="A,B,…",
-    help="Tenants that get a key.",
-)
-@click.option(
-    "--login/--no-login",
-    envvar="BERTH_HUB_LOGIN",
-    default=False,
-    help="Make the keys of the login service, too.",
-)
-@click.option(
-    "--sync",
-    type=click.Choice(get_args(Sync)),
-    envvar="BERTH_HUB_SYNC",
-    default="always",
-    show_default=True,
-    help="always: nats-server answers when the disk has a message; default: within two minutes.",
-)
-@click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
-@click.option("--monitor-port", type=click.IntRange(1, 65535), default=MONITOR_PORT)
-def main(
-    data: Path,
-    external: tuple[str, ...],
-    tenants: tuple[str, ...],
-    login: bool,
-    sync: Sync,
-    port: int,
-    monitor_port: int,
-) -> None:
-    """Prepare the data folder of a hub's pod."""
-    try:
-        prepare(
-            data,
-            external=external,
-            tenants=tenants,
-            login=login,
-            sync=sync,
-            port=port,
-            monitor_port=monitor_port,
-        )
-    except (*FAULTS, CertificatesError) as error:
-        sys.stderr.write(f"the folder {data} cannot be prepared: {fault_text(error)}\n")
-        sys.exit(os.EX_CONFIG)
-
-
-if __name__ == "__main__":
-    main()
+def parts(folder: Path, source: CertificateSource) -> Mapping[str, Mapping[str, bytes]]:
+    """Return the contents of each Secret. Raises OSError."""
+    keys, tls = folder / KEYS_FOLDER, folder / TLS_FOLDER
+    files = Certificates(tls / "ca.crt", tls / "server.crt", tls / "server.key")
+    bus = {"accounts.conf": (keys / SERVER_CONF).read_bytes()}
+    hub = {
+        f"{user}{CREDS_SUFFIX}": creds_file(keys, user).read_bytes()
+        for user in (*USERS, LOGIN)
+        if user not in (OPERATOR, RESTORER, "accounts") and creds_file(keys, user).exists()
+    }
+    if source == "own":
+        bus["ca.crt"] = hub["ca.crt"] = files.ca.read_bytes()
+        bus["tls.crt"], bus["tls.key"] = files.certificate.read_bytes(), files.key.read_bytes()
+    signers = {path.name: path.read_bytes() for path in (keys / SIGNERS).glob("*.json")}
+    return {BUS_SECRET: bus, KEYS_SECRET: hub, SIGNERS_SECRET: signers}

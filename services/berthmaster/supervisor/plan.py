@@ -265,7 +265,7 @@ def figures_from(options: UpOptions) -> list[str]:
     told = [
         f"What the GPUs of {worker.name} do is told by agents on its nodes "
         f"(`berth cluster add {shlex.quote(worker.name)} --nodes`, "
-        "deploy/kubernetes/agent/telemetry) or by one scraper of its dcgm-exporters; "
+        "deploy/chart, worker.telemetry nodes) or by one scraper of its dcgm-exporters; "
         f"`berth top {shlex.quote(worker.name)}` shows it, `berth doctor` what is missing."
         for worker in options.workers
     ]

@@ -31,8 +31,8 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
+from berthmaster.runtime.protobuf import BadMessage
 from berthmaster.telemetry.pod_resources import Holders, given
-from berthmaster.telemetry.protobuf import BadMessage
 
 LIST: Final = "/v1.PodResourcesLister/List"
 CALL_LIMIT_S: Final = 3.0

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from berthmaster.messages.telemetry import GpuHolder, GpuReading
-from berthmaster.telemetry.protobuf import fields, parts, text
+from berthmaster.runtime.protobuf import fields, parts, text
 
 MAX_HOLDERS: Final = 64  # of one GPU
 _UUID: Final = re.compile(

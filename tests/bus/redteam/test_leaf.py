@@ -55,7 +55,7 @@ from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import resolver
 from tests.bus.tools import Lines, Settings, eventually, patiently, story, submitted, task
 from tests.support.builders import alive, job, node, profile
-from tests.support.patience import ANSWER_S, hang_s, until
+from tests.support.patience import ANSWER_S, Hung, hang_s, until
 
 RED = "berth.agent.red"
 OTHERS = (
@@ -422,7 +422,13 @@ async def test_leaf_under_attack_completes_honest_work(hub: Hub, as_agent: Serve
                 name = f"work-{done}"
                 reply = await ask(acme, "submit", job(name, gpus=1), tenant=TENANT)
                 assert type(reply).__name__ == "SubmitReply", reply
-                await red.does(name)
+                try:
+                    await red.does(name)
+                except Hung as hung:
+                    asked = b'{"id": "%s"}' % name.encode()
+                    hung.add_note(f"why: {await ask(acme, 'why', asked, tenant=TENANT)}")
+                    hung.add_note(f"the agent's log: {honest.log}")
+                    raise
                 done += 1
         report = await audit(operator)
         assert (report.findings, report.accounted, report.succeeded) == ((), True, done), report

@@ -35,7 +35,7 @@ class Options:
 
     dispatcher: str = "AllAtOnce"  # AllAtOnce, Incremental, or the name of somebody else's
     dispatch_step: int = 3
-    policy: bool = True  # the API server clears nominations: deploy/kubernetes/nominations
+    policy: bool = True  # the API server clears nominations: deploy/policies/nominations.yaml
     merge_patch_gate: bool = False  # Kueue's other way, which preemption turns into a trap
     worker_lost_timeout_s: float = 900.0
     collect_s: float = 60.0

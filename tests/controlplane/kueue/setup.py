@@ -31,14 +31,13 @@ from tests.controlplane.kueue.objects import GROUP, Obj, condition_of, is_true
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.controlplane.processes import Process
-from tests.support.kustomize import render
 from tests.support.patience import Hung, wait_until
 
 __all__ = ["Kueue", "Options", "kueue"]
 
 HERE = Path(__file__).resolve().parent
 ELASTIC_POLICY = HERE / "elastic.yaml"
-POLICY = HERE.parents[2] / "deploy" / "kubernetes" / "nominations"
+POLICY = HERE.parents[2] / "deploy" / "policies" / "nominations.yaml"
 API = f"/apis/{GROUP}/v1beta2"
 SYSTEM = "kueue-system"
 QUOTAS = {"default": {"cpu": "100", "memory": "1Ti", "nvidia.com/gpu": "100"}}
@@ -160,6 +159,8 @@ class Kueue:
             kinds += ["admissionchecks", "multikueueconfigs"]
         for plural in kinds:
             remove_all(api, f"{API}/{plural}", self.namespace)
+        # An apply of a flavor without labels cannot take labels off one that is there: 422.
+        remove_all(api, f"{API}/resourceflavors", "")
         if plane.role == "hub":
             remove_all(api, f"{API}/multikueueclusters", "")
             self.remove_policy()
@@ -169,12 +170,12 @@ class Kueue:
 
     def apply_policy(self) -> None:
         """What lets the hub's API server clear nominations, as people apply it."""
-        for document in render(POLICY):
+        for document in documents(POLICY):
             self.planes.hub.api.apply(document)
 
     def remove_policy(self) -> None:
         """Away with it, if it is there."""
-        for document in reversed(render(POLICY)):
+        for document in reversed(documents(POLICY)):
             with contextlib.suppress(ApiError):
                 self.planes.hub.api.delete(self.planes.hub.api.path_of(document))
 

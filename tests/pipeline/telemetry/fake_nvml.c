@@ -1,9 +1,11 @@
-/* A stand-in for libnvidia-ml.so.1: eight GPUs, each with two processes, and faults from a file.
+/* A stand-in for libnvidia-ml.so.1: eight GPUs or FAKE_NVML_GPUS, each with two processes, and faults
+ * from a file.
  *
  * Built by the tests where there is a C compiler, so that the agent can be run as it is shipped, with
  * pynvml loading this library, and its cost be measured without a GPU. FAKE_NVML_FAULTS names a file
  * with lines "GPU CODE": that GPU answers every call with that return code; GPU -1 is the driver
- * itself. It is read when the agent opens the driver and once a read.
+ * itself. It is read when the driver is opened, once a read of the agent, and when a GPU
+ * is looked up by its UUID.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +59,11 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     snprintf(text, size, "550.54.15");
     return SUCCESS;
 }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return driver_fault; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    const char *told = getenv("FAKE_NVML_GPUS");
+    *count = told ? (unsigned)atoi(told) : GPUS;
+    return driver_fault;
+}
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
     if (index >= GPUS) return NOT_FOUND;
     devices[index].index = (int)index;
@@ -67,6 +73,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
 int nvmlDeviceGetUUID(Device *device, char *text, unsigned size) {
     snprintf(text, size, "GPU-604ac76c-d9cf-fef3-62e9-d92044ab6e%02d", device->index);
     return driver_fault;
+}
+int nvmlDeviceGetMinorNumber(Device *device, unsigned *minor) {
+    ANSWER(device, *minor = (unsigned)device->index);
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device **device) {
+    read_faults();
+    return nvmlDeviceGetHandleByIndex_v2((unsigned)atoi(uuid + strlen(uuid) - 2), device);
 }
 int nvmlDeviceGetName(Device *device, char *text, unsigned size) {
     ANSWER(device, snprintf(text, size, "NVIDIA A100-SXM4-80GB"));

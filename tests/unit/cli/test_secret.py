@@ -7,6 +7,11 @@ from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.bus.subjects import token
 from berthmaster.cli import secret
 
+INSTALL = (
+    "helm --kube-context 'a b' -n ns upgrade --install --create-namespace "
+    "--reset-then-reuse-values berth-agent deploy/chart"
+)
+
 
 def test_the_secret_holds_what_an_agent_needs_and_no_name_can_break_out_of_it() -> None:
     name = 'b"\nkind: Pod # '
@@ -56,20 +61,12 @@ def test_its_file_is_for_its_owner_alone_whatever_was_there_before(tmp_path: Pat
 
 def test_commands_can_be_pasted_whatever_the_names_are() -> None:
     assert secret.commands("a b", Path("/x/$(id).yaml"), "ns", ["m;l"]) == [
-        "kubectl --context 'a b' apply -k deploy/kubernetes/agent",
+        INSTALL + " --set role=worker --set 'worker.namespaces={m;l}'",
         "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",
-        (
-            "kubectl --context 'a b' -n 'm;l' create rolebinding berthmaster-executor "
-            "--clusterrole=berthmaster-executor --serviceaccount=ns:berth-agent"
-        ),
-        (
-            "kubectl --context 'a b' -n 'm;l' create rolebinding berthmaster-figures "
-            "--clusterrole=berthmaster-figures --serviceaccount=ns:berth-agent"
-        ),
     ]
-    logging_in = secret.commands("b", Path("/x/y.yaml"), "ns", [], login=True)
-    assert logging_in[0] == "kubectl --context b apply -k deploy/kubernetes/overlays/agent-login"
-    assert secret.commands_of_nodes("a b", Path("/x/$(id).yaml")) == [
-        "kubectl --context 'a b' apply -k deploy/kubernetes/agent/telemetry",
+    logging_in = secret.commands("b", Path("/x/y.yaml"), "ns", ["ml"], login=True)
+    assert logging_in[0].endswith(" --set worker.login=true")
+    assert secret.commands_of_nodes("a b", "ns", Path("/x/$(id).yaml")) == [
+        f"{INSTALL} --set role=worker --set worker.telemetry=nodes",
         "kubectl --context 'a b' apply -f '/x/$(id).yaml' && rm '/x/$(id).yaml'",
     ]

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-from pathlib import Path
 
 import click
 import pytest
@@ -19,16 +18,19 @@ from berthmaster.runtime.log import Log
 from berthmaster.runtime.metrics import Metrics
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import load
-from tests.support.kustomize import Manifest, render
+from tests.support import chart
+from tests.support.chart import Manifest
 
-DEPLOY = Path(__file__).parents[3] / "deploy" / "kubernetes"
+
+def deployed() -> list[Manifest]:
+    """The service's objects, without those of the hub."""
+    objects = chart.render("standalone", {"credentials": {"enabled": True}})
+    return [one for one in objects if "credentials" in one["metadata"]["name"]]
 
 
-def one(folder: str, kind: str, name: str) -> Manifest:
+def one(kind: str, name: str) -> Manifest:
     found = [
-        each
-        for each in render(DEPLOY / folder)
-        if (each["kind"], each["metadata"]["name"]) == (kind, name)
+        each for each in deployed() if (each["kind"], each["metadata"]["name"]) == (kind, name)
     ]
     [match] = found
     return match
@@ -107,7 +109,7 @@ def test_it_changes_and_deletes_only_what_it_makes_itself() -> None:
 def test_on_the_hub_secrets_are_within_reach_in_two_namespaces_and_under_one_name() -> None:
     reach = [
         (each["kind"], each["metadata"].get("namespace", ""), rule.get("resourceNames"))
-        for each in render(DEPLOY / "credentials")
+        for each in deployed()
         if each["kind"] in ("Role", "ClusterRole")
         for rule in each["rules"]
         if "secrets" in rule["resources"]
@@ -117,14 +119,14 @@ def test_on_the_hub_secrets_are_within_reach_in_two_namespaces_and_under_one_nam
         ("Role", "berth-credentials", None),
         ("Role", "kueue-system", None),
     ]
-    mine = one("credentials", "Role", "berthmaster-credentials")["rules"]
+    mine = one("Role", "berthmaster-credentials")["rules"]
     assert [rule["verbs"] for rule in mine if "secrets" in rule["resources"]] == [
         ["list", "watch", "patch"]
     ]
 
 
 def test_its_pod_runs_as_its_own_account_without_privilege() -> None:
-    objects = render(DEPLOY / "credentials")
+    objects = deployed()
     [deployment] = [each for each in objects if each["kind"] == "Deployment"]
     spec = deployment["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == "berth-credentials"

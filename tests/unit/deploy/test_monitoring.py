@@ -14,7 +14,7 @@ import yaml
 
 from berthmaster.cli.serve import SERVICES
 from scripts import monitoring
-from tests.support.kustomize import render
+from tests.support.chart import one, pod_of, render
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "services" / "berthmaster"
@@ -89,24 +89,27 @@ def test_every_alert_has_its_place_among_the_runbooks() -> None:
 
 
 def test_operators_objects_scrape_the_containers_of_both_sides() -> None:
-    objects = render(ROOT / "deploy" / "kubernetes" / "monitoring")
-    kinds = sorted((each["kind"], each["metadata"]["name"]) for each in objects)
-    assert kinds == [("PodMonitor", "berthmaster"), ("PrometheusRule", "berthmaster")]
-    [monitor] = [each["spec"] for each in objects if each["kind"] == "PodMonitor"]
+    values = {
+        "hub": {"services": ["login", "karmada", "ocm", "admission"]},
+        "worker": {"telemetry": "dcgm"},
+    }
+    objects = render("both", {**values, "monitoring": True})
+    monitor = one(objects, "PodMonitor")["spec"]
     [selector] = monitor["selector"]["matchExpressions"]
     assert (selector["key"], selector["operator"]) == ("app.kubernetes.io/name", "In")
-    pods = {
-        pod["metadata"]["labels"]["app.kubernetes.io/name"]: pod
-        for folder in ("overlays/observe", "agent")
-        for each in render(ROOT / "deploy" / "kubernetes" / folder)
-        if (pod := each.get("spec", {}).get("template"))
-    }
-    assert pods.keys() == set(selector["values"])
+    assert selector["values"] == ["berth-hub", "berth-accounts", "berth-agent"]
     scraped = {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]}
-    for pod in pods.values():
-        assert {each["ports"][0]["name"] for each in pod["spec"]["containers"]} <= scraped
+    pods = [pod_of(objects, name) for name in selector["values"]]
+    assert (
+        scraped
+        == {each["ports"][0]["name"] for pod in pods for each in pod["spec"]["containers"]}
+        == set(monitoring.SCRAPED)
+    )
+    for pod, name in zip(pods, selector["values"], strict=True):
+        assert pod["metadata"]["labels"]["app.kubernetes.io/name"] == name
         # The label that becomes `job`, by which the rules know their targets.
         assert pod["metadata"]["labels"][monitor["jobLabel"]] == "berthmaster"
-    [rule] = [each for each in objects if each["kind"] == "PrometheusRule"]
     plain = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())
-    assert rule["spec"] == plain
+    assert one(objects, "PrometheusRule")["spec"] == plain
+    kinds = {each["kind"] for each in render("both")}
+    assert not kinds & {"PodMonitor", "PrometheusRule"}

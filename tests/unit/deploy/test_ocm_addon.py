@@ -1,7 +1,5 @@
-"""deploy/ocm: the addon is the agent of deploy/kubernetes with claims, and rights name what is."""
+"""deploy/ocm: the addon is the agent of the chart with claims, and rights name what is."""
 
-import copy
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -9,11 +7,11 @@ import yaml
 from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from berthmaster.ocm.claims import NAMES
 from berthmaster.ocm.policy import DEFAULT_NAME
-from tests.support.kustomize import Manifest, documents, render
+from scripts import addon
+from tests.controlplane.api import documents
+from tests.support.chart import DEPLOY, Manifest, render, rights
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
 OCM = DEPLOY / "ocm"
-ORPHAN = "addon.open-cluster-management.io/deletion-orphan"
 
 
 def of_kind(objects: list[Manifest], kind: str) -> Manifest:
@@ -28,14 +26,11 @@ def carried() -> list[Manifest]:
     return manifests
 
 
-def rules(file: str, role: str) -> list[dict[str, Any]]:
-    [found] = [
-        each
-        for each in documents(OCM / file)
-        if each["kind"] == "ClusterRole" and each["metadata"]["name"] == role
-    ]
-    told: list[dict[str, Any]] = found["rules"]
-    return told
+def rules(side: str, name: str) -> list[dict[str, Any]]:
+    """What the chart grants for the service ocm on this side."""
+    [found] = rights(name, role=side, values={side: {"services": ["ocm"]}})
+    granted: list[dict[str, Any]] = found["rules"]
+    return granted
 
 
 def may(told: list[dict[str, Any]], resource: Resource, part: str = "") -> dict[str, set[str]]:
@@ -49,25 +44,27 @@ def may(told: list[dict[str, Any]], resource: Resource, part: str = "") -> dict[
     return found
 
 
-def test_the_addon_brings_what_kubectl_apply_would_and_the_claims() -> None:
-    wanted = copy.deepcopy(render(DEPLOY / "kubernetes/agent", OCM / "agent"))
-    nodes = copy.deepcopy(render(DEPLOY / "kubernetes/agent/telemetry"))
-    for objects in (wanted, nodes):
-        of_kind(objects, "Namespace")["metadata"]["annotations"] = {ORPHAN: ""}
-    assert carried() == [*wanted, *nodes]
+def test_addon_is_the_agent_of_the_chart() -> None:
+    values = yaml.safe_load(addon.VALUES.read_text())
+    wanted = addon.text(render(values.pop("role"), values))
+    stale = "stale: scripts/addon.py says how the file is written"
+    assert addon.FILE.read_text() == wanted, stale
+    containers = of_kind(carried(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert "ocm" in {each["name"] for each in containers}
+    assert of_kind(carried(), "DaemonSet")
 
 
 def test_the_addon_has_one_name_and_its_template_is_the_default() -> None:
-    objects = documents(OCM / "addon.yaml")
+    objects = documents(addon.FILE)
     template = of_kind(objects, "AddOnTemplate")
-    addon = of_kind(objects, "ClusterManagementAddOn")
+    whole = of_kind(objects, "ClusterManagementAddOn")
     example = of_kind(documents(OCM / "addon-example.yaml"), "ManagedClusterAddOn")
-    name = addon["metadata"]["name"]
+    name = whole["metadata"]["name"]
     assert template["spec"]["addonName"] == example["metadata"]["name"] == name
-    assert addon["metadata"]["annotations"] == {
+    assert whole["metadata"]["annotations"] == {
         "addon.open-cluster-management.io/lifecycle": "addon-manager"
     }
-    [config, deployment] = addon["spec"]["supportedConfigs"]
+    [config, deployment] = whole["spec"]["supportedConfigs"]
     assert config["defaultConfig"] == {"name": template["metadata"]["name"]}
     assert deployment == {"group": config["group"], "resource": "addondeploymentconfigs"}
     assert "registration" not in template["spec"]  # the agent needs nothing of the hub's API
@@ -91,7 +88,7 @@ def test_the_example_of_a_deployment_config_means_the_agents_container_image_and
 
 
 def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
-    told = rules("hub/rbac.yaml", "berthmaster-ocm-hub")
+    told = rules("hub", "berthmaster-ocm-hub")
     assert may(told, ADD_ON_PLACEMENT_SCORES) == {
         "get": {DEFAULT_NAME},
         "list": {DEFAULT_NAME},
@@ -103,7 +100,7 @@ def test_on_the_hub_only_the_one_name_can_be_read_and_written() -> None:
 
 
 def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
-    told = may(rules("agent/rbac.yaml", "berthmaster-ocm-worker"), CLUSTER_CLAIMS)
+    told = may(rules("worker", "berthmaster-ocm-worker"), CLUSTER_CLAIMS)
     assert told == {
         "get": {"*"},
         "list": {"*"},
@@ -111,16 +108,3 @@ def test_in_a_managed_cluster_only_our_claims_can_be_written() -> None:
         "create": {"*"},
         "patch": set(NAMES),
     }
-
-
-def test_the_rights_stand_as_they_are_applied() -> None:
-    for file in (
-        "hub/rbac.yaml",
-        "agent/rbac.yaml",
-        "addon.yaml",
-        "addon-example.yaml",
-        "addon-config-example.yaml",
-    ):
-        text = (OCM / file).read_text()
-        assert text.startswith("# "), file
-        assert list(yaml.safe_load_all(text)) == documents(OCM / file)

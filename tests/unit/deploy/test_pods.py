@@ -11,21 +11,19 @@ from berthmaster.bus.setup import SetupSettings
 from berthmaster.cli import secret
 from berthmaster.cli.cluster_commands import NAMESPACE
 from berthmaster.cli.serve import find
-from berthmaster.supervisor.hub_folder import SERVICE_NAME, USERS, prepare
+from berthmaster.supervisor.hub_folder import KEYS_SECRET, SIGNERS_SECRET, parts, prepare
+from berthmaster.supervisor.hub_keys import HubKeysSettings
 from scripts.images import TARGETS
 from scripts.monitoring import SCRAPED
+from tests.support.chart import DEPLOY, WITHOUT, Values, pod_of, render
 from tests.support.containers import API_MOUNT, volume_mounts
 from tests.support.environment import load_with
-from tests.support.kustomize import Manifest, render
 
-DEPLOY: Final = Path(__file__).parents[3] / "deploy" / "kubernetes"
-OCM: Final = DEPLOY.parent / "ocm"
-HUB_COMPONENTS: Final = (
-    *(DEPLOY / name for name in ("login", "karmada", "admission")),
-    OCM / "hub",
-)
-AGENT_COMPONENTS: Final = (DEPLOY / "agent/dcgm", OCM / "agent", DEPLOY / "agent/login")
-PIPELINE: Final = {"gateway", "resolver", "scorer", "archivist", "usage", "door", "accounts"}
+MORE_OF_A_HUB: Final[Values] = {"hub": {"services": ["login", "karmada", "admission", "ocm"]}}
+MORE_OF_AN_AGENT: Final[Values] = {"worker": {"services": ["ocm"], "telemetry": "dcgm"}}
+LOGGING_IN: Final[Values] = {"worker": {"services": ["ocm"], "telemetry": "dcgm", "login": True}}
+PIPELINE: Final = {"gateway", "resolver", "scorer", "archivist", "usage", "door"}
+BUS: Final = "tls://berth-nats.berth-system.svc:4222"
 MADE: Final = yaml.safe_load(
     secret.manifest(
         cluster="ber.lin",
@@ -40,18 +38,12 @@ PORTS: Final = {name: 8081 + number for number, name in enumerate(SCRAPED)}
 Container = dict[str, Any]
 
 
-def pod_of(objects: list[Manifest]) -> dict[str, Any]:
-    [owner] = [each for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
-    template: dict[str, Any] = owner["spec"]["template"]
-    return template
+def hub(values: Values = WITHOUT) -> dict[str, Any]:
+    return pod_of(render("hub", values), "berth-hub")
 
 
-def hub(*components: Path) -> dict[str, Any]:
-    return pod_of(render(DEPLOY / "overlays/dispatch", *components))
-
-
-def agent(*components: Path) -> dict[str, Any]:
-    return pod_of(render(DEPLOY / "agent", *components))
+def agent(values: Values = WITHOUT) -> dict[str, Any]:
+    return pod_of(render("worker", values), "berth-agent")
 
 
 def containers(pod: dict[str, Any], *kinds: str) -> dict[str, Container]:
@@ -77,11 +69,11 @@ def variables(container: Container) -> dict[str, str]:
     [
         (hub(), {*PIPELINE, "inventory", "multikueue"}),
         (
-            hub(*HUB_COMPONENTS),
+            hub(MORE_OF_A_HUB),
             {*PIPELINE, "inventory", "multikueue", "login", "karmada", "admission", "ocm"},
         ),
         (agent(), {"inventory", "executor", "figures"}),
-        (agent(*AGENT_COMPONENTS[:2]), {"inventory", "executor", "figures", "telemetry", "ocm"}),
+        (agent(MORE_OF_AN_AGENT), {"inventory", "executor", "figures", "telemetry", "ocm"}),
     ],
     ids=["hub", "hub with components", "agent", "agent with components"],
 )
@@ -91,7 +83,7 @@ def test_service_has_a_container_with_its_image_port_and_probes(
     found = containers(pod)
     assert found.keys() == services
     for name, container in found.items():
-        assert container["image"] == f"berthmaster/{name}:dev"
+        assert container["image"] == f"berthmaster/{name}:0.1.0"
         assert name in TARGETS
         assert "command" not in container
         assert container["ports"] == [{"name": name, "containerPort": PORTS[name]}]
@@ -105,8 +97,8 @@ def test_service_has_a_container_with_its_image_port_and_probes(
 @pytest.mark.parametrize(
     ("pod", "user"),
     [
-        (hub(*HUB_COMPONENTS), ""),
-        (agent(*AGENT_COMPONENTS[:2]), "agent.ber=2Elin"),
+        (hub(MORE_OF_A_HUB), ""),
+        (agent(MORE_OF_AN_AGENT), "agent.ber=2Elin"),
     ],
     ids=["hub", "agent"],
 )
@@ -118,7 +110,7 @@ def test_container_understands_its_variables_and_connects_as_its_user(
         kind = find(name).settings
         settings = load_with(kind, name, given)
         assert settings.inbox_prefix == inbox_prefix(user or name)
-        assert settings.nats_url == ("tls://h:4222" if user else "tls://127.0.0.1:4222")
+        assert settings.nats_url == ("tls://h:4222" if user else BUS)
         mounts = {each["mountPath"] for each in container["volumeMounts"]}
         for file in (settings.nats_creds_file, settings.nats_ca_file):
             assert file is not None
@@ -129,45 +121,48 @@ def test_container_understands_its_variables_and_connects_as_its_user(
 
 
 def test_hub_container_mounts_its_own_key_and_no_other() -> None:
-    pod = hub(*HUB_COMPONENTS)
+    pod = hub(MORE_OF_A_HUB)
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     for name, container in containers(pod, "containers", "initContainers").items():
-        parts = set(volume_mounts(container, "data").values())
-        if name in ("keys", "accounts"):  # with operator.seed they have every key
-            assert "" in parts
-            continue
-        keys = {part for part in parts if part.startswith("keys/")}
-        wanted = {"nats": set(), "login": {"keys/login.creds", "keys/login"}}
-        assert keys == wanted.get(name, {f"keys/{name}.creds"})
-        assert "" not in parts
+        assert volume_mounts(container, "keys") == {
+            "/etc/berth/user.creds": f"{name}.creds",
+            "/etc/berth/ca.crt": "ca.crt",
+        }
+        mounted = {each["name"] for each in container["volumeMounts"]}
         secrets = {
-            each["name"]: each["secret"]["secretName"]
-            for each in pod["spec"]["volumes"]
-            if "secret" in each
+            volumes[each]["secret"]["secretName"]
+            for each in mounted & volumes.keys()
+            if "secret" in volumes[each]
         }
-        used = {
-            secrets[each["name"]] for each in container["volumeMounts"] if each["name"] in secrets
-        }
-        assert used <= {f"berth-hub-{name}"}
+        own = {f"berth-hub-{name}"} | ({SIGNERS_SECRET} if name == "login" else set())
+        assert secrets <= own
         # Only what a service remembers is written.
         written = {
             each["subPath"]
             for each in container["volumeMounts"]
             if each["name"] == "data" and not each.get("readOnly")
         }
-        own = {"usage": {"usage"}, "nats": {"accounts", "jetstream"}}
-        assert written <= own.get(name, {f"memory/{name}"})
+        assert written <= ({"usage"} if name == "usage" else {f"memory/{name}"})
 
 
 def test_only_containers_that_ask_an_api_server_have_a_token() -> None:
     for pod, wanted in (
-        (hub(*HUB_COMPONENTS), {"inventory", "multikueue", "login", "admission", "ocm"}),
-        (agent(*AGENT_COMPONENTS), {"inventory", "executor", "figures", "ocm"}),
+        (hub(MORE_OF_A_HUB), {"inventory", "multikueue", "login", "admission", "ocm"}),
+        (agent(LOGGING_IN), {"inventory", "executor", "figures", "ocm"}),
+        (pod_of(render("hub"), "berth-accounts"), {"keys"}),
+        (pod_of(render("hub"), "berth-nats"), set()),
     ):
         assert pod["spec"]["automountServiceAccountToken"] is False
-        every = containers(pod, "initContainers", "containers")
+        every = {
+            each["name"]: each
+            for kind in ("initContainers", "containers")
+            for each in pod["spec"].get(kind, ())
+        }
         assert {name for name, each in every.items() if volume_mounts(each, "api")} == wanted
         for name in wanted:
             assert volume_mounts(every[name], "api") == {API_MOUNT: ""}
+        if not wanted:
+            continue
         [api] = [each["projected"] for each in pod["spec"]["volumes"] if each["name"] == "api"]
         paths = [
             *(each["serviceAccountToken"]["path"] for each in api["sources"][:1]),
@@ -177,71 +172,74 @@ def test_only_containers_that_ask_an_api_server_have_a_token() -> None:
         assert paths == ["token", "ca.crt", "namespace"]
 
 
-def test_prepared_folder_has_what_the_hubs_containers_mount(tmp_path: Path) -> None:
-    prepare(tmp_path, login=True)
-    pod = hub(*HUB_COMPONENTS)
-    every = containers(pod, "initContainers", "containers")
-    for container in every.values():
-        for part in volume_mounts(container, "data").values():
-            assert (tmp_path / part).exists(), part
-    # nats-server's configuration names nothing that its container does not mount.
-    config = (tmp_path / "nats-server.conf").read_text()
-    named = {word.strip('",') for word in config.split() if str(tmp_path) in word}
-    mounted = [f"/data/{part}" for part in volume_mounts(every["nats"], "data").values()]
-    assert {f"/data/{part}" for part in ("tls/server.crt", "jetstream")} <= {
-        word.replace(str(tmp_path), "/data") for word in named
-    }
-    for word in named:
-        path = Path(word.replace(str(tmp_path), "/data"))
-        assert any(path == Path(each) or Path(each) in path.parents for each in mounted), word
-    assert list(volume_mounts(every["nats"], "data")) == mounted
+def test_prepared_folder_has_what_the_pods_mount(tmp_path: Path) -> None:
+    prepare(tmp_path, url=BUS, names=["berth-nats.berth-system.svc"], login=True)
+    made = parts(tmp_path, "own")
+    for pod in (hub(MORE_OF_A_HUB), pod_of(render("hub"), "berth-nats")):
+        sources = [
+            source["secret"]
+            for volume in pod["spec"]["volumes"]
+            for source in volume.get("projected", {}).get("sources", ())
+            if "secret" in source
+        ]
+        assert sources
+        for secret_ in sources:
+            assert {item["key"] for item in secret_["items"]} <= made[secret_["name"]].keys()
+    # Keys of operators go to no pod.
+    assert not [name for name in made[KEYS_SECRET] if name.startswith(("operator", "restorer"))]
 
 
-def test_bus_starts_after_its_keys_and_before_all_services() -> None:
-    pod = hub()
-    keys, nats, setup = pod["spec"]["initContainers"]
-    assert [each["name"] for each in (keys, nats, setup)] == ["keys", "nats", "setup"]
-    assert [each.get("restartPolicy") for each in (keys, nats, setup)] == [None, "Always", None]
-    assert nats["startupProbe"]["tcpSocket"] == {"port": "nats"}
-    given = variables(setup)
-    settings = load_with(SetupSettings, "setup", given)
-    assert settings.inbox_prefix == inbox_prefix("setup")
+def test_keys_container_understands_its_variables() -> None:
+    objects = render("hub", {"bus": {"external": {"names": ["hub.example.com"]}}})
+    pod = pod_of(objects, "berth-accounts")
+    [keys] = pod["spec"]["initContainers"]
+    assert keys["restartPolicy"] == "Always"
+    assert keys["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "keys"}
+    settings = load_with(HubKeysSettings, "hub", variables(keys))
+    assert settings.nats_url == BUS
+    assert settings.external == ("hub.example.com",)
+    assert settings.names == (
+        "berth-nats.berth-system.svc",
+        "*.berth-nats-peers.berth-system.svc",
+    )
+    assert len(settings.monitors) == 3
     # `kubectl exec` finds the keys where nothing names a container.
-    assert pod["metadata"]["annotations"] == {"kubectl.kubernetes.io/default-container": "accounts"}
-    assert {*containers(hub(*HUB_COMPONENTS)), "setup"} - set(USERS) == {"login"}
+    annotations = pod["metadata"]["annotations"]
+    assert annotations == {"kubectl.kubernetes.io/default-container": "accounts"}
+    [accounts] = pod["spec"]["containers"]
+    given = load_with(find("accounts").settings, "accounts", variables(accounts))
+    assert given.inbox_prefix == inbox_prefix("accounts")
 
 
-def test_hubs_certificate_is_for_its_service() -> None:
-    objects = render(DEPLOY / "overlays/observe")
-    [service] = [each for each in objects if each["kind"] == "Service"]
-    meta = service["metadata"]
-    assert f"{meta['name']}.{meta['namespace']}.svc" == SERVICE_NAME
-    for each in (service, *render(DEPLOY / "external")):
-        if each["kind"] == "Service":
-            assert each["spec"]["selector"].items() <= pod_of(objects)["metadata"]["labels"].items()
-            assert [port["targetPort"] for port in each["spec"]["ports"]] == ["nats"]
+def test_streams_are_made_before_all_services_with_as_many_replicas_as_servers() -> None:
+    for replicas, wanted in ((1, 1), (3, 3), (5, 3)):
+        [setup] = hub({"bus": {"replicas": replicas}})["spec"]["initContainers"]
+        settings = load_with(SetupSettings, "setup", variables(setup))
+        assert settings.inbox_prefix == inbox_prefix("setup")
+        assert settings.replicas == wanted
 
 
 @pytest.mark.parametrize(
-    ("folder", "components"),
-    [("overlays/dispatch", HUB_COMPONENTS), ("agent", AGENT_COMPONENTS)],
+    ("role", "owner", "values"),
+    [("hub", "berth-hub", MORE_OF_A_HUB), ("worker", "berth-agent", LOGGING_IN)],
     ids=["hub", "agent"],
 )
 def test_network_policy_lets_prometheus_to_the_port_of_each_service(
-    folder: str, components: tuple[Path, ...]
+    role: str, owner: str, values: Values
 ) -> None:
-    objects = render(DEPLOY / folder, *components)
-    pod = pod_of(objects)
-    policies = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
+    objects = render(role, values)
+    pod = pod_of(objects, owner)
+    selector = {"app.kubernetes.io/name": owner}
+    policies = [
+        each["spec"]
+        for each in objects
+        if each["kind"] == "NetworkPolicy"
+        and each["spec"]["podSelector"]["matchLabels"] == selector
+    ]
     for policy in policies:
         assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     every = containers(pod, "initContainers", "containers")
-    served = {
-        port["containerPort"]
-        for each in every.values()
-        for port in each.get("ports", ())
-        if port["name"] != "nats"
-    }
+    served = {port["containerPort"] for each in every.values() for port in each.get("ports", ())}
     [prometheus] = [
         rule
         for policy in policies
@@ -269,7 +267,7 @@ def test_agents_secret_has_what_its_containers_read() -> None:
 def test_agent_that_logs_in_reads_what_its_first_container_writes() -> None:
     from berthmaster.bus.agent_login import AgentLoginSettings
 
-    pod = agent(DEPLOY / "agent/login")
+    pod = agent(LOGGING_IN)
     [login] = pod["spec"]["initContainers"]
     assert (login["name"], login["restartPolicy"]) == ("login", "Always")
     assert login["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "login"}
@@ -297,21 +295,21 @@ def test_agent_that_logs_in_reads_what_its_first_container_writes() -> None:
 
 
 def test_hub_on_another_bus_takes_every_key_from_one_secret() -> None:
-    pod = hub(DEPLOY / "own-nats")
+    url = "tls://nats.example.com:4333"
+    objects = render("hub", {"bus": {"mode": "existing", "url": url}})
+    owners = {each["metadata"]["name"] for each in objects if each["kind"] == "StatefulSet"}
+    assert owners == {"berth-hub"}  # neither servers nor their accounts
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    pod = pod_of(objects, "berth-hub")
+    [keys] = [each for each in pod["spec"]["volumes"] if each["name"] == "keys"]
+    assert {each["secret"]["name"] for each in keys["projected"]["sources"]} == {KEYS_SECRET}
     every = containers(pod, "initContainers", "containers")
-    assert every.keys() == (PIPELINE - {"accounts"}) | {"setup", "inventory", "multikueue"}
-    for name, container in every.items():
-        assert volume_mounts(container, "keys") == {
-            "/etc/berth/user.creds": f"{name}.creds",
-            "/etc/berth/ca.crt": "ca.crt",
-        }
-        assert not any(
-            part.startswith(("keys", "tls")) for part in volume_mounts(container, "data").values()
-        )
-        assert "BERTH_NATS_URL" not in variables(container)  # the ConfigMap berth-hub says it
-        assert {"configMapRef": {"name": "berth-hub", "optional": True}} in container["envFrom"]
+    assert every.keys() == PIPELINE | {"setup", "inventory", "multikueue"}
+    assert {variables(each)["BERTH_NATS_URL"] for each in every.values()} == {url}
+    [policy] = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
+    assert 4333 in {port["port"] for rule in policy["egress"] for port in rule["ports"]}
 
 
 def test_operators_find_the_port_of_each_service_in_the_table() -> None:
-    text = (DEPLOY.parents[1] / "docs" / "operating.md").read_text()
+    text = (DEPLOY.parent / "docs" / "operating.md").read_text()
     assert [name for name, port in PORTS.items() if f"| {port} | {name} |" not in text] == []

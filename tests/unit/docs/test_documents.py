@@ -35,7 +35,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_file_that_is_named_is_there(document: Path) -> None:
     for name in NAMED_FILE.findall(document.read_text()):
-        places = (ROOT / name, PACKAGE / name, ROOT / "deploy" / "kubernetes" / name)
+        places = (ROOT / name, PACKAGE / name, ROOT / "deploy" / "chart" / name)
         assert any(place.exists() for place in places), name
 
 

@@ -240,8 +240,11 @@ def test_missing_rights_are_cured_by_the_overlay_of_the_mode() -> None:
     missing = tuple(Right(verb="get", group="", resource=f"r{n}", why="to x") for n in range(8))
     found = finding(of_hub("dispatch", missing_rights=missing), "may not")
     assert found.what.endswith("get r4, get r5 and 2 more")
-    assert found.change == "kubectl --context kind-hub apply -k deploy/kubernetes/overlays/dispatch"
-    assert found.undo == "kubectl --context kind-hub delete -k deploy/kubernetes/overlays/dispatch"
+    assert found.change == (
+        "helm --kube-context kind-hub -n sys upgrade --install --create-namespace "
+        "--reset-then-reuse-values berth-hub deploy/chart --set role=hub --set hub.mode=dispatch"
+    )
+    assert found.undo == "helm --kube-context kind-hub -n sys uninstall berth-hub"
 
 
 def test_what_dispatching_writes_is_bound_in_the_namespaces_that_lack_it() -> None:

@@ -54,6 +54,8 @@ def node(
         ({"nvidia.com/mig-1g.10gb": "7"}, {}, "MIG"),
         ({GPU: "4"}, {"nvidia.com/gpu.product": "NVIDIA-A100-MIG-1g.5gb"}, "MIG"),
         ({GPU: "4"}, {REPLICAS: "many"}, ""),
+        ({"berthmaster.io/gpu-milli": "4000"}, {}, "MPS"),
+        ({"berthmaster.io/gpu-milli.shared": "4000"}, {}, "time slicing"),
     ],
 )
 def test_how_a_node_shares_its_gpus(

@@ -10,16 +10,16 @@ from berthmaster.doctor import objects
 from berthmaster.doctor.core import diagnose
 from berthmaster.doctor.facts import EarlyDeleted, FoundPolicy, ManagerConfig, Survey
 from berthmaster.doctor.findings import Finding
-from berthmaster.kueue.early_deletion import GATE, POLICY_FOLDER
+from berthmaster.kueue.early_deletion import GATE, POLICY_FILE
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import MULTIKUEUE
-from tests.support.kustomize import render
+from tests.controlplane.api import documents
 from tests.unit.doctor.surveys import hub, worker
 
 JOBS = tuple(EarlyDeleted("Job", "ml", f"train-{n}", 0) for n in range(4))
 SET = EarlyDeleted("JobSet", "ml", "set", 60)
 KEEPS = FoundPolicy(name="keeps")
-APPLY = f"kubectl --kubeconfig /k/b.yaml apply -k {POLICY_FOLDER}"
+APPLY = f"kubectl --kubeconfig /k/b.yaml apply -f {POLICY_FILE}"
 
 
 def found(
@@ -84,7 +84,7 @@ def test_the_gate_is_advised_only_to_a_kueue_that_knows_it(version: str, knows: 
 
 def test_without_workers_the_step_is_told_for_each_of_them() -> None:
     [one] = found(JOBS, workers=False)
-    assert one.change == f"# for each worker: kubectl --context WORKER apply -k {POLICY_FOLDER}"
+    assert one.change == f"# for each worker: kubectl --context WORKER apply -f {POLICY_FILE}"
 
 
 def test_only_jobs_of_multikueue_that_have_not_ended_are_early_deleted() -> None:
@@ -107,8 +107,8 @@ def test_only_jobs_of_multikueue_that_have_not_ended_are_early_deleted() -> None
 
 
 def test_the_policy_of_ours_is_one_that_keeps_ended_jobs() -> None:
-    documents = render(Path(__file__).parents[3] / POLICY_FOLDER)
-    kinds = [(one["kind"], msgspec.json.encode(one)) for one in documents]
+    found = documents(Path(__file__).parents[3] / POLICY_FILE)
+    kinds = [(one["kind"], msgspec.json.encode(one)) for one in found]
     policies = [
         msgspec.json.decode(text, type=objects.Policy)
         for kind, text in kinds

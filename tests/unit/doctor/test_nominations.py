@@ -11,7 +11,7 @@ from berthmaster.doctor.nominations import MERGE_GATE
 from tests.unit.doctor.surveys import MANAGERS, ON, finding, of_hub, wrong
 
 KUBECTL = "kubectl --context kind-hub "
-APPLY = KUBECTL + "apply -k deploy/kubernetes/nominations"
+APPLY = KUBECTL + "apply -f deploy/policies/nominations.yaml"
 CALM = ClusterQueue(name="gpus", checks=("mk",), state=ON)
 PREEMPTS = ClusterQueue(name="gpus", checks=("mk",), state=ON, preempts=True)
 OTHER = ClusterQueue(name="web", state=ON, preempts=True)  # none of MultiKueue's
@@ -72,7 +72,7 @@ def test_in_observe_only_a_gate_that_ends_the_manager_is_told() -> None:
     assert wrong(report("observe", gate=True)) == []
     found = finding(report("observe", gate=True, queues=(PREEMPTS,)), GATE_KILLS)
     assert f"#     {MERGE_GATE}: false" in found.change
-    assert "apply -k" not in found.change  # nothing nominates in this mode
+    assert "nominations.yaml" not in found.change  # nothing nominates in this mode
 
 
 def test_the_policy_comes_before_the_gate_goes_and_the_way_back_is_the_other_way_round() -> None:
@@ -81,10 +81,10 @@ def test_the_policy_comes_before_the_gate_goes_and_the_way_back_is_the_other_way
     assert f"#     {MERGE_GATE}: false" in found.change
     assert f"#     {MERGE_GATE}: true" in found.undo
     assert found.undo.splitlines()[-1].startswith(
-        KUBECTL + "delete -k deploy/kubernetes/nominations   # once the dispatcher"
+        KUBECTL + "delete -f deploy/policies/nominations.yaml   # once the dispatcher"
     )
     alone = finding(report(gate=True, policy=True, queues=(PREEMPTS,)), GATE_KILLS)
-    assert "apply -k" not in alone.change
+    assert "nominations.yaml" not in alone.change
 
 
 def test_the_policy_is_named_before_the_dispatcher_that_needs_it() -> None:

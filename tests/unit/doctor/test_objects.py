@@ -8,12 +8,12 @@ import pytest
 from berthmaster.doctor import facts, objects
 from berthmaster.doctor.facts import ManagerConfig, State
 from berthmaster.doctor.gates import find_argument
-from berthmaster.doctor.nominations import POLICY, POLICY_FOLDER
+from berthmaster.doctor.nominations import POLICY, POLICY_FILE
 from berthmaster.kueue.jobs import HubJob
 from berthmaster.kueue.names import MULTIKUEUE, QUEUE_LABEL
 from berthmaster.kueue.queues import ClusterQueue, LocalQueue
 from berthmaster.kueue.workloads import Workload
-from tests.support.kustomize import render
+from tests.controlplane.api import documents
 
 CONFIG = """
 apiVersion: config.kueue.x-k8s.io/v1beta2
@@ -159,8 +159,8 @@ def test_a_policy_works_for_whom_its_bindings_let_it() -> None:
 
 
 def test_the_policy_of_ours_is_one_that_clears_nominations() -> None:
-    folder = Path(__file__).parents[3] / POLICY_FOLDER
-    there = [msgspec.json.encode(one) for one in render(folder)]
+    file = Path(__file__).parents[3] / POLICY_FILE
+    there = [msgspec.json.encode(one) for one in documents(file)]
     policies = [msgspec.json.decode(there[0], type=objects.Policy)]
     bindings = [msgspec.json.decode(there[1], type=objects.PolicyBinding)]
     assert objects.find_policies(policies, bindings, objects.clears_nominations) == (

@@ -24,7 +24,11 @@ from tests.unit.doctor.surveys import ON, finding, of_hub, of_worker, wrong
 
 WORKER = "kubectl --kubeconfig /k/b.yaml"
 HUB = "kubectl --context kind-hub"
-AGENT = "deploy/kubernetes/agent"
+HELM = "helm --kubeconfig /k/b.yaml -n sys"
+INSTALL = (
+    f"{HELM} upgrade --install --create-namespace --reset-then-reuse-values berth-agent "
+    "deploy/chart --set role=worker"
+)
 IN_ML = Right(verb="create", group="batch", resource="jobs", namespace="ml", why="to run jobs")
 NODES = Right(verb="list", group="", resource="nodes", why="to report what is free")
 
@@ -37,7 +41,6 @@ def test_the_executor_s_right_is_a_rolebinding_in_the_namespace_and_not_the_agen
         "--serviceaccount=sys:berth-agent --dry-run=client -o yaml"
     )
     assert found.change.splitlines() == [
-        f"{WORKER} apply -f {AGENT}/executor-rbac.yaml",
         f"{WORKER} -n ml {bind} | {WORKER} apply -f -",
         f"{WORKER} -n web {bind} | {WORKER} apply -f -",
     ]
@@ -47,18 +50,17 @@ def test_the_executor_s_right_is_a_rolebinding_in_the_namespace_and_not_the_agen
     ]
 
 
-def test_the_inventory_s_rights_are_its_role_and_binding_where_the_agent_is() -> None:
+def test_missing_rights_of_the_inventory_are_cured_by_the_release() -> None:
     found = finding(of_worker(missing_rights=(NODES,)), "may not")
-    files = f"-f {AGENT}/inventory-rbac.yaml -f {AGENT}/inventory-binding.yaml"
-    assert (found.change, found.undo) == (f"{WORKER} apply {files}", f"{WORKER} delete {files}")
+    assert (found.change, found.undo) == (INSTALL, "")
 
 
 def test_where_there_is_no_agent_it_is_the_agent_and_then_its_bindings() -> None:
     found = finding(of_worker(missing_rights=(NODES, IN_ML), agent=False), "may not")
     first, second = found.change.splitlines()
-    assert first == f"{WORKER} apply -k {AGENT}"
+    assert first == INSTALL
     assert second.startswith(f"{WORKER} -n ml create rolebinding berthmaster-executor")
-    assert found.undo.splitlines()[-1] == f"{WORKER} delete -k {AGENT}"
+    assert found.undo.splitlines()[-1] == f"{HELM} uninstall berth-agent"
 
 
 def test_a_person_s_own_credentials_are_not_cured_by_a_second_hub_or_agent() -> None:
@@ -201,7 +203,7 @@ def test_every_change_and_undoing_is_commands_and_comments_for_a_shell() -> None
         assert done.returncode == 0, (text, done.stderr)
         document = False
         for line in text.splitlines():
-            assert document or line.startswith(("kubectl --", "#")), text
+            assert document or line.startswith(("kubectl --", "helm --", "#")), text
             document = (document or line.endswith("<<EOF")) and line != "EOF"
         if "kubectl" in text.partition("#")[0]:
             assert "--context kind-hub" in text or "--kubeconfig /k/b.yaml" in text

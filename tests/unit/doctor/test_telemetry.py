@@ -12,16 +12,16 @@ NODES = tuple(GpuNode(name=f"n{number}", gpus=8) for number in range(3))
 def found(agents: Telemetry | None, **more: object) -> list[tuple[str, str]]:
     facts = {"gpu_nodes": NODES, **more}
     worker = WorkerFacts(name="w1", telemetry=agents, **facts)  # type: ignore[arg-type]
-    return [(one.level, one.what) for one in telemetry.findings(worker)]
+    return [(one.level, one.what) for one in telemetry.findings(worker, "sys")]
 
 
 def test_a_worker_whose_gpus_nobody_reads_is_told_how() -> None:
     assert found(None) == [("note", "nobody reads what the GPUs of 3 nodes do")]
-    (finding,) = telemetry.findings(
-        WorkerFacts(name="w1", gpu_nodes=NODES, exporter="gpu-operator/nvidia-dcgm-exporter")
-    )
+    exporter = "gpu-operator/nvidia-dcgm-exporter"
+    worker = WorkerFacts(name="w1", gpu_nodes=NODES, exporter=exporter)
+    (finding,) = telemetry.findings(worker, "sys")
     assert "DaemonSet gpu-operator/nvidia-dcgm-exporter is there" in finding.means
-    assert finding.change.endswith("apply -k deploy/kubernetes/agent/telemetry")
+    assert finding.change.endswith("deploy/chart --set role=worker --set worker.telemetry=nodes")
     # None of NVIDIA's: there is nothing that could be read.
     assert found(None, gpu_nodes=(GpuNode(name="a", gpus=8, vendor="amd"),)) == []
 

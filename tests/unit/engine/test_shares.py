@@ -201,6 +201,17 @@ def test_hami_is_told_to_pack_and_is_taken_to_have_done_so() -> None:
     assert unsaid == [(0,), (1,)]
 
 
+def test_our_device_plugin_packs_thousandths() -> None:
+    thousandths = Share(resource="berthmaster.io/gpu-milli", milli=1, count=2000, kind="milli")
+    fleet = fleet_of(replace(node(gpus=2), shares=(thousandths,)))
+    pods = part(333)
+    _, held = bind_one(fleet, 0, pods, suitable_nodes(fleet, pods))
+    Scratch(fleet).take(held)
+    assert fleet.arrays.gpu[0].tolist() == [667, 1000]
+    unsaid = [assumed_gpus(fleet, "c1", "n1", part(milli)) for milli in (667, 668)]
+    assert unsaid == [(0,), (1,)]
+
+
 REPLICA = Share(resource="nvidia.com/gpu.shared", milli=500, count=2)
 MPS = replace(REPLICA, resource="nvidia.com/mps", isolation="memory", memory_mib=8192)
 KAI = Share(resource="gpu-fraction", milli=10, count=100, kind="kai")

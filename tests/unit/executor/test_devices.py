@@ -386,3 +386,32 @@ def test_an_annotation_that_says_nonsense_names_no_templates() -> None:
     deep = "[" * 5_000 + "]" * 5_000
     for text in ("", "[]", "{", '{"a":{"b":' + deep + "}}"):
         assert decode(text) == {}
+
+
+# Our own device plugin
+
+SHARES: Final = Share(
+    resource="berthmaster.io/gpu-milli", milli=1, count=2000, kind="milli", isolation="memory"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "milli"),
+    [
+        (part(251), "251"),
+        (part(1, 4096), "250"),  # of 16384 MiB
+        (part(400, 4096), "400"),
+        (part(999, 16_384), "1000"),
+    ],
+)
+def test_shares_are_requested_in_thousandths_of_compute_or_memory(
+    asked: PodSet, milli: str
+) -> None:
+    assert limits(asked, with_share(SHARES, 16_384)) == {"berthmaster.io/gpu-milli": milli}
+
+
+def test_whole_gpus_of_our_device_plugin_are_requested_as_1000_each() -> None:
+    report = with_share(SHARES, 16_384, 16_384)
+    gpus = tuple(replace(gpu, resource=SHARES.resource) for gpu in report.gpus)
+    asked = limits(PodSet(gpus=2, memory_mib=0), replace(report, gpus=gpus))
+    assert asked == {"berthmaster.io/gpu-milli": "2000"}

@@ -560,3 +560,19 @@ def test_a_maker_whose_plugin_does_not_run_is_a_problem_beside_anothers_gpus() -
     assert found.problems == (
         "labels tell of 4 GPUs of nvidia and allocatable of none: no device plugin runs",
     )
+
+
+def test_thousandths_are_gpus_that_are_had_whole_or_in_parts_of_any_size() -> None:
+    resource = "berthmaster.io/gpu-milli"
+    offered = {resource: "1000"}
+    found = layout_of(
+        node("n", offered, capacity={resource: "2000"}, labels=discovered()), kai=False
+    )
+    t4 = T4._replace(resource=resource)
+    share = Share(resource=resource, milli=1, count=1000, kind="milli", isolation="memory")
+    assert found.gpus == (t4, t4._replace(healthy=False))
+    assert found.ways == (Way(resource, (0, 1), 1, "milli"),)
+    assert found.shares == (share,)
+    assert indices_of(found.gpus) == (0, 1)
+    [by_turns] = layout_of(node("n", {f"{resource}.shared": "16000"}), kai=False).shares
+    assert by_turns == replace(share, resource=f"{resource}.shared", count=16_000, isolation="none")

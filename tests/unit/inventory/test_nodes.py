@@ -625,3 +625,17 @@ def test_a_contradiction_is_told_with_the_node_and_keeps_nobody_away() -> None:
     report = told(nodes)
     assert report.problems == ("labels count 8 GPUs and resources 4: the resources count",)
     assert report.taints == ()
+
+
+def test_thousandths_that_pods_hold_are_parts_of_one_gpu_or_whole_ones() -> None:
+    nodes, milli = book(), "berthmaster.io/gpu-milli"
+    nodes.set_node(node("n1", {milli: "3000"}, labels=discovered(count=3)))
+    nodes.set_pod(ours("main-0", {milli: "250"}))
+    nodes.set_pod(ours("main-1", {milli: "2000"}))
+    nodes.set_pod(pod("notebook", {milli: "600"}))
+    report = told(nodes)
+    held = {one.pod: (one.gpus, one.gpu_milli) for one in report.pods}
+    assert held == {"main-0": ((0,), 250), "main-1": ((1, 2), 1000)}
+    assert [gpu.foreign_milli for gpu in report.gpus] == [600, 0, 0]
+    assert {gpu.resource for gpu in report.gpus} == {milli}
+    assert report.allocatable.gpu_milli == 3000

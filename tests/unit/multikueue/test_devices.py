@@ -67,6 +67,14 @@ def test_hamis_limits_make_a_part_of_a_gpu(
     assert {name for name, _ in read_required(made, ())} == limits
 
 
+def test_thousandths_make_a_part_of_a_gpu_and_are_required_as_they_are() -> None:
+    made = workload(pod_sets=(asking({"berthmaster.io/gpu-milli": "250"}),))
+    read = read_request(made)
+    one = read.request.pod_sets[0]
+    assert (one.gpus, one.gpu_milli, read.problems) == (1, 250, ())
+    assert dict(read_required(made, ())) == {"berthmaster.io/gpu-milli": 250}
+
+
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -138,7 +146,7 @@ def test_no_accelerator_is_dropped_in_silence(templates: list[tuple[Document, Do
             assert ask.ways[0][name] > 0  # asked of quota by its name, in any case
             assert name in counted or name in required
             in_part = ranked.gpus and ranked.gpu_milli < 1000 and not ranked.mig_profile
-            limit = in_part and how_of(name) is How.LIMIT
+            limit = in_part and how_of(name) in (How.LIMIT, How.MILLI)
             assert name in counted or limit or any(f" {name} " in problem for problem in told)
         for claim in spec.get("resourceClaims", ()):
             of = claim.get("resourceClaimTemplateName") or claim.get("resourceClaimName")

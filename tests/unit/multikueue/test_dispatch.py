@@ -5,6 +5,7 @@ import pytest
 from berthmaster.lifecycle.fold import Verdict
 from berthmaster.messages.fleet import CopyReport
 from berthmaster.messages.workload import Cancelled, CancelRequested, Succeeded
+from berthmaster.multikueue.deciding.steps import REPORT_S
 from berthmaster.multikueue.instructions import Nominate, SwitchOff
 from tests.unit.multikueue.hub_objects import cluster, config, copy_report, pods
 from tests.unit.multikueue.world import World
@@ -422,7 +423,7 @@ def _ended_before_the_hub_named_a_cluster(*copies: CopyReport) -> tuple[list[str
         world.fact(f"{copy.cluster}/copy", copy)
         world.settle()
     world.finish("train")
-    world.settle()
+    world.wait(REPORT_S + 1.0)
     last = world.log.story(name)[-1]
     assert isinstance(last, Succeeded)
     return world.kinds(name), last.reason

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from berthmaster.messages.workload import Evicted
+from berthmaster.multikueue.deciding.steps import REPORT_S
 from berthmaster.multikueue.instructions import ClearNomination, Nominate
 from tests.unit.multikueue.hub_objects import checks, cluster, condition, copy_report
 from tests.unit.multikueue.world import World
@@ -168,7 +169,7 @@ def test_history_names_a_cluster_only_if_something_proves_it(
         world.fact(f"{reported}/copy", copy)
         world.fact(f"{reported}/copy", msgspec.structs.replace(copy, gone=True))  # before a look
     world.finish("train", reason)
-    world.settle()
+    world.wait(REPORT_S + 1.0)
     assert world.kinds(name)[-1] == f"{kind} {reported or 'unknown'}"
     assert world.log.folds[name].cluster == (reported or "unknown")
     if not reported:
@@ -184,8 +185,78 @@ def test_history_of_moved_job_is_unproven_after_restart() -> None:
     name = world.name()
     world.restart()
     world.finish("train")
-    world.settle()
+    world.wait(REPORT_S + 1.0)
     assert world.kinds(name)[-1] == "succeeded unknown"
+
+
+def moved_and_named() -> World:
+    """Nominated to w1, then to w2, which Kueue has named."""
+    world = sent(patience_s=10.0)
+    world.wait(11.0)
+    world.fact("w1/copy", copy_report("w1", gone=True))
+    world.wait(1.0)
+    assert world.nominated() == ("w2",)
+    world.fact("w2/copy", copy_report("w2", admitted=True))
+    world.admit("train", "w2")
+    world.settle()
+    assert world.kinds(world.name())[-1] == "admitted w2"
+    return world
+
+
+@pytest.mark.parametrize("life", ["one", "another"])
+def test_history_names_the_cluster_that_reported_the_end(life: str) -> None:
+    """Kueue reached w1 again, where the job had ended, and left w2 as the cluster's name."""
+    world = moved_and_named()
+    ended = copy_report("w1", admitted=True, finished=True, succeeded=1)
+    world.fact("w1/copy", ended)
+    world.fact("w1/copy", copy_report("w1", gone=True, succeeded=1))
+    world.fact("w2/copy", copy_report("w2", gone=True))
+    world.finish("train")
+    if life == "another":
+        world.restart()
+    world.settle()
+    name = world.name()
+    assert world.kinds(name)[-1] == "admitted w2"  # w2 may have ended too, and report so
+    world.wait(REPORT_S + 1.0)
+    assert world.kinds(name)[-4:] == ["evicted w2", "placed w1", "claimed w1", "succeeded w1"]
+
+
+def test_history_of_moved_job_waits_for_the_report_of_its_end() -> None:
+    world = moved_and_named()
+    world.finish("train")
+    world.wait(1.0)
+    name = world.name()
+    assert world.kinds(name)[-1] == "admitted w2"
+    world.fact("w2/copy", copy_report("w2", gone=True, succeeded=1))
+    world.settle()
+    assert world.kinds(name)[-1] == "succeeded w2"
+
+
+def test_history_waits_for_the_report_where_kueue_runs_it_elsewhere_than_named() -> None:
+    """Both copies were admitted within a second: Kueue named w1, and started the job in w2."""
+    world = ranked(mode="observe")
+    world.submit()
+    world.reserve()
+    world.status(nominated_cluster_names=("w1", "w2"))
+    world.fact("w1/copy", copy_report("w1", admitted=True))
+    world.admit("train", "w1")
+    world.settle()
+    world.fact("w1/copy", copy_report("w1", gone=True))
+    world.fact("w2/copy", copy_report("w2", admitted=True))
+    world.finish("train")
+    world.wait(1.0)
+    name = world.name()
+    assert world.kinds(name)[-1] == "admitted w1"
+    world.fact("w2/copy", copy_report("w2", admitted=True, finished=True, succeeded=1))
+    world.wait(REPORT_S)  # w1 may have ended it too
+    assert world.kinds(name)[-4:] == ["evicted w1", "placed w2", "claimed w2", "succeeded w2"]
+
+
+def test_history_of_moved_job_whose_end_nobody_reports_names_where_its_copy_ran() -> None:
+    world = moved_and_named()
+    world.finish("train")
+    world.wait(REPORT_S + 1.0)
+    assert world.kinds(world.name())[-1] == "succeeded w2"
 
 
 def test_history_of_job_that_kueue_took_back_is_proven_by_its_only_nomination() -> None:
@@ -199,7 +270,7 @@ def test_history_of_job_that_kueue_took_back_is_proven_by_its_only_nomination() 
     world.settle()
     (only,) = world.nominated()
     world.finish("train")
-    world.settle()
+    world.wait(REPORT_S + 1.0)
     assert world.kinds(world.name())[-1] == f"succeeded {only}"
 
 

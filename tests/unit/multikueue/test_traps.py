@@ -63,9 +63,9 @@ def test_a_copy_that_runs_while_the_hub_does_not_know_is_told_loudly_with_its_cu
     assert told(world, NOT_CLEARED) == []  # Kueue gathers its writes for a second
     world.wait(2.0)
     (note,) = told(world, NOT_CLEARED)
-    assert "kubectl apply -k deploy/kubernetes/nominations" in note
+    assert "kubectl apply -f deploy/policies/nominations.yaml" in note
     assert "restart" in note
-    assert "kubectl apply -k deploy/kubernetes/nominations" in world.why(world.name())
+    assert "kubectl apply -f deploy/policies/nominations.yaml" in world.why(world.name())
     assert world.core.trap_counts[NOT_CLEARED] == 1
     assert world.core.trapped[world.name()].kind == NOT_CLEARED
 
@@ -525,7 +525,7 @@ def test_pods_of_a_job_that_has_completed_are_not_forgotten_so_that_it_does_not_
     assert forgotten(world) == 0
     (note,) = told(world, STUCK_EVICTION)
     assert note.startswith("it has completed in w1, which deleted its Job before the hub read")
-    assert "deploy/kubernetes/ended-jobs" in world.why(world.name())
+    assert "deploy/policies/ended-jobs.yaml" in world.why(world.name())
 
 
 # Admitted, and no pod runs

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berthmaster.messages.telemetry import GpuHolder, GpuReading, MigInstance
+from berthmaster.runtime.protobuf import BadMessage, field, fields
 from berthmaster.telemetry.kubelet import LIST, OLD_S, KubeletFault, KubeletWatch, call
 from berthmaster.telemetry.pod_resources import MAX_HOLDERS, Given, Holders
 from berthmaster.telemetry.pod_resources import given as given_in
-from berthmaster.telemetry.protobuf import BadMessage, fields
 
 GPU = "GPU-8f6e6c9a-3f7a-4f6e-9f0e-0123456789ab"
 OTHER = "GPU-11111111-3f7a-4f6e-9f0e-0123456789ab"
@@ -25,21 +25,6 @@ MIG = "MIG-22222222-3f7a-4f6e-9f0e-0123456789ab"
 
 
 # What a kubelet writes
-
-
-def field(number: int, value: bytes | str | int) -> bytes:
-    if isinstance(value, int):
-        return _number(number << 3) + _number(value)
-    data = value.encode() if isinstance(value, str) else value
-    return _number(number << 3 | 2) + _number(len(data)) + data
-
-
-def _number(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return out + bytes([value])
 
 
 def devices(resource: str, *ids: str) -> bytes:

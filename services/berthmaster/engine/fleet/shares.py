@@ -2,11 +2,11 @@
 
 A node that offers none of its own is taken to hand out any part (emulated ones do). Slices (MIG)
 and replicas (time slicing) are of fixed size: a pod takes one whole, however little it asks for.
-Where software divides (HAMi, KAI, DRA's consumable capacity) it gets what it asks for, rounded up
-to what it can say: HAMi and KAI count in hundredths. HAMi lets only so many pods have a GPU at once
-(ten, as it is installed), so no part of one is smaller than that makes it: ten that ask for less
-fill a GPU. GPUs that are handed out in parts only are never whole: their inventory charges what
-they keep for themselves.
+Where software divides (HAMi, KAI, `berth serve shares`, DRA's consumable capacity) it gets what it
+asks for, rounded up to what it can say: HAMi and KAI count in hundredths, shares in thousandths.
+HAMi lets only so many pods have a GPU at once (ten, as it is installed), so no part of one is
+smaller than that makes it: ten that ask for less fill a GPU. GPUs that are handed out in parts only
+are never whole: their inventory charges what they keep for themselves.
 
 Memory that a part is to have counts too: where a part can be had in any size it is as large as its
 compute or its memory asks for, whichever is more. A MIG profile is that slice and nothing else. KAI
@@ -32,7 +32,7 @@ from berthmaster.accelerators.table import (
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.workload import Isolation, PodSet
 
-_DIVISIBLE: Final = ("hami", "kai")
+_DIVISIBLE: Final = ("hami", "kai", "milli")
 NOT_HELD: Final = "none"
 # The softest first.
 ISOLATIONS: Final = (NOT_HELD, "memory", "hardware")
@@ -205,9 +205,11 @@ def asked_as(share: Share, pods: PodSet, gpu_memories_mib: Sequence[int]) -> dic
     that it may get. KAI's own scheduler and DRA are told otherwise: nothing."""
     if share.kind == "kai" or share.claim is not None:
         return {}
-    if share.kind != "hami":
+    if counted(share):
         return {share.resource: 1}
     milli = takes_milli(share, part_of(pods), min(gpu_memories_mib, default=0))
+    if share.kind == "milli":
+        return {share.resource: min(milli, _GPU_MILLI)}
     asked = {NVIDIA: 1, HAMI_CORES: min(100, milli // 10)}  # percent
     # Without either of these HAMi gives all memory of the GPU; of both it takes the first.
     if is_by_memory(pods, gpu_memories_mib, least_milli(share)):

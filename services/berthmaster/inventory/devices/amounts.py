@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from berthmaster.accelerators.table import HAMI_MEMORY, TPU
+from berthmaster.accelerators.table import HAMI_MEMORY, TPU, pieces_of_whole
 from berthmaster.inventory.objects import Container, PodSpec, Quantities
 from berthmaster.kubernetes.quantity import QuantityError, parse_quantity
 
@@ -48,7 +48,9 @@ def offered(quantities: Quantities, name: str) -> int:
         value = _units(name, text, up=False)
     except QuantityError as error:
         raise Nonsense(f"{name}: {error}") from None
-    most = {CPU: MAX_CPU_MILLI, MEMORY: MAX_MEMORY_MIB}.get(name, MAX_DEVICES)
+    most = {CPU: MAX_CPU_MILLI, MEMORY: MAX_MEMORY_MIB}.get(
+        name, MAX_DEVICES * pieces_of_whole(name)
+    )
     if value > most:
         raise Nonsense(f"{name}: {str(text)[:64]!r} is more than any node has ({most})")
     return value

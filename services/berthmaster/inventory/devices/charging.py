@@ -262,7 +262,12 @@ class _Charges:
                 milli = self._hami_share(asked, way)
             # No pod can be bound for more than there is; what says so is not believed.
             most = len(way.positions) * (WHOLE // milli if milli else 1)
-            wanted += [Want(way, milli)] * min(count, most)
+            count = min(count, most)
+            if way.kind == "milli":  # a part of one GPU, or several whole ones
+                gpus, milli = divmod(count, WHOLE)
+                wanted += [Want(way, WHOLE)] * gpus + ([Want(way, milli)] if milli else [])
+                continue
+            wanted += [Want(way, milli)] * count
         if hold.is_part and (whole := self.shared_by_kai) is not None:
             milli = hold.fraction_milli
             if hold.fraction_mib:  # all of it, where KAI is not told what it has

@@ -2,11 +2,12 @@
 
 A node offers GPUs as counts of extended resources. One resource is one way of handing out: whole
 (nvidia.com/gpu, amd.com/gpu, Intel's), replicas of a GPU (time slicing or MPS:
-nvidia.com/gpu.shared, or nvidia.com/gpu where the labels tell of replicas), MIG instances
-(nvidia.com/mig-*, or nvidia.com/gpu where the product is one), or by HAMi, which lists its devices
-in an annotation. Each is a ``Way``: the positions of the GPUs behind it, and what one piece of it
-comes to. Replicas may have any name of NVIDIA's: it is one where labels tell of replicas and the
-count is that of all GPUs' (``rename`` of the device plugin).
+nvidia.com/gpu.shared, or nvidia.com/gpu where the labels tell of replicas), thousandths
+(berthmaster.io/gpu-milli, from `berth serve shares`), MIG instances (nvidia.com/mig-*, or
+nvidia.com/gpu where the product is one), or by HAMi, which lists its devices in an annotation. Each
+is a ``Way``: the positions of the GPUs behind it, and what one piece of it comes to. Replicas may
+have any name of NVIDIA's: it is one where labels tell of replicas and the count is that of all
+GPUs' (``rename`` of the device plugin).
 
 Extended resources that the table does not know are told as they are, in pieces.
 
@@ -42,6 +43,8 @@ from berthmaster.accelerators.labels import (
 )
 from berthmaster.accelerators.table import (
     AMD,
+    GPU_MILLI,
+    GPU_MILLI_SHARED,
     HAMI_CORES,
     INTEL,
     KAI_FRACTION,
@@ -61,6 +64,7 @@ from berthmaster.inventory.devices.hami import HamiDevice, hami_devices
 from berthmaster.inventory.devices.models import UNKNOWN, memory_of, model_of
 from berthmaster.inventory.objects import Node
 from berthmaster.messages.fleet import DeviceClaim, Share
+from berthmaster.messages.workload import Isolation
 
 GRAIN_MILLI: Final = 10  # HAMi and KAI hand out hundredths
 
@@ -68,11 +72,15 @@ WHOLE: Final = 1000
 MAX_GPUS: Final = 64  # of one node; more than any has
 MAX_OTHERS: Final = 16  # resources of a node that are told in pieces
 _MIG_PRODUCT: Final = re.compile(r"-MIG-(.+?)(?:-SHARED)?\Z")
+# By resource, how hard the limit of a part is.
+_THOUSANDTHS: Final[Mapping[str, Isolation]] = {GPU_MILLI: "memory", GPU_MILLI_SHARED: "none"}
 # By resource, the index of the first GPU; a node has at most MAX_GPUS of each.
+_COUNTED: Final = (NVIDIA, AMD, *INTEL)
 _FIRST_INDEX: Final[Mapping[str, int]] = {
-    name: MAX_GPUS * at for at, name in enumerate((NVIDIA, AMD, *INTEL))
+    **{name: MAX_GPUS * at for at, name in enumerate(_COUNTED)},
+    **dict.fromkeys(_THOUSANDTHS, 0),  # NVIDIA's
 }
-_FIRST_OF_OTHERS: Final = MAX_GPUS * len(_FIRST_INDEX)
+_FIRST_OF_OTHERS: Final = MAX_GPUS * len(_COUNTED)
 
 
 class Gpu(NamedTuple):
@@ -107,7 +115,7 @@ class Way(NamedTuple):
     resource: str
     positions: tuple[int, ...]
     milli: int  # what a piece comes to
-    kind: Literal["whole", "shared", "mig", "hami"] = "whole"
+    kind: Literal["whole", "shared", "mig", "hami", "milli"] = "whole"
     kai_mib: int = 0  # what KAI hands out of each GPU's memory; 0 = it is not told how much that is
     least_milli: int = 0  # where parts are had in any size: of the smallest
 
@@ -149,6 +157,7 @@ def layout_of(node: Node, *, kai: bool) -> Layout:
         builder.nvidia,
         builder.shared,
         builder.slices,
+        builder.thousandths,
         builder.compare,
         builder.amd,
         builder.intel,
@@ -344,6 +353,30 @@ class _Builder:
                 self.problems.append(str(nonsense))
         if self._cuts:
             self._lay_out_slices()
+
+    def thousandths(self) -> None:
+        """berthmaster.io/gpu-milli: parts of any size, and whole GPUs as 1000 of them."""
+        for resource, isolation in _THOUSANDTHS.items():
+            pieces, all_pieces = self._count(resource)
+            if not all_pieces:
+                continue
+            positions = self._positions(-(-all_pieces // WHOLE))
+            model, memory_mib = model_of(self._labels), self._memory_mib()
+            self._gpus += [
+                Gpu(model, memory_mib, healthy=(n + 1) * WHOLE <= pieces, resource=resource)
+                for n in range(len(positions))
+            ]
+            self._ways.append(Way(resource, positions, 1, "milli"))
+            if pieces:
+                share = Share(
+                    resource=resource,
+                    milli=1,
+                    count=pieces,
+                    kind="milli",
+                    isolation=isolation,
+                    gpus=positions,
+                )
+                self._shares.append(share)
 
     def compare(self) -> None:
         """Labels and resources count the same GPUs of NVIDIA."""

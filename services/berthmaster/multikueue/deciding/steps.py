@@ -61,6 +61,8 @@ from berthmaster.multikueue.settings import HubPolicy
 UNKNOWN = "unknown"  # where something ran that has ended well, and nobody says where
 NOT_SAID = "the hub does not say in which cluster it ran"
 GONE = "it was deleted on the hub"
+AWAITS_REPORT = "it has ended; the cluster that ran it has still to report so"
+REPORT_S = 10.0  # after the hub has shown the end, if several clusters may have run it
 LATE = " (it began and ended while the log could not be written)"
 OWNER_GONE = "OwnerNotFound"  # Kueue's reason for the end of a Workload whose Job was deleted
 DOUBTFUL_STATES = (State.ADMITTED, State.RUNNING)
@@ -183,7 +185,7 @@ def next_step(view: WorkloadView, memo: Memo, policy: HubPolicy, now_s: float) -
     if hub is None:
         return _without_object(view, memo, policy)
     if hub.holds("Finished"):
-        return _finished(view, memo)
+        return _finished(view, memo, now_s)
     if bus.cancel_requested:
         return _cancelling(view, policy)
     if bus.leaving and (told := _sent_back(view, policy)) is not None:
@@ -318,16 +320,20 @@ def _ref_of(view: WorkloadView, hub_name: str) -> str:
     return hub_name
 
 
-def _finished(view: WorkloadView, memo: Memo) -> Step:
+def _finished(view: WorkloadView, memo: Memo, now_s: float) -> Step:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
+    if memo.finished_since_s is None:
+        memo.finished_since_s = now_s
     finished = hub.condition("Finished")
     assert finished is not None
     gone = GONE + (LATE if memo.is_late else "")
     if finished.reason == OWNER_GONE:
         return End(State.CANCELLED, "cancelled by request" if bus.cancel_requested else gone)
     good = finished.reason in ("Succeeded", "JobFinished") and not _job_failed(view.job)
+    if now_s < memo.finished_since_s + REPORT_S and _awaits_report(view, memo):
+        return Wait(AWAITS_REPORT, memo.finished_since_s + REPORT_S)
     message = (finished.message or finished.reason)[:400] + (LATE if memo.is_late else "")
     where = _ran_in(view, memo)
     if where == UNKNOWN:
@@ -349,6 +355,25 @@ def _finished(view: WorkloadView, memo: Memo) -> Step:
     return End(State.CANCELLED if bus.cancel_requested else State.FAILED, message)
 
 
+def _awaits_report(view: WorkloadView, memo: Memo) -> bool:
+    """Return whether another cluster than the named one may have run something that has ended, and
+    the report that settles this has still to come. ``clusterName`` alone proves nothing:
+
+    - Of copies that were admitted within a second Kueue may start the job in w1, name w1, delete
+      the job there and start it in w2. The name stays.
+    - Kueue takes the end of any copy that it reaches. w1 was away while its nomination was taken
+      back, w2 was named, and w1 comes back with an ended job.
+    """
+    bus, hub = view.bus, view.hub
+    assert bus is not None
+    assert hub is not None
+    named = _ref_of(view, hub.cluster_name) if hub.cluster_name else ""
+    if memo.ended_in and named in ("", *memo.ended_in):
+        return False
+    is_elsewhere = bool(named and memo.ran_in) and memo.ran_in != named
+    return is_elsewhere or bus.attempt > 1 or bool(memo.tried) or len(hub.nominated) > 1
+
+
 def _ran_in(view: WorkloadView, memo: Memo) -> str:
     """Return where something ran that has ended: UNKNOWN if nothing proves it, "" if it may have
     run nowhere. For example, w3 was nominated and taken back, and no copy was ever reported: with
@@ -356,10 +381,15 @@ def _ran_in(view: WorkloadView, memo: Memo) -> str:
     bus, hub = view.bus, view.hub
     assert bus is not None
     assert hub is not None
-    if hub.cluster_name:
-        return _ref_of(view, hub.cluster_name)
+    named = _ref_of(view, hub.cluster_name) if hub.cluster_name else ""
+    if memo.ended_in:
+        if len(memo.ended_in) == 1:
+            return next(iter(memo.ended_in))
+        return named if named in memo.ended_in else UNKNOWN
     if memo.ran_in:  # it may have ended before Kueue could note where it was admitted
-        return memo.ran_in
+        return memo.ran_in if named in ("", memo.ran_in) else UNKNOWN
+    if named:
+        return UNKNOWN if memo.is_unproven else named
     # What another life of this process took back is not known here.
     is_unproven = memo.is_unproven or (memo.cleared_at_s is None and bus.attempt > 1)
     if hub.nominated:

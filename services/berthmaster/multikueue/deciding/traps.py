@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from berthmaster.kueue.contract import forbidden
 from berthmaster.kueue.early_deletion import FIELD as TTL_FIELD
-from berthmaster.kueue.early_deletion import POLICY_FOLDER
+from berthmaster.kueue.early_deletion import POLICY_FILE
 from berthmaster.kueue.names import QUOTA_RESERVED
 from berthmaster.kueue.quota import stopped
 from berthmaster.kueue.reasons import Family, family_of
@@ -44,7 +44,7 @@ TRAPS: Final = (
     JOB_NAME_TAKEN,
 )
 CURE: Final = (
-    "let the API server clear it (kubectl apply -k deploy/kubernetes/nominations; `berth doctor "
+    "let the API server clear it (kubectl apply -f deploy/policies/nominations.yaml; `berth doctor "
     "--mode dispatch` says what this hub can have) and restart Kueue's manager"
 )
 SILENT_CURE: Final = "does Kueue's manager run there? `berth doctor --worker {}` looks at it"
@@ -153,7 +153,7 @@ def _stuck_eviction(
             STUCK_EVICTION,
             f"it has completed in {cluster}, which deleted its Job before the hub "
             f"read the end ({TTL_FIELD}): delete the Job here, unless it is to run again; the "
-            f"policy {POLICY_FOLDER} in the workers prevents this",
+            f"policy {POLICY_FILE} in the workers prevents this",
         )
     return Trap(
         STUCK_EVICTION,

@@ -197,6 +197,22 @@ class BusState:
                 self.copies[at] = fact
                 self.gone_copies.pop(at, None)
 
+    def completed(self, cluster: str, namespace: str, workload: str) -> int:
+        """Return how many Jobs a cluster has reported as completed for copies of this name."""
+        at = (cluster, namespace, workload)
+        copy = self.copies.get(at)
+        return copy.succeeded if copy is not None else self.gone_copies.get(at, 0)
+
+    def ended_in(self, namespace: str, workload: str) -> set[str]:
+        """Return the clusters whose last report shows the end of a copy or of its Job."""
+        found: set[str] = set()
+        for cluster in self.view.clusters.known():
+            copy = self.copies.get((cluster.name, namespace, workload))
+            is_finished = copy is not None and copy.finished
+            if is_finished or self.completed(cluster.name, namespace, workload):
+                found.add(cluster.name)
+        return found
+
     def drop_copy(self, cluster: str, namespace: str, workload: str) -> None:
         self._news += 1
         self.copies.pop((cluster, namespace, workload), None)

@@ -72,7 +72,9 @@ class Memo:
         "clears_until_s",
         "contest",
         "copy_was_seen",
+        "ended_in",
         "evicting_since_s",
+        "finished_since_s",
         "is_late",
         "is_refused",
         "is_unproven",
@@ -102,6 +104,8 @@ class Memo:
         self.is_refused = False  # the hub makes copies, and none of it in its cluster (hub_pace.py)
         self.is_unproven = False  # a nomination was taken back whose copy nobody has reported
         self.ran_in = ""  # cluster that had its last admitted copy
+        self.ended_in: set[str] = set()  # clusters that reported the end of a copy or of its Job
+        self.finished_since_s: float | None = None  # the hub shows its end
         self.why = ""  # what it waited for at the last look
         self.patience_since_s = float("-inf")  # the hub has had its time for it (hub_pace.py)
         self.placed_for = ""  # why the last placement of this life chose its cluster, in words
@@ -124,6 +128,8 @@ class Memo:
         """Its attempt in Kueue has ended: Kueue removes all copies, and the next one is new."""
         self.ready_at_s = None
         self.ran_in = ""
+        self.ended_in.clear()
+        self.finished_since_s = None
         self.blind = False
         self.contest.over()
         self.nominated.clear()
