@@ -33,7 +33,7 @@ async def test_a_story_is_shown_up_to_what_nobody_can_read_and_beyond(server: Se
         lines = await inspect(world.conn, "team", "a")
         assert [(line.sequence, line.verdict, line.kind) for line in lines] == [
             (first.sequence, "counted", "submitted"),
-            (lied, "void", "reprioritized"),
+            (lied, "ahead", "reprioritized"),
             (torn, UNREAD, ""),
             (torn + 1, BEHIND, "reprioritized"),
         ]

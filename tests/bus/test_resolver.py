@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from berthmaster.archivist.service import main as archivist_main
 from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
@@ -20,7 +18,6 @@ from berthmaster.bus.snapshots import load
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored
-from berthmaster.logcheck import guard
 from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
 from berthmaster.messages.families import API_REPLIES, DECISIONS, encode
 from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Submitted
@@ -262,11 +259,7 @@ def test_a_new_life_starts_from_the_snapshot_and_knows_what_was_promised(tmp_pat
     asyncio.run(story())
 
 
-def test_a_snapshot_of_another_stream_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(guard, "RECOVERY_S", 0.3)  # no executor is waited for here
-
+def test_a_snapshot_of_another_stream_is_not_used(tmp_path: Path) -> None:
     async def story() -> None:
         with Server(tmp_path) as server:
             async with fleet(server.url) as world:
