@@ -80,7 +80,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]  # the head of each chain
     carried: tuple[Carried, ...]  # one of each open workload
     tombstones: tuple[WorkloadEvent, ...]  # endings
-    histories: tuple[ArchivedStory, ...]  # of what is carried, for the archive
+    histories: tuple[ArchivedStory, ...]  # that the archive does not have yet
     lines: tuple[Line, ...]
     silent: tuple[str, ...]  # clusters that neither answered nor are named
 
@@ -107,6 +107,7 @@ def plan(
     for one in held:
         by_name[key(one.attempt.tenant, one.attempt.id)].append(one)
     histories = _histories(copies, archived)
+    in_archive = {one.sequence for one in archived}
     carried: list[Carried] = []
     tombstones: list[tuple[float, WorkloadEvent]] = []
     kept: list[ArchivedStory] = []
@@ -130,8 +131,8 @@ def plan(
                 tombstones.append((now.changed_at_s, ending))
         elif now.state is not State.NEW:
             carried.append(_carry(now, now_s))
-            if events:
-                kept.append(ArchivedStory(tenant=tenant, id=workload_id, events=tuple(events)))
+        if any(one.sequence not in in_archive for one in events):
+            kept.append(ArchivedStory(tenant=tenant, id=workload_id, events=tuple(events)))
     carried.sort(key=lambda one: (one.workload.submitted_sequence, one.tenant, one.id))
     tombstones.sort(key=lambda each: (each[0], each[1].tenant, each[1].id))
     return Plan(
