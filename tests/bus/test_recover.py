@@ -27,6 +27,7 @@ from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal, Submit
 from berthmaster.messages.control import QueueSetting
 from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
 from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.recover import build
 from berthmaster.recover.build import Recovery, Refused
 from berthmaster.recover.holdings import ask
 from tests.bus import log_damage
@@ -37,6 +38,12 @@ from tests.bus.tools import eventually, task
 from tests.support.patience import ANSWER_S, until
 
 JOBS = [f"job-{number}" for number in range(12)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All services of these tests have seen the mark by then."""
+    monkeypatch.setattr(build, "STOPPED_S", 1.5)
 
 
 @asynccontextmanager
