@@ -37,6 +37,8 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.binary(max_size=MAX_CHARS)
         case inspect.LiteralType():
             return st.sampled_from(sorted(info.values, key=str))
+        case inspect.EnumType():
+            return st.sampled_from(info.cls)
         case inspect.UnionType():
             return st.one_of([_of(t) for t in info.types])
         case inspect.VarTupleType():

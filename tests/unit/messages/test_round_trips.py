@@ -18,7 +18,7 @@ from berthmaster.bus.event_subjects import event_subject
 from berthmaster.messages import families
 from berthmaster.messages.api import ApiReply, SubmitRequest
 from berthmaster.messages.control import ControlFact, QueueSetting
-from berthmaster.messages.door import DoorReply, LogAsk, LogChunk, Nudge
+from berthmaster.messages.door import DoorReply, HeldPage, LogAsk, LogChunk, Nudge
 from berthmaster.messages.families import (
     AGENT_REQUESTS,
     EVENTS,
@@ -85,6 +85,7 @@ READERS: Final[dict[type[msgspec.Struct], Reader[msgspec.Struct]]] = {
     LogAsk: families.LOG_ASKS,
     LogChunk: families.LOG_CHUNKS,
     LogEnd: families.LOG_ENDS,
+    HeldPage: families.HELD_PAGES,
     LoginRequest: families.LOGIN_REQUESTS,
     LoginReply: families.LOGIN_ANSWERS,
 }
