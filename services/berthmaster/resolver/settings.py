@@ -9,7 +9,7 @@ from berthmaster.engine.queueing.queues import CPU, MEMORY
 from berthmaster.engine.scoring.profiles import BALANCED, PROFILES, Weights
 from berthmaster.lifecycle.refusals import COMMIT_BYTES
 
-ENGINE_VERSION = "48"
+ENGINE_VERSION = "49"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):

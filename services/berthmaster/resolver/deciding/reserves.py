@@ -351,7 +351,7 @@ class Reserves:
         busy += [c.cluster for c in shortlist.candidates if c.cluster not in shortlist.filtered]
         could_fit, best = False, None
         for bound_s, cluster, at_least, releases in self._promising(busy, request):
-            if best is not None and bound_s >= best[1]:
+            if best is not None and (bound_s, cluster) >= best[1:3]:
                 break
 
             def fits(cluster: str = cluster) -> Bound | None:
@@ -359,7 +359,8 @@ class Reserves:
 
             found = soonest(know.fleet, releases, at_least, fits)
             could_fit |= found is not None
-            if found is not None and (best is None or found[1] < best[1]):
+            # Of two at the same time always the same one: what ends as expected moves no plan.
+            if found is not None and (best is None or (found[1], cluster) < best[1:3]):
                 best = (found[0], found[1], cluster, releases[: found[2]])
         workload = know.open[key]
         firm_s = firm_at_s(know, self._policy, line, key)
@@ -392,7 +393,7 @@ class Reserves:
             if at_least is not None:
                 bound_s = releases[at_least - 1].at_s if at_least else self._now_s
                 found.append((bound_s, cluster, at_least, releases))
-        found.sort(key=lambda each: (each[0], each[2], each[1]))
+        found.sort(key=lambda each: each[:2])
         return found[:CLUSTERS_LOOKED_AT]
 
     def _releases(self) -> dict[str, list[Release]]:
