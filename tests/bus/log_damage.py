@@ -108,10 +108,10 @@ def block(server: Server) -> Path:
     return max(found, key=lambda file: file.stat().st_size)
 
 
-def flip_bytes(server: Server, what: bytes) -> None:
-    """16 bytes of the first message that holds this."""
+def flip_bytes(server: Server, what: bytes, *, last: bool = False) -> None:
+    """16 bytes of the first message that holds this, or of the last one."""
     data = bytearray(block(server).read_bytes())
-    at = data.index(what)
+    at = data.rindex(what) if last else data.index(what)
     data[at : at + 16] = bytes(255 - byte for byte in data[at : at + 16])
     block(server).write_bytes(data)
 
@@ -125,6 +125,12 @@ def flip_after_stop(server: Server) -> None:
     """After a clean end the server may trust its index, and count what it can no longer read."""
     server.stop()
     flip_bytes(server, b'"id":"job-5"')
+
+
+def flip_last(server: Server) -> None:
+    """After a clean end, and the message that each reader remembers."""
+    server.stop()
+    flip_bytes(server, b'"id":"', last=True)
 
 
 def cut(server: Server) -> None:
@@ -168,6 +174,7 @@ def lose_everything(server: Server) -> None:
 ALL: Final[dict[str, Damage]] = {
     "flipped": flip,
     "flipped after a clean end": flip_after_stop,
+    "last message flipped": flip_last,
     "cut": cut,
     "cut in a batch": cut_in_a_batch,
     "zeroed": zero_tail,

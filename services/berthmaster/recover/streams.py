@@ -25,6 +25,7 @@ from berthmaster.logcheck.marks import NO_STREAM
 
 COPY_LIMIT_S: Final = 3600.0
 CHUNK_BYTES: Final = 256 * 1024
+STILL_S: Final = 5.0  # without a new message, after which the stream itself is asked for one
 SETTLE_S: Final = 30.0  # several servers agree on what is new in their time
 LOOK_S: Final = 0.1
 NOBODY: Final = "nobody listens"
@@ -110,19 +111,41 @@ async def keep_old(conn: Connection, stream: str) -> str:
             "metadata": live.config.get("metadata") or {},
         }
         await conn.api(f"STREAM.CREATE.{name}", config, timeout_s=SETTLE_S)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + COPY_LIMIT_S
-    while True:
-        copy = await info_of(conn, name)
-        if copy is not None and copy.state.messages >= live.state.messages:
-            break
-        if loop.time() > deadline:
-            have = copy.state.messages if copy is not None else 0
-            raise NotCopied(f"{name} has {have} of {live.state.messages} messages of {stream}")
-        await asyncio.sleep(LOOK_S)
+    copy = await _copied(conn, stream, name, live.state.last_seq)
     config = {k: v for k, v in copy.config.items() if k not in ("mirror", "mirror_direct")}
     await conn.api(f"STREAM.UPDATE.{name}", config, timeout_s=SETTLE_S)
     return name
+
+
+async def _copied(conn: Connection, stream: str, name: str, last: int) -> _Info:
+    """Wait until the mirror has all that can be read up to a sequence. How many messages the server
+    counts tells nothing: it counts damaged ones, too. Raises NotCopied, BusError."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + COPY_LIMIT_S
+    have, look_s = -1, 0.0
+    while True:
+        copy = await info_of(conn, name)
+        if copy is not None:
+            if copy.state.last_seq >= last:
+                return copy
+            if copy.state.last_seq > have:
+                have, look_s = copy.state.last_seq, loop.time() + STILL_S
+            elif loop.time() > look_s:
+                if not await _is_more(conn, stream, have + 1):
+                    return copy
+                look_s = loop.time() + STILL_S
+        if loop.time() > deadline:
+            raise NotCopied(f"{name} ends at message {have}, and {stream} at {last}")
+        await asyncio.sleep(LOOK_S)
+
+
+async def _is_more(conn: Connection, stream: str, start: int) -> bool:
+    """Whether the server can read any message from a sequence on."""
+    try:
+        await conn.api(f"STREAM.MSG.GET.{stream}", {"seq": start, "next_by_subj": ">"})
+    except ApiError:
+        return False
+    return True
 
 
 async def replace(
