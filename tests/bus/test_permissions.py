@@ -515,8 +515,9 @@ CASES: Mapping[str, Case] = {
     ),
     "restorer": Case(
         may=(
-            f"{API}STREAM.RESTORE.WORKLOADS",
-            "pub $JS.SNAPSHOT.RESTORE.WORKLOADS.xyz",
+            f"{EVENT}carried.-",
+            "pub berth.decision.all",
+            "pub berth.control.queue.q",
             *(
                 f"{API}STREAM.{verb}.{stream}"
                 for verb in ("INFO", "CREATE", "UPDATE", "MSG.GET")
@@ -530,19 +531,17 @@ CASES: Mapping[str, Case] = {
             "sub berth.held.*",
         ),
         may_not=(
-            f"{API}STREAM.RESTORE.LEASES",
+            f"{API}STREAM.RESTORE.WORKLOADS",
             f"{API}STREAM.PURGE.WORKLOADS",
             "pub berth.assign.c1.news",
             "sub berth.inquiry.*",
             "pub berth.held.c1",
             "pub berth.agent.c1.holdings",
             "pub berth.archive.decision.all.1",
-            "pub berth.control.queue.q",
             "sub berth.assign.c1.news",
             "sub berth.figures.*.*.*",
-            "pub berth.decision.all",
-            "pub berth.control.cordon.c1.-",
-            f"{EVENT}submitted.-",
+            "pub berth.fleet.c1.membership",
+            "pub berth.lease.door",
             "sub berth.>",
         ),
     ),

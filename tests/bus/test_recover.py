@@ -2,8 +2,8 @@
 builds another one that has every job that a cluster runs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -266,24 +266,38 @@ class Killed(Exception):
     """In the middle of a recovery."""
 
 
-def dying_at(conn: Connection, change: int) -> Callable[..., Awaitable[bytes]]:
-    """The requests to JetStream of a process that dies before so many of them change something."""
-    api, changes = Connection.api, 0
+@contextmanager
+def dying_at(conn: Connection, change: int) -> Iterator[None]:
+    """A process dies before so many of its requests to JetStream, and messages, change something.
+
+    Raises Killed."""
+    api, store, changes = Connection.api, Connection.store, 0
+
+    def one_more(what: str) -> None:
+        nonlocal changes
+        changes += 1
+        if changes > change:
+            raise Killed(what)
 
     async def request(self: Connection, verb: str, *args: Any, **more: Any) -> bytes:
-        nonlocal changes
-        if self is conn and verb.split(".")[1] in ("CREATE", "UPDATE", "DELETE", "RESTORE"):
-            changes += 1
-            if changes > change:
-                raise Killed(verb)
+        if self is conn and verb.split(".")[1] in ("CREATE", "UPDATE", "DELETE"):
+            one_more(verb)
         return await api(self, verb, *args, **more)
 
-    return request
+    async def stored(self: Connection, subject: str, *args: Any, **more: Any) -> int:
+        if self is conn:
+            one_more(subject)
+        return await store(self, subject, *args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "api", request)
+        patch.setattr(Connection, "store", stored)
+        yield
 
 
 @in_loop
 async def test_a_recovery_that_is_killed_at_any_step_is_run_again(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path
 ) -> None:
     memory = tmp_path / "memory"
     async with client(server.url) as first, worker(first) as host:
@@ -298,14 +312,14 @@ async def test_a_recovery_that_is_killed_at_any_step_is_run_again(
             await until(lambda: side.damaged)
             changes = 0
             while True:
-                with monkeypatch.context() as patch:
-                    patch.setattr(Connection, "api", dying_at(conn, changes))
-                    try:
+                try:
+                    with dying_at(conn, changes):
                         assert (await recovery(conn).build("a test")).built
-                        break
-                    except Killed:
-                        changes += 1
-            assert changes >= 4  # so many steps change something
+                    break
+                except Killed:
+                    assert side.damaged  # nobody takes an unfinished log for the log
+                    changes += 1
+            assert changes >= 10  # five streams' changes, a chain and four jobs
         async with client(server.url) as conn, services(server.url, memory) as side:
             await until(lambda: side.ready)
             await all_are(conn, JOBS[:4], State.RUNNING)

@@ -62,7 +62,7 @@ _JETSTREAM: Final = (
     *("CONSUMER.LIST.*", "CONSUMER.NAMES.*"),
 )
 _OF_SETUP: Final = (
-    *("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*", "STREAM.RESTORE.*"),
+    *("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*"),
     "CONSUMER.CREATE.>",
 )
 # Services by the subject that others ask under: how long an answer may take, and whether several
@@ -75,7 +75,6 @@ STREAMS_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
             f"{subjects.JETSTREAM}{each}": (JETSTREAM_ANSWER_S, False)
             for each in (*_JETSTREAM, *_OF_SETUP)
         },
-        "$JS.SNAPSHOT.RESTORE.*.*": (JETSTREAM_ANSWER_S, False),
         "$JS.API.DIRECT.GET.>": (BATCH_ANSWER_S, True),
         "$JS.API.CONSUMER.MSG.NEXT.*.*": (BATCH_ANSWER_S, True),
     }
@@ -483,7 +482,7 @@ def _services(offered: Mapping[str, tuple[int, bool]]) -> list[Body]:
 
 
 def _of_setup(subject: str) -> bool:
-    return subject.startswith("$JS.SNAPSHOT.") or subject.removeprefix("$JS.API.") in _OF_SETUP
+    return subject.removeprefix("$JS.API.") in _OF_SETUP
 
 
 def _stream(subject: str) -> Body:

@@ -75,7 +75,6 @@ from berthmaster.messages.api import (
 from berthmaster.messages.placement import HUB_CELL
 
 STREAMS: Final = (WORKLOADS, FLEET, FLEET_LOG, CONTROL, ARCHIVE, DEAD, LOG_ENDS, LEASES, SNAPSHOTS)
-BACKED_UP: Final = (WORKLOADS, CONTROL, ARCHIVE, DEAD)
 EXECUTOR_KINDS: Final = (
     "claimed",
     "admitted",
@@ -502,10 +501,8 @@ def _restorer(_: str) -> Grants:
     return Grants(
         publish=(
             *_api("STREAM.NAMES", *(f"STREAM.{verb}.*" for verb in verbs), *_MADE),
-            *_api(*(f"STREAM.RESTORE.{stream}" for stream in BACKED_UP)),
-            *(f"$JS.SNAPSHOT.RESTORE.{stream}.*" for stream in BACKED_UP),
             *_api("DIRECT.GET.*", "DIRECT.GET.*.>"),
-            ALL_STORIES,
+            *(ALL_WORKLOADS, ALL_DECISIONS, ALL_CONTROL, ALL_STORIES),
             "berth.inquiry.*",
         ),
         subscribe=("berth.held.*",),

@@ -41,6 +41,7 @@ from berthmaster.bus.stream_names import (
 
 __all__ = [
     "ARCHIVE",
+    "BUILDING",
     "CONTROL",
     "CONTROL_A_SUBJECT",
     "DEAD",
@@ -69,7 +70,8 @@ __all__ = [
 GIB: Final = 1024**3
 MAKING: Final = "berth.making"  # in a stream's metadata
 REPLACES: Final = "berth.replaces"  # there, too: ids of incarnations that `berth recover` replaced
-RECOVERING: Final = "berth.recovering"  # there while `berth recover` reads the stream
+RECOVERING: Final = "berth.recovering"  # there while `berth recover` is at work on the stream
+BUILDING: Final = "berth.building"  # there until the new stream has all
 FIRST: Final = "berth.first"  # there of a stream that does not begin with sequence 1
 _KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9

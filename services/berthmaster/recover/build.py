@@ -2,7 +2,7 @@
 
 Building stops everybody first: the old stream's metadata says that it is being recovered, which
 every service's guard takes for damage. Then nothing is stored any more while it is read. A run that
-is cut short leaves that mark, or no stream at all; another run goes on from what is left.
+is cut short leaves that mark, an unfinished stream, or none; another run goes on from what is left.
 """
 
 import asyncio
@@ -120,7 +120,8 @@ class Recovery:
         await self._stop_everybody()
         found = await self._find()
         live = await info_of(self._conn, WORKLOADS)
-        if live is not None and live.state.last_seq > max(found.plan.first - core.UNUSED, 0):
+        before = max(found.plan.first - core.UNUSED, 0)
+        if live is not None and not live.unfinished and live.state.last_seq > before:
             raise Refused("WORKLOADS is still written to: stop the services and run it again")
         if not found.report.asked and NO_CLUSTERS not in self._without:
             await self._mark(recovering=False)
@@ -151,7 +152,7 @@ class Recovery:
         damage = await all_damage(conn)
         marks = by_service(await remembered(conn))
         backup = await asyncio.to_thread(read_backup, self._backup) if self._backup else None
-        source, last = await self._source()
+        source, last = await self._source(WORKLOADS)
         left = await read_stream(conn, source, last) if source else core.Copy()
         copies = [left, *([backup.log] if backup is not None else [])]
         archived = await read_archive(conn) if await info_of(conn, ARCHIVE) is not None else []
@@ -190,23 +191,24 @@ class Recovery:
         )
         return _Found(made, report, settings, incarnations)
 
-    async def _source(self) -> tuple[str, int]:
+    async def _source(self, stream: str) -> tuple[str, int]:
         """The stream that has what is left, and its last sequence; "" = there is none. After a run
-        that was cut short that is the copy, and the stream is missing, or was made by somebody."""
-        live = await info_of(self._conn, WORKLOADS)
-        if live is not None and live.state.last_seq > 0:
-            return WORKLOADS, live.state.last_seq
+        that was cut short that is the copy, and the stream is missing, unfinished, or was made by
+        somebody."""
+        live = await info_of(self._conn, stream)
+        if live is not None and live.state.last_seq > 0 and not live.unfinished:
+            return stream, live.state.last_seq
         newest: tuple[str, int] = ("", 0)
-        for name in await self._old_names():
+        for name in await self._old_names(stream):
             copy = await info_of(self._conn, name)
             if copy is not None and copy.state.last_seq > newest[1]:
                 newest = (name, copy.state.last_seq)
         return newest
 
-    async def _old_names(self) -> list[str]:
+    async def _old_names(self, stream: str) -> list[str]:
         raw = await self._conn.api("STREAM.NAMES", {"offset": 0})
         names = msgspec.json.decode(raw, type=_Names).streams or []
-        return [name for name in names if name.startswith(f"{WORKLOADS}-OLD-")]
+        return [name for name in names if name.startswith(f"{stream}-OLD-")]
 
     async def _clusters(self, copies: Sequence[core.Copy]) -> frozenset[str]:
         """All that the fleet's facts or the log name."""
@@ -228,8 +230,10 @@ class Recovery:
         self, damage: Sequence[str], backup: Backup | None
     ) -> dict[str, bytes] | None:
         """What CONTROL shall hold, if it is damaged or lacks what the backup has."""
-        is_there = await info_of(self._conn, CONTROL) is not None
-        known = await read_settings(self._conn) if is_there else {}
+        source, _ = await self._source(CONTROL)
+        live = await info_of(self._conn, CONTROL)
+        is_there = live is not None and not live.unfinished
+        known = await read_settings(self._conn, source) if source else {}
         all_known = dict(known)
         for subject, setting in (backup.settings if backup is not None else {}).items():
             take_setting(all_known, subject, setting.data)
@@ -247,13 +251,13 @@ class Recovery:
     async def _mark(self, *, recovering: bool) -> bool:
         """Say on the stream that it is being recovered, or not any more; whether there is one."""
         live = await info_of(self._conn, WORKLOADS)
-        if live is None:
+        if live is None or live.unfinished:
             return False
-        metadata = dict(live.config.get("metadata") or {})
+        metadata = dict(live.metadata)
         metadata.pop(RECOVERING, None)
         if recovering:
             metadata[RECOVERING] = "yes"
-        metadata[MAKING] = making_of(live.created, live.config.get("metadata"))
+        metadata[MAKING] = making_of(live.created, live.metadata)
         config = live.config | {"metadata": metadata}
         await self._conn.api(f"STREAM.UPDATE.{WORKLOADS}", config, timeout_s=CHANGE_LIMIT_S)
         return True
@@ -267,17 +271,18 @@ class Recovery:
         replaced = set(found.incarnations.get(stream, ()))
         config: dict[str, Any] = next(c for c in stream_configs() if c["name"] == stream)
         if live is not None:
-            metadata = live.config.get("metadata") or {}
-            replaced |= {making_of(live.created, metadata), *metadata.get(REPLACES, "").split()}
-            config = live.config
-            if live.state.messages:
+            replaced |= {making_of(live.created, live.metadata)}
+            replaced |= set(live.metadata.get(REPLACES, "").split())
+            config = (config if live.unfinished else {}) | live.config
+            if live.state.messages and not live.unfinished:
                 self._progress(f"keeping the old {stream}")
                 kept.append(await keep_old(self._conn, stream))
-        for name in await self._old_names():  # of a run that was cut short
+        for name in await self._old_names(stream):  # of a run that was cut short
             copy = await info_of(self._conn, name)
-            if copy is not None and stream == WORKLOADS:
-                metadata = copy.config.get("metadata") or {}
-                replaced |= {making_of(copy.created, metadata)}
+            if copy is not None:
+                replaced |= {making_of(copy.created, copy.metadata)}
+                if live is None:
+                    config |= {each: copy.config[each] for each in ("storage", "num_replicas")}
         first = first or (live.state.last_seq if live is not None else 0) + core.UNUSED
         new = {
             MAKING: new_making(),

@@ -130,14 +130,14 @@ def read_backup(folder: Path) -> Backup:
     )
 
 
-async def read_settings(conn: Connection) -> dict[str, Setting]:
-    """The newest settings that CONTROL has. Raises BusError, TimeoutError."""
+async def read_settings(conn: Connection, stream: str) -> dict[str, Setting]:
+    """The newest settings that CONTROL, or a copy, has. Raises BusError, TimeoutError."""
     found: dict[str, Setting] = {}
 
     def take(recorded: Recorded) -> None:
         take_setting(found, recorded.subject, recorded.data)
 
-    await read_all(conn, CONTROL, [subjects.ALL_CONTROL], take, limit_s=READ_LIMIT_S)
+    await read_all(conn, stream, [subjects.ALL_CONTROL], take, limit_s=READ_LIMIT_S)
     return found
 
 

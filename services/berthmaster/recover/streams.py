@@ -1,9 +1,8 @@
 """Puts a new stream in the place of an old one, which is kept under another name.
 
 Each step can be cut short and done again. The old stream is copied by a mirror, which becomes a
-stream of its own once it has all. The new one is restored in one piece, so that it is there whole
-or not at all. In between there is no stream of that name: services wait, and a second run goes on
-from the copy.
+stream of its own once it has all. Until the new one is complete, its metadata says that it is being
+built: services wait, and a second run deletes it and goes on from the copy.
 """
 
 import asyncio
@@ -14,22 +13,26 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.backup.core import Record, stream_bytes, written
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.durables import DURABLES
-from berthmaster.bus.errors import ApiError, BusError, NoAnswer
+from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.read import read_all
 from berthmaster.bus.recorded import Recorded
-from berthmaster.bus.streams import FOLLOWED, ensure_durable, making_of, stream_info
+from berthmaster.bus.streams import (
+    BUILDING,
+    FOLLOWED,
+    RECOVERING,
+    ensure_durable,
+    making_of,
+    stream_info,
+)
 from berthmaster.logcheck.marks import NO_STREAM
 
 COPY_LIMIT_S: Final = 3600.0
-CHUNK_BYTES: Final = 256 * 1024
 STILL_S: Final = 5.0  # without a new message, after which the stream itself is asked for one
 SETTLE_S: Final = 30.0  # several servers agree on what is new in their time
 LOOK_S: Final = 0.1
-NOBODY: Final = "nobody listens"
-END_LIMIT_S: Final = 600.0  # in which a server must have built the stream
+LAST_SEQUENCE: Final = "Nats-Expected-Last-Sequence"
 
 
 class NotProved(Exception):
@@ -57,23 +60,17 @@ class _Info(msgspec.Struct):
     state: _State
     mirror: _Mirror | None = None
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.config.get("metadata") or {}
 
-class _Deliver(msgspec.Struct):
-    deliver_subject: str
-
-
-class _Error(msgspec.Struct):
-    err_code: int = 0
-    description: str = ""
-
-
-class _Answer(msgspec.Struct):
-    error: _Error | None = None
+    @property
+    def unfinished(self) -> bool:
+        """Whether a run that built this one was cut short."""
+        return BUILDING in self.metadata
 
 
 _INFO: Final = msgspec.json.Decoder(_Info)
-_DELIVER: Final = msgspec.json.Decoder(_Deliver)
-_ANSWER: Final = msgspec.json.Decoder(_Answer)
 
 
 def old_name(stream: str, incarnation: str) -> str:
@@ -96,7 +93,7 @@ async def keep_old(conn: Connection, stream: str) -> str:
     live = await info_of(conn, stream)
     if live is None:
         raise ValueError(f"there is no stream {stream}")
-    name = old_name(stream, making_of(live.created, live.config.get("metadata")))
+    name = old_name(stream, making_of(live.created, live.metadata))
     copy = await info_of(conn, name)
     if copy is not None and copy.config.get("mirror") is None:
         return name  # an earlier run has come so far
@@ -108,7 +105,7 @@ async def keep_old(conn: Connection, stream: str) -> str:
             "storage": live.config["storage"],
             "num_replicas": live.config["num_replicas"],
             "allow_direct": True,
-            "metadata": live.config.get("metadata") or {},
+            "metadata": live.metadata,
         }
         await conn.api(f"STREAM.CREATE.{name}", config, timeout_s=SETTLE_S)
     copy = await _copied(conn, stream, name, live.state.last_seq)
@@ -157,74 +154,31 @@ async def replace(
 ) -> None:
     """Delete the stream, and make it with these messages, subject and content, from sequence
     ``first`` on. Raises NotProved, BusError, TimeoutError."""
-    now_ns = int(conn.now() * 1e9)
-    records = [
-        Record(subject, first + number, now_ns, data)
-        for number, (subject, data) in enumerate(messages)
-    ]
     if await info_of(conn, stream) is not None:
         await conn.api(f"STREAM.DELETE.{stream}", timeout_s=SETTLE_S)
-    if records:
-        await _restore(conn, stream, config, records)
-    else:
-        made = config | {"first_seq": first}
-        await conn.api(f"STREAM.CREATE.{stream}", made, timeout_s=SETTLE_S)
-    await _prove(conn, stream, records, first)
+    unfinished = config["metadata"] | {RECOVERING: "yes", BUILDING: "yes"}
+    # Nobody hears of a message that a second run may delete.
+    made = {k: v for k, v in config.items() if k != "republish"}
+    made |= {"metadata": unfinished, "first_seq": first}
+    await conn.api(f"STREAM.CREATE.{stream}", made, timeout_s=SETTLE_S)
+    for sequence, (subject, data) in enumerate(messages, first):
+        headers = {LAST_SEQUENCE: str(sequence - 1)}
+        await conn.store(subject, data, timeout_s=SETTLE_S, headers=headers)
+    await _prove(conn, stream, messages, first)
     for durable in DURABLES:
         if durable.stream == stream:  # its consumers went with the old stream
             await ensure_durable(conn, durable)
+    whole = config | {"first_seq": first}
+    await conn.api(f"STREAM.UPDATE.{stream}", whole, timeout_s=SETTLE_S)
 
 
-async def _restore(
-    conn: Connection, stream: str, config: dict[str, Any], records: Sequence[Record]
+async def _prove(
+    conn: Connection, stream: str, messages: Sequence[tuple[str, bytes]], first: int
 ) -> None:
-    state = {
-        "messages": len(records),
-        "first_seq": records[0].sequence,
-        "last_seq": records[-1].sequence,
-    }
-    raw = await conn.api(f"STREAM.RESTORE.{stream}", {"config": config, "state": state})
-    where = _DELIVER.decode(raw).deliver_subject
-    now_ns = int(conn.now() * 1e9)
-    waiting = bytearray()
-    patience_s = SETTLE_S
-    for frame in stream_bytes(msgspec.json.encode(state), now_ns, map(written, records)):
-        waiting += frame
-        while len(waiting) >= CHUNK_BYTES:
-            await _send(conn, stream, where, bytes(waiting[:CHUNK_BYTES]), patience_s)
-            patience_s = 0.0
-            del waiting[:CHUNK_BYTES]
-    if waiting:
-        await _send(conn, stream, where, bytes(waiting), patience_s)
-    reply = await conn.request(where, b"", timeout_s=END_LIMIT_S)
-    _check(stream, reply.data)
-
-
-async def _send(conn: Connection, name: str, where: str, chunk: bytes, patience_s: float) -> None:
-    deadline = asyncio.get_running_loop().time() + patience_s
-    while True:
-        try:
-            reply = await conn.request(where, chunk, timeout_s=30.0)
-        except NoAnswer as error:  # another server takes it, and ours has not heard of that yet
-            if not str(error).startswith(NOBODY) or asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(LOOK_S)
-        else:
-            if reply.data:
-                _check(name, reply.data)
-            return
-
-
-def _check(name: str, raw: bytes) -> None:
-    error = _ANSWER.decode(raw).error
-    if error is not None:
-        raise ApiError(error.err_code, f"stream {name}: {error.description}")
-
-
-async def _prove(conn: Connection, stream: str, records: Sequence[Record], first: int) -> None:
     """Read the stream again; several servers may need a moment to have all of it. Raises
     NotProved, BusError, TimeoutError."""
-    wanted = (first + len(records) - 1, _digest((r.subject, r.sequence, r.data) for r in records))
+    numbered = ((subject, number, data) for number, (subject, data) in enumerate(messages, first))
+    wanted = (first + len(messages) - 1, _digest(numbered))
     deadline = asyncio.get_running_loop().time() + SETTLE_S
     while True:
         try:
