@@ -148,8 +148,9 @@ ROWS: Final = (
         {"pieces": {"habana.ai/gaudi": 2}},
     ),
 )
-# Had by claims, which tests of their own have: test_executor_dra.py, test_claims_worker.py.
-ELSEWHERE: Final = {How.CLASS}
+# These have tests of their own: claims in test_executor_dra.py and test_claims_worker.py, thousandths
+# in test_shares.py.
+ELSEWHERE: Final = {How.CLASS, How.MILLI}
 
 
 def pod_set(row: Row) -> PodSet:
