@@ -192,7 +192,8 @@ def test_what_a_worker_and_a_job_lack_is_given_by_what_is_named_and_taken_back_a
 ) -> None:
     with Kueue(planes, namespace) as k:
         hub, worker = planes.hub, planes.workers[0]
-        make_nodes(worker, [gpu_node("a", gpus=8, model="NVIDIA-A100-SXM4-80GB")])
+        for each in planes.workers:  # Kueue asks all, and takes the first that admits the job
+            make_nodes(each, [gpu_node("a", gpus=8, model="NVIDIA-A100-SXM4-80GB")])
         list(apply(worker, "worker"))
         try:
             # The agent is there and may not make Jobs in the namespace.
