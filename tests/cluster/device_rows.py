@@ -148,8 +148,8 @@ ROWS: Final = (
         {"pieces": {"habana.ai/gaudi": 2}},
     ),
 )
-# These have tests of their own: claims in test_executor_dra.py and test_claims_worker.py, thousandths
-# in test_shares.py.
+# These have tests of their own: claims in test_executor_dra.py and test_claims_worker.py,
+# thousandths in test_shares.py.
 ELSEWHERE: Final = {How.CLASS, How.MILLI}
 
 
