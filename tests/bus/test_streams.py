@@ -69,9 +69,8 @@ async def test_stream_without_id_gets_remembered_id(server: Server) -> None:
         await ensure_streams(conn)
         after = await stream_info(conn, WORKLOADS)
         assert after.making == before.making == before.created
-        assert after.config.metadata is not None
-        assert after.config.metadata["of"] == "others"
-        assert after.config.metadata[MAKING] == before.created
+        assert after.metadata["of"] == "others"
+        assert after.metadata[MAKING] == before.created
 
         # What it says counts from then on, and a change of limits keeps it.
         restored = config | {"metadata": {MAKING: "of a restore"}}
@@ -102,7 +101,7 @@ async def test_a_limit_that_changed_is_updated_and_the_messages_stay(server: Ser
         created = (await stream_info(conn, WORKLOADS)).created
         await ensure_streams(conn, workloads_max_bytes=GIB)
         info = await stream_info(conn, WORKLOADS)
-        assert (info.config.max_bytes, info.state.messages, info.created) == (GIB, 1, created)
+        assert (info.config["max_bytes"], info.state.messages, info.created) == (GIB, 1, created)
 
 
 @story

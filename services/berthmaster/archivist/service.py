@@ -38,7 +38,6 @@ TOMBSTONES_PER_S: Final = 1000.0
 DECISIONS_PER_S: Final = 100.0
 CONCURRENCY: Final = 64  # tasks of each kind in hand, so that the archive is written in batches
 BURST_S: Final = 0.1  # of a rate, at once: no more than the main path forgives
-NO_STREAM: Final = 10059
 
 
 class Shell:

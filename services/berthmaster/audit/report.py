@@ -81,7 +81,7 @@ class _Reading:
     async def read(self, conn: Connection) -> None:
         """The log before the archive: a story that moves in between is read twice, never missed."""
         info = await stream_info(conn, WORKLOADS)
-        self.sequences.first = int((info.config.metadata or {}).get(FIRST, "1"))
+        self.sequences.first = int(info.metadata.get(FIRST, "1"))
         self._has_forgotten = (await stream_info(conn, ARCHIVE)).state.first_seq > 1
         everything = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
         await read_all(conn, WORKLOADS, everything, self.readable(WORKLOADS, self._on_logged))

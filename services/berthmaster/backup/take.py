@@ -6,7 +6,7 @@ a log that lost its end, and gave its numbers again, is another one and needs a 
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -16,26 +16,12 @@ from berthmaster.backup.folder import KEPT, SEGMENT_BYTES, KeptStream, Manifest
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import making_of
+from berthmaster.bus.streams import stream_info
 from berthmaster.logcheck.marks import all_damage, seen_of
 
 COMPARED: Final = 1024
+INFO_LIMIT_S: Final = 60.0
 READ_LIMIT_S: Final = 6 * 3600.0
-
-
-class _State(msgspec.Struct):
-    first_seq: int = 0
-    last_seq: int = 0
-
-
-class _Info(msgspec.Struct):
-    created: str
-    config: dict[str, Any]
-    state: _State
-
-    @property
-    def making(self) -> str:
-        return making_of(self.created, self.config.get("metadata"))
 
 
 class Added(msgspec.Struct, kw_only=True):
@@ -45,9 +31,6 @@ class Added(msgspec.Struct, kw_only=True):
     added: int  # messages
     messages: int  # of the backup now
     last: int
-
-
-_INFO: Final = msgspec.json.Decoder(_Info)
 
 
 class NotTheSame(Exception):
@@ -70,7 +53,7 @@ async def take(conn: Connection, folder: Path) -> list[Added]:
 
 
 async def _take_stream(conn: Connection, folder: Path, manifest: Manifest, stream: str) -> Added:
-    info = _INFO.decode(await conn.api(f"STREAM.INFO.{stream}", timeout_s=60.0))
+    info = await stream_info(conn, stream, timeout_s=INFO_LIMIT_S)
     kept = manifest.streams.setdefault(stream, KeptStream(created=info.making, config=info.config))
     if info.state.last_seq < kept.last:
         raise NotTheSame(f"{stream} ends at {info.state.last_seq}, its backup at {kept.last}")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from berthmaster.bus.connection import SERVER_CLOCK, Connection
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.reading import GENTLE_REST_S
-from berthmaster.bus.streams import stream_info
+from berthmaster.bus.streams import NO_STREAM, stream_info
 from berthmaster.bus.subjects import LANES
 from berthmaster.runtime.errors import CannotStart
 from berthmaster.runtime.log import LogLike
@@ -20,7 +20,6 @@ from berthmaster.runtime.periodic import beats, stopped_within, unless_stopped
 from berthmaster.runtime.service import Context
 from berthmaster.runtime.settings import CommonSettings
 
-NO_STREAM: Final = 10059
 LOOK_AGAIN_S: Final = 0.2
 LOOK_AGAIN_MOST_S: Final = 5.0
 STORING_S: Final = 0.5  # between two looks at whether our writes are stored

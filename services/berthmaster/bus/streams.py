@@ -53,6 +53,7 @@ __all__ = [
     "LEASES",
     "LOG_ENDS",
     "MAKING",
+    "NO_STREAM",
     "REPUBLISH",
     "SNAPSHOTS",
     "WORKLOADS",
@@ -61,6 +62,7 @@ __all__ = [
     "StreamState",
     "ensure_durable",
     "ensure_streams",
+    "find_stream",
     "making_of",
     "new_making",
     "stream_configs",
@@ -75,11 +77,11 @@ BUILDING: Final = "berth.building"  # there until the new stream has all
 FIRST: Final = "berth.first"  # there of a stream that does not begin with sequence 1
 _KIB: Final = 1024
 _DAY_NS: Final = 86_400 * 10**9
-_NOT_FOUND: Final = 10059
+NO_STREAM: Final = 10059
 _NAME_IN_USE: Final = 10058
 _NO_CONSUMER: Final = 10014
 # A cluster that is still finding itself, or is making a stream that somebody else has asked for.
-_NOT_YET: Final = frozenset({10004, 10008, 10009, _NOT_FOUND, 10118})
+_NOT_YET: Final = frozenset({10004, 10008, 10009, NO_STREAM, 10118})
 ENSURE_TIMEOUT_S: Final = 30.0
 CONTROL_A_SUBJECT: Final = 4096  # the newest settings of one thing
 _CHANGE_TRY_S: Final = 2.0  # servers that agree on the same change for two of us answer only one
@@ -235,13 +237,6 @@ class StreamState(msgspec.Struct):
     lost: LostData | None = None
 
 
-class StreamConfig(msgspec.Struct):
-    """The part of a stream's configuration that we use."""
-
-    max_bytes: int = -1
-    metadata: dict[str, str] | None = None
-
-
 def new_making() -> str:
     return secrets.token_hex(12)
 
@@ -257,19 +252,38 @@ class StreamInfo(msgspec.Struct):
 
     created: str
     state: StreamState
-    config: StreamConfig
+    config: dict[str, Any]  # whole, so that a stream can be made again as it was
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.config.get("metadata") or {}
 
     @property
     def making(self) -> str:
-        return making_of(self.created, self.config.metadata)
+        return making_of(self.created, self.metadata)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a `berth recover` that built it was cut short."""
+        return BUILDING in self.metadata
 
 
 _INFO: Final = msgspec.json.Decoder(StreamInfo)
 
 
 async def stream_info(conn: Connection, stream: str, *, timeout_s: float = 5.0) -> StreamInfo:
-    """Raises ApiError (10059: no such stream), NoAnswer, NotConnected."""
+    """Raises ApiError (NO_STREAM: no such stream), NoAnswer, NotConnected."""
     return _INFO.decode(await conn.api(f"STREAM.INFO.{stream}", timeout_s=timeout_s))
+
+
+async def find_stream(conn: Connection, stream: str) -> StreamInfo | None:
+    """What the server says of a stream; None = there is none. Raises as ``stream_info`` does."""
+    try:
+        return await stream_info(conn, stream)
+    except ApiError as error:
+        if error.code == NO_STREAM:
+            return None
+        raise
 
 
 async def ensure_streams(
@@ -329,7 +343,7 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
     try:
         raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
     except ApiError as error:
-        if error.code != _NOT_FOUND:
+        if error.code != NO_STREAM:
             raise
         try:
             made = config | {"metadata": {MAKING: new_making()}} | await _start(conn, name)
@@ -339,10 +353,9 @@ async def _ensure(conn: Connection, config: dict[str, Any]) -> None:
             if second.code != _NAME_IN_USE:  # somebody else was quicker, with other limits
                 raise
             raw = await conn.api(f"STREAM.INFO.{name}", timeout_s=_CHANGE_TRY_S)
-    info = msgspec.json.decode(raw)
-    live = info["config"]
-    metadata = live.get("metadata")
-    known = dict(metadata or {}) | {MAKING: making_of(info["created"], metadata)}
+    info = _INFO.decode(raw)
+    live = info.config
+    known = info.metadata | {MAKING: info.making}
     wanted = {**config, "metadata": known}
     if any(not _same(value, live.get(key)) for key, value in wanted.items()):
         await conn.api(f"STREAM.UPDATE.{name}", {**live, **wanted}, timeout_s=_CHANGE_TRY_S)
@@ -352,12 +365,8 @@ async def _start(conn: Connection, name: str) -> dict[str, int]:
     """A FLEET that is made again goes on behind its log: old and new facts never share numbers."""
     if name != FLEET:
         return {}
-    try:
-        return {"first_seq": (await stream_info(conn, FLEET_LOG)).state.last_seq + 1}
-    except ApiError as error:
-        if error.code == _NOT_FOUND:
-            return {}
-        raise
+    log = await find_stream(conn, FLEET_LOG)
+    return {"first_seq": log.state.last_seq + 1} if log is not None else {}
 
 
 def _same(wanted: object, live: object) -> bool:

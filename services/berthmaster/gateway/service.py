@@ -73,7 +73,6 @@ from berthmaster.runtime.service import Context, Service
 
 MAX_LETTERS: Final = 100  # dead letters that wait to be sent; the log has their originals
 REPLY_MARGIN_BYTES: Final = 1024  # of the server's limit, for subject and headers
-NO_STREAM: Final = 10059
 TENANT_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024  # of one tenant's requests
 MAX_LOG_FEEDS: Final = 128  # logs that are followed at once; all readers of one pod share one
 LOG_FEED_BYTES: Final = 1024 * 1024  # of each log that is kept for slow readers
@@ -362,7 +361,7 @@ class Shell:
                 info = await stream_info(self._conn, WORKLOADS)
             except BusError:
                 continue  # what was known holds until the server is back
-            self._tell(LogSize(bytes=info.state.bytes, max_bytes=info.config.max_bytes))
+            self._tell(LogSize(bytes=info.state.bytes, max_bytes=info.config.get("max_bytes", -1)))
 
     async def _tick(self) -> None:
         async for _ in beats(1.0, self._ctx.stopping):

@@ -5,18 +5,16 @@ The three deciders (resolver, MultiKueue reconciler, Karmada) share it. Whether 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.decider_input import Decider, DeciderInput
 from berthmaster.bus.facts import FactMirror
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.streams import CONTROL, WORKLOADS
+from berthmaster.bus.streams import CONTROL, FOLLOWED, WORKLOADS
 from berthmaster.logcheck.guard import LogGuard
 from berthmaster.runtime.service import Context
-
-WHOLE_LOG: Final = (subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS)
 
 
 class Feed:
@@ -33,7 +31,7 @@ class Feed:
         mark: str = "",
         on_gone: Callable[[str], None],
         on_ready: Callable[[str], None] = lambda _: None,
-        follows: Sequence[str] = WHOLE_LOG,
+        follows: Sequence[str] = FOLLOWED[WORKLOADS],
     ) -> None:
         """``name``: of the service. ``mark``: under which name it remembers the log, if another.
         ``on_gone``: a fact's subject that a listing did not find any more. ``on_ready``: called

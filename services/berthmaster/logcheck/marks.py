@@ -11,7 +11,15 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
 from berthmaster.bus.log import EventLog, archived_story, last_message, message_at
-from berthmaster.bus.streams import CONTROL, LEASES, RECOVERING, REPLACES, WORKLOADS, stream_info
+from berthmaster.bus.streams import (
+    CONTROL,
+    LEASES,
+    NO_STREAM,
+    RECOVERING,
+    REPLACES,
+    WORKLOADS,
+    find_stream,
+)
 from berthmaster.logcheck.compare import (
     StreamSeen,
     by_service,
@@ -25,7 +33,6 @@ from berthmaster.messages.records import LogMark, StreamMark
 from berthmaster.runtime.log import LogLike
 
 WATCHED: Final = (WORKLOADS, CONTROL)
-NO_STREAM: Final = 10059
 
 
 class _Subjects(msgspec.Struct):
@@ -41,18 +48,14 @@ _INFO: Final = msgspec.json.Decoder(_Info)
 
 async def seen_of(conn: Connection, stream: str) -> StreamSeen | None:
     """What the server says of a stream; None = there is none. Raises BusError."""
-    try:
-        info = await stream_info(conn, stream)
-    except ApiError as error:
-        if error.code == NO_STREAM:
-            return None
-        raise
-    metadata = info.config.metadata or {}
+    info = await find_stream(conn, stream)
+    if info is None:
+        return None
     return StreamSeen(
         incarnation=info.making,
         last=info.state.last_seq,
-        replaces=frozenset(metadata.get(REPLACES, "").split()),
-        recovering=RECOVERING in metadata,
+        replaces=frozenset(info.metadata.get(REPLACES, "").split()),
+        recovering=RECOVERING in info.metadata,
         lost_bytes=info.state.lost.bytes if info.state.lost is not None else 0,
     )
 

@@ -27,7 +27,7 @@ from berthmaster.bus.streams import (
     RECOVERING,
     REPLACES,
     WORKLOADS,
-    making_of,
+    find_stream,
     new_making,
     stream_configs,
 )
@@ -47,7 +47,7 @@ from berthmaster.recover.copies import (
 )
 from berthmaster.recover.core import Plan, plan
 from berthmaster.recover.holdings import Answers
-from berthmaster.recover.streams import info_of, keep_old, replace
+from berthmaster.recover.streams import keep_old, replace
 
 STOPPED_S: Final = 3.0  # from the mark to when every service's guard has seen it
 MOST_REPLACED: Final = 200  # incarnations that a stream remembers to have replaced
@@ -119,7 +119,7 @@ class Recovery:
         damage = tuple(await all_damage(self._conn))
         await self._stop_everybody()
         found = await self._find()
-        live = await info_of(self._conn, WORKLOADS)
+        live = await find_stream(self._conn, WORKLOADS)
         before = max(found.plan.first - core.UNUSED, 0)
         if live is not None and not live.unfinished and live.state.last_seq > before:
             raise Refused("WORKLOADS is still written to: stop the services and run it again")
@@ -155,7 +155,7 @@ class Recovery:
         source, last = await self._source(WORKLOADS)
         left = await read_stream(conn, source, last) if source else core.Copy()
         copies = [left, *([backup.log] if backup is not None else [])]
-        archived = await read_archive(conn) if await info_of(conn, ARCHIVE) is not None else []
+        archived = await read_archive(conn) if await find_stream(conn, ARCHIVE) is not None else []
         archived += backup.archived if backup is not None else []
         clusters = await self._clusters(copies)
         self._progress(f"asking {len(clusters)} clusters what they hold")
@@ -195,12 +195,12 @@ class Recovery:
         """The stream that has what is left, and its last sequence; "" = there is none. After a run
         that was cut short that is the copy, and the stream is missing, unfinished, or was made by
         somebody."""
-        live = await info_of(self._conn, stream)
+        live = await find_stream(self._conn, stream)
         if live is not None and live.state.last_seq > 0 and not live.unfinished:
             return stream, live.state.last_seq
         newest: tuple[str, int] = ("", 0)
         for name in await self._old_names(stream):
-            copy = await info_of(self._conn, name)
+            copy = await find_stream(self._conn, name)
             if copy is not None and copy.state.last_seq > newest[1]:
                 newest = (name, copy.state.last_seq)
         return newest
@@ -218,7 +218,7 @@ class Recovery:
             with suppress(*UNREADABLE):
                 found.add(FLEET_FACTS.decode(recorded.data).cluster)
 
-        if await info_of(self._conn, FLEET) is not None:
+        if await find_stream(self._conn, FLEET) is not None:
             await read_all(self._conn, FLEET, [subjects.ALL_FLEET], take)
         for copy in copies:
             for one in copy.events:
@@ -231,7 +231,7 @@ class Recovery:
     ) -> dict[str, bytes] | None:
         """What CONTROL shall hold, if it is damaged or lacks what the backup has."""
         source, _ = await self._source(CONTROL)
-        live = await info_of(self._conn, CONTROL)
+        live = await find_stream(self._conn, CONTROL)
         is_there = live is not None and not live.unfinished
         known = await read_settings(self._conn, source) if source else {}
         all_known = dict(known)
@@ -250,14 +250,14 @@ class Recovery:
 
     async def _mark(self, *, recovering: bool) -> bool:
         """Say on the stream that it is being recovered, or not any more; whether there is one."""
-        live = await info_of(self._conn, WORKLOADS)
+        live = await find_stream(self._conn, WORKLOADS)
         if live is None or live.unfinished:
             return False
         metadata = dict(live.metadata)
         metadata.pop(RECOVERING, None)
         if recovering:
             metadata[RECOVERING] = "yes"
-        metadata[MAKING] = making_of(live.created, live.metadata)
+        metadata[MAKING] = live.making
         config = live.config | {"metadata": metadata}
         await self._conn.api(f"STREAM.UPDATE.{WORKLOADS}", config, timeout_s=CHANGE_LIMIT_S)
         return True
@@ -266,21 +266,21 @@ class Recovery:
         self, stream: str, messages: Sequence[tuple[str, bytes]], first: int, found: _Found
     ) -> list[str]:
         """Put a new stream in the place of this one; the name under which that is kept."""
-        live = await info_of(self._conn, stream)
+        live = await find_stream(self._conn, stream)
         kept: list[str] = []
         replaced = set(found.incarnations.get(stream, ()))
         config: dict[str, Any] = next(c for c in stream_configs() if c["name"] == stream)
         if live is not None:
-            replaced |= {making_of(live.created, live.metadata)}
+            replaced |= {live.making}
             replaced |= set(live.metadata.get(REPLACES, "").split())
             config = (config if live.unfinished else {}) | live.config
             if live.state.messages and not live.unfinished:
                 self._progress(f"keeping the old {stream}")
                 kept.append(await keep_old(self._conn, stream))
         for name in await self._old_names(stream):  # of a run that was cut short
-            copy = await info_of(self._conn, name)
+            copy = await find_stream(self._conn, name)
             if copy is not None:
-                replaced |= {making_of(copy.created, copy.metadata)}
+                replaced |= {copy.making}
                 if live is None:
                     config |= {each: copy.config[each] for each in ("storage", "num_replicas")}
         first = first or (live.state.last_seq if live is not None else 0) + core.UNUSED

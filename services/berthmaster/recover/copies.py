@@ -12,14 +12,13 @@ from berthmaster.bus.control import read_control
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.read import read_all
 from berthmaster.bus.recorded import Recorded
-from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, FOLLOWED, WORKLOADS
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import ARCHIVED_STORIES, DECISIONS, UNREADABLE
 from berthmaster.messages.placement import Decision
 from berthmaster.recover.core import Copy
 
 READ_LIMIT_S: Final = 3600.0
-LOG: Final = (subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS)
 
 
 class NotReadable(Exception):
@@ -60,7 +59,7 @@ async def read_stream(conn: Connection, stream: str, last: int) -> Copy:
     def take(recorded: Recorded) -> None:
         reader.take(recorded.subject, recorded.sequence, recorded.stored_at_s, recorded.data)
 
-    await read_all(conn, stream, LOG, take, limit_s=READ_LIMIT_S)
+    await read_all(conn, stream, FOLLOWED[WORKLOADS], take, limit_s=READ_LIMIT_S)
     return reader.copy(last)
 
 
@@ -99,7 +98,6 @@ class Backup(NamedTuple):
     archived: list[RecordedEvent]
     settings: dict[str, Setting]
     incarnations: dict[str, str]  # by stream
-    last: dict[str, int]
 
 
 def read_backup(folder: Path) -> Backup:
@@ -126,7 +124,6 @@ def read_backup(folder: Path) -> Backup:
         archived,
         settings,
         {name: kept.created for name, kept in manifest.streams.items()},
-        {name: kept.last for name, kept in manifest.streams.items()},
     )
 
 
