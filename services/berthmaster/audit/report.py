@@ -12,7 +12,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
-from berthmaster.bus.streams import ARCHIVE, FIRST, FLEET_LOG, WORKLOADS, stream_info
+from berthmaster.bus.streams import ARCHIVE, FIRST, FLEET_LOG, FOLLOWED, WORKLOADS, stream_info
 from berthmaster.logcheck.marks import all_damage
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -83,8 +83,8 @@ class _Reading:
         info = await stream_info(conn, WORKLOADS)
         self.sequences.first = int(info.metadata.get(FIRST, "1"))
         self._has_forgotten = (await stream_info(conn, ARCHIVE)).state.first_seq > 1
-        everything = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
-        await read_all(conn, WORKLOADS, everything, self.readable(WORKLOADS, self._on_logged))
+        take = self.readable(WORKLOADS, self._on_logged)
+        await read_all(conn, WORKLOADS, FOLLOWED[WORKLOADS], take)
         self.last = max(self.log, default=0)
         self.sequences.add(self.log)
         await read_all(

@@ -1,11 +1,10 @@
-"""What the door signs of a placement, so that a lost log can be built again.
+"""Receipts of placements, signed by the door, from which a lost log can be built again.
 
-An executor keeps the receipt with the job object, and hands it back when the door does not know
-what it holds, or `berth recover` asks. The door then knows what it had read in the log: which
-request of which tenant was placed in which cluster, as which attempt. Nobody else can make one,
-since the key follows from the seed in the door's own credentials, which all its replicas share
-and no agent has. It is opaque to whoever keeps it: base64 of the content, a dot, base64 of its
-keyed digest.
+An executor keeps the receipt with the job object. It returns the receipt when the door does not
+know the attempt, or when `berth recover` asks. The receipt proves the tenant, the request, the
+cluster and the attempt. Only the door can make receipts: the key is derived from the seed in the
+door's credentials. All replicas of the door have that seed, and no agent has it. The format is
+opaque to executors: base64 of the content, a dot, base64 of the keyed digest.
 """
 
 import hashlib
@@ -31,14 +30,16 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def key_of(seed: str) -> bytes:
-    """The key of the door that connects with this seed; "" = with none."""
+    """Return the key of a door that connects with this seed; "" = without a seed."""
     secret = seed.encode() or _OPEN_BUS
     return hashlib.blake2b(secret, digest_size=32, person=_PERSON).digest()
 
 
 def tells_of_end(held: PlacementReceipt, history: Iterable[RecordedEvent]) -> bool:
-    """Whether any of these events says that the attempt is over, or was never this one's: an ending
-    that was stored since, its eviction or withdrawal, or a later attempt."""
+    """Return whether the history shows the end of the attempt.
+
+    An ending that was stored since shows it, an eviction or withdrawal of the attempt, or a later
+    attempt."""
     for one in history:
         event = one.event
         if one.void:
@@ -56,7 +57,7 @@ def tells_of_end(held: PlacementReceipt, history: Iterable[RecordedEvent]) -> bo
 
 
 class Receipts:
-    """Signs and checks."""
+    """Signs receipts, and checks returned ones."""
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
@@ -68,7 +69,7 @@ class Receipts:
         return f"{content}.{self._mac(content)}"
 
     def opened(self, text: str) -> PlacementReceipt | None:
-        """What was signed; None: this is no receipt of ours."""
+        """Return the signed content; None if the signature is not ours."""
         content, _, mac = text.partition(".")
         if not text.isascii() or not hmac.compare_digest(mac, self._mac(content)):
             return None
@@ -78,7 +79,7 @@ class Receipts:
             return None
 
     def proven(self, cluster: str, held: HeldAttempt) -> ProvenAttempt:
-        """What a cluster says that it holds, with its receipt if that is of this very attempt."""
+        """Return an attempt that a cluster reports, with its receipt if that names this attempt."""
         receipt = self.opened(held.receipt) if held.receipt else None
         named = (cluster, held.tenant, held.id, held.attempt)
         if receipt is not None:

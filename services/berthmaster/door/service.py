@@ -26,7 +26,7 @@ from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import SubjectRecord
 from berthmaster.bus.log import EventLog, archived_story, decode_story, last_message
-from berthmaster.bus.streams import FLEET, WORKLOADS
+from berthmaster.bus.streams import FLEET, FOLLOWED, WORKLOADS
 from berthmaster.door.bounds import Turns
 from berthmaster.door.core import Door, decoded, overloaded, reported, unavailable
 from berthmaster.door.log_view import Behind, Frozen, Refuse, Settle, Store, Unreadable
@@ -219,8 +219,7 @@ class Shell:
     async def _fold_log(self) -> None:
         """Until it is another one. Raises StreamReplaced, in a group."""
         core, guard = self._core, self._guard
-        both = [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS]
-        follower = Follower(self._conn, WORKLOADS, both)
+        follower = Follower(self._conn, WORKLOADS, FOLLOWED[WORKLOADS])
 
         def ready() -> None:
             core.log_name = follower.making

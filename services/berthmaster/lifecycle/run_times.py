@@ -1,6 +1,6 @@
-"""How long a workload has run, what of that is saved, and when it says that it will end. Pure.
+"""The time that a workload has run, the part of it that is saved, and the expected end. Pure.
 
-Times are seconds; moments are seconds since 1970 by the server's clock.
+Durations are in seconds. Points in time are in seconds since 1970, by the server's clock.
 """
 
 from typing import Final
@@ -13,13 +13,15 @@ PROGRESS_SHARE: Final = 0.01  # of what it has run
 
 
 def progress_every_s(ran_s: float) -> float:
-    """How seldom a job says how far it is: so a story stays short however long it runs (some 90 in
-    the first 15 minutes, 230 more in each tenfold of that)."""
+    """Return the least time between two reports of a job's progress.
+
+    The time grows with the run, so that a history stays short: some 90 reports in the first 15
+    minutes, 230 more in each tenfold of that."""
     return max(PROGRESS_EVERY_S, PROGRESS_SHARE * ran_s)
 
 
 def ends_as_told_s(workload: Workload) -> float | None:
-    """When its attempt ends, as the job itself said while it ran; None if it did not."""
+    """Return the end of the attempt, as the job reported while it ran; None without a report."""
     progress = workload.progress
     if progress is None or progress.eta_s is None or workload.state is not State.RUNNING:
         return None
@@ -27,11 +29,13 @@ def ends_as_told_s(workload: Workload) -> float | None:
 
 
 def unsaved_s(workload: Workload, now_s: float) -> float:
-    """Of what its attempt has run, what is lost if it ends now: since the checkpoint that it told
-    last; if it told none, since the last that it should have written; without any, all of it.
+    """Return the run time that is lost if the attempt ends now.
 
-    For example, an attempt that began at 1,000 s, writes a checkpoint every 600 s and told one at
-    1,900 s loses 100 s at 2,000 s; one that never told any loses 400 s.
+    Counted is the time since the last checkpoint that the job reported. Without a report, since the
+    last one that was due. Without checkpoints, the whole run.
+
+    Example at 2,000 s: an attempt began at 1,000 s and writes a checkpoint every 600 s. With one
+    reported at 1,900 s, 100 s are lost. With none reported, 400 s are lost.
     """
     if not workload.running_at_s:
         return 0.0
@@ -43,8 +47,9 @@ def unsaved_s(workload: Workload, now_s: float) -> float:
 
 
 def counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float:
-    """What max_run_s counts of an attempt that is over: all that it ran; of one that was ended
-    through no fault of its own, what was not lost, as far as that is known."""
+    """Return the part of a finished attempt that counts towards max_run_s.
+
+    All of the run counts. Where the job is not to blame for the end, only the saved part counts."""
     if not workload.running_at_s:
         return 0.0
     ran_s = max(0.0, over_at_s - workload.running_at_s)
@@ -52,15 +57,15 @@ def counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float
 
 
 def saved_s(workload: Workload) -> float:
-    """Of what its attempts that are over have run, what is kept: of a job that writes checkpoints
-    what max_run_s counts, of any other nothing."""
+    """Return the saved run time of the finished attempts.
+
+    Of a job with checkpoints this is the part that max_run_s counts, of any other job 0."""
     request = workload.request
     writes = request is not None and request.checkpoint_every_s is not None
     return workload.ran_s if writes or workload.checkpoint is not None else 0.0
 
 
 def age_s(workload: Workload, now_s: float) -> float:
-    """How long a job has run, as far as that is kept: its attempts that are over, and the one that
-    runs."""
+    """Return the run time of a job: what finished attempts saved, and the running attempt."""
     running = workload.live and workload.running_at_s > 0
     return saved_s(workload) + (max(0.0, now_s - workload.running_at_s) if running else 0.0)

@@ -400,11 +400,8 @@ def _queue_again(workload: Workload, why: str) -> _Joined:
 
 def _contradicts(workload: Workload, attempt: int, held: Sequence[Held]) -> _Joined:
     where = " and ".join(sorted(one.cluster for one in held))
-    return _cancel(workload, where, f"{where} both hold attempt {attempt}: one of them is wrong")
-
-
-def _cancel(workload: Workload, where: str, why: str) -> _Joined:
     workload.cluster = ""
+    why = f"{where} both hold attempt {attempt}: one of them is wrong"
     return _tell(workload, "cancelled", why, where)
 
 

@@ -23,7 +23,7 @@ from berthmaster.bus.control import ControlReader
 from berthmaster.bus.event_subjects import decode_event
 from berthmaster.bus.follow import Recorded
 from berthmaster.bus.read import read_all, read_fleet_history
-from berthmaster.bus.streams import ARCHIVE, CONTROL, WORKLOADS
+from berthmaster.bus.streams import ARCHIVE, CONTROL, FOLLOWED, WORKLOADS
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (
     ARCHIVED_STORIES,
@@ -367,7 +367,7 @@ async def read_inputs(conn: Connection) -> Inputs:
             controls.append((r.sequence, settings.read(r)))
 
     # The log before the archive: a story that moves in between is then read twice, never missed.
-    await read_all(conn, WORKLOADS, [subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS], on_log)
+    await read_all(conn, WORKLOADS, FOLLOWED[WORKLOADS], on_log)
     await read_all(conn, ARCHIVE, [subjects.ALL_ARCHIVE], on_archived)
     await read_fleet_history(conn, on_fact)
     await read_all(conn, CONTROL, [subjects.ALL_CONTROL], on_control)

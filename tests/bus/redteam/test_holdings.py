@@ -39,7 +39,7 @@ from berthmaster.messages.door import HeldAttempt, HeldPage, HoldingsRequest, Nu
 from berthmaster.messages.door import PlacementReceipt as Receipt
 from berthmaster.messages.families import HELD_PAGES, encode
 from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Placed, PodSet, RunSpec, Submitted
+from berthmaster.messages.workload import JobRequest, Placed, PodSet, RunSpec, Submitted
 from berthmaster.recover.core import Held
 from berthmaster.recover.holdings import ask
 from berthmaster.runtime.health import Health
@@ -211,18 +211,7 @@ async def test_clusters_say_what_they_hold_on_a_sound_and_on_a_damaged_log(
 async def test_large_receipts_of_thousands_of_jobs_pass_in_seconds(bus: Bus) -> None:
     signer = Receipts(key_of(read_creds(creds_file(bus.keys, "door")).seed))
     request = msgspec.structs.replace(job("large"), run=RunSpec(args=("x" * 1500,)))
-    kept = Receipt(
-        tenant="acme",
-        id="large",
-        cluster=RED,
-        attempt=1,
-        request=request,
-        digest=request_digest(request),
-        pods=(PodBinding(pod="main-0", node="n1"),),
-        decision=1,
-        sequence=2,
-        submitted_sequence=1,
-    )
+    kept = receipt_of(request, sequence=2)
     held = []
     for number in range(3000):
         mine = signer.signed(msgspec.structs.replace(kept, id=f"job-{number}"))
@@ -321,7 +310,7 @@ async def test_agent_answers_for_its_own_cluster_and_proves_its_own_attempts_onl
             said("red-0", theirs),
             said("red-0", mine, attempt=2),
             said("red-0", f"{content[:-4]}AAAA.{mac}"),
-            said("red-0", Receipts(b"guessed").signed(receipt_of_a_lie())),
+            said("red-0", Receipts(b"guessed").signed(receipt_of(job("red-0"), sequence=1))),
             said("made-up", "x" * 1000),
             said("made-up", ""),
         )
@@ -341,18 +330,17 @@ async def test_agent_answers_for_its_own_cluster_and_proves_its_own_attempts_onl
         assert (await there.says(RED, "d")).inquiry == "d"  # that is all that came
 
 
-def receipt_of_a_lie() -> Receipt:
-    request = job("red-0")
+def receipt_of(request: JobRequest, sequence: int) -> Receipt:
     return Receipt(
         tenant="acme",
-        id="red-0",
+        id=request.id,
         cluster=RED,
         attempt=1,
         request=request,
         digest=request_digest(request),
         pods=(PodBinding(pod="main-0", node="n1"),),
         decision=1,
-        sequence=1,
+        sequence=sequence,
         submitted_sequence=1,
     )
 
