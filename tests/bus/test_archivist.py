@@ -22,7 +22,8 @@ from berthmaster.archivist.settings import ArchivistSettings
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog, Message, decode_story, next_message
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.stored import Message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS, ensure_streams, stream_configs, stream_info
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply

@@ -18,7 +18,8 @@ from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.log import EventLog, last_message
+from berthmaster.bus.log import EventLog
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
 from berthmaster.bus.window import FIRST
 from berthmaster.lifecycle.instructions import Stored

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berthmaster.bus import claims, connecting
+from berthmaster.bus import claims, connecting, jwts
 from berthmaster.bus.clock import ServerClock
 from berthmaster.bus.connecting import PENDING_BYTES
 from berthmaster.bus.connection import Connection
@@ -72,11 +72,11 @@ def new_user(
     """Credentials for a user of CORE with such rights, in a file."""
     make_keys(keys, ["setup"])
     core = (keys / "accounts" / "CORE.seed").read_text().strip()
-    seed = claims.new_seed("user", os.urandom(32))
-    body = claims.user(claims.public_key(seed), name, publish=publish, subscribe=subscribe)
+    seed = jwts.new_seed("user", os.urandom(32))
+    body = claims.user(jwts.public_key(seed), name, publish=publish, subscribe=subscribe)
     path = keys / f"{name}.test"
-    jwt = claims.signed(body, core, now_s=time.time())
-    path.write_text(claims.creds_text(claims.Creds(jwt, seed)))
+    jwt = jwts.signed(body, core, now_s=time.time())
+    path.write_text(jwts.creds_text(jwts.Creds(jwt, seed)))
     return path
 
 
@@ -95,15 +95,15 @@ async def test_wrong_credentials_are_one_clear_error_without_the_secret(tmp_path
             await Connection.open(Settings(server.url, stranger), "x", log)
         with pytest.raises(BusError, match=r"refuses this user: .*; no credentials were given"):
             await Connection.open(Settings(server.url), "x", log)
-    assert claims.parse_creds(stranger.read_text()).seed not in repr(log.seen)
+    assert jwts.parse_creds(stranger.read_text()).seed not in repr(log.seen)
 
 
 @story
 async def test_a_file_that_holds_no_credentials_is_named_and_not_shown(tmp_path: Path) -> None:
     wrong = tmp_path / "me.creds"
     right = new_user(tmp_path / "keys", "me").read_text()
-    seed, other = (claims.new_seed("user", os.urandom(32)) for _ in range(2))
-    mixed = right.replace(claims.parse_creds(right).seed, other)
+    seed, other = (jwts.new_seed("user", os.urandom(32)) for _ in range(2))
+    mixed = right.replace(jwts.parse_creds(right).seed, other)
     for content, why in (
         (seed, "holds no credentials: right are a user's JWT and its nkey seed"),
         (right.replace("eyJ", "?"), "holds no JWT"),

@@ -1,7 +1,7 @@
 from berthmaster.bus import subjects
 from berthmaster.bus.dead import MAX_BODY_BYTES, MAX_REASON_CHARS, bury
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import last_message
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import DEAD
 from berthmaster.messages.families import DEAD_LETTERS
 from tests.bus.tools import connected, story

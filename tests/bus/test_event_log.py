@@ -9,7 +9,8 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import TooLarge
-from berthmaster.bus.log import MAX_BATCH, EventLog, decode_story, next_message
+from berthmaster.bus.log import MAX_BATCH, EventLog, decode_story
+from berthmaster.bus.stored import next_message
 from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
 from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent

@@ -8,7 +8,7 @@ from berthmaster.bus import facts, follow, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.facts import FactMirror, FactWriter, Overtaken, Seen
-from berthmaster.bus.log import last_message
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
 from berthmaster.messages.families import DEAD_LETTERS, encode
 from berthmaster.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp

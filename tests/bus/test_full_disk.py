@@ -15,8 +15,8 @@ import pytest
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
 from berthmaster.bus.errors import BusError, NoAnswer
-from berthmaster.bus.log import last_message
 from berthmaster.bus.requests import GRACE_S
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import LEASES, ensure_streams
 from berthmaster.client.client import TRY_TIMEOUT_S
 from berthmaster.gateway.effects import UNKNOWN_PAUSE_S

@@ -18,7 +18,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.log import EventLog, decode_story, last_message
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import CONTROL, WORKLOADS, StreamInfo, stream_configs, stream_info
 from berthmaster.bus.turns import NUMBER_AGAIN_S, RATE_AGAIN_S
 from berthmaster.gateway import service

@@ -10,7 +10,7 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from berthmaster.bus import claims
+from berthmaster.bus import claims, jwts
 from berthmaster.bus.keys import (
     DEFAULT_USERS,
     KeysError,
@@ -39,8 +39,8 @@ def modes(folder: Path) -> dict[str, str]:
     }
 
 
-def creds(folder: Path, user: str) -> claims.Creds:
-    return claims.parse_creds(creds_file(folder, user).read_text())
+def creds(folder: Path, user: str) -> jwts.Creds:
+    return jwts.parse_creds(creds_file(folder, user).read_text())
 
 
 def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_all_of_it_is_given_to_whom_it_is_for(tmp_path: Path) -> None:
 def test_a_user_is_in_its_account_and_an_account_is_the_operators(tmp_path: Path) -> None:
     make_keys(tmp_path, ["gateway", "tenant.acme", "accounts"])
     for user, account in (("gateway", "CORE"), ("tenant.acme", "T_acme"), ("accounts", "SYS")):
-        said = claims.decoded(creds(tmp_path, user).jwt)
+        said = jwts.decoded(creds(tmp_path, user).jwt)
         assert said["iss"] == account_key(tmp_path, account)
         assert "exp" not in said
-    issuers = {claims.decoded(jwt)["iss"] for jwt in account_jwts(tmp_path).values()}
-    assert issuers == {claims.public_key((tmp_path / "operator.seed").read_text().strip())}
+    issuers = {jwts.decoded(jwt)["iss"] for jwt in account_jwts(tmp_path).values()}
+    assert issuers == {jwts.public_key((tmp_path / "operator.seed").read_text().strip())}
 
 
 def test_added_user_keeps_other_keys(tmp_path: Path) -> None:
@@ -96,11 +96,11 @@ def test_rights_of_another_version_are_signed_anew_for_the_same_key(tmp_path: Pa
     had = creds(tmp_path, "gateway")
     old = claims.user(public["gateway"], "gateway", publish=("old",), subscribe=("old",))
     core = (tmp_path / "accounts" / "CORE.seed").read_text().strip()
-    jwt = claims.signed(old, core, now_s=1, ends_s=4e9)
-    creds_file(tmp_path, "gateway").write_text(claims.creds_text(had._replace(jwt=jwt)))
+    jwt = jwts.signed(old, core, now_s=1, ends_s=4e9)
+    creds_file(tmp_path, "gateway").write_text(jwts.creds_text(had._replace(jwt=jwt)))
     make_keys(tmp_path, [])
     now = creds(tmp_path, "gateway")
-    said, before = claims.decoded(now.jwt), claims.decoded(had.jwt)
+    said, before = jwts.decoded(now.jwt), jwts.decoded(had.jwt)
     assert (now.seed, said["nats"]) == (had.seed, before["nats"])
     assert said["exp"] == 4_000_000_000  # its end is not put off by that
 
@@ -109,12 +109,12 @@ def test_signing_again_puts_the_end_off_and_keeps_the_key(tmp_path: Path) -> Non
     first = sign_user(tmp_path, "tenant.acme", days=1)
     second = sign_user(tmp_path, "tenant.acme", days=2)
     assert first.seed == second.seed
-    ends = [claims.decoded(each.jwt)["exp"] - time.time() for each in (first, second)]
+    ends = [jwts.decoded(each.jwt)["exp"] - time.time() for each in (first, second)]
     assert [round(end_s / 86_400) for end_s in ends] == [1, 2]
     make_keys(tmp_path, ["gateway"])  # for ever
     sign_user(tmp_path, "agent.red", days=1.5)
     assert first_end(tmp_path) == (
-        claims.decoded(creds(tmp_path, "agent.red").jwt)["exp"],
+        jwts.decoded(creds(tmp_path, "agent.red").jwt)["exp"],
         "agent.red",
     )
 
@@ -125,8 +125,8 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     assert remove_user(tmp_path, "tenant.acme")
     assert not remove_user(tmp_path, "tenant.acme")
     assert set(account_jwts(tmp_path)) == {"STREAMS", "CORE", "SYS"}
-    until = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
-    assert until >= claims.decoded(old.jwt)["iat"]
+    until = jwts.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
+    assert until >= jwts.decoded(old.jwt)["iat"]
 
     # Its jobs go by the name, so no command makes a key for the name by accident.
     assert removed_tenants(tmp_path) == {"acme"}
@@ -141,21 +141,21 @@ def test_what_was_revoked_stays_so_when_a_tenant_comes_back(tmp_path: Path) -> N
     assert set(account_jwts(tmp_path)) == {"STREAMS", "CORE", "SYS"}
 
     again = sign_user(tmp_path, "tenant.acme", days=1, again=True)
-    said = claims.decoded(account_jwts(tmp_path)["T_acme"])
+    said = jwts.decoded(account_jwts(tmp_path)["T_acme"])
     assert (said["sub"], said["nats"]["revocations"]) == (key, {"*": until})
-    assert claims.decoded(again.jwt)["iat"] > until
+    assert jwts.decoded(again.jwt)["iat"] > until
     assert (removed_accounts(tmp_path), removed_tenants(tmp_path)) == ({}, set())
 
     # And what it came back with is revoked when it goes again, be it in the same second.
     remove_user(tmp_path, "tenant.acme")
-    later = claims.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
-    assert later >= claims.decoded(again.jwt)["iat"]
+    later = jwts.decoded(removed_accounts(tmp_path)["T_acme"])["nats"]["revocations"]["*"]
+    assert later >= jwts.decoded(again.jwt)["iat"]
 
 
 def test_a_clusters_account_goes_with_its_last_user(tmp_path: Path) -> None:
     public = make_keys(tmp_path, ["agent.red", "telemetry.red"])
     remove_user(tmp_path, "agent.red")
-    said = claims.decoded(account_jwts(tmp_path)["C_red"])
+    said = jwts.decoded(account_jwts(tmp_path)["C_red"])
     assert list(said["nats"]["revocations"]) == [public["agent.red"]]
     remove_user(tmp_path, "telemetry.red")
     assert "C_red" not in account_jwts(tmp_path)
@@ -164,7 +164,7 @@ def test_a_clusters_account_goes_with_its_last_user(tmp_path: Path) -> None:
 def test_the_key_of_one_user_of_core_is_revoked_alone(tmp_path: Path) -> None:
     public = make_keys(tmp_path, ["gateway", "operator"])
     assert remove_user(tmp_path, "operator")
-    said = claims.decoded(account_jwts(tmp_path)["CORE"])
+    said = jwts.decoded(account_jwts(tmp_path)["CORE"])
     assert list(said["nats"]["revocations"]) == [public["operator"]]
 
 

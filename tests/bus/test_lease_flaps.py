@@ -19,7 +19,8 @@ from berthmaster.audit.report import audit
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog, decode_story, last_message
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import LEASES
 from berthmaster.messages.api import SubmitReply
 from berthmaster.messages.families import LEASES as LEASE_RECORDS

@@ -15,12 +15,12 @@ from unittest import mock
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from berthmaster.bus import claims, push
-from berthmaster.bus.claims import Creds
+from berthmaster.bus import claims, jwts, push
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import BusError, NoAnswer, NotPermitted
+from berthmaster.bus.jwts import Creds
 from berthmaster.bus.keys import SIGNERS, creds_file, make_keys, remove_user, server_config, signer
 from berthmaster.bus.login import NotLetIn, ask, keep_logged_in, log_in, write_creds
 from berthmaster.bus.permissions import inbox_prefix
@@ -209,13 +209,13 @@ async def test_login_reaches_own_account_only(tmp_path: Path) -> None:
 async def test_login_with_renewed_file_continues(tmp_path: Path) -> None:
     async with living(tmp_path, life_s=10) as bus, answering(bus):
         first = await bus.log_in(bus.provider.token("ec"), tenant="acme")
-        ends_s = claims.decoded(first.jwt)["exp"]
+        ends_s = jwts.decoded(first.jwt)["exp"]
         assert 0 < ends_s - time.time() <= 10
         found = signer(bus.keys / SIGNERS, "T_acme")
         assert found is not None
-        body = claims.scoped_user(claims.public_key(first.seed), "x", account=found.account)
+        body = claims.scoped_user(jwts.public_key(first.seed), "x", account=found.account)
         now_s = time.time()
-        brief = first._replace(jwt=claims.signed(body, found.seed, now_s=now_s, ends_s=now_s + 2))
+        brief = first._replace(jwt=jwts.signed(body, found.seed, now_s=now_s, ends_s=now_s + 2))
         async with bus.holder(brief, "tenant.acme") as conn:
             renewed = await log_in(
                 Settings(bus.url),
@@ -230,7 +230,7 @@ async def test_login_with_renewed_file_continues(tmp_path: Path) -> None:
             assert (
                 await conn.request("berth.api.acme.get", b"{}", timeout_s=ANSWER_S)
             ).data == b"here"
-        over = brief._replace(jwt=claims.signed(body, found.seed, now_s=now_s, ends_s=now_s - 1))
+        over = brief._replace(jwt=jwts.signed(body, found.seed, now_s=now_s, ends_s=now_s - 1))
         with pytest.raises(BusError, match="refuses this user"):
             async with bus.holder(over, "tenant.acme"):
                 pass
@@ -251,7 +251,7 @@ async def test_login_renews_before_expiry(tmp_path: Path) -> None:
 
         keeping = asyncio.ensure_future(keep_logged_in(login, path, stopping, told=troubles.append))
         await until(path.exists, "it is let in")
-        first = claims.parse_creds(path.read_text())
+        first = jwts.parse_creds(path.read_text())
         async with bus.connected(path, inbox_prefix("tenant.acme")) as conn:
             await until(lambda: conn.reconnects == 2, "two JWTs have ended")
             assert (
@@ -259,7 +259,7 @@ async def test_login_renews_before_expiry(tmp_path: Path) -> None:
             ).data == b"here"
         stopping.set()
         await keeping
-        last = claims.parse_creds(path.read_text())
+        last = jwts.parse_creds(path.read_text())
         assert (last.seed, last.jwt != first.jwt) == (first.seed, True)
         assert "no JSON Web Token" in troubles[0]
         assert set(troubles[1:]) == {""}
@@ -273,11 +273,11 @@ async def test_a_scoped_key_grants_no_more_than_its_template(tmp_path: Path) -> 
         evil = signer(bus.keys / SIGNERS, "T_evil")
         assert found is not None
         assert evil is not None
-        seed = claims.new_seed("user", os.urandom(32))
-        key = claims.public_key(seed)
+        seed = jwts.new_seed("user", os.urandom(32))
+        key = jwts.public_key(seed)
 
         def made(body: dict[str, Any], by: str = found.seed) -> Creds:
-            return Creds(claims.signed(body, by, now_s=time.time()), seed)
+            return Creds(jwts.signed(body, by, now_s=time.time()), seed)
 
         wide = claims.user(key, "x", publish=[">"], subscribe=[">"])
         wide["nats"]["issuer_account"] = found.account
@@ -285,7 +285,7 @@ async def test_a_scoped_key_grants_no_more_than_its_template(tmp_path: Path) -> 
         many = claims.scoped_user(key, "x", account=found.account)
         many["nats"] |= {"allowed_connection_types": ["STANDARD"]}
         core = (bus.keys / "accounts" / "CORE.jwt").read_text().strip()
-        elsewhere = claims.scoped_user(key, "x", account=claims.decoded(core)["sub"])
+        elsewhere = claims.scoped_user(key, "x", account=jwts.decoded(core)["sub"])
         for creds in (made(wide), made(many), made(plain, evil.seed), made(elsewhere)):
             with pytest.raises(BusError, match="refuses this user"):
                 async with bus.holder(creds, "tenant.acme"):
@@ -408,7 +408,7 @@ async def test_sentinel_credentials_allow_login_only(tmp_path: Path) -> None:
         for reply in ("berth.decision.all", "berth.api.acme.get", LOGIN):
             await sentinel.publish(LOGIN, request, reply=reply)
         await sentinel.flush()
-        key = claims.public_key(claims.new_seed("user", os.urandom(32)))
+        key = jwts.public_key(jwts.new_seed("user", os.urandom(32)))
         with pytest.raises(NotLetIn, match="no JSON Web Token"):
             await ask(sentinel, LoginRequest(token="x", key=key, tenant="acme"))
         assert heard == []

@@ -14,7 +14,8 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.log import EventLog, decode_story, last_message
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.lifecycle.fold import Verdict, offer
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown

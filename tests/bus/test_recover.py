@@ -16,7 +16,8 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.door_client import DoorClient
 from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog, decode_story, last_message
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import FLEET, LEASES, WORKLOADS, stream_info
 from berthmaster.emulator.host import Host
 from berthmaster.emulator.reporter import Reporter

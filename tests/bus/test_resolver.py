@@ -13,8 +13,9 @@ from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer
 from berthmaster.bus.facts import FactWriter
 from berthmaster.bus.joining import Heard
-from berthmaster.bus.log import EventLog, decode_story, next_message
+from berthmaster.bus.log import EventLog, decode_story
 from berthmaster.bus.snapshots import load
+from berthmaster.bus.stored import next_message
 from berthmaster.bus.streams import WORKLOADS, ensure_streams
 from berthmaster.lifecycle.digest import request_digest
 from berthmaster.lifecycle.instructions import Stored

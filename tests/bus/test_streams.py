@@ -8,8 +8,8 @@ import pytest
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster
 from berthmaster.bus.errors import ApiError, NoAnswer
-from berthmaster.bus.log import next_message
 from berthmaster.bus.read import read_fleet_history
+from berthmaster.bus.stored import next_message
 from berthmaster.bus.streams import (
     CONTROL,
     DEAD,

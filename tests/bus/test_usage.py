@@ -22,7 +22,7 @@ from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.log import last_message
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
 from berthmaster.messages.api import RecordedEvent, Refusal
 from berthmaster.messages.families import encode

@@ -19,7 +19,7 @@ from berthmaster.bus.durables import Durable
 from berthmaster.bus.embedded import Server
 from berthmaster.bus.errors import NoAnswer, TooLarge
 from berthmaster.bus.follow import Recorded
-from berthmaster.bus.log import last_message
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import CONTROL, DEAD, ensure_durable, stream_info
 from berthmaster.bus.worker import Handle, Later, Never, Worker
 from berthmaster.messages.families import DEAD_LETTERS

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.bus.claims import parse_creds
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.jwts import parse_creds
 from berthmaster.bus.permissions import inbox_prefix
 from tests.bus.tools import Lines, Settings, story
 from tests.pipeline.running import Up, alive, berth_up, run_berth

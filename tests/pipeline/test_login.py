@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from berthmaster.bus.claims import parse_creds
 from berthmaster.bus.connection import Connection
+from berthmaster.bus.jwts import parse_creds
 from berthmaster.runtime.ports import free_ports
 from tests.bus.logins import AUDIENCE, OidcProvider, ReviewingApi
 from tests.bus.tools import Lines, Settings, story

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.claims import parse_creds
+from berthmaster.bus.jwts import parse_creds
 from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client import Client, NotAllowedError
 from berthmaster.messages.workload import JobRequest

@@ -20,7 +20,8 @@ from berthmaster.archivist.instructions import (
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
-from berthmaster.bus.log import NO_MESSAGE, EventLog, decode_story, next_message
+from berthmaster.bus.log import EventLog, decode_story
+from berthmaster.bus.stored import NO_MESSAGE, next_message
 from berthmaster.bus.story_reader import StoryReader
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.messages.families import DECISIONS, UNREADABLE, encode

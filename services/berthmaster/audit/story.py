@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from berthmaster.bus.connection import Connection
-from berthmaster.bus.log import EventLog, Message, recorded
+from berthmaster.bus.log import EventLog, recorded
+from berthmaster.bus.stored import Message
 from berthmaster.lifecycle.fold import Verdict, fold_history
 from berthmaster.messages.api import RecordedEvent
 from berthmaster.messages.families import UNREADABLE, event_kind

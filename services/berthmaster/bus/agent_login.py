@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berthmaster.bus.claims import Creds
+from berthmaster.bus.jwts import Creds
 from berthmaster.bus.login import keep_logged_in, log_in, read_token
 from berthmaster.runtime.service import Context, Service, run
 from berthmaster.runtime.settings import CommonSettings, required, setting

@@ -11,9 +11,9 @@ import msgspec
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.log import message_of
 from berthmaster.bus.recorded import Recorded
 from berthmaster.bus.requests import Listening, headers_of
+from berthmaster.bus.stored import message_of
 
 BATCH: Final = 512  # messages of one answer; a server takes at most 1,024 subjects at once
 NOTHING: Final = "404"  # the stream has no such message

@@ -1,4 +1,4 @@
-"""The JWTs by which nats-server knows accounts and users: built, signed and read. Pure.
+"""What the JWTs say by which nats-server knows accounts and users (jwts.py signs them). Pure.
 
 Rules of this file:
 
@@ -15,20 +15,15 @@ Rules of this file:
   key signs.
 - What tenants ask of the gateway and clusters of the door comes by lanes (see subjects.py).
 - An account's default permissions are a second fence, for JWTs that have none of their own.
-- Times and randomness are handed in. A seed is never put into an error.
+- Times are handed in.
 """
 
-import base64
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
-
-import nkeys
+from typing import Final, NamedTuple
 
 from berthmaster.bus import subjects
+from berthmaster.bus.jwts import Body
 from berthmaster.bus.subjects import LOGIN as LOGIN_SUBJECT
 from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
@@ -94,26 +89,7 @@ HEARD_OF_STREAMS: Final = (
     *(subjects.ALL_FLEET, subjects.ALL_CONTROL, subjects.ALL_DECISIONS),
 )
 _NS: Final = 1_000_000_000
-_PREFIXES: Final = MappingProxyType(
-    {
-        "operator": nkeys.PREFIX_BYTE_OPERATOR,
-        "account": nkeys.PREFIX_BYTE_ACCOUNT,
-        "user": nkeys.PREFIX_BYTE_USER,
-    }
-)
-_CREDS: Final = re.compile(
-    r"-----BEGIN NATS USER JWT-----\s+(\S+)\s+-+END NATS USER JWT-+"
-    r".*-----BEGIN USER NKEY SEED-----\s+(S\S+)\s+-+END USER NKEY SEED-+",
-    re.DOTALL,
-)
-
-Kind = Literal["operator", "account", "user"]
 Revocations = Mapping[str, int]  # public key of a user, "*" = all: until when JWTs were signed
-Body = dict[str, Any]
-
-
-class ClaimsError(ValueError):
-    """It is no JWT, no seed or no file of credentials; the text holds nothing of it."""
 
 
 class Limits(NamedTuple):
@@ -140,91 +116,6 @@ class Scope(NamedTuple):
     key: str  # public
     publish: Sequence[str]
     subscribe: Sequence[str]
-
-
-class Creds(NamedTuple):
-    jwt: str
-    seed: str
-
-
-# ---- keys
-
-
-def new_seed(kind: Kind, raw: bytes) -> str:
-    """The seed made of 32 random bytes."""
-    seed: bytes = nkeys.encode_seed(raw, _PREFIXES[kind])
-    return seed.decode()
-
-
-def public_key(seed: str) -> str:
-    """Raises ClaimsError."""
-    pair = _pair(seed)
-    key: bytes = pair.public_key
-    pair.wipe()
-    return key.decode()
-
-
-def answered(seed: str, nonce: str) -> bytes:
-    """The signature under a server's nonce. Raises ClaimsError."""
-    pair = _pair(seed)
-    signature: bytes = base64.b64encode(pair.sign(nonce.encode()))
-    pair.wipe()
-    return signature
-
-
-def _pair(seed: str) -> Any:
-    try:
-        pair = nkeys.from_seed(seed.encode())
-        _ = pair.public_key
-    except Exception:  # noqa: BLE001 # the library raises its own, binascii's and others
-        raise ClaimsError("no nkey seed (those begin with S)") from None
-    return pair
-
-
-# ---- JWTs
-
-
-def signed(body: Body, seed: str, *, now_s: float, ends_s: float | None = None) -> str:
-    """The JWT of what one of the functions below made. Raises ClaimsError."""
-    claims = body | {"iss": public_key(seed), "iat": int(now_s)}
-    if ends_s is not None:
-        claims["exp"] = int(ends_s)
-    digest = hashlib.sha256(_json(claims)).digest()
-    claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
-    text = f"{_base64(_json({'typ': 'JWT', 'alg': 'ed25519-nkey'}))}.{_base64(_json(claims))}"
-    pair = _pair(seed)
-    signature: bytes = pair.sign(text.encode())
-    pair.wipe()
-    return f"{text}.{_base64(signature)}"
-
-
-def decoded(jwt: str) -> Body:
-    """What a JWT says; who signed it is not checked. Raises ClaimsError."""
-    try:
-        _, body, _ = jwt.split(".")
-        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    except ValueError:
-        raise ClaimsError("no JWT") from None
-    if not isinstance(claims, dict) or not isinstance(claims.get("nats"), dict):
-        raise ClaimsError("no JWT of NATS")
-    return claims
-
-
-def says(jwt: str, body: Body) -> bool:
-    """Whether it says this, whenever it was signed."""
-    try:
-        claims = decoded(jwt)
-    except ClaimsError:
-        return False
-    return {name: claims.get(name) for name in body} == body
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def operator(key: str, *, system: str) -> Body:
@@ -508,25 +399,3 @@ def _own_name(subject: str) -> str:
 
 
 # ---- files
-
-
-def creds_text(creds: Creds) -> str:
-    """The file that every client of NATS reads."""
-    return (
-        f"-----BEGIN NATS USER JWT-----\n{creds.jwt}\n------END NATS USER JWT------\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{creds.seed}\n------END USER NKEY SEED------\n"
-    )
-
-
-def parse_creds(text: str) -> Creds:
-    """Raises ClaimsError."""
-    found = _CREDS.search(text)
-    if found is None:
-        raise ClaimsError(
-            "no credentials: right are a user's JWT and its nkey seed, each between lines that "
-            "begin with -----BEGIN"
-        )
-    creds = Creds(found[1], found[2])
-    if decoded(creds.jwt).get("sub") != public_key(creds.seed):
-        raise ClaimsError("the seed is not that of the JWT")
-    return creds

@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from berthmaster.bus import websockets
-from berthmaster.bus.claims import ClaimsError, Creds, answered, decoded, parse_creds
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.jwts import ClaimsError, Creds, answered, decoded, parse_creds
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.tls import client_context
 from berthmaster.runtime.redact import redact

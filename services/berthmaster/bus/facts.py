@@ -18,7 +18,7 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.dead import bury
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.log import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
+from berthmaster.bus.stored import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
 from berthmaster.bus.streams import FLEET
 from berthmaster.messages.families import FLEET_FACTS, UNREADABLE, encode
 from berthmaster.messages.fleet import FleetFact, Stamp

@@ -23,10 +23,10 @@ from typing import Final, Literal
 from berthmaster.bus.batches import Batches
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NoAnswer, StreamReplaced
-from berthmaster.bus.log import parse_time_s
 from berthmaster.bus.nats_py import errors as nats_errors
 from berthmaster.bus.recorded import Recorded
 from berthmaster.bus.requests import Listening
+from berthmaster.bus.stored import parse_time_s
 from berthmaster.bus.streams import FOLLOWED, WORKLOADS, stream_info
 from berthmaster.bus.subjects import ALL_WORKLOADS, among, stored
 

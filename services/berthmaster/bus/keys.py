@@ -27,8 +27,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from berthmaster.bus import claims
-from berthmaster.bus.claims import CORE, LOGIN, STREAMS, SYSTEM, ClaimsError, Creds, Kind, Scope
+from berthmaster.bus import claims, jwts
+from berthmaster.bus.claims import CORE, LOGIN, STREAMS, SYSTEM, Scope
+from berthmaster.bus.jwts import ClaimsError, Creds, Kind, decoded
 from berthmaster.bus.permissions import (
     APART,
     SENTINEL,
@@ -182,15 +183,15 @@ def accounts_state(folder: Path) -> object:
 def first_end(folder: Path) -> tuple[float, str] | None:
     """When the first JWT of a user ends, and whose that is. Raises KeysError, OSError."""
     users = {path: _read_creds(path).jwt for path in folder.glob(f"*{CREDS_SUFFIX}")}
-    ends = [(claims.decoded(jwt).get("exp"), path.stem) for path, jwt in users.items()]
+    ends = [(decoded(jwt).get("exp"), path.stem) for path, jwt in users.items()]
     return min(((ends_s, user) for ends_s, user in ends if ends_s), default=None)
 
 
 def deletion(folder: Path, name: str) -> str:
     """What takes an account away from a server. Raises KeysError."""
     signer = _seed(folder / _OPERATOR, "operator")
-    body = claims.deletion(claims.public_key(signer), account_key(folder, name))
-    return claims.signed(body, signer, now_s=time.time())
+    body = claims.deletion(jwts.public_key(signer), account_key(folder, name))
+    return jwts.signed(body, signer, now_s=time.time())
 
 
 def account_key(folder: Path, name: str) -> str:
@@ -204,7 +205,7 @@ def signer(signers: Path, account: str) -> Signer | None:
     path = signers / f"{account}.json"
     try:
         found = json.loads(path.read_text())
-        claims.public_key(found["seed"])
+        jwts.public_key(found["seed"])
         return Signer(str(found["account"]), found["seed"])
     except FileNotFoundError:
         return None
@@ -217,8 +218,7 @@ def signer(signers: Path, account: str) -> Signer | None:
 def server_config(folder: Path, resolver: Path) -> str:
     """What a server is to be told of the accounts; ``resolver``: the folder that it keeps their
     JWTs in, into which those that are there now are laid. Raises KeysError."""
-    jwts = account_jwts(folder)
-    keys = {claims.decoded(jwt)["sub"]: jwt for jwt in jwts.values()}
+    keys = {decoded(jwt)["sub"]: jwt for jwt in account_jwts(folder).values()}
     try:
         resolver.mkdir(parents=True, exist_ok=True, mode=0o700)
         for stale in {path.stem for path in resolver.glob("*.jwt")} - set(keys):
@@ -236,8 +236,8 @@ def resolver_block(resolver: Path) -> str:
 
 
 def _server_conf(folder: Path, names: Iterable[str]) -> str:
-    jwts = account_jwts(folder)
-    preloaded = [f"  {claims.decoded(jwts[name])['sub']}: {jwts[name]}" for name in names]
+    accounts = account_jwts(folder)
+    preloaded = [f"  {decoded(accounts[name])['sub']}: {accounts[name]}" for name in names]
     lines = [
         "# Rendered by berthmaster/bus/keys.py; changes here are lost.",
         f"operator: {(folder / 'operator.jwt').read_text().strip()}",
@@ -258,14 +258,14 @@ class _Keys:
         self._accounts.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.signers = folder / SIGNERS
         self._operator = _seed(folder / _OPERATOR, "operator")
-        body = claims.operator(claims.public_key(self._operator), system=self._key(SYSTEM))
+        body = claims.operator(jwts.public_key(self._operator), system=self._key(SYSTEM))
         _sign(folder / "operator.jwt", body, self._operator, time.time())
 
     def _seed(self, name: str) -> str:
         return _seed(self._accounts / f"{name}.seed", "account")
 
     def _key(self, name: str) -> str:
-        return claims.public_key(self._seed(name))
+        return jwts.public_key(self._seed(name))
 
     def revocations(self, name: str) -> dict[str, int]:
         """What was revoked in an account, also of one that was removed."""
@@ -329,31 +329,31 @@ class _Keys:
         if role is None or not self.signers.is_dir():
             return None
         if (had := signer(self.signers, name)) is None:
-            had = Signer(account, claims.new_seed("account", secrets.token_bytes(32)))
+            had = Signer(account, jwts.new_seed("account", secrets.token_bytes(32)))
             write_whole(self.signers / f"{name}.json", json.dumps(had._asdict()), mode=0o600)
         allowed = grants(f"{role}.{name[2:]}")
-        return Scope(claims.public_key(had.seed), allowed.publish, allowed.subscribe)
+        return Scope(jwts.public_key(had.seed), allowed.publish, allowed.subscribe)
 
     def user(self, user: str, *, ends_s: float | None = None) -> Creds:
         """Make it, or sign it anew; ``ends_s``: None = as before, for ever if it is new."""
         path = creds_file(self.folder, user)
         had = _read_creds(path) if path.exists() else None
-        seed = had.seed if had else claims.new_seed("user", secrets.token_bytes(32))
+        seed = had.seed if had else jwts.new_seed("user", secrets.token_bytes(32))
         account = account_of(user)
         signer = self._seed(account)
-        key = claims.public_key(seed)
+        key = jwts.public_key(seed)
         allowed = grants(user)
         body = claims.user(key, user, publish=allowed.publish, subscribe=allowed.subscribe)
         if had is not None and ends_s is None:
-            said = claims.decoded(had.jwt)
-            if claims.says(had.jwt, body) and said.get("iss") == claims.public_key(signer):
+            said = decoded(had.jwt)
+            if jwts.says(had.jwt, body) and said.get("iss") == jwts.public_key(signer):
                 return had
             ends_s = said.get("exp")
         revoked = self.revocations(account)
         since = max(revoked.get("*", 0), revoked.get(key, 0))
         now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too
-        made = Creds(claims.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
-        write_whole(path, claims.creds_text(made), mode=0o600)
+        made = Creds(jwts.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
+        write_whole(path, jwts.creds_text(made), mode=0o600)
         return made
 
     def write_server_conf(self) -> None:
@@ -369,18 +369,18 @@ def _sign(path: Path, body: dict[str, Any], signer: str, now_s: float) -> None:
     """Unless it says that already."""
     if path.exists():
         had = path.read_text().strip()
-        if claims.says(had, body | {"iss": claims.public_key(signer)}):
+        if jwts.says(had, body | {"iss": jwts.public_key(signer)}):
             return
-    write_whole(path, claims.signed(body, signer, now_s=now_s) + "\n", mode=0o600)
+    write_whole(path, jwts.signed(body, signer, now_s=now_s) + "\n", mode=0o600)
 
 
 def _seed(path: Path, kind: Kind) -> str:
     """The seed in a file, made if there is none."""
     if not path.exists():
-        write_whole(path, claims.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
+        write_whole(path, jwts.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
     seed = path.read_text().strip()
     try:
-        claims.public_key(seed)
+        jwts.public_key(seed)
     except ClaimsError as error:
         raise KeysError(f"{path} holds {error}") from None
     return seed
@@ -388,7 +388,7 @@ def _seed(path: Path, kind: Kind) -> str:
 
 def _seed_key(path: Path) -> str:
     try:
-        return claims.public_key(path.read_text().strip())
+        return jwts.public_key(path.read_text().strip())
     except ClaimsError as error:
         raise KeysError(f"{path} holds {error}") from None
     except OSError as error:
@@ -397,21 +397,21 @@ def _seed_key(path: Path) -> str:
 
 def _decoded(path: Path, jwt: str) -> dict[str, Any]:
     try:
-        return claims.decoded(jwt)
+        return decoded(jwt)
     except ClaimsError as error:
         raise KeysError(f"{path} holds {error}") from None
 
 
 def _read_creds(path: Path) -> Creds:
     try:
-        return claims.parse_creds(path.read_text())
+        return jwts.parse_creds(path.read_text())
     except (ClaimsError, UnicodeDecodeError) as error:
         why = error if isinstance(error, ClaimsError) else "no text"
         raise KeysError(f"{path} holds {why}") from None
 
 
 def _public_key(path: Path) -> str:
-    return claims.public_key(_read_creds(path).seed)
+    return jwts.public_key(_read_creds(path).seed)
 
 
 def write_whole(path: Path, text: str, mode: int) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError
-from berthmaster.bus.log import GUARD, WRONG_LAST_SEQUENCE, last_message
+from berthmaster.bus.stored import GUARD, WRONG_LAST_SEQUENCE, last_message
 from berthmaster.bus.streams import LEASES
 from berthmaster.messages.families import LEASES as LEASE_RECORDS
 from berthmaster.messages.families import UNREADABLE, encode

@@ -8,8 +8,7 @@ sequence (then it was not, and is tried again), or somebody else's (then it neve
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -19,6 +18,15 @@ from berthmaster.bus.batch import send_batch
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError, BusError, NoAnswer, NotConnected, NotPermitted
 from berthmaster.bus.event_subjects import decode_event, event_subject
+from berthmaster.bus.stored import (
+    GET_TIMEOUT_S,
+    GUARD,
+    GUARD_SUBJECT,
+    WRONG_LAST_SEQUENCE,
+    Message,
+    last_message,
+    next_message,
+)
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
 from berthmaster.messages.api import RecordedEvent
@@ -26,33 +34,16 @@ from berthmaster.messages.families import ARCHIVED_STORIES, encode
 from berthmaster.messages.placement import Decision
 from berthmaster.messages.workload import WorkloadEvent
 
-WRONG_LAST_SEQUENCE: Final = frozenset({10071, 10164})
-NO_MESSAGE: Final = 10037
 # Nothing was stored, and the same write may succeed soon: an election or a restart goes on, a
 # batch lost a part on its way, or others' batches take all the room.
 _TRANSIENT: Final = frozenset({10004, 10008, 10009, 10076, 10118, 10163, 10167, 10176, 10210})
 _STORE_FAILED: Final = 10077  # what went wrong is in its words only
 TRY_TIMEOUT_S: Final = 2.0
-GET_TIMEOUT_S: Final = 2.0
 INFO_PATIENCE: Final = 2.5  # the server answers other requests first
 SETTLE_LIMIT_S: Final = 10.0
 MAX_BATCH: Final = 1000  # messages, the server's limit
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.5
-
-GUARD: Final = "Nats-Expected-Last-Subject-Sequence"
-GUARD_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
-
-
-class _StoredMessage(msgspec.Struct):
-    subject: str
-    seq: int
-    time: str
-    data: bytes = b""
-
-
-class _Got(msgspec.Struct):
-    message: _StoredMessage
 
 
 class _SubjectState(msgspec.Struct):
@@ -73,66 +64,6 @@ _BATCH_HEADERS: Final = {
 _Once = Callable[[], Awaitable[int]]
 _Ours = Callable[[float], Awaitable[int | None]]  # given the time limit of each request
 _SUBJECTS: Final = msgspec.json.Decoder(_SubjectInfo)
-_GOT: Final = msgspec.json.Decoder(_Got)
-
-
-def parse_time_s(text: str) -> float:
-    """Seconds since 1970 of one of the server's time stamps, as exact as consumers tell it: whole
-    nanoseconds, turned into the same float."""
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
-    return (seconds * 10**9 + int(fraction[:9].ljust(9, "0") or "0")) / 10**9
-
-
-class Message(msgspec.Struct, frozen=True):
-    subject: str
-    sequence: int
-    stored_at_s: float
-    data: bytes
-
-
-def message_of(headers: Mapping[str, str], data: bytes) -> Message:
-    """Return a message as a batch of DIRECT.GET brings it: what else is known is in its headers."""
-    return Message(
-        headers["Nats-Subject"],
-        int(headers["Nats-Sequence"]),
-        parse_time_s(headers["Nats-Time-Stamp"]),
-        data,
-    )
-
-
-async def last_message(
-    conn: Connection, stream: str, subject: str, *, timeout_s: float = GET_TIMEOUT_S
-) -> Message | None:
-    """The last message under a subject or filter, from the stream's leader: never an old answer."""
-    return await _get(conn, stream, {"last_by_subj": subject}, timeout_s)
-
-
-async def next_message(
-    conn: Connection, stream: str, subject: str, start: int, *, timeout_s: float = GET_TIMEOUT_S
-) -> Message | None:
-    """The first message at or after a sequence under a filter, from the stream's leader."""
-    return await _get(conn, stream, {"seq": start, "next_by_subj": subject}, timeout_s)
-
-
-async def message_at(
-    conn: Connection, stream: str, sequence: int, *, timeout_s: float = GET_TIMEOUT_S
-) -> Message | None:
-    """The message of this number, from the stream's leader."""
-    return await _get(conn, stream, {"seq": sequence}, timeout_s)
-
-
-async def _get(
-    conn: Connection, stream: str, query: dict[str, object], timeout_s: float
-) -> Message | None:
-    try:
-        raw = await conn.api(f"STREAM.MSG.GET.{stream}", query, timeout_s=timeout_s)
-    except ApiError as error:
-        if error.code == NO_MESSAGE:
-            return None
-        raise
-    got = _GOT.decode(raw).message
-    return Message(got.subject, got.seq, parse_time_s(got.time), got.data)
 
 
 class EventLog:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from berthmaster.bus import claims
-from berthmaster.bus.claims import Creds
+from berthmaster.bus import jwts
 from berthmaster.bus.connecting import ConnectionSettings
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
+from berthmaster.bus.jwts import Creds
 from berthmaster.bus.keys import write_whole
 from berthmaster.bus.permissions import SENTINEL, inbox_prefix
 from berthmaster.bus.subjects import LOGIN
@@ -67,7 +67,7 @@ async def log_in(
         raise NotLetIn(
             f"the token has {len(token)} characters, not 1 to {MAX_TOKEN_CHARS}", retry=False
         )
-    seed = seed or claims.new_seed("user", secrets.token_bytes(32))
+    seed = seed or jwts.new_seed("user", secrets.token_bytes(32))
     as_sentinel = LoginTarget(
         settings.nats_url,
         sentinel,
@@ -79,7 +79,7 @@ async def log_in(
         as_sentinel, "login", log, timeout_s=ASK_LIMIT_S, clock_subject=""
     ) as conn:
         wanted = LoginRequest(
-            token=token, key=claims.public_key(seed), tenant=tenant, cluster=cluster
+            token=token, key=jwts.public_key(seed), tenant=tenant, cluster=cluster
         )
         return Creds((await ask(conn, wanted)).jwt, seed)
 
@@ -99,7 +99,7 @@ async def ask(conn: Connection, request: LoginRequest) -> LoginReply:
 
 def write_creds(path: Path, creds: Creds) -> None:
     """For its owner alone, whole or not at all. Raises OSError."""
-    write_whole(path, claims.creds_text(creds), mode=0o600)
+    write_whole(path, jwts.creds_text(creds), mode=0o600)
 
 
 def read_token(path: Path) -> str:
@@ -116,7 +116,7 @@ def read_token(path: Path) -> str:
 def renew_in_s(jwt: str, chance: Callable[[], float]) -> float:
     """How long what was just signed need not be renewed, by its own times: the clock here may be
     another than the server's."""
-    said = claims.decoded(jwt)
+    said = jwts.decoded(jwt)
     life_s: float = max(0, said["exp"] - said["iat"])
     return life_s * RENEW_AFTER * (1 - 0.1 * chance())
 

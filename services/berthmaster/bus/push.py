@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus import claims
+from berthmaster.bus import jwts
 from berthmaster.bus.connecting import ConnectionSettings
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
@@ -98,7 +98,7 @@ async def _listed(conn: Connection) -> frozenset[str]:
 
 
 async def _looked_up(conn: Connection, jwt: str) -> str:
-    key = claims.decoded(jwt)["sub"]
+    key = jwts.decoded(jwt)["sub"]
     subject = f"$SYS.REQ.ACCOUNT.{key}.CLAIMS.LOOKUP"
     return (await conn.request(subject, b"", timeout_s=PUSH_TIMEOUT_S)).data.decode()
 

@@ -17,7 +17,7 @@ import msgspec
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, TooLarge
-from berthmaster.bus.log import last_message, next_message
+from berthmaster.bus.stored import last_message, next_message
 from berthmaster.bus.streams import SNAPSHOTS
 from berthmaster.bus.subjects import token
 from berthmaster.messages.families import UNREADABLE

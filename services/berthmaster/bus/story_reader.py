@@ -15,9 +15,10 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, NoAnswer
-from berthmaster.bus.log import GET_TIMEOUT_S, EventLog, Message, message_of
+from berthmaster.bus.log import EventLog
 from berthmaster.bus.nats_py import Msg
 from berthmaster.bus.nats_py import errors as nats_errors
+from berthmaster.bus.stored import GET_TIMEOUT_S, Message, message_of
 from berthmaster.bus.streams import WORKLOADS
 
 ASK: Final = f"DIRECT.GET.{WORKLOADS}"

@@ -67,13 +67,13 @@ async def show(session: Session) -> None:
 
 def _credentials(path: str) -> tuple[str, str, str]:
     """User, account and end of a file of credentials; no part of its secret. Raises BerthError."""
-    from berthmaster.bus import claims
+    from berthmaster.bus import jwts
     from berthmaster.client import BerthError
 
     if not path:
         return "", "", ""
     try:
-        body = claims.decoded(claims.parse_creds(Path(path).read_text()).jwt)
+        body = jwts.decoded(jwts.parse_creds(Path(path).read_text()).jwt)
     except OSError as error:
         raise BerthError(f"{path}: {error.strerror}") from error
     except ValueError as error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from berthmaster.bus import claims, push
+from berthmaster.bus import jwts, push
 from berthmaster.bus.certificates import CertificatesError
 from berthmaster.bus.embedded import ServerFailed
 from berthmaster.bus.errors import BusError
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 FAILURES: Final = (
     *(KeysError, ServerFailed, CertificatesError, UnknownUser, SubjectError),
-    *(BusError, claims.ClaimsError, OSError),
+    *(BusError, jwts.ClaimsError, OSError),
 )
 DAYS: Final = 30.0
 MOST_DAYS: Final = 3650
@@ -110,7 +110,7 @@ class Folder:
 
     def ends(self, user: str) -> str:
         """Until when its JWT is taken; "" = for ever."""
-        return ends(claims.parse_creds(creds_file(self.keys, user).read_text()).jwt)
+        return ends(jwts.parse_creds(creds_file(self.keys, user).read_text()).jwt)
 
     def tell(self, user: str) -> bool:
         """Tell the servers of a user's account; whether one was there. Raises BusError."""
@@ -157,7 +157,7 @@ class Folder:
 
 def ends(jwt: str) -> str:
     """When it ends, for people; "" = never."""
-    at_s = claims.decoded(jwt).get("exp")
+    at_s = jwts.decoded(jwt).get("exp")
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if at_s else ""
 
 

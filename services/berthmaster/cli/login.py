@@ -156,8 +156,8 @@ async def _login(
     *,
     keep: bool,
 ) -> int:
-    from berthmaster.bus import claims
-    from berthmaster.bus.claims import Creds
+    from berthmaster.bus import jwts
+    from berthmaster.bus.jwts import Creds
     from berthmaster.bus.login import LoginTarget, keep_logged_in, log_in, renew_in_s, write_creds
     from berthmaster.client import BerthError
     from berthmaster.runtime.log import Log
@@ -172,7 +172,7 @@ async def _login(
         return await log_in(settings, sentinel, token, log, seed=seed or had, **account)
 
     def shown(creds: Creds) -> None:
-        ends = datetime.fromtimestamp(claims.decoded(creds.jwt)["exp"], UTC)
+        ends = datetime.fromtimestamp(jwts.decoded(creds.jwt)["exp"], UTC)
         got = LoggedIn(user=user, file=str(path), ends=ends.isoformat(timespec="seconds"))
         output.item(got, lambda: f"{user} until {got.ends}: export BERTH_NATS_CREDS_FILE={path}")
 
@@ -218,16 +218,16 @@ async def _told(work: Awaitable[T]) -> T:
 def _seed_of_before(path: Path) -> str:
     """The key of a login before, which is kept; "" = none. Raises BerthError for a file that a
     login did not write: it may be good for longer."""
-    from berthmaster.bus import claims
+    from berthmaster.bus import jwts
     from berthmaster.client import BerthError
 
     try:
-        had = claims.parse_creds(path.read_text())
+        had = jwts.parse_creds(path.read_text())
     except FileNotFoundError:
         return ""
     except (OSError, ValueError) as error:
         raise BerthError(f"{path} is there and cannot be used: {error}") from None
-    if "issuer_account" not in claims.decoded(had.jwt)["nats"]:
+    if "issuer_account" not in jwts.decoded(had.jwt)["nats"]:
         raise BerthError(
             f"{path} holds credentials that a person signed: name another --creds-file"
         )

@@ -15,8 +15,8 @@ import msgspec
 from berthmaster.bus.control import read_control
 from berthmaster.bus.errors import ApiError, BusError, NotPermitted
 from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.log import parse_time_s
 from berthmaster.bus.nats_py import Msg
+from berthmaster.bus.stored import parse_time_s
 from berthmaster.client.errors import BerthError, NotAllowedError, UnavailableError
 from berthmaster.messages.control import ControlFact
 from berthmaster.messages.families import (

@@ -25,7 +25,8 @@ from berthmaster.bus.follow import Follower, Recorded
 from berthmaster.bus.grouped import grouped
 from berthmaster.bus.joining import Heard, hearing, joined
 from berthmaster.bus.lease import SubjectRecord
-from berthmaster.bus.log import EventLog, archived_story, decode_story, last_message
+from berthmaster.bus.log import EventLog, archived_story, decode_story
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import FLEET, FOLLOWED, WORKLOADS
 from berthmaster.door.bounds import Turns
 from berthmaster.door.core import Door, decoded, overloaded, reported, unavailable

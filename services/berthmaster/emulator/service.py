@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,7 @@ REPORT_INTERVAL_S = 0.2  # between two reports of one node, at least
 REPORTS_PER_S = 500.0  # of this process: of nodes that only our own pods have changed
 LOG_BYTES_PER_S = 2 * 1024 * 1024
 OPENB = "openb"
+_PART = re.compile(r"(\d{1,4})/(\d{1,4})")
 _TRACES = Path(__file__).parents[4] / "shared" / "traces"
 # At --disturbance 1: a fleet of openb's size loses a GPU every few hours and a node every hour.
 GPU_DEATHS_PER_HOUR = 1 / 20_000
@@ -66,7 +68,10 @@ class EmulatorSettings(CommonSettings):
     nodes: int | None = setting(
         None, least=1, most=1_000_000, help="scale the fleet to so many nodes, keeping its mix"
     )
-    only: tuple[str, ...] = setting((), help="clusters that this process serves; none named = all")
+    part: str = setting(
+        "1/1",
+        help="clusters that this process serves: 2/3 = the second of three parts of the fleet",
+    )
     speed: float = setting(
         1.0, least=0.001, most=1e9, help="pods run so many times faster than their duration"
     )
@@ -105,14 +110,17 @@ def fleet_of(settings: EmulatorSettings) -> list[ClusterSpec]:
         fleet = read_fleet(source, clusters=settings.clusters, nodes=settings.nodes)
     except FleetError as error:
         raise CannotStart(str(error)) from error
-    if not settings.only:
-        return fleet
-    names = {cluster.name for cluster in fleet}
-    if unknown := sorted(set(settings.only) - names):
-        raise CannotStart(
-            f"--only names {', '.join(unknown)}; the fleet has {', '.join(sorted(names))}"
-        )
-    return [cluster for cluster in fleet if cluster.name in settings.only]
+    return _part_of(fleet, settings.part)
+
+
+def _part_of(fleet: list[ClusterSpec], part: str) -> list[ClusterSpec]:
+    found = _PART.fullmatch(part)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise CannotStart(f"--part {part!r}: right is K/N with K from 1 to N, such as 2/3")
+    number, parts = int(found[1]), int(found[2])
+    if parts > len(fleet):
+        raise CannotStart(f"--part {part!r}: the fleet has {len(fleet)} clusters, fewer than parts")
+    return fleet[number - 1 :: parts]
 
 
 def nature_of(settings: EmulatorSettings) -> Nature:

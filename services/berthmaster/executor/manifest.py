@@ -55,11 +55,11 @@ from berthmaster.kueue.names import (
     QUEUE_LABEL,
 )
 from berthmaster.lifecycle.sizes import is_elastic, is_set_elastic, least, most
+from berthmaster.lifecycle.volcano_jobs import is_for_volcano
 from berthmaster.messages.fleet import Share
 from berthmaster.messages.placement import PodBinding
 from berthmaster.messages.workload import JobRequest, Part, PodSet
 from berthmaster.requests.ray_jobs import is_for_kuberay
-from berthmaster.requests.volcano_jobs import is_for_volcano
 
 PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
 SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary

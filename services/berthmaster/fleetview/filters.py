@@ -19,8 +19,8 @@ from berthmaster.engine.fleet.taints import tolerates
 from berthmaster.fleetview.gate import Gate
 from berthmaster.fleetview.snapshot import ClusterSnapshot, Filtered
 from berthmaster.fleetview.view import FleetView
+from berthmaster.lifecycle.volcano_jobs import VOLCANO_JOB, is_for_volcano
 from berthmaster.messages.placement import Via
-from berthmaster.requests.volcano_jobs import VOLCANO_JOB, is_for_volcano
 
 BUSY: Final = "busy: no room now"
 NOT_ASKED: Final = "not among the clusters asked for"

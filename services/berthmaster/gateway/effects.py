@@ -15,16 +15,9 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.control import control_subject, later_than, read_control
 from berthmaster.bus.errors import ApiError, BusError
 from berthmaster.bus.grouped import grouped
-from berthmaster.bus.log import (
-    GUARD,
-    WRONG_LAST_SEQUENCE,
-    EventLog,
-    Message,
-    archived_story,
-    last_message,
-    recorded,
-)
+from berthmaster.bus.log import EventLog, archived_story, recorded
 from berthmaster.bus.one_at_a_time import Stretches
+from berthmaster.bus.stored import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
 from berthmaster.bus.streams import CONTROL
 from berthmaster.gateway.conversations import Ask, Told
 from berthmaster.gateway.events import Breathed, StoryRead, UnreadableEvent

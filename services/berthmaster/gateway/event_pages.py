@@ -12,7 +12,8 @@ from typing import Final
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.log import next_message, recorded
+from berthmaster.bus.log import recorded
+from berthmaster.bus.stored import next_message
 from berthmaster.bus.streams import WORKLOADS
 from berthmaster.gateway.answers import overloaded, unavailable
 from berthmaster.messages.api import EventsReply, RecordedEvent, Refusal

@@ -16,7 +16,7 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.log import last_message
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.streams import LOG_ENDS
 from berthmaster.gateway.answers import overloaded, unavailable
 from berthmaster.gateway.log_feeds import LogFeed, LogFeeds, LogKey, Read

@@ -19,6 +19,7 @@ from berthmaster.inventory.queue_index import QueueIndex
 from berthmaster.inventory.quota_names import QuotaNames
 from berthmaster.kubernetes.mirror import Added, Change, Deleted, Listed, Unreadable, Updated
 from berthmaster.kubernetes.objects import key_of
+from berthmaster.lifecycle.volcano_jobs import VOLCANO_JOB
 from berthmaster.messages.fleet import (
     ClusterProfile,
     CopyReport,
@@ -29,7 +30,6 @@ from berthmaster.messages.fleet import (
     Stamp,
     UnlistedKind,
 )
-from berthmaster.requests.volcano_jobs import VOLCANO_JOB
 
 KEEP_COPY_S: Final = 48 * 3600.0  # renewed hourly: long enough for a bus that is away for days
 KEEP_GONE_COPY_S: Final = 600.0

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import BusError, StreamReplaced
-from berthmaster.bus.log import last_message
 from berthmaster.bus.recorded import Recorded
+from berthmaster.bus.stored import last_message
 from berthmaster.bus.storing import stream_of
 from berthmaster.bus.streams import CONTROL, WORKLOADS
 from berthmaster.bus.subjects import ALL_CONTROL

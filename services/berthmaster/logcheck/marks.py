@@ -10,7 +10,8 @@ import msgspec
 from berthmaster.bus import subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import ApiError
-from berthmaster.bus.log import EventLog, archived_story, last_message, message_at
+from berthmaster.bus.log import EventLog, archived_story
+from berthmaster.bus.stored import last_message, message_at
 from berthmaster.bus.streams import (
     CONTROL,
     LEASES,

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import aiohttp
 
-from berthmaster.bus import claims
+from berthmaster.bus import claims, jwts
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.endpoints import Endpoint, serve
 from berthmaster.bus.errors import TooLarge
@@ -143,7 +143,7 @@ class Shell:
         now_s = self._ctx.now()
         ends_s = now_s + settings.life_s
         body = claims.scoped_user(request.key, user, account=found.account)
-        jwt = claims.signed(body, found.seed, now_s=now_s, ends_s=ends_s)
+        jwt = jwts.signed(body, found.seed, now_s=now_s, ends_s=ends_s)
         self._ctx.log.info(
             "let in", user=user, key=request.key, issuer=issuer.name, who=identity.subject[:256]
         )

@@ -13,9 +13,9 @@ from typing import Any, Final
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.durables import DURABLES
 from berthmaster.bus.errors import BusError
-from berthmaster.bus.log import next_message
 from berthmaster.bus.read import read_all
 from berthmaster.bus.recorded import Recorded
+from berthmaster.bus.stored import next_message
 from berthmaster.bus.streams import (
     BUILDING,
     FOLLOWED,

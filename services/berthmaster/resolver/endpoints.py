@@ -17,8 +17,8 @@ from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, serve
 from berthmaster.bus.errors import BusError
 from berthmaster.bus.heard_figures import HeardFigures
 from berthmaster.bus.joining import Heard
-from berthmaster.bus.log import last_message, next_message
 from berthmaster.bus.one_at_a_time import OneAtATime
+from berthmaster.bus.stored import last_message, next_message
 from berthmaster.bus.streams import ARCHIVE, WORKLOADS
 from berthmaster.bus.turns import PORTION, Share
 from berthmaster.lifecycle.workload import key

@@ -320,19 +320,17 @@ def planned(
     return processes
 
 
-def with_fleet(
-    entries: Sequence[Entry], options: UpOptions, cluster_names: Sequence[str] = ()
-) -> list[Entry]:
-    """The same, and each emulator knows its fleet; several share the clusters by name."""
+def with_fleet(entries: Sequence[Entry], options: UpOptions) -> list[Entry]:
+    """The same, and each emulator knows its fleet; several share the clusters."""
     count = options.replicas.get("emulator", 1)
     number = 0
     told: list[Entry] = []
     for entry in entries:
         if entry.service == "emulator":
             flags = tuple(emulator_flags(options))
-            if count > 1:
-                flags += ("--only", ",".join(cluster_names[number::count]))
             number += 1
+            if count > 1:
+                flags += ("--part", f"{number}/{count}")
             entry = entry._replace(flags=flags)
         told.append(entry)
     return told

@@ -262,7 +262,7 @@ class Stack:
     def _services(self) -> list[ServiceChild]:
         if any(entry.service == DASHBOARD for entry in self._entries):
             self._page_port = self._choose_page_port()
-        told = with_fleet(self._entries, self.options, self._cluster_names())
+        told = with_fleet(self._entries, self.options)
         folder = self.folder.absolute()
         memory = folder / MEMORY_FOLDER
         lines = command_lines(
@@ -293,21 +293,6 @@ class Stack:
         return ServiceChild(
             name=entry.name, argv=argv, log_path=log, http_port=port, cluster=entry.cluster
         )
-
-    def _cluster_names(self) -> list[str]:
-        """What the emulators share; asked only where there are several."""
-        if self.options.replicas.get("emulator", 1) == 1:
-            return []
-        from berthmaster.emulator.fleets import FleetError, read_fleet
-
-        options = self.options
-        try:
-            fleet = read_fleet(
-                options.fleet, clusters=options.clusters, nodes=options.nodes or None
-            )
-        except FleetError as error:
-            raise PlanError(str(error)) from error
-        return [cluster.name for cluster in fleet]
 
     def view(self) -> StackView:
         return StackView(

@@ -21,7 +21,7 @@ import nats
 import pytest
 from nats.aio.client import Client as NatsClient
 
-from berthmaster.bus import claims, push
+from berthmaster.bus import claims, jwts, push
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
 from berthmaster.bus.endpoints import Endpoint, serve
@@ -128,18 +128,18 @@ class Bus(NamedTuple):
             await client.close()
 
 
-def jwt_by(signer: str, *, ends_s: float | None = None, **also: Any) -> claims.Creds:
+def jwt_by(signer: str, *, ends_s: float | None = None, **also: Any) -> jwts.Creds:
     """Credentials that permit everything, signed with a seed."""
-    seed = claims.new_seed("user", os.urandom(32))
-    body = claims.user(claims.public_key(seed), "x", publish=(">",), subscribe=(">",))
+    seed = jwts.new_seed("user", os.urandom(32))
+    body = claims.user(jwts.public_key(seed), "x", publish=(">",), subscribe=(">",))
     body["nats"] |= also
-    return claims.Creds(claims.signed(body, signer, now_s=time.time(), ends_s=ends_s), seed)
+    return jwts.Creds(jwts.signed(body, signer, now_s=time.time(), ends_s=ends_s), seed)
 
 
-def signing(creds: claims.Creds) -> dict[str, Any]:
+def signing(creds: jwts.Creds) -> dict[str, Any]:
     return {
         "user_jwt_cb": lambda: bytearray(creds.jwt.encode()),
-        "signature_cb": lambda nonce: claims.answered(creds.seed, nonce),
+        "signature_cb": lambda nonce: jwts.answered(creds.seed, nonce),
     }
 
 
@@ -147,9 +147,9 @@ async def unheard(error: Exception) -> None:
     """What the library says of errors is not what is looked at."""
 
 
-async def refused(bus: Bus, creds: claims.Creds) -> None:
+async def refused(bus: Bus, creds: jwts.Creds) -> None:
     file = bus.keys / "stolen"
-    file.write_text(claims.creds_text(creds))
+    file.write_text(jwts.creds_text(creds))
     with pytest.raises(BusError, match="refuses this user"):
         await Connection.open(Settings(bus.url, file), "x", Lines(), timeout_s=5, clock_subject="")
 
@@ -352,27 +352,27 @@ async def test_only_what_the_right_key_signed_and_has_not_ended_is_taken(bus: Bu
 
     acme = account_key(bus.keys, "T_acme")
     await refused(bus, jwt_by(seed("T_evil"), issuer_account=acme))
-    await refused(bus, jwt_by(claims.new_seed("account", os.urandom(32))))
+    await refused(bus, jwt_by(jwts.new_seed("account", os.urandom(32))))
     await refused(bus, jwt_by(seed("T_acme"), ends_s=time.time() - 1))
     # A JWT of which another right was made afterwards.
     good = jwt_by(seed("T_acme"))
     head, _, signature = good.jwt.split(".")
     _, wide, _ = jwt_by(seed("T_acme"), allowed_connection_types=["STANDARD"]).jwt.split(".")
-    said = claims.decoded(f"{head}.{wide}.{signature}") | {"sub": claims.public_key(good.seed)}
+    said = jwts.decoded(f"{head}.{wide}.{signature}") | {"sub": jwts.public_key(good.seed)}
     body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
     await refused(bus, good._replace(jwt=f"{head}.{body}.{signature}"))
 
 
 @story
 async def test_claims_that_the_operator_did_not_sign_take_no_effect(bus: Bus) -> None:
-    stranger = claims.new_seed("operator", os.urandom(32))
+    stranger = jwts.new_seed("operator", os.urandom(32))
     body = claims.tenant(
         account_key(bus.keys, "T_evil"),
         "acme",
         core=account_key(bus.keys, "CORE"),
         streams=account_key(bus.keys, "STREAMS"),
     )
-    forged = claims.signed(body, stranger, now_s=time.time())
+    forged = jwts.signed(body, stranger, now_s=time.time())
     async with bus.user("accounts") as pusher, bus.may_all("T_evil") as evil:
         try:
             await push.push(pusher, forged)

@@ -18,7 +18,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 
 from berthmaster.audit.report import audit
-from berthmaster.bus import claims, subjects
+from berthmaster.bus import jwts, subjects
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.door_client import DoorClient, Heard
 from berthmaster.bus.door_facts import DoorFacts
@@ -116,7 +116,7 @@ def all_creds(keys: Path, folder: Path) -> Path:
     """Credentials of the cluster's account that forbid nothing."""
     file = folder / "all.creds"
     seed = (keys / "accounts" / "C_red.seed").read_text().strip()
-    file.write_text(claims.creds_text(jwt_by(seed)))
+    file.write_text(jwts.creds_text(jwt_by(seed)))
     return file
 
 
@@ -226,7 +226,7 @@ async def test_jetstream_and_the_system_do_not_answer_across_a_leaf(
         assert not any(stream in told.replace("$JS.API", "") for stream in STREAMS), told
         for seed in hub.bus.keys.glob("accounts/*.seed"):
             own = seed.stem == "C_red"
-            assert own or claims.public_key(seed.read_text().strip()) not in told, seed.stem
+            assert own or jwts.public_key(seed.read_text().strip()) not in told, seed.stem
 
 
 @pytest.mark.parametrize("which", ["as_agent", "may_all"])
@@ -280,11 +280,11 @@ async def test_who_listens_behind_a_leaf_hears_its_own_clusters_assignments_only
 async def forged_leaf(hub: Hub, user: str, *lines: bytes) -> AsyncIterator[asyncio.StreamReader]:
     """Something that speaks as a leaf does and says these lines, whatever its rights are: a server
     of ours that is a leaf would not even send them. What it reads goes on after its PING."""
-    creds = claims.parse_creds(creds_file(hub.bus.keys, user).read_text())
+    creds = jwts.parse_creds(creds_file(hub.bus.keys, user).read_text())
     reader, writer = await asyncio.open_connection("127.0.0.1", hub.leaves)
     try:
         info = msgspec.json.decode((await reader.readline()).partition(b" ")[2])
-        signed = claims.answered(creds.seed, info["nonce"]).decode()
+        signed = jwts.answered(creds.seed, info["nonce"]).decode()
         said: dict[str, Any] = {"jwt": creds.jwt, "sig": signed, "name": "evil", "server_id": "X"}
         said |= {"version": "2.15.1", "protocol": 1}
         writer.write(b"CONNECT " + msgspec.json.encode(said | {"headers": True}) + b"\r\n")

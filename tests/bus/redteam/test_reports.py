@@ -349,16 +349,16 @@ async def test_what_no_machine_has_is_neither_stored_nor_passed_on(bus: Bus) -> 
 FLOOD: Final = """
 import asyncio, sys
 import nats
-from berthmaster.bus import claims
+from berthmaster.bus import claims, jwts
 url, file, subject, size, lasts_s = sys.argv[1:]
 head = sys.stdin.buffer.read()
 
 async def main():
-    creds = claims.parse_creds(open(file).read())
+    creds = jwts.parse_creds(open(file).read())
     nc = await nats.connect(
         url,
         user_jwt_cb=lambda: bytearray(creds.jwt.encode()),
-        signature_cb=lambda nonce: claims.answered(creds.seed, nonce),
+        signature_cb=lambda nonce: jwts.answered(creds.seed, nonce),
         inbox_prefix="_INBOX.agent.red",
     )
     body = head + b" " * (int(size) - len(head))

@@ -7,7 +7,7 @@ from typing import Any
 import nkeys
 import pytest
 
-from berthmaster.bus import claims
+from berthmaster.bus import claims, jwts
 from berthmaster.bus.permissions import (
     APART,
     STREAMS,
@@ -21,7 +21,7 @@ from berthmaster.bus.subjects import covers
 from berthmaster.messages.api import GATEWAY_VERBS
 from berthmaster.messages.door import DOOR_VERBS
 
-KINDS: dict[str, claims.Kind] = {
+KINDS: dict[str, jwts.Kind] = {
     "operator": "operator",
     "core": "account",
     "streams": "account",
@@ -30,10 +30,10 @@ KINDS: dict[str, claims.Kind] = {
     "user": "user",
 }
 SEEDS = {
-    name: claims.new_seed(kind, bytes([number]) * 32)
+    name: jwts.new_seed(kind, bytes([number]) * 32)
     for number, (name, kind) in enumerate(KINDS.items())
 }
-KEYS = {name: claims.public_key(seed) for name, seed in SEEDS.items()}
+KEYS = {name: jwts.public_key(seed) for name, seed in SEEDS.items()}
 CORE = claims.core(KEYS["core"], streams=KEYS["streams"])
 STREAMS_ACCOUNT = claims.streams(KEYS["streams"])
 
@@ -58,8 +58,8 @@ def test_keys_are_of_their_kind(name: str, letter: str) -> None:
 
 def test_a_jwt_says_who_signed_it_and_when_and_bears_that_signature() -> None:
     body = claims.tenant(KEYS["acme"], "acme", core=KEYS["core"], streams=KEYS["streams"])
-    jwt = claims.signed(body, SEEDS["operator"], now_s=1000.9, ends_s=2000.5)
-    said = claims.decoded(jwt)
+    jwt = jwts.signed(body, SEEDS["operator"], now_s=1000.9, ends_s=2000.5)
+    said = jwts.decoded(jwt)
     assert {name: said[name] for name in ("iss", "sub", "iat", "exp", "name")} == {
         "iss": KEYS["operator"],
         "sub": KEYS["acme"],
@@ -74,8 +74,8 @@ def test_a_jwt_says_who_signed_it_and_when_and_bears_that_signature() -> None:
     assert verified(jwt, SEEDS["operator"])
     assert not verified(jwt, SEEDS["evil"])
     # The same claims, signed later, still say the same; another name does not.
-    assert claims.says(jwt, body)
-    assert not claims.says(
+    assert jwts.says(jwt, body)
+    assert not jwts.says(
         jwt, claims.tenant(KEYS["acme"], "evil", core=KEYS["core"], streams=KEYS["streams"])
     )
 
@@ -85,7 +85,7 @@ def reachable(exports: list[dict[str, Any]]) -> list[str]:
 
 
 def test_core_exports_what_the_design_names_and_nothing_else() -> None:
-    said = claims.decoded(claims.signed(CORE, SEEDS["operator"], now_s=0))["nats"]
+    said = jwts.decoded(jwts.signed(CORE, SEEDS["operator"], now_s=0))["nats"]
     shapes = {
         each["subject"]: (
             each["type"],
@@ -304,21 +304,21 @@ def test_revocations_stand_in_the_account_and_none_changes_nothing() -> None:
 
 def test_credentials_are_read_as_they_are_written() -> None:
     body = claims.user(KEYS["user"], "me", publish=("a",), subscribe=("b",))
-    made = claims.Creds(claims.signed(body, SEEDS["acme"], now_s=1), SEEDS["user"])
-    assert claims.parse_creds(claims.creds_text(made)) == made
+    made = jwts.Creds(jwts.signed(body, SEEDS["acme"], now_s=1), SEEDS["user"])
+    assert jwts.parse_creds(jwts.creds_text(made)) == made
     # Also as other tools write them, with other words between the lines.
-    other = claims.creds_text(made).replace("\n\n", "\n\n*** IMPORTANT ***\nkeep it\n\n")
-    assert claims.parse_creds(other) == made
+    other = jwts.creds_text(made).replace("\n\n", "\n\n*** IMPORTANT ***\nkeep it\n\n")
+    assert jwts.parse_creds(other) == made
 
 
 @pytest.mark.parametrize("seed", ["", "SU", "SUNOTASEED", SEEDS["user"][:-1] + "!", "nonsense"])
 def test_what_is_no_seed_is_told_without_it(seed: str) -> None:
-    with pytest.raises(claims.ClaimsError, match="no nkey seed") as caught:
-        claims.public_key(seed)
+    with pytest.raises(jwts.ClaimsError, match="no nkey seed") as caught:
+        jwts.public_key(seed)
     assert not seed or seed not in str(caught.value)
 
 
 @pytest.mark.parametrize("jwt", ["", "a.b", "a.b.c", "e30.e30.e30", "eyJ.W10.x"])
 def test_what_is_no_jwt_is_told(jwt: str) -> None:
-    with pytest.raises(claims.ClaimsError, match="no JWT"):
-        claims.decoded(jwt)
+    with pytest.raises(jwts.ClaimsError, match="no JWT"):
+        jwts.decoded(jwt)

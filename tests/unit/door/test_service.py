@@ -9,7 +9,8 @@ from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import NotConnected
 from berthmaster.bus.event_subjects import event_subject
 from berthmaster.bus.joining import Heard
-from berthmaster.bus.log import EventLog, Message
+from berthmaster.bus.log import EventLog
+from berthmaster.bus.stored import Message
 from berthmaster.door import service
 from berthmaster.door.receipts import tells_of_end
 from berthmaster.door.service import Shell

@@ -12,11 +12,23 @@ def settings(*flags: str) -> EmulatorSettings:
     return load(EmulatorSettings, "emulator", flags)
 
 
-def test_a_process_may_serve_some_clusters_of_the_fleet() -> None:
-    fleet = fleet_of(settings("--only", "t4,a10", "--nodes", "100"))
-    assert [cluster.name for cluster in fleet] == ["a10", "t4"]
-    with pytest.raises(CannotStart, match=r"--only names t5; the fleet has a10, g2-a, g2-b"):
-        fleet_of(settings("--only", "t4,t5"))
+def test_fleet_of_with_a_part_gives_each_cluster_to_one_process() -> None:
+    parts = [fleet_of(settings("--part", f"{k}/2", "--nodes", "100")) for k in (1, 2)]
+    whole = fleet_of(settings("--nodes", "100"))
+    named = [{cluster.name for cluster in part} for part in parts]
+    assert named[0] | named[1] == {cluster.name for cluster in whole}
+    assert not named[0] & named[1]
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "1/0"])
+def test_fleet_of_with_a_part_that_cannot_be_says_what_is_right(part: str) -> None:
+    with pytest.raises(CannotStart, match="right is K/N with K from 1 to N"):
+        fleet_of(settings("--part", part))
+
+
+def test_fleet_of_with_more_parts_than_clusters_is_refused() -> None:
+    with pytest.raises(CannotStart, match="the fleet has 2 clusters"):
+        fleet_of(settings("--part", "1/3", "--clusters", "2"))
 
 
 def test_a_fleet_that_cannot_be_is_refused_with_what_would_be_right(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from berthmaster.bus.connection import Connection
 from berthmaster.bus.errors import NotConnected, StreamReplaced
-from berthmaster.bus.log import Message
 from berthmaster.bus.recorded import Recorded
+from berthmaster.bus.stored import Message
 from berthmaster.bus.streams import CONTROL, WORKLOADS
 from berthmaster.bus.subjects import workload_event
 from berthmaster.logcheck import guard

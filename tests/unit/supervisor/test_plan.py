@@ -40,7 +40,7 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         speed=60,
     )
     made = planned(
-        with_fleet(entries(options), options, ["a", "b", "c"]),
+        with_fleet(entries(options), options),
         python="py",
         url="nats://h:1",
         creds_files={"resolver": HERE / "r.creds", "emulator": HERE / "e.creds"},
@@ -64,12 +64,12 @@ def test_each_process_has_its_user_its_port_and_its_part_of_the_fleet() -> None:
         Planned(
             name="emulator-1",
             service="emulator",
-            argv=(*start("emulator", 13, "e"), *fleet, "--only", "a,c"),
+            argv=(*start("emulator", 13, "e"), *fleet, "--part", "1/2"),
         ),
         Planned(
             name="emulator-2",
             service="emulator",
-            argv=(*start("emulator", 14, "e"), *fleet, "--only", "b"),
+            argv=(*start("emulator", 14, "e"), *fleet, "--part", "2/2"),
         ),
     ]
 
