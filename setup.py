@@ -7,12 +7,12 @@ numpy does the engine's work more slowly, and `berth serve shares` has no way ``
 from setuptools import Extension, setup
 
 CARDS = Extension(
-    "berthmaster.engine.scoring._cards",
+    "berthmaster.lib.engine.scoring._cards",
     [
-        f"services/berthmaster/engine/scoring/_{part}.c"
+        f"services/berthmaster/lib/engine/scoring/_{part}.c"
         for part in ("cards", "gangs", "ranks", "scores")
     ],
-    depends=["services/berthmaster/engine/scoring/_cards.h"],
+    depends=["services/berthmaster/lib/engine/scoring/_cards.h"],
     # No fused multiply and add: scores have the same bits as numpy's. Nobody asks whether something
     # trapped, so several nodes can be scored at once. abi3: one build for all.
     extra_compile_args=["-O3", "-ffp-contract=off", "-fno-trapping-math", "-fwrapv", "-g0"],
@@ -22,8 +22,8 @@ CARDS = Extension(
 
 # No module: a library for LD_PRELOAD, which `berth serve shares` puts into containers.
 CUDA = Extension(
-    "berthmaster.shares._berthcuda",
-    ["services/berthmaster/shares/_berthcuda.c"],
+    "berthmaster.worker.shares._berthcuda",
+    ["services/berthmaster/worker/shares/_berthcuda.c"],
     extra_compile_args=["-O2", "-fvisibility=hidden", "-g0"],
     libraries=["dl", "pthread"],
     py_limited_api=True,

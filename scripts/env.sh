@@ -46,7 +46,7 @@ berth_sync() {
     berth_uv "$@" --check 2>/dev/null && return
     berth_say "installing what uv.lock says"
     berth_uv "$@" || return 1
-    for built in "$berth_root"/services/berthmaster/engine/scoring/_cards*.so; do
+    for built in "$berth_root"/services/berthmaster/lib/engine/scoring/_cards*.so; do
         [ -e "$built" ] || berth_say "no compiler or no Python headers here: the engine scores with numpy, which is slower"
     done
 }

@@ -33,37 +33,15 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from berthmaster.services import SERVICES
+
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "berthmaster"
 
 OURS = "berthmaster["  # another extra of ours
 
-# The extras that carry what a target needs beyond the common libraries.
-EXTRAS = {
-    "nats": ("embedded",),
-    "gateway": ("gateway",),
-    "resolver": ("resolver",),
-    "scorer": ("scorer",),
-    "archivist": ("archivist",),
-    "usage": ("usage", "postgres"),
-    "door": ("door",),
-    # `berth cluster add` and `berth tenant add` are run beside the folder of keys.
-    "accounts": ("accounts", "cli"),
-    "login": ("kubernetes", "login"),
-    "telemetry": ("telemetry",),
-    "inventory": ("kubernetes",),
-    "executor": ("kubernetes",),
-    "figures": ("kubernetes",),
-    "shares": ("shares",),
-    "multikueue": ("resolver", "kubernetes"),
-    "karmada": ("kubernetes",),
-    "ocm": ("kubernetes",),
-    "admission": ("kubernetes",),
-    "credentials": ("kubernetes",),
-    "placement": ("kubernetes", "placement"),
-    "dashboard": ("dashboard",),
-    "emulator": ("emulator",),
-}
+# What a target needs beyond the common libraries.
+EXTRAS = {"nats": ("embedded",), **{row.name: row.extras for row in SERVICES.values()}}
 TARGETS = tuple(EXTRAS)
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import click
 
-from berthmaster.bus import setup
-from berthmaster.cli.serve import SERVICES, find
-from berthmaster.runtime.service import Service
-from berthmaster.runtime.settings import CommonSettings, options
+from berthmaster.cli.serve import find
+from berthmaster.lib.nats import setup
+from berthmaster.lib.runtime.service import Service
+from berthmaster.lib.runtime.settings import CommonSettings, options
+from berthmaster.services import SERVICES
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "settings.md"

@@ -17,13 +17,9 @@ from typing import Any, Final
 import aiohttp
 from playwright.async_api import Page, async_playwright
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.bus.subjects import alive, node, profile, telemetry
-from berthmaster.dashboard.static_files import read_all
-from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import (
+from berthmaster.control.dashboard.static_files import read_all
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterAlive,
     ClusterProfile,
@@ -31,9 +27,13 @@ from berthmaster.messages.fleet import (
     NodeReport,
     Stamp,
 )
-from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.messages.telemetry import GpuReading, NodeTelemetry
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.nats.subjects import alive, node, profile, telemetry
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 
 CLUSTERS: Final = 10
 NODES: Final = 125  # in each

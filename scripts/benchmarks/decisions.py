@@ -14,10 +14,15 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from berthmaster.emulator.fleets import OPENB_NODES, ClusterSpec, builtin_nodes, group
-from berthmaster.emulator.workloads import generated
-from berthmaster.messages.control import Cordon, QueueAmounts, QueueSetting
-from berthmaster.messages.fleet import (
+from berthmaster.control.resolver.core.deciding.draft import Plan
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lab.emulator.fleets import OPENB_NODES, ClusterSpec, builtin_nodes, group
+from berthmaster.lab.emulator.workloads import generated
+from berthmaster.lab.simulate.model import Job, told
+from berthmaster.lab.simulate.ours import BEGAN_S, Simulated
+from berthmaster.lib.messages.control import Cordon, QueueAmounts, QueueSetting
+from berthmaster.lib.messages.fleet import (
     ClusterScore,
     FlavorQuota,
     LocalQueueReport,
@@ -25,12 +30,7 @@ from berthmaster.messages.fleet import (
     QuotaAmount,
     Stamp,
 )
-from berthmaster.messages.workload import JobRequest
-from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.deciding.draft import Plan
-from berthmaster.resolver.settings import Policy
-from berthmaster.simulate.model import Job, told
-from berthmaster.simulate.ours import BEGAN_S, Simulated
+from berthmaster.lib.messages.workload import JobRequest
 from scripts.benchmarks import engine, quality
 from scripts.benchmarks.packers import Ours
 

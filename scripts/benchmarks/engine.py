@@ -14,15 +14,17 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from berthmaster.emulator.fleets import builtin_nodes, gpu_memory_mib, group
-from berthmaster.emulator.workloads import generated
-from berthmaster.engine.scoring.compiled import COMPILED
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.families import EVENTS, encode
-from berthmaster.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
-from berthmaster.messages.workload import (
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lab.emulator.fleets import builtin_nodes, gpu_memory_mib, group
+from berthmaster.lab.emulator.workloads import generated
+from berthmaster.lib.engine.scoring.compiled import COMPILED
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.families import EVENTS, encode
+from berthmaster.lib.messages.fleet import ClusterAlive, GpuDevice, NodeReport, Stamp
+from berthmaster.lib.messages.workload import (
     Claimed,
     JobRequest,
     Placed,
@@ -31,9 +33,7 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.settings import Policy
-from berthmaster.runtime.garbage import rarely_look_at_all
+from berthmaster.lib.runtime.garbage import rarely_look_at_all
 
 NODES = 1213
 CLUSTERS = 12

@@ -23,10 +23,10 @@ from operator import contains
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client.client import Client
-from berthmaster.messages.fleet import ClusterScore, NodeReport
-from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.messages.fleet import ClusterScore, NodeReport
+from berthmaster.lib.runtime.children import dying_with_this_process
 from tests.controlplane.api import Unreachable
 from tests.controlplane.build import find
 from tests.controlplane.compiling import Unavailable

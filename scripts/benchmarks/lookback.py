@@ -12,21 +12,21 @@ import time
 from collections import deque
 from pathlib import Path
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import subjects
-from berthmaster.bus.batch import Part, send_batch
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.streams import ensure_streams
+from berthmaster.cli.audit.report import audit
 from berthmaster.client import Client
-from berthmaster.emulator.workloads import generated
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.messages.families import encode, event_cluster, event_kind
-from berthmaster.messages.fleet import ClusterAlive, NodeReport, Stamp
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import WorkloadEvent
-from berthmaster.resolver.replay import read_inputs, replay
-from berthmaster.resolver.settings import Policy
+from berthmaster.control.resolver.replay import read_inputs, replay
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lab.emulator.workloads import generated
+from berthmaster.lib.event_log.batch import Part, send_batch
+from berthmaster.lib.lifecycle.workload import Key, key
+from berthmaster.lib.messages.families import encode, event_cluster, event_kind
+from berthmaster.lib.messages.fleet import ClusterAlive, NodeReport, Stamp
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import WorkloadEvent
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.supervisor.embedded import Server
 from scripts.benchmarks.engine import CLUSTERS, NODES, reports
 from tests.support.deciding import TENANT, World
 

@@ -31,15 +31,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from berthmaster.emulator.chance import uniform
-from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.workload import JobRequest
-from berthmaster.simulate import ours
-from berthmaster.simulate.baseline_fleet import BaselineFleet, Shape
-from berthmaster.simulate.model import Job, told
-from berthmaster.simulate.ours import Attempt, Reclaim
-from berthmaster.simulate.placement_rules import FirstFit
-from berthmaster.simulate.traces import MURI, MURI_FLEET, TRACES_VARIABLE, fleet_named, parse_muri
+from berthmaster.lab.emulator.chance import uniform
+from berthmaster.lab.simulate import ours
+from berthmaster.lab.simulate.baseline_fleet import BaselineFleet, Shape
+from berthmaster.lab.simulate.model import Job, told
+from berthmaster.lab.simulate.ours import Attempt, Reclaim
+from berthmaster.lab.simulate.placement_rules import FirstFit
+from berthmaster.lab.simulate.traces import (
+    MURI,
+    MURI_FLEET,
+    TRACES_VARIABLE,
+    fleet_named,
+    parse_muri,
+)
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.workload import JobRequest
 from scripts.benchmarks.muri import checkpointed, mean_restart_s, traces_folder
 
 PARTS = ("lost_work",)

@@ -7,7 +7,8 @@ core; fifo, sjf (the first holds up all others) and easy know the same of durati
 - ``exact``: what a job takes;
 - ``factor-two``: that times 2**u, u uniform from -1 to 1, the same draw for all policies; five
   seeds, each printed, and their averages compared;
-- ``unknown``: nothing. All predict with engine/queueing/predict.py from jobs that had ended: ours
+- ``unknown``: nothing. All predict with lib/engine/queueing/predict.py from jobs that had ended:
+  ours
 and sjf
   for their order, ours and easy for when room becomes free and who may go before. Ours does so
   again while a job waits, the others when it comes.
@@ -30,12 +31,18 @@ from pathlib import Path
 
 import msgspec
 
-from berthmaster.messages.control import QueueSetting
-from berthmaster.simulate import ours
-from berthmaster.simulate.compare import play
-from berthmaster.simulate.figures import RunSummary, summarize
-from berthmaster.simulate.model import Job, Knowing, told
-from berthmaster.simulate.traces import MURI, MURI_FLEET, TRACES_VARIABLE, fleet_named, parse_muri
+from berthmaster.lab.simulate import ours
+from berthmaster.lab.simulate.compare import play
+from berthmaster.lab.simulate.figures import RunSummary, summarize
+from berthmaster.lab.simulate.model import Job, Knowing, told
+from berthmaster.lab.simulate.traces import (
+    MURI,
+    MURI_FLEET,
+    TRACES_VARIABLE,
+    fleet_named,
+    parse_muri,
+)
+from berthmaster.lib.messages.control import QueueSetting
 from scripts.benchmarks import preemptive
 
 PUBLISHED_S = {

@@ -24,13 +24,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import ClusterAlive
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.fleet import ClusterAlive
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.supervisor.embedded import Server
 from scripts.benchmarks.scoring import connect, fact, percentile, process, rss_mib, telemetry
 from tests.controlplane.api import Unreachable
 from tests.controlplane.build import find

@@ -15,17 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec, gpu_memory_mib
-from berthmaster.engine.fitting.fit import bind_one
-from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import Asks, Shape, Suitables, kind_of
-from berthmaster.engine.scoring.mix import Mix as SeenMix
-from berthmaster.engine.scoring.pressure import NO_PRESSURE, is_due
-from berthmaster.engine.scoring.score_cache import ScoreCache
-from berthmaster.engine.scoring.value import NOT_HERE, Appraiser
-from berthmaster.messages.fleet import GpuDevice, NodeReport, Stamp
-from berthmaster.messages.workload import PodSet
-from berthmaster.simulate.baseline_fleet import (
+from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec, gpu_memory_mib
+from berthmaster.lab.simulate.baseline_fleet import (
     Allocation,
     BaselineFleet,
     Floats,
@@ -33,8 +24,17 @@ from berthmaster.simulate.baseline_fleet import (
     Ints,
     PlacementRule,
 )
-from berthmaster.simulate.baseline_fleet import Shape as PodShape
-from berthmaster.simulate.placement_rules import BestFit, Fragmentation, Mix, mix_of
+from berthmaster.lab.simulate.baseline_fleet import Shape as PodShape
+from berthmaster.lab.simulate.placement_rules import BestFit, Fragmentation, Mix, mix_of
+from berthmaster.lib.engine.fitting.fit import bind_one
+from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
+from berthmaster.lib.engine.fleet.needs import Asks, Shape, Suitables, kind_of
+from berthmaster.lib.engine.scoring.mix import Mix as SeenMix
+from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
+from berthmaster.lib.engine.scoring.score_cache import ScoreCache
+from berthmaster.lib.engine.scoring.value import NOT_HERE, Appraiser
+from berthmaster.lib.messages.fleet import GpuDevice, NodeReport, Stamp
+from berthmaster.lib.messages.workload import PodSet
 
 WHOLE = 1000
 CLUSTER = "openb"

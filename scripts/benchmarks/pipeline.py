@@ -14,22 +14,22 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig, Sync
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.grouped import GroupedAppends
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.streams import WORKLOADS, ensure_streams
+from berthmaster.cli.audit.report import audit
 from berthmaster.client.client import Client
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.workload import JobRequest, PodSet, Submitted
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.settings import CommonSettings
-from berthmaster.supervisor.plan import UpOptions
-from berthmaster.supervisor.stack import Stack
+from berthmaster.lib.event_log.grouped import GroupedAppends
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.workload import JobRequest, PodSet, Submitted
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.settings import CommonSettings
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig, Sync
+from berthmaster.lib.supervisor.plan import UpOptions
+from berthmaster.lib.supervisor.stack import Stack
 
 PACED_JOBS = 1000
 PACED_PER_S = 100.0

@@ -15,20 +15,20 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.controller.answer import Answer, Outcome
-from berthmaster.placement.cel.client import CelWorker
-from berthmaster.placement.cel.language import Language
-from berthmaster.placement.cel.question import ClusterInput, Question
-from berthmaster.placement.core import Evaluator
-from berthmaster.placement.instructions import Instruction, WriteDecisions
-from berthmaster.placement.names import CLUSTER_SET_LABEL, DISABLED
-from berthmaster.placement.objects import (
+from berthmaster.hub.placement.cel.client import CelWorker
+from berthmaster.hub.placement.cel.language import Language
+from berthmaster.hub.placement.cel.question import ClusterInput, Question
+from berthmaster.hub.placement.core.evaluator import Evaluator
+from berthmaster.hub.placement.core.instructions import Instruction, WriteDecisions
+from berthmaster.hub.placement.core.names import CLUSTER_SET_LABEL, DISABLED
+from berthmaster.hub.placement.core.objects import (
     AddOnPlacementScore,
     ManagedCluster,
     ManagedClusterSet,
     ManagedClusterSetBinding,
     Placement,
 )
+from berthmaster.lib.kube.controller.answer import Answer, Outcome
 
 CLUSTERS: Final = 1000
 LOOKS: Final = 100

@@ -17,12 +17,12 @@ job has run), and the job with the greatest rho goes first.
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from berthmaster.emulator.fleets import ClusterSpec
-from berthmaster.engine.queueing.predict import left_s
-from berthmaster.simulate.baseline import DurationEstimates, Form, UsageMeter, check, form_of
-from berthmaster.simulate.baseline_fleet import Allocation, BaselineFleet
-from berthmaster.simulate.model import Job, JobOutcome, Run
-from berthmaster.simulate.placement_rules import FirstFit
+from berthmaster.lab.emulator.fleets import ClusterSpec
+from berthmaster.lab.simulate.baseline import DurationEstimates, Form, UsageMeter, check, form_of
+from berthmaster.lab.simulate.baseline_fleet import Allocation, BaselineFleet
+from berthmaster.lab.simulate.model import Job, JobOutcome, Run
+from berthmaster.lab.simulate.placement_rules import FirstFit
+from berthmaster.lib.engine.queueing.predict import left_s
 
 LAS_LIMITS_GPU_S = (3250.0, 7200.0)  # of Tiresias
 LEASE_S = 1200.0  # of Themis

@@ -30,9 +30,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from berthmaster.emulator.fleets import OPENB_NODES, NodeSpec, parse_nodes
-from berthmaster.emulator.workloads import OPENB_PODS, parse_workloads
-from berthmaster.messages.workload import PodSet
+from berthmaster.lab.emulator.fleets import OPENB_NODES, NodeSpec, parse_nodes
+from berthmaster.lab.emulator.workloads import OPENB_PODS, parse_workloads
+from berthmaster.lib.messages.workload import PodSet
 from scripts.benchmarks.packers import PACKERS, milli_of
 
 TRACES = Path(os.environ.get("BERTH_TRACES", Path(__file__).parents[3] / "shared" / "traces"))

@@ -27,10 +27,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from berthmaster.emulator.fleets import OPENB_NODES, NodeSpec, scale
-from berthmaster.emulator.workloads import OPENB_PODS
-from berthmaster.engine.fleet.fleet import Holding
-from berthmaster.messages.workload import PodSet
+from berthmaster.lab.emulator.fleets import OPENB_NODES, NodeSpec, scale
+from berthmaster.lab.emulator.workloads import OPENB_PODS
+from berthmaster.lib.engine.fleet.fleet import Holding
+from berthmaster.lib.messages.workload import PodSet
 from scripts.benchmarks import quality
 from scripts.benchmarks.packers import WHOLE, Ours, milli_of
 from scripts.benchmarks.scheduler_cluster import (

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.executor.cluster_protocol import Attempt, CreatePods
-from berthmaster.executor.manifest import Style, document
-from berthmaster.executor.offers import Offers
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec
+from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec
+from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
+from berthmaster.worker.executor.core.manifest import Style, document
+from berthmaster.worker.executor.core.offers import Offers
 from scripts.benchmarks.packers import WHOLE, report_of
 from tests.controlplane.api import ApiError, Object, Unreachable
 from tests.controlplane.nodes import GPU, Node, make_nodes, wait_open

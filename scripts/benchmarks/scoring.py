@@ -22,14 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.streams import FLEET, ensure_streams
-from berthmaster.messages.families import FLEET_FACTS, encode
-from berthmaster.messages.fleet import (
+from berthmaster.lib.messages.families import FLEET_FACTS, encode
+from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterAlive,
     ClusterScore,
@@ -38,9 +32,15 @@ from berthmaster.messages.fleet import (
     PodUse,
     Stamp,
 )
-from berthmaster.messages.telemetry import GpuReading, NodeTelemetry
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.settings import CommonSettings
+from berthmaster.lib.messages.telemetry import GpuReading, NodeTelemetry
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.streams import FLEET, ensure_streams
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.settings import CommonSettings
+from berthmaster.lib.supervisor.embedded import Server
 
 NODES = 1213
 CLUSTERS = 12

@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from berthmaster.telemetry.nvml import open_nvml
-from berthmaster.telemetry.nvml_reader import NvmlReader
-from berthmaster.telemetry.source import SourceAbsent
+from berthmaster.worker.telemetry.core.nvml_reader import NvmlReader
+from berthmaster.worker.telemetry.core.source import SourceAbsent
+from berthmaster.worker.telemetry.nvml import open_nvml
 from tests.gpu.cuda import Process
 
 BUDGETS = {"core_percent": ("<=", 0.5), "agent_mib": ("<=", 60.0)}
@@ -23,15 +23,15 @@ from pathlib import Path
 
 import pynvml
 
-import berthmaster.telemetry.kubelet
-import berthmaster.telemetry.service
-from berthmaster.messages.families import encode
-from berthmaster.telemetry.core import Agent, Publish, ReadEnded, Ticked
-from berthmaster.telemetry.nvml import Pynvml
-from berthmaster.telemetry.nvml_reader import NvmlReader
-from berthmaster.telemetry.pods import Pods
-from berthmaster.telemetry.proc import ProcFolder
-from tests.unit.telemetry import fake_library as fake
+import berthmaster.worker.telemetry.kubelet
+import berthmaster.worker.telemetry.service
+from berthmaster.lib.messages.families import encode
+from berthmaster.worker.telemetry.core.agent import Agent, Publish, ReadEnded, Ticked
+from berthmaster.worker.telemetry.nvml import Pynvml
+from berthmaster.worker.telemetry.core.nvml_reader import NvmlReader
+from berthmaster.worker.telemetry.core.pods import Pods
+from berthmaster.worker.telemetry.proc import ProcFolder
+from tests.unit.worker.telemetry import fake_library as fake
 
 
 class Eight(fake.Library):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from berthmaster.cli.demo import DemoRun
-from berthmaster.cli.render import progress
+from berthmaster.cli.demo import screen as progress
+from berthmaster.cli.demo.run import DemoRun
 from berthmaster.cli.session import Output
-from berthmaster.supervisor.plan import UpOptions
-from berthmaster.supervisor.stack import Stack, ephemeral_folder
+from berthmaster.lib.supervisor.plan import UpOptions
+from berthmaster.lib.supervisor.stack import Stack, ephemeral_folder
 
 AT_S = 14.0
 DURATION_S = 24.0

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from playwright.async_api import Browser, async_playwright
 
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.cli.demo import with_an_odd_one
-from berthmaster.cli.load import Load
+from berthmaster.cli.demo.load import Load
+from berthmaster.cli.demo.run import with_an_odd_one
 from berthmaster.client import Client
-from berthmaster.emulator.workloads import generated
-from berthmaster.supervisor.plan import UpOptions
-from berthmaster.supervisor.stack import Stack
+from berthmaster.lab.emulator.workloads import generated
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.supervisor.plan import UpOptions
+from berthmaster.lib.supervisor.stack import Stack
 
 DOCS = Path(__file__).parents[2] / "docs"
 JOBS = 1_100

@@ -1,7 +1,7 @@
 """The AsyncAPI 3 document: every subject, what travels on it, and who sends and who receives it.
 
-Addresses come out of bus/subjects.py, called with the parameters' names, so that none is spelled a
-second time. The actions are those of Berthmaster's own services.
+Addresses come out of lib/nats/subjects.py, called with the parameters' names, so that none is
+spelled a second time. The actions are those of Berthmaster's own services.
 """
 
 import re
@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.bus import subjects
-from berthmaster.bus.embedded import MAX_PAYLOAD_BYTES
-from berthmaster.bus.permissions import grants, inbox_prefix
 from berthmaster.client.client import ENVELOPE_BYTES
-from berthmaster.messages.api import (
+from berthmaster.lib.access.permissions import grants, inbox_prefix
+from berthmaster.lib.messages.api import (
     JOB_ORDERS,
     JOB_VERBS,
     OPERATOR_VERBS,
@@ -39,12 +37,8 @@ from berthmaster.messages.api import (
     WhatifReply,
     WhyReply,
 )
-from berthmaster.messages.control import (
-    ClusterLost,
-    Cordon,
-    QueueSetting,
-)
-from berthmaster.messages.door import (
+from berthmaster.lib.messages.control import ClusterLost, Cordon, QueueSetting
+from berthmaster.lib.messages.door import (
     DeadReply,
     FactsReply,
     GreetReply,
@@ -61,9 +55,14 @@ from berthmaster.messages.door import (
     TakeReply,
     TellReply,
 )
-from berthmaster.messages.explain import MAX_REQUEST_BYTES
-from berthmaster.messages.families import AGENT_REQUESTS, EVENT_KINDS, REQUEST_TYPES, TENANT_VERBS
-from berthmaster.messages.fleet import (
+from berthmaster.lib.messages.explain import MAX_REQUEST_BYTES
+from berthmaster.lib.messages.families import (
+    AGENT_REQUESTS,
+    EVENT_KINDS,
+    REQUEST_TYPES,
+    TENANT_VERBS,
+)
+from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
@@ -73,13 +72,15 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
 )
-from berthmaster.messages.login import LoginReply, LoginRequest
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
-from berthmaster.messages.runtimes import RuntimeSetting
-from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.usage import Trends, UsageReport
+from berthmaster.lib.messages.login import LoginReply, LoginRequest
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.quality import QualityReport
+from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
+from berthmaster.lib.messages.runtimes import RuntimeSetting
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.usage import Trends, UsageReport
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.supervisor.embedded import MAX_PAYLOAD_BYTES
 from scripts.schema_tools.json_schema import MESSAGES, Schema, components, name_of, plain
 
 VERSION: Final = "3.0.0"
@@ -339,7 +340,7 @@ def _event_address(kind: str, cluster: str | None) -> str:
 
 
 def _writers(kind: str) -> tuple[str, ...]:
-    """As lifecycle/states.py says who may write what."""
+    """As lib/lifecycle/states.py says who may write what."""
     if kind in DECIDED_KINDS:
         return ("resolver", "multikueue")
     if kind in EXECUTOR_KINDS or kind in ENDING_KINDS:

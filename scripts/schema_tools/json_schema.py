@@ -18,18 +18,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from berthmaster.messages import door
-from berthmaster.messages.api import ApiReply, Refusal
-from berthmaster.messages.control import ControlFact
-from berthmaster.messages.door import DoorReply, HeldPage, LogAsk, LogChunk, Nudge
-from berthmaster.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
-from berthmaster.messages.fleet import FleetFact
-from berthmaster.messages.login import LoginReply, LoginRequest
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
-from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.lib.messages import door
+from berthmaster.lib.messages.api import ApiReply, Refusal
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.door import DoorReply, HeldPage, LogAsk, LogChunk, Nudge
+from berthmaster.lib.messages.families import AGENT_REQUESTS, REQUEST_TYPES, members, tag_of
+from berthmaster.lib.messages.fleet import FleetFact
+from berthmaster.lib.messages.login import LoginReply, LoginRequest
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.quality import QualityReport
+from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, Lease, LogEnd, LogMark
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.workload import WorkloadEvent
 from scripts.schema_tools.comments import field_comments
 
 Schema = dict[str, Any]

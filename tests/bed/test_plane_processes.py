@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.controlplane.build import Programs
 from tests.controlplane.compiling import HERE
 from tests.controlplane.processes import Failed, Process

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
 
 
 @pytest.fixture

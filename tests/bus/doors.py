@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from berthmaster.bus.connection import Connection
-from berthmaster.door.service import main
-from berthmaster.door.settings import DoorSettings
-from berthmaster.runtime.service import Context
+from berthmaster.control.door.service import main
+from berthmaster.control.door.settings import DoorSettings
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.runtime.service import Context
 from tests.bus.shells import running
 from tests.bus.tools import Lines, connected
 from tests.support.patience import patient

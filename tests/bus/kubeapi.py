@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from berthmaster.kubernetes.resources import Resource
+from berthmaster.lib.kube.resources import Resource
 from tests.support.site import Site
 
 Json = dict[str, Any]

@@ -10,20 +10,20 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.streams import MAKING, REPLACES, WORKLOADS, making_of, new_making
-from berthmaster.door.service import SERVICE as DOOR
-from berthmaster.door.settings import DoorSettings
-from berthmaster.gateway.service import SERVICE as GATEWAY
-from berthmaster.gateway.settings import GatewaySettings
-from berthmaster.resolver.service import SERVICE as RESOLVER
-from berthmaster.resolver.service import ResolverSettings
-from berthmaster.runtime.health import Health
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.metrics import Metrics
-from berthmaster.runtime.service import Context, Service
-from berthmaster.runtime.settings import CommonSettings
+from berthmaster.control.door.service import SERVICE as DOOR
+from berthmaster.control.door.settings import DoorSettings
+from berthmaster.control.gateway.service import SERVICE as GATEWAY
+from berthmaster.control.gateway.settings import GatewaySettings
+from berthmaster.control.resolver.service import SERVICE as RESOLVER
+from berthmaster.control.resolver.service import ResolverSettings
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import MAKING, REPLACES, WORKLOADS, making_of, new_making
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.service import Context, Service
+from berthmaster.lib.runtime.settings import CommonSettings
+from berthmaster.lib.supervisor.embedded import Server
 from tests.support.patience import hang_s, patient
 
 S = TypeVar("S", bound=CommonSettings)

@@ -12,23 +12,23 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.facts import FactWriter
-from berthmaster.messages.families import DEAD_LETTERS, FLEET_FACTS, encode
-from berthmaster.messages.fleet import (
+from berthmaster.control.scorer import service
+from berthmaster.control.scorer.service import main
+from berthmaster.control.scorer.settings import ScorerSettings, rules_of
+from berthmaster.lib.messages.families import DEAD_LETTERS, FLEET_FACTS, encode
+from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     ClusterScore,
     NodeGone,
     NodeReport,
 )
-from berthmaster.messages.records import DeadLetter
-from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.runtime.service import Context
-from berthmaster.scorer import service
-from berthmaster.scorer.service import main
-from berthmaster.scorer.settings import ScorerSettings, rules_of
+from berthmaster.lib.messages.records import DeadLetter
+from berthmaster.lib.messages.telemetry import NodeTelemetry
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.runtime.service import Context
 from tests.bus.shells import running
 from tests.support.patience import Hung, hang_s, patient, until
 

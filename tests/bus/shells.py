@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.gateway.service import main as gateway_main
-from berthmaster.gateway.settings import GatewaySettings
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.api import ApiReply
-from berthmaster.messages.families import API_REPLIES, encode
-from berthmaster.messages.workload import WorkloadEvent
-from berthmaster.runtime.health import Health
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.metrics import Metrics
-from berthmaster.runtime.service import Context
-from berthmaster.runtime.settings import CommonSettings
+from berthmaster.control.gateway.service import main as gateway_main
+from berthmaster.control.gateway.settings import GatewaySettings
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.api import ApiReply
+from berthmaster.lib.messages.families import API_REPLIES, encode
+from berthmaster.lib.messages.workload import WorkloadEvent
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.runtime.settings import CommonSettings
 from tests.support.patience import ANSWER_S, hang_s, patient, until
 
 S = TypeVar("S", bound=CommonSettings)

@@ -10,14 +10,14 @@ from unittest import mock
 
 import pytest
 
-from berthmaster.accounts.service import AccountsSettings, main
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.keys import creds_file, remove_user, sign_user
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.runtime.errors import CannotStart
-from berthmaster.runtime.service import Context
+from berthmaster.control.accounts.service import AccountsSettings, main
+from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.shells import running
 from tests.bus.tools import Lines, Settings, accounts_of, eventually, story
 from tests.support.patience import ANSWER_S, until
@@ -50,7 +50,7 @@ class Bus(NamedTuple):
             http_port=-1,
             keys_dir=self.keys,
         )
-        with mock.patch("berthmaster.accounts.service.LOOK_S", 0.05):
+        with mock.patch("berthmaster.control.accounts.service.LOOK_S", 0.05):
             async with running("accounts", settings, main) as ctx:
                 await until(lambda: not waiting(ctx))
                 yield ctx

@@ -13,23 +13,29 @@ from typing import Any
 
 import pytest
 
-from berthmaster.archivist.archive_writer import ArchiveWriter
-from berthmaster.archivist.effects import Effects
-from berthmaster.archivist.events import Removed
-from berthmaster.archivist.instructions import RemoveDecision
-from berthmaster.archivist.service import main as archivist_main
-from berthmaster.archivist.settings import ArchivistSettings
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.stored import Message, next_message
-from berthmaster.bus.streams import ARCHIVE, WORKLOADS, ensure_streams, stream_configs, stream_info
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
-from berthmaster.messages.families import ARCHIVED_STORIES
-from berthmaster.messages.workload import Cancelled, JobRequest, Submitted
-from berthmaster.runtime.service import Context
+from berthmaster.control.archivist.archive_writer import ArchiveWriter
+from berthmaster.control.archivist.core.events import Removed
+from berthmaster.control.archivist.core.instructions import RemoveDecision
+from berthmaster.control.archivist.effects import Effects
+from berthmaster.control.archivist.service import main as archivist_main
+from berthmaster.control.archivist.settings import ArchivistSettings
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.messages.api import GetReply, GetRequest, RecordedEvent, SubmitReply
+from berthmaster.lib.messages.families import ARCHIVED_STORIES
+from berthmaster.lib.messages.workload import Cancelled, JobRequest, Submitted
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.stored import Message, next_message
+from berthmaster.lib.nats.streams import (
+    ARCHIVE,
+    WORKLOADS,
+    ensure_streams,
+    stream_configs,
+    stream_info,
+)
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.shells import ask, client, gateway, in_loop, running, store
 from tests.support.patience import ANSWER_S, eventually, hang_s
 

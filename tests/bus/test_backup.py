@@ -9,20 +9,20 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from berthmaster.backup.take import NotTheSame, take
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.follow import Recorded
-from berthmaster.bus.read import read_all
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.logcheck.marks import all_damage
-from berthmaster.messages.api import Refusal, SubmitReply
-from berthmaster.messages.families import API_REPLIES, EVENTS, encode
-from berthmaster.recover.build import Recovery
-from berthmaster.recover.copies import read_backup
-from berthmaster.recover.holdings import Answers
+from berthmaster.cli.backup.take import NotTheSame, take
+from berthmaster.cli.recover.build import Recovery
+from berthmaster.cli.recover.copies import read_backup
+from berthmaster.cli.recover.holdings import Answers
+from berthmaster.lib.event_log.marks import all_damage
+from berthmaster.lib.messages.api import Refusal, SubmitReply
+from berthmaster.lib.messages.families import API_REPLIES, EVENTS, encode
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.follow import Recorded
+from berthmaster.lib.nats.read import read_all
+from berthmaster.lib.nats.streams import WORKLOADS, stream_info
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
 from tests.bus.log_damage import cut, services
 from tests.bus.shells import client, in_loop
 from tests.bus.test_resolver import Fleet

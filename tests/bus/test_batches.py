@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus import batches
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import CONTROL, WORKLOADS, ensure_streams
-from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import ClusterAlive, Stamp
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
+from berthmaster.lib.nats import batches
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, ensure_streams
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings, accounts_of, story, task
 from tests.support.patience import until
 

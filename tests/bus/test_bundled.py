@@ -8,14 +8,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import find_program
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.stream_names import WORKLOADS
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.runtime.ports import free_ports
-from berthmaster.supervisor.hub_folder import BUS_SECRET, parts, prepare
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.stream_names import WORKLOADS
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import find_program
+from berthmaster.lib.supervisor.hub_folder import BUS_SECRET, parts, prepare
 from tests.bus.tools import Lines, Settings, story
 from tests.support.chart import one, render
 from tests.support.containers import write_files

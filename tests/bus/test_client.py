@@ -12,16 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.endpoints import Endpoint, Endpoints, serve
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.bus.subjects import LANES
 from berthmaster.client import (
     Client,
     NotAllowedError,
@@ -32,18 +22,28 @@ from berthmaster.client import (
     UnexpectedReplyError,
     following,
 )
-from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.messages.api import GetReply, RecordedEvent, Refusal, SubmitReply, WorkloadView
-from berthmaster.messages.families import JOB_REQUESTS, encode
-from berthmaster.messages.fleet import ClusterAlive, Stamp
-from berthmaster.messages.workload import (
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Refused, Stored
+from berthmaster.lib.messages.api import GetReply, RecordedEvent, Refusal, SubmitReply, WorkloadView
+from berthmaster.lib.messages.families import JOB_REQUESTS, encode
+from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
+from berthmaster.lib.messages.workload import (
     Cancelled,
     CancelRequested,
     JobRequest,
     Submitted,
     WorkloadEvent,
 )
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, serve
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.nats.subjects import LANES
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.proxy import proxied
 from tests.bus.shells import gateway
 from tests.bus.tools import Lines, Settings, accounts_of, connected, story

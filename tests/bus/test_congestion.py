@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from berthmaster.archivist.effects import Effects
-from berthmaster.archivist.events import Removed
-from berthmaster.archivist.instructions import RemoveEvents
-from berthmaster.bus import log as log_module
-from berthmaster.bus import subjects
-from berthmaster.bus.batch import send_batch
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import CONTROL, WORKLOADS, stream_info
-from berthmaster.bus.window import FIRST
-from berthmaster.lifecycle.instructions import Stored
+from berthmaster.control.archivist.core.events import Removed
+from berthmaster.control.archivist.core.instructions import RemoveEvents
+from berthmaster.control.archivist.effects import Effects
+from berthmaster.lib.event_log import log as log_module
+from berthmaster.lib.event_log.batch import send_batch
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import NoAnswer
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, stream_info
+from berthmaster.lib.nats.window import FIRST
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import Passing, Proxy, proxied
 from tests.bus.tools import connected, patiently, story, submitted
 from tests.support.patience import ANSWER_S, hang_s, until

@@ -8,17 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berthmaster.bus import claims, connecting, jwts
-from berthmaster.bus.clock import ServerClock
-from berthmaster.bus.connecting import PENDING_BYTES
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
-from berthmaster.bus.keys import make_keys, server_config
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.requests import parse_violation
-from berthmaster.lifecycle.instructions import Unknown
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.access import claims
+from berthmaster.lib.access.keys import make_keys, server_config
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Unknown
+from berthmaster.lib.nats import connecting, jwts
+from berthmaster.lib.nats.clock import ServerClock
+from berthmaster.lib.nats.connecting import PENDING_BYTES
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
+from berthmaster.lib.nats.requests import parse_violation
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.proxy import proxied
 from tests.bus.tools import Lines, Settings, connected, eventually, story, submitted, task
 from tests.support.patience import ANSWER_S, NEVER_S, hang_s, until

@@ -1,9 +1,9 @@
-from berthmaster.bus import subjects
-from berthmaster.bus.dead import MAX_BODY_BYTES, MAX_REASON_CHARS, bury
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import DEAD
-from berthmaster.messages.families import DEAD_LETTERS
+from berthmaster.lib.messages.families import DEAD_LETTERS
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.dead import MAX_BODY_BYTES, MAX_REASON_CHARS, bury
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import DEAD
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.tools import connected, story
 
 TOKEN = "eyJ" + "h" * 40 + "." + "p" * 40 + "." + "s" * 40

@@ -11,19 +11,13 @@ from unittest import mock
 import msgspec
 import pytest
 
-from berthmaster.bus import door_client, subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.dead import bury
-from berthmaster.bus.door_client import DoorClient, DoorLease, DoorRefused, Heard
-from berthmaster.bus.door_facts import DoorFacts, DoorMirror
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import BusError, NotPermitted, TooLarge
-from berthmaster.bus.facts import Seen
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.door import service
-from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.messages.door import (
+from berthmaster.control.door import service
+from berthmaster.lib.door_client import client as door_client
+from berthmaster.lib.door_client.client import DoorClient, DoorLease, DoorRefused, Heard
+from berthmaster.lib.door_client.facts import DoorFacts, DoorMirror
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.lifecycle.instructions import Refused, Stored
+from berthmaster.lib.messages.door import (
     DoorReply,
     ReportReply,
     StoryRequest,
@@ -32,9 +26,16 @@ from berthmaster.messages.door import (
     TellReply,
     TellRequest,
 )
-from berthmaster.messages.families import DEAD_LETTERS, DOOR_REPLIES, encode
-from berthmaster.messages.fleet import Amounts, ClusterScore, FleetFact, NodeReport, Stamp
-from berthmaster.messages.workload import Claimed, Placed, Running, Succeeded
+from berthmaster.lib.messages.families import DEAD_LETTERS, DOOR_REPLIES, encode
+from berthmaster.lib.messages.fleet import Amounts, ClusterScore, FleetFact, NodeReport, Stamp
+from berthmaster.lib.messages.workload import Claimed, Placed, Running, Succeeded
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.errors import BusError, NotPermitted, TooLarge
+from berthmaster.lib.nats.facts import Seen
+from berthmaster.lib.nats.streams import WORKLOADS, stream_info
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.doors import door, with_door
 from tests.bus.log_damage import replace_log
 from tests.bus.proxy import proxied, the_next

@@ -12,8 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import (
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import NoAnswer
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.ports import PortClaims
+from berthmaster.lib.supervisor.embedded import (
     Server,
     ServerCluster,
     ServerConfig,
@@ -21,10 +25,6 @@ from berthmaster.bus.embedded import (
     find_program,
     render_config,
 )
-from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.ports import PortClaims
 from tests.support.patience import ANSWER_S, hang_s
 
 
@@ -134,7 +134,7 @@ def test_a_server_takes_as_many_connections_as_its_open_files_allow(tmp_path: Pa
     starter = (
         "import pathlib, resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))\n"
-        "from berthmaster.bus.embedded import Server\n"
+        "from berthmaster.lib.supervisor.embedded import Server\n"
         "with Server(pathlib.Path(sys.argv[1])) as server: print(server.config_path.read_text())\n"
     )
     told = subprocess.run(
@@ -152,7 +152,7 @@ def test_a_server_takes_as_many_connections_as_its_open_files_allow(tmp_path: Pa
 def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = (
         "import pathlib, sys, time\n"
-        "from berthmaster.bus.embedded import Server\n"
+        "from berthmaster.lib.supervisor.embedded import Server\n"
         "server = Server(pathlib.Path(sys.argv[1])); server.start()\n"
         "print(server.pid, flush=True); time.sleep(60)\n"
     )

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from berthmaster.bus import turns
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.endpoints import Endpoint, Endpoints, Fairness, Stopping, serve
-from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, TooLarge
-from berthmaster.bus.turns import Share
+from berthmaster.lib.nats import turns
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, Fairness, Stopping, serve
+from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.lib.nats.turns import Share
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import Passing, proxied
 from tests.bus.tools import Lines, connected, patiently, story, task
 from tests.support.patience import ANSWER_S, until
@@ -318,7 +318,7 @@ async def test_message_without_a_reply_subject_is_ignored(server: Server) -> Non
 async def test_stopping_finishes_what_is_in_hand_and_cuts_short_what_takes_too_long(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("berthmaster.bus.endpoints.DRAIN_S", 0.4)
+    monkeypatch.setattr("berthmaster.lib.nats.endpoints.DRAIN_S", 0.4)
     begun: set[bytes] = set()
 
     async def answer(_: str, data: bytes) -> bytes:
@@ -344,7 +344,7 @@ async def test_stopping_finishes_what_is_in_hand_and_cuts_short_what_takes_too_l
 async def test_stopping_ends_in_time_though_the_server_is_away(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("berthmaster.bus.endpoints.DRAIN_S", 0.3)
+    monkeypatch.setattr("berthmaster.lib.nats.endpoints.DRAIN_S", 0.3)
     async with connected(server.url) as conn:
         endpoints = await served(conn, echo)
         server.pause()
@@ -393,7 +393,7 @@ async def test_an_answer_that_can_no_longer_arrive_is_not_sent(
         assert (got.data, sent) == (b"three", [b"three"])
         assert log.fields("answers came too late to be sent") == [{"so_far": 1}]
 
-        monkeypatch.setattr("berthmaster.bus.endpoints.LATE_S", -60.0)
+        monkeypatch.setattr("berthmaster.lib.nats.endpoints.LATE_S", -60.0)
         with pytest.raises(NoAnswer):
             await asker.request("berth.api.acme.echo", b"four", timeout_s=0.3)
         assert (begun[-1], sent) == (b"four", [b"three"])

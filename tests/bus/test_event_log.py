@@ -4,18 +4,18 @@ import time
 import msgspec
 import pytest
 
-from berthmaster.bus import log as log_module
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import TooLarge
-from berthmaster.bus.log import MAX_BATCH, EventLog, decode_story
-from berthmaster.bus.stored import next_message
-from berthmaster.bus.streams import WORKLOADS, ensure_streams, stream_info
-from berthmaster.lifecycle.instructions import Refused, Stored, Unknown
-from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.families import DECISIONS
-from berthmaster.messages.workload import JobRequest, RunSpec
+from berthmaster.lib.event_log import log as log_module
+from berthmaster.lib.event_log.log import MAX_BATCH, EventLog, decode_story
+from berthmaster.lib.lifecycle.instructions import Refused, Stored, Unknown
+from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.families import DECISIONS
+from berthmaster.lib.messages.workload import JobRequest, RunSpec
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import TooLarge
+from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams, stream_info
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import acknowledgement, proxied, published_to, the_next
 from tests.bus.tools import (
     cancelled,

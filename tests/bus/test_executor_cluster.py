@@ -9,28 +9,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.emulator.cluster import EmulatedCluster
-from berthmaster.emulator.disturbance import Nature
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.emulator.host import Host
-from berthmaster.emulator.journal import Journal, read_journal
-from berthmaster.emulator.reporter import Reporter
-from berthmaster.executor.core import Executor
-from berthmaster.executor.shell import Shell
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import offer
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.lifecycle.workload import Workload
-from berthmaster.messages.fleet import ClusterAlive, ClusterProfile, NodeGone, NodeReport
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import (
+from berthmaster.lab.emulator.cluster import EmulatedCluster
+from berthmaster.lab.emulator.disturbance import Nature
+from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.lab.emulator.host import Host
+from berthmaster.lab.emulator.journal import Journal, read_journal
+from berthmaster.lab.emulator.reporter import Reporter
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import offer
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.fleet import ClusterAlive, ClusterProfile, NodeGone, NodeReport
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import (
     JobRequest,
     Placed,
     PodSet,
@@ -38,6 +31,13 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.streams import WORKLOADS, stream_info
+from berthmaster.lib.supervisor.embedded import Server
+from berthmaster.worker.executor.core.executor import Executor
+from berthmaster.worker.executor.shell import Shell
 from tests.bus.doors import with_door
 from tests.bus.tools import eventually, story, task
 from tests.support.patience import hang_s, until

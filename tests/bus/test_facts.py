@@ -4,14 +4,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from berthmaster.bus import facts, follow, subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.facts import FactMirror, FactWriter, Overtaken, Seen
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import DEAD, FLEET, ensure_streams, stream_info
-from berthmaster.messages.families import DEAD_LETTERS, encode
-from berthmaster.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
+from berthmaster.lib.messages.families import DEAD_LETTERS, encode
+from berthmaster.lib.messages.fleet import ClusterAlive, CopyReport, FleetFact, Stamp
+from berthmaster.lib.nats import facts, follow, subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, FactWriter, Overtaken, Seen
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import DEAD, FLEET, ensure_streams, stream_info
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import Lines, alive, alive_subject, connected, patiently, story, task
 from tests.support.patience import ANSWER_S, until

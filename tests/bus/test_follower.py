@@ -6,15 +6,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from berthmaster.bus import follow
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster
-from berthmaster.bus.errors import StreamReplaced
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.streams import CONTROL, FLEET, WORKLOADS, ensure_streams, stream_info
-from berthmaster.bus.worker import parse_ack_subject
-from berthmaster.lifecycle.instructions import Stored
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.nats import follow
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import StreamReplaced
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.streams import CONTROL, FLEET, WORKLOADS, ensure_streams, stream_info
+from berthmaster.lib.nats.worker import parse_ack_subject
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster
 from tests.bus.proxy import proxied, the_next
 from tests.bus.tools import (
     Lines,

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
-from berthmaster.bus.errors import BusError, NoAnswer
-from berthmaster.bus.requests import GRACE_S
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import LEASES, ensure_streams
 from berthmaster.client.client import TRY_TIMEOUT_S
-from berthmaster.gateway.effects import UNKNOWN_PAUSE_S
-from berthmaster.gateway.settings import GatewaySettings
-from berthmaster.messages.api import Refusal, SubmitReply
-from berthmaster.messages.workload import JobRequest
-from berthmaster.runtime.health import Health
-from berthmaster.supervisor.folder import LOCK_FILE, FolderLock, FolderUnusable
-from berthmaster.supervisor.processes import ServerChild, Supervised, Supervisor
+from berthmaster.control.gateway.effects import UNKNOWN_PAUSE_S
+from berthmaster.control.gateway.settings import GatewaySettings
+from berthmaster.lib.messages.api import Refusal, SubmitReply
+from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NoAnswer
+from berthmaster.lib.nats.requests import GRACE_S
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import LEASES, ensure_streams
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
+from berthmaster.lib.supervisor.folder import LOCK_FILE, FolderLock, FolderUnusable
+from berthmaster.lib.supervisor.processes import ServerChild, Supervised, Supervisor
 from tests.bus.disks import Disk, own_disk
 from tests.bus.shells import ask, client, gateway, in_loop
 from tests.bus.tools import eventually, patiently

@@ -13,18 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.bus import endpoints, subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import CONTROL, WORKLOADS, StreamInfo, stream_configs, stream_info
-from berthmaster.bus.turns import NUMBER_AGAIN_S, RATE_AGAIN_S
-from berthmaster.gateway import service
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.messages.api import (
+from berthmaster.control.gateway import service
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.messages.api import (
     CancelRequest,
     ChangeReply,
     CordonRequest,
@@ -41,10 +33,10 @@ from berthmaster.messages.api import (
     SubmitReply,
     WorkloadView,
 )
-from berthmaster.messages.control import Cordon, QueueSetting
-from berthmaster.messages.families import CONTROL_FACTS, encode
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import (
+from berthmaster.lib.messages.control import Cordon, QueueSetting
+from berthmaster.lib.messages.families import CONTROL_FACTS, encode
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import (
     Claimed,
     JobRequest,
     Placed,
@@ -53,6 +45,14 @@ from berthmaster.messages.workload import (
     Submitted,
     Succeeded,
 )
+from berthmaster.lib.nats import endpoints, subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import CONTROL, WORKLOADS, StreamInfo, stream_configs, stream_info
+from berthmaster.lib.nats.turns import NUMBER_AGAIN_S, RATE_AGAIN_S
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.shells import ask, client, gateway, in_loop, order, store
 from tests.bus.tools import remove
 from tests.support.patience import ANSWER_S, NEVER_S, hang_s, until

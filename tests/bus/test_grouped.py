@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from berthmaster.bus import log as log_module
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster
-from berthmaster.bus.errors import TooLarge
-from berthmaster.bus.grouped import SINGLES_IN_FLIGHT, GroupedAppends, grouped
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.lifecycle.instructions import Outcome, Refused, Stored
-from berthmaster.messages.workload import JobRequest, RunSpec, WorkloadEvent
+from berthmaster.lib.event_log import log as log_module
+from berthmaster.lib.event_log.grouped import SINGLES_IN_FLIGHT, GroupedAppends, grouped
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored
+from berthmaster.lib.messages.workload import JobRequest, RunSpec, WorkloadEvent
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import TooLarge
+from berthmaster.lib.nats.streams import WORKLOADS, stream_info
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster
 from tests.bus.proxy import acknowledgement, proxied, the_next
 from tests.bus.tools import connected, patiently, reprioritized, story, submitted
 

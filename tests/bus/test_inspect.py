@@ -2,11 +2,11 @@
 
 import msgspec
 
-from berthmaster.audit.report import audit
-from berthmaster.audit.story import BEHIND, UNREAD, inspect
-from berthmaster.bus import subjects
-from berthmaster.bus.embedded import Server
-from berthmaster.lifecycle.instructions import Stored
+from berthmaster.cli.audit.report import audit
+from berthmaster.cli.audit.story import BEHIND, UNREAD, inspect
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.test_resolver import fleet
 from tests.bus.tools import reprioritized, story
 from tests.support.builders import job

@@ -11,17 +11,10 @@ from unittest import mock
 
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.inventory import watch
-from berthmaster.inventory.service import main
-from berthmaster.inventory.settings import InventorySettings
-from berthmaster.kubernetes.resources import CLUSTER_PROFILES, CLUSTER_QUEUES, NODES, PODS
-from berthmaster.messages.fleet import (
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.kube.resources import CLUSTER_PROFILES, CLUSTER_QUEUES, NODES, PODS
+from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     Membership,
@@ -29,8 +22,15 @@ from berthmaster.messages.fleet import (
     NodeReport,
     QueueReport,
 )
-from berthmaster.runtime.errors import CannotStart, SettingsError
-from berthmaster.runtime.service import Context
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.runtime.errors import CannotStart, SettingsError
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.inventory import watch
+from berthmaster.worker.inventory.service import main
+from berthmaster.worker.inventory.settings import InventorySettings
 from tests.bus.doors import door
 from tests.bus.kubeapi import KubeApi
 from tests.bus.shells import client, in_loop, running

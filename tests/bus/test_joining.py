@@ -2,11 +2,11 @@
 
 import asyncio
 
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.joining import hearing, joined
-from berthmaster.bus.streams import WORKLOADS
-from berthmaster.runtime.service import Context
-from berthmaster.runtime.settings import CommonSettings
+from berthmaster.lib.nats.joining import hearing, joined
+from berthmaster.lib.nats.streams import WORKLOADS
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.runtime.settings import CommonSettings
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.shells import client, in_loop, running
 
 

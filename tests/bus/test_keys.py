@@ -10,8 +10,8 @@ from pathlib import Path
 import nkeys
 import pytest
 
-from berthmaster.bus import claims, jwts
-from berthmaster.bus.keys import (
+from berthmaster.lib.access import claims
+from berthmaster.lib.access.keys import (
     DEFAULT_USERS,
     KeysError,
     WasRemoved,
@@ -27,7 +27,8 @@ from berthmaster.bus.keys import (
     server_config,
     sign_user,
 )
-from berthmaster.bus.permissions import UnknownUser
+from berthmaster.lib.access.permissions import UnknownUser
+from berthmaster.lib.nats import jwts
 from tests.support.patience import hang_s
 
 
@@ -198,7 +199,14 @@ def test_a_file_that_holds_something_else_is_named_and_not_shown(tmp_path: Path,
 
 def test_the_command_line_names_users_and_no_seed(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "berthmaster.bus.keys", str(tmp_path), "--user", "tenant.acme"],
+        [
+            sys.executable,
+            "-m",
+            "berthmaster.lib.access.keys",
+            str(tmp_path),
+            "--user",
+            "tenant.acme",
+        ],
         capture_output=True,
         text=True,
         timeout=hang_s(),

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.lease import TTL_S, Lease
-from berthmaster.messages.families import LEASES
-from berthmaster.messages.records import Lease as LeaseRecord
+from berthmaster.lib.messages.families import LEASES
+from berthmaster.lib.messages.records import Lease as LeaseRecord
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.lease import TTL_S, Lease
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import acknowledgement, proxied, the_next
 from tests.bus.tools import connected, story
 from tests.support.patience import hang_s, until
@@ -99,7 +99,7 @@ async def test_who_waits_has_it_soon_after_the_holder_released_it(server: Server
 
 HOLDER = """
 import asyncio, sys
-from berthmaster.bus.lease import Lease
+from berthmaster.lib.nats.lease import Lease
 from tests.bus.tools import connected
 async def main():
     async with connected(sys.argv[1], "doomed") as conn:

@@ -15,20 +15,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import LEASES
-from berthmaster.messages.api import SubmitReply
-from berthmaster.messages.families import LEASES as LEASE_RECORDS
-from berthmaster.messages.families import encode
-from berthmaster.messages.records import Lease as LeaseRecord
-from berthmaster.messages.workload import Placed
-from berthmaster.resolver.replay import read_inputs, replay
-from berthmaster.runtime.ports import free_ports
+from berthmaster.cli.audit.report import audit
+from berthmaster.control.resolver.replay import read_inputs, replay
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.messages.api import SubmitReply
+from berthmaster.lib.messages.families import LEASES as LEASE_RECORDS
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.records import Lease as LeaseRecord
+from berthmaster.lib.messages.workload import Placed
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import LEASES
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import Passing, Proxy, proxied
 from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import Fleet, fleet

@@ -15,26 +15,34 @@ from unittest import mock
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from berthmaster.bus import claims, jwts, push
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.endpoints import Endpoint, serve
-from berthmaster.bus.errors import BusError, NoAnswer, NotPermitted
-from berthmaster.bus.jwts import Creds
-from berthmaster.bus.keys import SIGNERS, creds_file, make_keys, remove_user, server_config, signer
-from berthmaster.bus.login import NotLetIn, ask, keep_logged_in, log_in, write_creds
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.subjects import LANES, LOGIN
-from berthmaster.login.service import main
-from berthmaster.login.settings import LoginSettings
-from berthmaster.messages.api import GATEWAY_VERBS
-from berthmaster.messages.door import DOOR_VERBS
-from berthmaster.messages.login import LoginRequest
-from berthmaster.runtime.errors import CannotStart
-from berthmaster.runtime.health import Health
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.metrics import Metrics
-from berthmaster.runtime.service import Context
+from berthmaster.control.login.service import main
+from berthmaster.control.login.settings import LoginSettings
+from berthmaster.lib.access import claims, push
+from berthmaster.lib.access.keys import (
+    SIGNERS,
+    creds_file,
+    make_keys,
+    remove_user,
+    server_config,
+    signer,
+)
+from berthmaster.lib.access.login import NotLetIn, ask, keep_logged_in, log_in, write_creds
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.messages.api import GATEWAY_VERBS
+from berthmaster.lib.messages.door import DOOR_VERBS
+from berthmaster.lib.messages.login import LoginRequest
+from berthmaster.lib.nats import jwts
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.endpoints import Endpoint, serve
+from berthmaster.lib.nats.errors import BusError, NoAnswer, NotPermitted
+from berthmaster.lib.nats.jwts import Creds
+from berthmaster.lib.nats.subjects import LANES, LOGIN
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.logins import AUDIENCE, EC_KEY, OidcProvider, ReviewingApi, raw_token, signed_token
 from tests.bus.tools import Lines, Settings, story
 from tests.support.patience import ANSWER_S, until
@@ -341,7 +349,7 @@ async def test_a_token_that_is_not_good_lets_nobody_in(tmp_path: Path) -> None:
         assert provider.asked.count("keys") == 1
 
 
-@mock.patch.multiple("berthmaster.login.service", REVIEWS_PER_S=0.1, REVIEWS_BURST=7)
+@mock.patch.multiple("berthmaster.control.login.service", REVIEWS_PER_S=0.1, REVIEWS_BURST=7)
 @story
 async def test_service_account_token_admits_own_cluster_only(tmp_path: Path) -> None:
     async with living(tmp_path) as bus:

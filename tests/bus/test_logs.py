@@ -9,18 +9,18 @@ from unittest import mock
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.embedded import Server
 from berthmaster.client import Client, LogLine, RefusedError, lines_of
-from berthmaster.executor.cluster_protocol import Attempt
-from berthmaster.executor.logs import LogDesk, LogStream, NoLog
-from berthmaster.messages.api import LogsReply, LogsRequest, Refusal
-from berthmaster.messages.door import LogAsk, LogChunk
-from berthmaster.messages.families import LOG_ASKS, encode
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Claimed, Running, Succeeded
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.messages.api import LogsReply, LogsRequest, Refusal
+from berthmaster.lib.messages.door import LogAsk, LogChunk
+from berthmaster.lib.messages.families import LOG_ASKS, encode
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import Claimed, Running, Succeeded
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.supervisor.embedded import Server
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
+from berthmaster.worker.executor.logs import LogDesk, LogStream, NoLog
 from tests.bus.doors import door
 from tests.bus.shells import ask, gateway, in_loop, store
 from tests.bus.tools import connected, eventually, placed, submitted
@@ -137,7 +137,7 @@ async def test_a_hundred_follow_by_one_reading_and_each_gets_every_line(server: 
         assert there.pod.opened <= 4, there.pod.opened
 
 
-@mock.patch("berthmaster.gateway.service.LOG_FEED_BYTES", 128 * 1024)
+@mock.patch("berthmaster.control.gateway.service.LOG_FEED_BYTES", 128 * 1024)
 @in_loop
 async def test_who_reads_slowly_is_told_and_costs_the_others_nothing(server: Server) -> None:
     async with (

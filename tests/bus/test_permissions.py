@@ -11,16 +11,16 @@ import msgspec
 import nats
 import pytest
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.durables import DURABLES
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError, NoAnswer, NotPermitted
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import EXECUTOR_KINDS, STREAMS, grants, inbox_prefix
-from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.bus.subjects import jetstream, without_lanes
-from berthmaster.messages.families import AGENT_REQUESTS
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import EXECUTOR_KINDS, STREAMS, grants, inbox_prefix
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.messages.families import AGENT_REQUESTS
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.durables import DURABLES
+from berthmaster.lib.nats.errors import BusError, NoAnswer, NotPermitted
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
+from berthmaster.lib.nats.subjects import jetstream, without_lanes
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import accounts_of
 from tests.support.patience import ANSWER_S, hang_s
 

@@ -10,27 +10,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.audit.report import audit
-from berthmaster.backup.take import take
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import FLEET, LEASES, WORKLOADS, stream_info
-from berthmaster.emulator.host import Host
-from berthmaster.emulator.reporter import Reporter
-from berthmaster.lifecycle.fold import fold_history
-from berthmaster.lifecycle.states import State
-from berthmaster.lifecycle.workload import Workload
-from berthmaster.messages.api import ChangeReply, OperatorReply, Refusal, SubmitReply
-from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.families import API_REPLIES, LOG_MARKS, encode
-from berthmaster.messages.workload import JobRequest, PodSet
-from berthmaster.recover import build
-from berthmaster.recover.build import Recovery, Refused
-from berthmaster.recover.holdings import ask
+from berthmaster.cli.audit.report import audit
+from berthmaster.cli.backup.take import take
+from berthmaster.cli.recover import build
+from berthmaster.cli.recover.build import Recovery, Refused
+from berthmaster.cli.recover.holdings import ask
+from berthmaster.lab.emulator.host import Host
+from berthmaster.lab.emulator.reporter import Reporter
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.lifecycle.fold import fold_history
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.api import ChangeReply, OperatorReply, Refusal, SubmitReply
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.families import API_REPLIES, LOG_MARKS, encode
+from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import FLEET, LEASES, WORKLOADS, stream_info
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus import log_damage
 from tests.bus.log_damage import Damage, services
 from tests.bus.shells import client, in_loop

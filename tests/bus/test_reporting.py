@@ -6,13 +6,20 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from berthmaster.bus import reporting, subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.reporting import FactReporter, StreamFacts, Told
-from berthmaster.bus.subjects import ALL_FLEET
-from berthmaster.messages.fleet import Amounts, ClusterAlive, FleetFact, NodeGone, NodeReport, Stamp
+from berthmaster.lib.messages.fleet import (
+    Amounts,
+    ClusterAlive,
+    FleetFact,
+    NodeGone,
+    NodeReport,
+    Stamp,
+)
+from berthmaster.lib.nats import reporting, subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.reporting import FactReporter, StreamFacts, Told
+from berthmaster.lib.nats.subjects import ALL_FLEET
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.tools import connected, story, task
 from tests.support.patience import until
 

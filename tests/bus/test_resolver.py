@@ -5,30 +5,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from berthmaster.archivist.service import main as archivist_main
-from berthmaster.archivist.settings import ArchivistSettings
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import NoAnswer
-from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.joining import Heard
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.bus.snapshots import load
-from berthmaster.bus.stored import next_message
-from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
-from berthmaster.messages.families import API_REPLIES, DECISIONS, encode
-from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Submitted
-from berthmaster.resolver.replay import read_inputs, replay
-from berthmaster.resolver.service import ResolverSettings, Shell
-from berthmaster.runtime.health import Health
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.metrics import Metrics
-from berthmaster.runtime.service import Context
-from berthmaster.runtime.settings import CommonSettings
+from berthmaster.control.archivist.service import main as archivist_main
+from berthmaster.control.archivist.settings import ArchivistSettings
+from berthmaster.control.resolver.replay import read_inputs, replay
+from berthmaster.control.resolver.service import ResolverSettings, Shell
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.event_log.snapshots import load
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.api import DryRunReply, Refusal, WhatifReply, WhyReply
+from berthmaster.lib.messages.families import API_REPLIES, DECISIONS, encode
+from berthmaster.lib.messages.workload import Cancelled, JobRequest, Placed, Submitted
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import NoAnswer
+from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.nats.joining import Heard
+from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.runtime.settings import CommonSettings
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.log_damage import replace_log
 from tests.bus.shells import running
 from tests.support.builders import alive, job, node, profile

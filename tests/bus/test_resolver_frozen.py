@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import subjects
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.snapshots import load
-from berthmaster.bus.streams import WORKLOADS
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import LOST
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.api import WhyReply
-from berthmaster.messages.workload import Claimed, Running, Succeeded
-from berthmaster.resolver.replay import read_inputs, replay
+from berthmaster.cli.audit.report import audit
+from berthmaster.control.resolver.replay import read_inputs, replay
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.snapshots import load
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import LOST
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.api import WhyReply
+from berthmaster.lib.messages.workload import Claimed, Running, Succeeded
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.streams import WORKLOADS
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.test_resolver import fleet, resolver
 from tests.bus.tools import eventually, story
 from tests.support.builders import job

@@ -11,24 +11,24 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.messages.families import LEASES, encode
-from berthmaster.messages.fleet import ClusterScore, Stamp
-from berthmaster.messages.records import Lease as LeaseRecord
-from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.runtime.service import Context
-from berthmaster.runtime.settings import load
-from berthmaster.scorer.settings import ScorerSettings
+from berthmaster.control.scorer.settings import ScorerSettings
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.messages.families import LEASES, encode
+from berthmaster.lib.messages.fleet import ClusterScore, Stamp
+from berthmaster.lib.messages.records import Lease as LeaseRecord
+from berthmaster.lib.messages.telemetry import NodeTelemetry
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.runtime.settings import load
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.scoring import Fleet, scorer, scorer_process
 from tests.bus.shells import client, in_loop
 from tests.bus.tools import Lines, Settings, accounts_of
 from tests.support.patience import ANSWER_S, until
-from tests.unit.scorer.builders import gone, pod, profile, report, telemetry
+from tests.unit.control.scorer.builders import gone, pod, profile, report, telemetry
 
 LONG_LEASE_S = 10.0
 
@@ -98,7 +98,7 @@ async def test_standby_scorer_takes_over(server: Server, how: str) -> None:
                     assert fleet.scores[-1].stamp.epoch == second.stamp.epoch
 
 
-@mock.patch("berthmaster.scorer.service.LEASE_TTL_S", LONG_LEASE_S)
+@mock.patch("berthmaster.control.scorer.service.LEASE_TTL_S", LONG_LEASE_S)
 @in_loop
 async def test_a_scorer_that_is_asked_to_stop_hands_over_at_once(server: Server) -> None:
     async with client(server.url) as conn:

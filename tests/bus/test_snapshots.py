@@ -5,12 +5,12 @@ import os
 import msgspec
 import pytest
 
-from berthmaster.bus import snapshots
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import ApiError, BusError, TooLarge
-from berthmaster.bus.snapshots import load, save
-from berthmaster.bus.streams import SNAPSHOTS, stream_info
+from berthmaster.lib.event_log import snapshots
+from berthmaster.lib.event_log.snapshots import load, save
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import ApiError, BusError, TooLarge
+from berthmaster.lib.nats.streams import SNAPSHOTS, stream_info
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.proxy import proxied
 from tests.bus.tools import Lines, connected, patiently, story, task
 from tests.support.patience import ANSWER_S

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus import story_reader, subjects
-from berthmaster.bus.batch import Part, send_batch
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.story_reader import StoryReader
-from berthmaster.bus.streams import WORKLOADS
+from berthmaster.lib.event_log import story_reader
+from berthmaster.lib.event_log.batch import Part, send_batch
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.event_log.story_reader import StoryReader
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import WORKLOADS
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.shells import client, in_loop
 from tests.support.patience import ANSWER_S
 

@@ -5,12 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster
-from berthmaster.bus.errors import ApiError, NoAnswer
-from berthmaster.bus.read import read_fleet_history
-from berthmaster.bus.stored import next_message
-from berthmaster.bus.streams import (
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import ApiError, NoAnswer
+from berthmaster.lib.nats.read import read_fleet_history
+from berthmaster.lib.nats.stored import next_message
+from berthmaster.lib.nats.streams import (
     CONTROL,
     DEAD,
     FLEET,
@@ -22,6 +21,7 @@ from berthmaster.bus.streams import (
     stream_configs,
     stream_info,
 )
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster
 from tests.bus.tools import alive_subject, connected, eventually, patiently, story
 from tests.support.patience import ANSWER_S, until
 

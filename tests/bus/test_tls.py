@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from cryptography import x509
 
-from berthmaster.bus.certificates import (
+from berthmaster.lib.access.certificates import (
     CA_LIFE,
     RENEW_BEFORE,
     SERVER_LIFE,
@@ -23,13 +23,13 @@ from berthmaster.bus.certificates import (
     CertificatesError,
     ensure_certificates,
 )
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import EVERYWHERE, Server, ServerConfig
-from berthmaster.bus.errors import BusError, NotConnected, NotPermitted
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.running_servers import running
-from berthmaster.bus.streams import ensure_streams
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NotConnected, NotPermitted
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.supervisor.embedded import EVERYWHERE, Server, ServerConfig
+from berthmaster.lib.supervisor.running_servers import running
 from tests.bus.tools import Lines, Settings, accounts_of, story
 from tests.support.patience import ANSWER_S, hang_s, until
 

@@ -18,34 +18,34 @@ from unittest import mock
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
-from berthmaster.messages.api import RecordedEvent, Refusal
-from berthmaster.messages.families import encode
-from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import ArchivedStory, DeadLetter, LogMark, StreamMark
-from berthmaster.messages.telemetry import GpuUse, JobFigures
-from berthmaster.messages.usage import (
+from berthmaster.control.usage import filling, notifying
+from berthmaster.control.usage.service import main as usage_main
+from berthmaster.control.usage.settings import UsageSettings
+from berthmaster.lib.messages.api import RecordedEvent, Refusal
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.quality import QualityReport
+from berthmaster.lib.messages.records import ArchivedStory, DeadLetter, LogMark, StreamMark
+from berthmaster.lib.messages.telemetry import GpuUse, JobFigures
+from berthmaster.lib.messages.usage import (
     JobUsage,
     Trends,
     TrendsRequest,
     UsageReport,
     UsageReportRequest,
 )
-from berthmaster.runtime.service import Context
-from berthmaster.usage import filling, notifying
-from berthmaster.usage.service import main as usage_main
-from berthmaster.usage.settings import UsageSettings
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import ARCHIVE, DEAD, WORKLOADS, ensure_streams, stream_info
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.disks import own_disk
 from tests.bus.log_damage import replace_log
 from tests.bus.postgres import PostgresServer, postgres_server
 from tests.bus.shells import ask, client, in_loop, order, running, store
 from tests.support.patience import ANSWER_S, eventually, hang_s, until
-from tests.unit.usage.stories import Story
+from tests.unit.control.usage.stories import Story
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def new_database(server: PostgresServer, name: str) -> str:
 @asynccontextmanager
 async def usage(url: str, **settings: Any) -> AsyncIterator[Context[UsageSettings]]:
     chosen = UsageSettings(nats_url=url, http_port=-1, **settings)
-    with mock.patch("berthmaster.usage.filling.FLUSH_S", 0.05):
+    with mock.patch("berthmaster.control.usage.filling.FLUSH_S", 0.05):
         async with running("usage", chosen, usage_main) as ctx:
             yield ctx
 
@@ -286,7 +286,7 @@ async def test_placements_and_waits_become_trends_of_the_minute_they_happened_in
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Minutes end at once here: what is told is not when, but what of it is kept, and for whom.
-    monkeypatch.setattr("berthmaster.usage.trends.MINUTE_S", 1)
+    monkeypatch.setattr("berthmaster.control.usage.core.trends.MINUTE_S", 1)
     async with client(server.url) as conn, usage(server.url, store_dir=tmp_path):
         await tell(conn, Story("a", tenant="ann").ran(0, 0))
         await tell(conn, Story("b", tenant="bob").ran(0, 0))

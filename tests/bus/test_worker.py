@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects, worker
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.durables import Durable
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import NoAnswer, TooLarge
-from berthmaster.bus.follow import Recorded
-from berthmaster.bus.stored import last_message
-from berthmaster.bus.streams import CONTROL, DEAD, ensure_durable, stream_info
-from berthmaster.bus.worker import Handle, Later, Never, Worker
-from berthmaster.messages.families import DEAD_LETTERS
-from berthmaster.messages.records import DeadLetter
+from berthmaster.lib.messages.families import DEAD_LETTERS
+from berthmaster.lib.messages.records import DeadLetter
+from berthmaster.lib.nats import subjects, worker
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.durables import Durable
+from berthmaster.lib.nats.errors import NoAnswer, TooLarge
+from berthmaster.lib.nats.follow import Recorded
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.streams import CONTROL, DEAD, ensure_durable, stream_info
+from berthmaster.lib.nats.worker import Handle, Later, Never, Worker
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.tools import Lines, connected, eventually, patiently, story, task
 from tests.support.patience import ANSWER_S, hang_s, until
 
@@ -340,9 +340,9 @@ async def test_what_is_in_hand_is_finished_when_it_stops_and_the_rest_goes_back_
 
 WORKER = """
 import asyncio, sys
-from berthmaster.bus.durables import Durable
-from berthmaster.bus.streams import ensure_durable
-from berthmaster.bus.worker import Worker
+from berthmaster.lib.nats.durables import Durable
+from berthmaster.lib.nats.streams import ensure_durable
+from berthmaster.lib.nats.worker import Worker
 from tests.bus.tools import connected
 async def handle(recorded):
     print(recorded.data.decode(), flush=True)

@@ -10,15 +10,21 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.keys import make_keys, server_config
-from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.messages.fleet import ClusterAlive, Stamp
-from berthmaster.messages.placement import Decision, PodBinding, Saw
-from berthmaster.messages.workload import Cancelled, JobRequest, Placed, Reprioritized, Submitted
+from berthmaster.lib.access.keys import make_keys, server_config
+from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
+from berthmaster.lib.messages.placement import Decision, PodBinding, Saw
+from berthmaster.lib.messages.workload import (
+    Cancelled,
+    JobRequest,
+    Placed,
+    Reprioritized,
+    Submitted,
+)
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster
 from tests.support import patience
 from tests.support.patience import ANSWER_S, hang_s
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.lifecycle.workload import Key
+from berthmaster.lib.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import JOB_LABEL
 from tests.cluster.multikueueing import Rig
@@ -125,7 +125,7 @@ class Desk:
                 *self.flags,
                 output=log,
                 env=env,
-                constants={"berthmaster.admission.service:SETTLE_S": SETTLE_S},
+                constants={"berthmaster.hub.admission.service:SETTLE_S": SETTLE_S},
             )
 
     def kill(self, number: int = 0) -> None:

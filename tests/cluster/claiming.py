@@ -7,10 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
-from berthmaster.inventory.kinds import Problems
-from berthmaster.inventory.node_index import NodeIndex
-from berthmaster.inventory.objects import DeviceClass, Node, Pod, ResourceClaim, ResourceSlice
-from berthmaster.messages.fleet import NodeReport, Stamp
+from berthmaster.lib.messages.fleet import NodeReport, Stamp
+from berthmaster.worker.inventory.core.kinds import Problems
+from berthmaster.worker.inventory.core.node_index import NodeIndex
+from berthmaster.worker.inventory.core.objects import (
+    DeviceClass,
+    Node,
+    Pod,
+    ResourceClaim,
+    ResourceSlice,
+)
 from tests.controlplane.plane import Plane
 
 DRIVER: Final = "gpu.nvidia.com"

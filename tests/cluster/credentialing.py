@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import yaml
 
-from berthmaster.credentials import names
-from berthmaster.credentials.rights import DEFAULT_FRAMEWORKS
-from berthmaster.credentials.way_in import documents
-from berthmaster.runtime.ports import free_ports
+from berthmaster.hub.credentials.core import names
+from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS
+from berthmaster.hub.credentials.core.way_in import documents
+from berthmaster.lib.runtime.ports import free_ports
 from tests.controlplane.api import Api, ApiError, Object, kubeconfig
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
@@ -38,9 +38,9 @@ from tests.support.warm import Child
 ROOT: Final = Path(__file__).resolve().parents[2]
 QUICK: Final = ("--grace-s", "2")
 QUICK_CONSTANTS: Final = {
-    "berthmaster.credentials.service:LEASE_S": 1.0,
-    "berthmaster.credentials.service:ABSENT_S": 0.5,
-    "berthmaster.credentials.settings:CHECK_S": 2.0,
+    "berthmaster.hub.credentials.service:LEASE_S": 1.0,
+    "berthmaster.hub.credentials.service:ABSENT_S": 0.5,
+    "berthmaster.hub.credentials.settings:CHECK_S": 2.0,
 }
 PROFILES: Final = "/apis/multicluster.x-k8s.io/v1alpha1"
 MULTIKUEUE_CLUSTERS: Final = "/apis/kueue.x-k8s.io/v1beta2/multikueueclusters"
@@ -113,8 +113,8 @@ class Rig:
                 env=env,
                 constants=QUICK_CONSTANTS
                 | {
-                    "berthmaster.kubernetes.joining:ANSWER_LIMIT_S": answer_limit_s,
-                    "berthmaster.credentials.service:ANSWER_LIMIT_S": answer_limit_s,
+                    "berthmaster.lib.kube.joining:ANSWER_LIMIT_S": answer_limit_s,
+                    "berthmaster.hub.credentials.service:ANSWER_LIMIT_S": answer_limit_s,
                 },
             )
 

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 import pytest
 import yaml
 
-from berthmaster.cli.secret import EXECUTOR_ROLE, FIGURES_ROLE
-from berthmaster.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
-from berthmaster.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET
+from berthmaster.cli.cluster.secret import EXECUTOR_ROLE, FIGURES_ROLE
+from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, DISPATCHING_ROLE, HUB_ACCOUNT
+from berthmaster.lib.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET
 from tests.controlplane.api import ApiError
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes

@@ -9,22 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.facts import FactWriter
-from berthmaster.bus.log import EventLog, decode_story
-from berthmaster.executor.cluster_protocol import Attempt
-from berthmaster.executor.manifest import object_name
-from berthmaster.kubernetes import labels
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import offer
-from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.lifecycle.workload import Workload
-from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import (
+from berthmaster.lib.event_log.log import EventLog, decode_story
+from berthmaster.lib.kube import labels
+from berthmaster.lib.kube.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import offer
+from berthmaster.lib.lifecycle.instructions import Refused, Stored
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.fleet import NodeReport
+from berthmaster.lib.messages.placement import PodBinding, Target
+from berthmaster.lib.messages.workload import (
     CancelRequested,
     EvictionRequested,
     JobRequest,
@@ -36,6 +30,12 @@ from berthmaster.messages.workload import (
     Withdrawn,
     WorkloadEvent,
 )
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
+from berthmaster.worker.executor.core.manifest import object_name
 from tests.bus.doors import with_door
 from tests.bus.tools import eventually
 from tests.controlplane.plane import Plane

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.facts import FactMirror, Seen
-from berthmaster.bus.subjects import ALL_FLEET
-from berthmaster.inventory import watch
-from berthmaster.inventory.service import main
-from berthmaster.inventory.settings import InventorySettings
-from berthmaster.messages.fleet import ClusterAlive, FleetFact
-from berthmaster.runtime.service import Context
+from berthmaster.lib.messages.fleet import ClusterAlive, FleetFact
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.subjects import ALL_FLEET
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.inventory import watch
+from berthmaster.worker.inventory.service import main
+from berthmaster.worker.inventory.settings import InventorySettings
 from tests.bus.doors import door
 from tests.bus.shells import client, running
 from tests.support.patience import Patience, until

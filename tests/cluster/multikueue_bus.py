@@ -14,20 +14,13 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError, NoAnswer
-from berthmaster.bus.facts import FactMirror, FactWriter, Seen
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.lifecycle.fold import Verdict, offer
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.api import WhyReply
-from berthmaster.messages.control import Cordon, QueueSetting
-from berthmaster.messages.families import API_REPLIES, DECISIONS, EVENTS, encode
-from berthmaster.messages.fleet import (
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.api import WhyReply
+from berthmaster.lib.messages.control import Cordon, QueueSetting
+from berthmaster.lib.messages.families import API_REPLIES, DECISIONS, EVENTS, encode
+from berthmaster.lib.messages.fleet import (
     ClusterAlive,
     ClusterProfile,
     CopyReport,
@@ -38,8 +31,15 @@ from berthmaster.messages.fleet import (
     QueueReport,
     QuotaAmount,
 )
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import Held, HoldReleased, MoveRequested, WorkloadEvent
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import Held, HoldReleased, MoveRequested, WorkloadEvent
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NoAnswer
+from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings
 from tests.controlplane.kueue.setup import Kueue
 from tests.support.builders import node, profile

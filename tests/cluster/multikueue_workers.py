@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.messages.fleet import ClusterAlive, NodeReport, QueueReport
-from berthmaster.messages.workload import Ending
+from berthmaster.lib.lifecycle.workload import Key, key
+from berthmaster.lib.messages.fleet import ClusterAlive, NodeReport, QueueReport
+from berthmaster.lib.messages.workload import Ending
 from tests.cluster.multikueueing import Rig
 from tests.controlplane.api import ApiError, Object, Unreachable
 from tests.controlplane.kueue.setup import Kueue

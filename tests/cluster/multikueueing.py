@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.doctor.rights import DISPATCHING_ROLE
-from berthmaster.lifecycle.fold import Verdict
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.podsets.reading import workload_id
+from berthmaster.cli.doctor.rights import DISPATCHING_ROLE
+from berthmaster.lib.kueue.podsets.reading import workload_id
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.workload import Key, key
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueue_bus import Bus
 from tests.controlplane.kueue import builders
@@ -26,7 +26,7 @@ from tests.support.warm import Child
 __all__ = ["USER", "Bus", "Rig", "running_in"]
 
 USER: Final = "berthmaster-multikueue"
-SETTINGS: Final = "berthmaster.multikueue.service:MultiKueueSettings"
+SETTINGS: Final = "berthmaster.hub.multikueue.service:MultiKueueSettings"
 
 
 def _roles(mode: str) -> list[Manifest]:

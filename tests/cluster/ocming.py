@@ -10,23 +10,23 @@ from unittest import mock
 
 from msgspec.structs import replace
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.facts import FactWriter
-from berthmaster.ocm import service
-from berthmaster.ocm.pace import Rules
-from berthmaster.ocm.service import main
-from berthmaster.ocm.settings import OcmSettings
-from berthmaster.runtime.service import Context
+from berthmaster.hub.ocm import service
+from berthmaster.hub.ocm.core.pace import Rules
+from berthmaster.hub.ocm.service import main
+from berthmaster.hub.ocm.settings import OcmSettings
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.facts import FactWriter
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.doors import door
 from tests.bus.shells import client, running
 from tests.controlplane.api import Object
 from tests.controlplane.plane import Plane
 from tests.support.chart import rights
 from tests.support.patience import Patience
-from tests.unit.ocm.builders import score
+from tests.unit.hub.ocm.builders import score
 
 CLUSTERS = "/apis/cluster.open-cluster-management.io/v1/managedclusters"
 CLAIMS = "/apis/cluster.open-cluster-management.io/v1alpha1/clusterclaims"

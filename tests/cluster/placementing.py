@@ -20,7 +20,7 @@ from tests.support.patience import hang_s, wait_until
 from tests.support.warm import Child
 
 T = TypeVar("T")
-SERVICE: Final = "berthmaster.placement.service"
+SERVICE: Final = "berthmaster.hub.placement.service"
 GROUP: Final = "cluster.open-cluster-management.io"
 OURS: Final = {f"{GROUP}/experimental-scheduling-disable": "true"}
 CLUSTERS: Final = f"/apis/{GROUP}/v1/managedclusters"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
 from tests.controlplane import components
 from tests.controlplane.api import ApiError

@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
 from tests.controlplane.api import documents
 from tests.controlplane.certificates import LOOPBACK, Authority

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.accelerators.written import KAI_GROUP
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.accelerators.written import KAI_GROUP
+from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
 from tests.controlplane.api import ApiError, documents
 from tests.controlplane.certificates import LOOPBACK, Authority

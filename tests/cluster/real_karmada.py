@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.real_admission import Admission, configuration
 from tests.controlplane.api import documents
 from tests.controlplane.certificates import LOOPBACK, Authority

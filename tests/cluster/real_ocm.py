@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.controlplane.certificates import LOOPBACK
 from tests.controlplane.plane import Plane
 from tests.controlplane.processes import Process

@@ -12,8 +12,8 @@ from pathlib import Path
 from stat import S_IFCHR
 from typing import Any, Final, Self
 
-from berthmaster.shares.wire import owned
-from berthmaster.telemetry.kubelet import KubeletFault, call
+from berthmaster.worker.shares.core.wire import owned
+from berthmaster.worker.telemetry.kubelet import KubeletFault, call
 from tests.controlplane import node as nodes
 from tests.support import fake_mps
 from tests.support.patience import hang_s, wait_until

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.inventory.core import Inventory
-from berthmaster.inventory.kinds import WatchedKind
-from berthmaster.inventory.objects import DeviceClass
-from berthmaster.kubernetes.mirror import Added, Listed
-from berthmaster.kueue.asks import asks_of, devices_of
-from berthmaster.kueue.queues import ClusterQueue
-from berthmaster.kueue.quota import Answer, Quotas
-from berthmaster.messages.fleet import ClusterProfile, QueueReport, Stamp
-from berthmaster.messages.placement import Target
-from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.lib.kube.mirror import Added, Listed
+from berthmaster.lib.kueue.asks import asks_of, devices_of
+from berthmaster.lib.kueue.queues import ClusterQueue
+from berthmaster.lib.kueue.quota import Answer, Quotas
+from berthmaster.lib.messages.fleet import ClusterProfile, QueueReport, Stamp
+from berthmaster.lib.messages.placement import Target
+from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.worker.inventory.core.inventory import Inventory
+from berthmaster.worker.inventory.core.kinds import WatchedKind
+from berthmaster.worker.inventory.core.objects import DeviceClass
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API as CLAIMS
 from tests.cluster.claiming import gpu, mig, offered, reported

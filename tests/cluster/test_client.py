@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import from_kubeconfig, from_kubeconfig_bytes, in_cluster
-from berthmaster.kubernetes.errors import (
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.config import from_kubeconfig, from_kubeconfig_bytes, in_cluster
+from berthmaster.lib.kube.errors import (
     AlreadyExists,
     ApiError,
     Conflict,
@@ -24,9 +24,9 @@ from berthmaster.kubernetes.errors import (
     Unauthorized,
     Unreachable,
 )
-from berthmaster.kubernetes.events import Recorder, Subject
-from berthmaster.kubernetes.objects import Object, Struct
-from berthmaster.kubernetes.resources import (
+from berthmaster.lib.kube.events import Recorder, Subject
+from berthmaster.lib.kube.objects import Object, Struct
+from berthmaster.lib.kube.resources import (
     CLUSTER_QUEUES,
     CONFIG_MAPS,
     EVENTS,
@@ -36,12 +36,12 @@ from berthmaster.kubernetes.resources import (
     WORKLOADS,
     Resource,
 )
-from berthmaster.kubernetes.retry import on_conflict
+from berthmaster.lib.kube.retry import on_conflict
 from tests.controlplane.kueue.builders import cluster_queue
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
-from tests.unit.kubernetes.papers import V1, credential, encoded, kubeconfig, text
-from tests.unit.kubernetes.stage import Lines
+from tests.unit.lib.kube.papers import V1, credential, encoded, kubeconfig, text
+from tests.unit.lib.kube.stage import Lines
 
 NOW = "2026-11-21T12:00:00Z"
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from berthmaster.credentials import names
+from berthmaster.hub.credentials.core import names
 from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, MULTIKUEUE_CONFIGS, Rig, calling, works
 from tests.controlplane.api import Api, ApiError
 from tests.controlplane.planes import Planes

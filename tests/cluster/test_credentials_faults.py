@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.credentials import names
+from berthmaster.hub.credentials.core import names
 from tests.cluster.credentialing import RBAC, Rig, calling, works
 from tests.controlplane.api import kubeconfig
 from tests.controlplane.planes import Planes

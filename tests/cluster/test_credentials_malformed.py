@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.credentials import names
+from berthmaster.hub.credentials.core import names
 from tests.cluster.credentialing import MULTIKUEUE_CLUSTERS, Rig, works
 from tests.controlplane.api import kubeconfig
 from tests.controlplane.plane import Plane

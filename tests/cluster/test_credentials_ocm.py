@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.credentials.index import ACCOUNT
+from berthmaster.hub.credentials.core.index import ACCOUNT
 from tests.cluster.credentialing import MANAGED, RBAC, Rig, works
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes

@@ -9,13 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.doctor.facts import Mode, Right
-from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
-from berthmaster.kubernetes.resources import (
-    COSCHEDULING_POD_GROUPS,
-    POD_GROUPS,
-    SCHEDULING_WORKLOADS,
-)
+from berthmaster.cli.doctor.facts import Mode, Right
+from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from berthmaster.lib.kube.resources import COSCHEDULING_POD_GROUPS, POD_GROUPS, SCHEDULING_WORKLOADS
 from tests.cluster.deploying import (
     ONE,
     OURS,

@@ -4,8 +4,8 @@ the executor asks by the right names, kube-scheduler binds the pod, and the node
 from pathlib import Path
 from typing import Any
 
-from berthmaster.accelerators.table import TABLE, How
-from berthmaster.messages.workload import Running
+from berthmaster.lib.accelerators.table import TABLE, How
+from berthmaster.lib.messages.workload import Running
 from tests.bus.tools import story
 from tests.cluster.claiming import reported
 from tests.cluster.device_rows import ELSEWHERE, ROWS, devices_of, place_of, pod_set

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.accelerators.table import How
+from berthmaster.lib.accelerators.table import How
 from tests.cluster import claiming
 from tests.cluster.device_rows import ROWS, quota
 from tests.cluster.multikueue_bus import Bus

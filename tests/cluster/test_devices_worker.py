@@ -4,8 +4,8 @@ asked for by are those of the Job, its Kueue counts them, and the pods run where
 import asyncio
 from pathlib import Path
 
-from berthmaster.kueue.asks import asks_of, devices_of
-from berthmaster.messages.placement import Target
+from berthmaster.lib.kueue.asks import asks_of, devices_of
+from berthmaster.lib.messages.placement import Target
 from tests.bus.tools import eventually, story
 from tests.cluster import device_rows
 from tests.cluster.claiming import reported

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from berthmaster.doctor.core import diagnose
-from berthmaster.doctor.facts import Mode, Without
-from berthmaster.doctor.findings import Report
-from berthmaster.doctor.nominations import MERGE_GATE
-from berthmaster.doctor.reader import ClusterAccess, survey
+from berthmaster.cli.doctor.core import diagnose
+from berthmaster.cli.doctor.facts import Mode, Without
+from berthmaster.cli.doctor.findings import Report
+from berthmaster.cli.doctor.nominations import MERGE_GATE
+from berthmaster.cli.doctor.reader import ClusterAccess, survey
 from tests.cluster.deploying import apply, remove
 from tests.cluster.doctoring import type_in
 from tests.controlplane.kueue import builders

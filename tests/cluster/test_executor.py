@@ -10,15 +10,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.runtimes import (
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.runtimes import (
     PodTemplate,
     Runtime,
     RuntimeParameter,
     RuntimeSetting,
     RuntimeVolume,
 )
-from berthmaster.messages.workload import (
+from berthmaster.lib.messages.workload import (
     Cancelled,
     Checkpoint,
     Evicted,
@@ -28,7 +28,7 @@ from berthmaster.messages.workload import (
     RunSpec,
     Succeeded,
 )
-from berthmaster.requests.runtimes import filled_in
+from berthmaster.lib.requests.runtimes import filled_in
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
 from tests.controlplane.api import Api

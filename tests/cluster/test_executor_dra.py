@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from berthmaster.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from berthmaster.messages.workload import Evicted, PodSet, Running
+from berthmaster.lib.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from berthmaster.lib.messages.workload import Evicted, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import API, DRIVER, gpu, mig, offered, reported
 from tests.cluster.executing import Site, job, site

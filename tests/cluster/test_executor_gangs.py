@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from berthmaster.kubernetes.resources import (
+from berthmaster.lib.kube.resources import (
     COSCHEDULING_POD_GROUPS,
     POD_GROUPS,
     VOLCANO_JOBS,
     VOLCANO_POD_GROUPS,
 )
-from berthmaster.messages.workload import Admitted, Evicted, Running
+from berthmaster.lib.messages.workload import Admitted, Evicted, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.cluster.test_executor_rights import with_its_role

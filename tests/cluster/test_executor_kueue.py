@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from berthmaster.executor.core import BACK_IN_QUEUE
-from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Evicted, JobRequest, Placed
+from berthmaster.lib.messages.placement import PodBinding, Target
+from berthmaster.lib.messages.workload import Evicted, JobRequest, Placed
+from berthmaster.worker.executor.core.executor import BACK_IN_QUEUE
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import CLUSTER, TENANT, Site, job, site
 from tests.controlplane.kueue import builders

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import yaml
 
-from berthmaster.executor.core import BACK_IN_QUEUE
-from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Admitted, Evicted, JobRequest, Resized
+from berthmaster.lib.messages.placement import PodBinding, Target
+from berthmaster.lib.messages.workload import Admitted, Evicted, JobRequest, Resized
+from berthmaster.worker.executor.core.executor import BACK_IN_QUEUE
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.api import documents

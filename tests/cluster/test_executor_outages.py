@@ -4,7 +4,7 @@ the log hears of every end."""
 import asyncio
 from pathlib import Path
 
-from berthmaster.messages.workload import Cancelled
+from berthmaster.lib.messages.workload import Cancelled
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes

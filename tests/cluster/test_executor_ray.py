@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.executor.manifest import Style, document
-from berthmaster.executor.offers import Offers
-from berthmaster.kubernetes.resources import RAY_JOBS
-from berthmaster.messages.runtimes import Runtime
-from berthmaster.messages.workload import Cancelled, JobRequest, Running, RunSpec
-from berthmaster.requests.builtin_runtimes import BUILT_IN
-from berthmaster.requests.runtimes import filled_in
+from berthmaster.lib.kube.resources import RAY_JOBS
+from berthmaster.lib.messages.runtimes import Runtime
+from berthmaster.lib.messages.workload import Cancelled, JobRequest, Running, RunSpec
+from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
+from berthmaster.lib.requests.runtimes import filled_in
+from berthmaster.worker.executor.core.manifest import Style, document
+from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.compiling import Unavailable
@@ -27,7 +27,7 @@ from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support.patience import wait_until
-from tests.unit.executor.test_ray import groups_of, order
+from tests.unit.worker.executor.test_ray import groups_of, order
 
 
 @pytest.fixture

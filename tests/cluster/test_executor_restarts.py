@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.executor.cluster_protocol import Attempt
-from berthmaster.executor.manifest import object_name
-from berthmaster.kubernetes import labels
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Evicted, PodSet, Resized, Running
+from berthmaster.lib.kube import labels
+from berthmaster.lib.kube.resources import JOB_SETS, JOBS
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import Evicted, PodSet, Resized, Running
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
+from berthmaster.worker.executor.core.manifest import object_name
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from berthmaster.messages.placement import Target
-from berthmaster.messages.workload import Evicted
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.messages.placement import Target
+from berthmaster.lib.messages.workload import Evicted
+from berthmaster.lib.runtime.ports import free_ports
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
 from tests.controlplane.api import Api, ApiError

@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from berthmaster.executor.manifest import object_name
-from berthmaster.kubernetes.resources import JOB_SETS, JOBS
-from berthmaster.messages.placement import PodBinding, Target
-from berthmaster.messages.workload import Evicted, Failed, PodSet, Running
+from berthmaster.lib.kube.resources import JOB_SETS, JOBS
+from berthmaster.lib.messages.placement import PodBinding, Target
+from berthmaster.lib.messages.workload import Evicted, Failed, PodSet, Running
+from berthmaster.worker.executor.core.manifest import object_name
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.kueue.setup import Kueue
@@ -173,7 +173,7 @@ async def test_a_part_of_a_gpu_is_asked_for_as_its_node_offers_it(
 ) -> None:
     from msgspec.structs import replace
 
-    from berthmaster.messages.fleet import Share
+    from berthmaster.lib.messages.fleet import Share
 
     worker = planes.workers[0]
     make_nodes(worker, [shared_node("n1", gpus=1, replicas=4), gpu_node("n2", model="Tesla-T4")])

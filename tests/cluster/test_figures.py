@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.figures import service
-from berthmaster.figures.notes import ALL, IDLE, MARK, UTILIZATION
-from berthmaster.figures.settings import FiguresSettings
-from berthmaster.jobfigures.meter import Meter
-from berthmaster.messages.families import JOB_FIGURES, encode
-from berthmaster.messages.telemetry import GpuHolder, GpuReading, JobFigures, NodeTelemetry
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.messages.families import JOB_FIGURES, encode
+from berthmaster.lib.messages.telemetry import GpuHolder, GpuReading, JobFigures, NodeTelemetry
+from berthmaster.lib.nats import subjects
+from berthmaster.worker.job_metrics import service
+from berthmaster.worker.job_metrics.core.meter import Meter
+from berthmaster.worker.job_metrics.core.notes import ALL, IDLE, MARK, UTILIZATION
+from berthmaster.worker.job_metrics.settings import FiguresSettings
 from tests.bus.shells import running
 from tests.bus.tools import story
 from tests.cluster.inventorying import CLUSTER, bus

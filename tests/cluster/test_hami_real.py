@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.accelerators.written import read_hami
-from berthmaster.engine.fitting.fit import Scratch, bind_gang
-from berthmaster.engine.fleet.fleet import Fleet
-from berthmaster.engine.fleet.needs import suitable_nodes
-from berthmaster.engine.fleet.shares import part_of, share_for, takes_milli
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import JobRequest, PodSet, Running
-from berthmaster.resolver.known.knowledge import holdings_of
+from berthmaster.control.resolver.core.known.knowledge import holdings_of
+from berthmaster.lib.accelerators.written import read_hami
+from berthmaster.lib.engine.fitting.fit import Scratch, bind_gang
+from berthmaster.lib.engine.fleet.fleet import Fleet
+from berthmaster.lib.engine.fleet.needs import suitable_nodes
+from berthmaster.lib.engine.fleet.shares import part_of, share_for, takes_milli
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.fleet import NodeReport
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import JobRequest, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.claiming import reported
 from tests.cluster.executing import CLUSTER, TENANT, Site, job, site

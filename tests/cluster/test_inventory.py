@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from berthmaster.bus import subjects
-from berthmaster.doctor.reader import ClusterAccess, survey
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import Access, from_kubeconfig
-from berthmaster.kubernetes.resources import (
+from berthmaster.cli.doctor.reader import ClusterAccess, survey
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.config import Access, from_kubeconfig
+from berthmaster.lib.kube.resources import (
     CLUSTER_QUEUES,
     CONFIG_MAPS,
     JOBS,
@@ -26,7 +25,7 @@ from berthmaster.kubernetes.resources import (
     WORKLOADS,
     Resource,
 )
-from berthmaster.messages.fleet import (
+from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterAlive,
     ClusterProfile,
@@ -39,6 +38,7 @@ from berthmaster.messages.fleet import (
     QueueReport,
     Share,
 )
+from berthmaster.lib.nats import subjects
 from tests.bus.shells import in_loop
 from tests.cluster.claiming import A100, API, DRIVER, gpu, offered
 from tests.cluster.inventorying import CLUSTER, Told, bus, inventory
@@ -48,7 +48,7 @@ from tests.controlplane.plane import DEFINITIONS, Plane
 from tests.controlplane.planes import Planes
 from tests.support.chart import rights
 from tests.support.patience import wait_until
-from tests.unit.kubernetes.stage import Lines
+from tests.unit.lib.kube.stage import Lines
 
 # An API server's crash and return alone may take half a minute on a busy machine.
 
@@ -357,7 +357,7 @@ async def test_a_slow_server_is_slow_and_nothing_else(planes: Planes, tmp_path: 
         assert ctx.health.readiness()[0]
 
 
-@mock.patch("berthmaster.inventory.watch.SILENT_LIMIT_S", 2.0)
+@mock.patch("berthmaster.worker.inventory.watch.SILENT_LIMIT_S", 2.0)
 @in_loop
 async def test_a_server_that_goes_deaf_gets_no_sign_of_life_for_long(
     planes: Planes, tmp_path: Path

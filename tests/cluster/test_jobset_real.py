@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.kubernetes.resources import JOB_SETS
-from berthmaster.messages.workload import Failed, JobRequest, PodSet, Running
+from berthmaster.lib.kube.resources import JOB_SETS
+from berthmaster.lib.messages.workload import Failed, JobRequest, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.cluster.real_jobset import jobset

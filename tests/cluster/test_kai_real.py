@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.accelerators.written import kai_groups
-from berthmaster.engine.fitting.fit import bind_one
-from berthmaster.engine.fleet.fleet import Fleet, Holding
-from berthmaster.engine.fleet.needs import suitable_nodes
-from berthmaster.engine.scoring.sampled import PodType
-from berthmaster.engine.scoring.value import NOT_HERE, score_nodes, worth_of
-from berthmaster.inventory.kinds import Problems
-from berthmaster.inventory.node_index import NodeIndex
-from berthmaster.inventory.objects import Node, Pod
-from berthmaster.messages.fleet import NodeReport, Stamp
-from berthmaster.messages.workload import Evicted, PodSet, Running
+from berthmaster.lib.accelerators.written import kai_groups
+from berthmaster.lib.engine.fitting.fit import bind_one
+from berthmaster.lib.engine.fleet.fleet import Fleet, Holding
+from berthmaster.lib.engine.fleet.needs import suitable_nodes
+from berthmaster.lib.engine.scoring.sampled import PodType
+from berthmaster.lib.engine.scoring.value import NOT_HERE, score_nodes, worth_of
+from berthmaster.lib.messages.fleet import NodeReport, Stamp
+from berthmaster.lib.messages.workload import Evicted, PodSet, Running
+from berthmaster.worker.inventory.core.kinds import Problems
+from berthmaster.worker.inventory.core.node_index import NodeIndex
+from berthmaster.worker.inventory.core.objects import Node, Pod
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import CLUSTER, Site, job, site
 from tests.cluster.real_kai import QUEUE, WHY_NOT, Kai, is_named, kai

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from berthmaster.lifecycle.fold import Verdict
-from berthmaster.lifecycle.states import State
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.fleet import PodUse
-from berthmaster.messages.placement import Target
-from berthmaster.podsets.reading import workload_id
+from berthmaster.lib.kueue.podsets.reading import workload_id
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.fleet import PodUse
+from berthmaster.lib.messages.placement import Target
 from tests.cluster.multikueue_bus import Bus
 from tests.controlplane import frameworks
 from tests.controlplane.api import ApiError, documents

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.lifecycle.fold import Verdict
-from berthmaster.lifecycle.states import State
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.workload import CancelRequested
-from berthmaster.podsets.reading import workload_id
+from berthmaster.lib.kueue.podsets.reading import workload_id
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.workload import CancelRequested
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import serving_inventory
 from tests.cluster.real_karmada import CLUSTERS, Karmada, karmada

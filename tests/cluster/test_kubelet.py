@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from berthmaster.client import Client, RefusedError, lines_of
-from berthmaster.jobfigures.meter import Meter
-from berthmaster.jobfigures.pods import JobName, Owner, Pod
-from berthmaster.messages.families import TELEMETRY, encode
-from berthmaster.messages.telemetry import GpuPodUse, NodeTelemetry
-from berthmaster.messages.workload import Progressed
-from berthmaster.telemetry.held import Held
-from berthmaster.telemetry.kubelet import KubeletWatch
-from berthmaster.telemetry.nvml_driver import Process, Rates
-from berthmaster.telemetry.nvml_reader import NvmlReader
-from berthmaster.telemetry.pods import Pods
-from berthmaster.telemetry.proc import ProcFolder
+from berthmaster.lib.messages.families import TELEMETRY, encode
+from berthmaster.lib.messages.telemetry import GpuPodUse, NodeTelemetry
+from berthmaster.lib.messages.workload import Progressed
+from berthmaster.worker.job_metrics.core.meter import Meter
+from berthmaster.worker.job_metrics.core.pods import JobName, Owner, Pod
+from berthmaster.worker.telemetry.core.nvml_driver import Process, Rates
+from berthmaster.worker.telemetry.core.nvml_reader import NvmlReader
+from berthmaster.worker.telemetry.core.pods import Pods
+from berthmaster.worker.telemetry.held import Held
+from berthmaster.worker.telemetry.kubelet import KubeletWatch
+from berthmaster.worker.telemetry.proc import ProcFolder
 from tests.bus.shells import gateway
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import job, site
@@ -33,7 +33,7 @@ from tests.controlplane.logs import reach
 from tests.controlplane.nodes import gpu_node, make_nodes
 from tests.controlplane.planes import Planes
 from tests.support.patience import ANSWER_S, wait_until
-from tests.unit.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
+from tests.unit.worker.telemetry.fake_driver import MIB, FakeDriver, FakeGpu
 
 GPUS = [f"GPU-{number:08x}-3f7a-4f6e-9f0e-0123456789ab" for number in range(2)]
 RESOURCE = "nvidia.com/gpu"

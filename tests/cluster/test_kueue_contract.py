@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.kueue.reasons import Family, family_of
+from berthmaster.lib.kueue.reasons import Family, family_of
 from tests.controlplane.api import ApiError
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.objects import condition_of

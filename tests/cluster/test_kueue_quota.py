@@ -1,8 +1,8 @@
 """The table of what Kueue lets in, held against Kueue.
 
-The same rows are what our own arithmetic is held to (tests/unit/kueue/test_quota.py). All of them
-run side by side in one worker: each has queues, flavors and cohorts of its own. Beside them stand
-clusters that are drawn, of which Kueue and our arithmetic have to say the same.
+The same rows are what our own arithmetic is held to (tests/unit/lib/kueue/test_quota.py). All of
+them run side by side in one worker: each has queues, flavors and cohorts of its own. Beside them
+stand clusters that are drawn, of which Kueue and our arithmetic have to say the same.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from tests.controlplane.kueue.setup import API, HERE, SYSTEM
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support.patience import Hung, wait_until
-from tests.unit.kueue.test_quota import answer_to, outcome, reports_of
+from tests.unit.lib.kueue.test_quota import answer_to, outcome, reports_of
 
 AT_ONCE = 8
 NOT_NOW = "not now"  # it waits, or it never fits

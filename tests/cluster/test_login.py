@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.login.errors import Refused, Unavailable
-from berthmaster.login.mapping import KubernetesIssuer, ServiceAccountRule, Wanted, stands_for
-from berthmaster.login.reviews import Reviewer
-from berthmaster.runtime.log import Log
+from berthmaster.control.login.core.errors import Refused, Unavailable
+from berthmaster.control.login.core.mapping import (
+    KubernetesIssuer,
+    ServiceAccountRule,
+    Wanted,
+    stands_for,
+)
+from berthmaster.control.login.reviews import Reviewer
+from berthmaster.lib.runtime.log import Log
 from tests.controlplane.plane import Plane
 from tests.controlplane.planes import Planes
 from tests.support.chart import one, render

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.control import Cordon, QueuePlace, QueueSetting
-from berthmaster.messages.workload import JobRequest, PodSet, RunSpec, Submitted
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.control import Cordon, QueuePlace, QueueSetting
+from berthmaster.lib.messages.workload import JobRequest, PodSet, RunSpec, Submitted
 from tests.cluster.multikueueing import Bus, Rig, running_in
 from tests.controlplane.api import ApiError
 from tests.controlplane.kueue.objects import condition_of

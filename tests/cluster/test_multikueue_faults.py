@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.multikueue.deciding.traps import KUEUE_SILENT, NOT_CLEARED, SILENT_WORDS
+from berthmaster.hub.multikueue.core.deciding.traps import KUEUE_SILENT, NOT_CLEARED, SILENT_WORDS
 from tests.cluster.multikueueing import USER, Bus, Rig, running_in
 from tests.controlplane.api import ApiError
 from tests.controlplane.kueue.setup import API, Kueue, Options

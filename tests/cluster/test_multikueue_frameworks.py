@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from berthmaster.credentials.rights import FRAMEWORKS, rules
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.podsets.reading import workload_id
+from berthmaster.hub.credentials.core.rights import FRAMEWORKS, rules
+from berthmaster.lib.kueue.podsets.reading import workload_id
+from berthmaster.lib.lifecycle.workload import Key, key
 from tests.cluster.multikueueing import Bus, Rig
 from tests.controlplane.api import Api, ApiError, Object, documents
 from tests.controlplane.compiling import Unavailable

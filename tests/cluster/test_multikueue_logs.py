@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from berthmaster.cli.secret import EXECUTOR_ROLE
+from berthmaster.cli.cluster.secret import EXECUTOR_ROLE
 from berthmaster.client import RefusedError, SyncClient, lines_of
-from berthmaster.messages.workload import Checkpoint, Progress
+from berthmaster.lib.messages.workload import Checkpoint, Progress
 from tests.cluster.deploying import bind_in
 from tests.cluster.multikueueing import Bus, Rig
 from tests.controlplane.kueue.setup import Kueue, Options

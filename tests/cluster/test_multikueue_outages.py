@@ -14,12 +14,12 @@ from typing import Final
 
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.errors import BusError
-from berthmaster.lifecycle.workload import Key
-from berthmaster.messages.fleet import NodeReport
-from berthmaster.multikueue.apiserver.watch import WATCHED
-from berthmaster.multikueue.deciding.traps import NOT_CLEARED
+from berthmaster.hub.multikueue.apiserver.watch import WATCHED
+from berthmaster.hub.multikueue.core.deciding.traps import NOT_CLEARED
+from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.messages.fleet import NodeReport
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.errors import BusError
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import Census, each_ends_once, inventories
 from tests.cluster.multikueueing import USER, Rig

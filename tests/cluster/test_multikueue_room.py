@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.lifecycle.states import State
-from berthmaster.messages.fleet import CopyReport, QueueReport
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.messages.fleet import CopyReport, QueueReport
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.audit.report import audit
-from berthmaster.doctor.core import diagnose
-from berthmaster.doctor.nominations import MERGE_GATE
-from berthmaster.doctor.reader import ClusterAccess, survey
-from berthmaster.kueue.early_deletion import GATE, POLICY_FILE
-from berthmaster.kueue.names import ORIGIN_LABEL
-from berthmaster.lifecycle.workload import Key
-from berthmaster.messages.workload import Evicted
+from berthmaster.cli.audit.report import audit
+from berthmaster.cli.doctor.core import diagnose
+from berthmaster.cli.doctor.nominations import MERGE_GATE
+from berthmaster.cli.doctor.reader import ClusterAccess, survey
+from berthmaster.lib.kueue.early_deletion import GATE, POLICY_FILE
+from berthmaster.lib.kueue.names import ORIGIN_LABEL
+from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.messages.workload import Evicted
 from tests.cluster.doctoring import ROOT, type_in
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import ENDS, Census, each_ends_once, inventories

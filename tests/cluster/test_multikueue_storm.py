@@ -19,7 +19,7 @@ from typing import Final, Self
 
 import pytest
 
-from berthmaster.lifecycle.workload import Key
+from berthmaster.lib.lifecycle.workload import Key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import Census, inventories
 from tests.cluster.multikueueing import Rig

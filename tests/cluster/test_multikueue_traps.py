@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueueing import Rig, running_in
 from tests.controlplane.kueue.setup import Kueue, Options

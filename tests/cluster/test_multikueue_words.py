@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from berthmaster.lifecycle.workload import key
-from berthmaster.podsets.reading import workload_id
+from berthmaster.lib.kueue.podsets.reading import workload_id
+from berthmaster.lib.lifecycle.workload import key
 from tests.cluster.multikueue_bus import Bus
 from tests.cluster.multikueue_workers import inventories
 from tests.cluster.multikueueing import Rig

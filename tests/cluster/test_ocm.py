@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from berthmaster.ocm.scores import FIXED_NAMES
-from berthmaster.scorer.service import main as scorer_main
-from berthmaster.scorer.settings import ScorerSettings
+from berthmaster.control.scorer.service import main as scorer_main
+from berthmaster.control.scorer.settings import ScorerSettings
+from berthmaster.hub.ocm.core.scores import FIXED_NAMES
 from tests.bus.shells import in_loop, running
 from tests.cluster.inventorying import inventory
 from tests.cluster.ocming import (

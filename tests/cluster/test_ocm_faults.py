@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from berthmaster.bus.errors import BusError
-from berthmaster.runtime.errors import SettingsError
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.runtime.errors import SettingsError
 from tests.bus.shells import in_loop
 from tests.cluster.ocming import (
     CLAIMS,

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.kubernetes.client import Client
-from berthmaster.kubernetes.config import from_kubeconfig
-from berthmaster.kubernetes.objects import Object
-from berthmaster.kubernetes.reflector import (
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.config import from_kubeconfig
+from berthmaster.lib.kube.objects import Object
+from berthmaster.lib.kube.reflector import (
     Added,
     Change,
     Deleted,
@@ -20,10 +20,10 @@ from berthmaster.kubernetes.reflector import (
     Unreadable,
     Updated,
 )
-from berthmaster.kubernetes.resources import CONFIG_MAPS, Resource
+from berthmaster.lib.kube.resources import CONFIG_MAPS, Resource
 from tests.controlplane.planes import Planes
 from tests.support.patience import hang_s, until
-from tests.unit.kubernetes.stage import Lines
+from tests.unit.lib.kube.stage import Lines
 
 GADGETS = Resource("berth.test", "v1", "gadgets", "Gadget")
 

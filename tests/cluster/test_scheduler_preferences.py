@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from berthmaster.executor.cluster_protocol import Attempt, CreatePods
-from berthmaster.executor.manifest import Style, document
-from berthmaster.executor.offers import Offers
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Running
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import Running
+from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
+from berthmaster.worker.executor.core.manifest import Style, document
+from berthmaster.worker.executor.core.offers import Offers
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.jobs import pods_path

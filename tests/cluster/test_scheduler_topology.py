@@ -3,7 +3,7 @@ whatever nodes were preferred and however it likes to spread pods."""
 
 from pathlib import Path
 
-from berthmaster.messages.workload import Running, Topology
+from berthmaster.lib.messages.workload import Running, Topology
 from tests.bus.tools import story
 from tests.cluster.executing import Site, job, site
 from tests.controlplane.nodes import gpu_node, make_nodes, wait_open

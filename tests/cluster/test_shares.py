@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from berthmaster import shares
-from berthmaster.shares.account import HEADER
-from berthmaster.telemetry.kubelet import LIST, call
-from berthmaster.telemetry.pod_resources import given
+from berthmaster.worker import shares
+from berthmaster.worker.shares.account import HEADER
+from berthmaster.worker.telemetry.core.pod_resources import given
+from berthmaster.worker.telemetry.kubelet import LIST, call
 from tests.cluster.sharing import MILLI, Place, containers, env_of, uuid
 from tests.controlplane import node as nodes
 from tests.support import fake_mps

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.kubernetes import labels
+from berthmaster.lib.kube import labels
 from tests.controlplane.jobs import RUN
 from tests.controlplane.kueue import builders
 from tests.controlplane.kueue.setup import Kueue, Options

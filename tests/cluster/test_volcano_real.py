@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berthmaster.kubernetes.resources import JOBS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
-from berthmaster.messages.workload import Evicted, Failed, PodSet, Running
+from berthmaster.lib.kube.resources import JOBS, VOLCANO_JOBS, VOLCANO_POD_GROUPS, Resource
+from berthmaster.lib.messages.workload import Evicted, Failed, PodSet, Running
 from tests.bus.tools import eventually, story
 from tests.cluster.executing import Site, job, site
 from tests.cluster.real_volcano import WHY_NOT, Volcano, is_named, volcano

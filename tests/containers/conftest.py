@@ -9,7 +9,7 @@ import docker
 import pytest
 from docker.errors import DockerException
 
-from berthmaster.bus.keys import make_keys
+from berthmaster.lib.access.keys import make_keys
 from tests.containers.compose import Stack
 
 ROOT = Path(__file__).resolve().parent.parent.parent

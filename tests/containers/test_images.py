@@ -5,7 +5,7 @@ import json
 import docker
 import pytest
 
-from berthmaster.engine.scoring.compiled import COMPILED
+from berthmaster.lib.engine.scoring.compiled import COMPILED
 from tests.support.patience import hang_s
 
 SERVICES = (
@@ -102,7 +102,7 @@ def test_an_image_has_no_compiler_and_cannot_write_its_own_code(images: str) -> 
 
 
 def test_the_engine_is_compiled_there_where_it_is_here(images: str) -> None:
-    code = "import json, berthmaster.engine.scoring.compiled as c;print(json.dumps(c.COMPILED))"
+    code = "import json, berthmaster.lib.engine.scoring.compiled as c;print(json.dumps(c.COMPILED))"
     assert inside(f"berthmaster/resolver:{images}", code) == COMPILED
 
 
@@ -134,9 +134,9 @@ def test_a_service_with_wrong_settings_says_so_and_ends_with_code_2(images: str)
 @pytest.mark.parametrize(
     ("image", "module"),
     [
-        ("accounts", "berthmaster.supervisor.hub_keys"),
-        ("accounts", "berthmaster.bus.setup"),
-        ("inventory", "berthmaster.bus.agent_login"),
+        ("accounts", "berthmaster.lib.supervisor.hub_keys"),
+        ("accounts", "berthmaster.lib.nats.setup"),
+        ("inventory", "berthmaster.lib.access.agent_login"),
     ],
 )
 def test_image_runs_the_commands_that_the_chart_gives_it(

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.audit.core import AuditReport
-from berthmaster.audit.report import audit
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import ARCHIVE, DEAD, SNAPSHOTS, stream_info
+from berthmaster.cli.audit.core import AuditReport
+from berthmaster.cli.audit.report import audit
 from berthmaster.client import Client
-from berthmaster.messages.api import WorkloadView
-from berthmaster.messages.families import EVENT_KINDS
-from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.messages.api import WorkloadView
+from berthmaster.lib.messages.families import EVENT_KINDS
+from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.nats.streams import ARCHIVE, DEAD, SNAPSHOTS, stream_info
 from tests.containers.compose import Stack
 from tests.support.patience import Patience
 

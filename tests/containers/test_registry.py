@@ -16,7 +16,7 @@ import pytest
 import yaml
 from docker.errors import ImageNotFound
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.containers.conftest import BUILD_LIMIT_S, ROOT, TAG
 from tests.support.chart import pod_of, render
 from tests.support.patience import hang_s, wait_until

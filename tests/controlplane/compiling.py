@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.children import dying_with_this_process
 
 HERE: Final = Path(__file__).resolve().parent
 KUBERNETES_VERSION: Final = "1.36.3"  # go.mod names it too; a test compares them

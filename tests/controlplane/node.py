@@ -28,8 +28,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, RequestReceived, StreamEnded
 
-from berthmaster.runtime.children import dying_with_this_process
-from berthmaster.runtime.protobuf import field
+from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.protobuf import field
 from tests.controlplane.build import cannot_run_a_kubelet, find_kubelet
 from tests.controlplane.compiling import Unavailable
 from tests.support.patience import hang_s, wait_until

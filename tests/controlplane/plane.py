@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from berthmaster.runtime.ports import PortClaims
+from berthmaster.lib.runtime.ports import PortClaims
 from tests.controlplane import components
 from tests.controlplane.api import (
     CALL_LIMIT_S,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.children import dying_with_this_process
 from tests.support.patience import HANG_S, Hung, hang_s, wait_until
 
 _LAST_LINES: Final = 6

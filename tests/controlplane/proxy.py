@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from berthmaster.runtime.ports import PortClaims
+from berthmaster.lib.runtime.ports import PortClaims
 from tests.support.patience import hang_s
 
 ANSWER_LIMIT_S: Final = 10.0

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from berthmaster.telemetry.nvml import open_nvml
-from berthmaster.telemetry.nvml_reader import NvmlReader
-from berthmaster.telemetry.source import SourceAbsent
+from berthmaster.worker.telemetry.core.nvml_reader import NvmlReader
+from berthmaster.worker.telemetry.core.source import SourceAbsent
+from berthmaster.worker.telemetry.nvml import open_nvml
 from tests.gpu.cuda import Process
 
 PROC = Path("/proc")

@@ -5,18 +5,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.jobfigures.meter import HOLDERS_LACK
-from berthmaster.messages.fleet import Share
-from berthmaster.messages.telemetry import GpuPodUse, GpuReading
-from berthmaster.messages.workload import PodSet
-from berthmaster.telemetry.nvml_counting import COUNTERS_S
-from berthmaster.telemetry.nvml_reader import NvmlReader
+from berthmaster.lib.messages.fleet import Share
+from berthmaster.lib.messages.telemetry import GpuPodUse, GpuReading
+from berthmaster.lib.messages.workload import PodSet
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.job_metrics.core.meter import HOLDERS_LACK
+from berthmaster.worker.telemetry.core.nvml_counting import COUNTERS_S
+from berthmaster.worker.telemetry.core.nvml_reader import NvmlReader
 from tests.gpu.conftest import Start
 from tests.gpu.cuda import Process
 from tests.pipeline.telemetry.tools import Agent, Listener
 from tests.support.patience import wait_until
-from tests.unit.executor.test_devices import pod_template, with_share
+from tests.unit.worker.executor.test_devices import pod_template, with_share
 
 IntoPod = Callable[[Process], str]
 WORKS_S = 1.2  # the driver tells of the last second

@@ -20,19 +20,19 @@ from typing import Any
 
 import msgspec
 
-from berthmaster.audit.core import AuditReport
-from berthmaster.audit.report import Unreadable, audit
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.cli.load import Load
-from berthmaster.cli.workload_stats import WorkloadStats
+from berthmaster.cli.audit.core import AuditReport
+from berthmaster.cli.audit.report import Unreadable, audit
+from berthmaster.cli.demo.load import Load
+from berthmaster.cli.job.stats import WorkloadStats
 from berthmaster.client import Client
 from berthmaster.client.following import SeenDecision
-from berthmaster.emulator import workloads
-from berthmaster.lifecycle.states import ENDED, State
-from berthmaster.messages.workload import JobRequest, PodSet
-from berthmaster.resolver.replay import read_inputs, replay
-from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.control.resolver.replay import read_inputs, replay
+from berthmaster.lab.emulator import workloads
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.lifecycle.states import ENDED, State
+from berthmaster.lib.messages.workload import JobRequest, PodSet
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.runtime.children import dying_with_this_process
 from tests.pipeline.running import alive, environment, run_berth
 from tests.support.patience import Hung, Patience, hang_s, until
 

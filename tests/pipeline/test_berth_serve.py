@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from berthmaster.cli.serve import SERVICES
+from berthmaster.services import SERVICES
 from tests.support.patience import hang_s
 
 

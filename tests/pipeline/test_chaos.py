@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from berthmaster.bus.streams import WORKLOADS
 from berthmaster.client import Client
+from berthmaster.lib.nats.streams import WORKLOADS
 from tests.bus.tools import story
 from tests.pipeline.chaos import Kept, Rig, so_far_so_good, stream
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.jwts import parse_creds
-from berthmaster.bus.permissions import inbox_prefix
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.jwts import parse_creds
 from tests.bus.tools import Lines, Settings, story
 from tests.pipeline.running import Up, alive, berth_up, run_berth
 from tests.support.patience import ANSWER_S, until

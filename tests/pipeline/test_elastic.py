@@ -8,7 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from berthmaster.executor.cluster_protocol import (
+from berthmaster.lib.lifecycle.sizes import index_of
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import Resized, RunSpec
+from berthmaster.worker.executor.core.cluster_protocol import (
     ClusterInstruction,
     CreatePods,
     DeletePods,
@@ -18,11 +21,8 @@ from berthmaster.executor.cluster_protocol import (
     ResizePods,
     StopPods,
 )
-from berthmaster.executor.manifest import Style, document
-from berthmaster.executor.offers import Offers
-from berthmaster.lifecycle.sizes import index_of
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Resized, RunSpec
+from berthmaster.worker.executor.core.manifest import Style, document
+from berthmaster.worker.executor.core.offers import Offers
 from tests.support.one_cluster import Play, job
 from tests.support.patience import Patience
 from tests.support.ports import kept_port

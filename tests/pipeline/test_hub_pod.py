@@ -8,7 +8,7 @@ from typing import Final
 
 import yaml
 
-from berthmaster.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET, parts, prepare
+from berthmaster.lib.supervisor.hub_folder import BUS_SECRET, KEYS_SECRET, parts, prepare
 from tests.pipeline.running import environment, run_berth
 from tests.support.chart import Manifest, pod_of, render
 from tests.support.containers import RunningBus, running, write_files

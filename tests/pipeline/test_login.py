@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.jwts import parse_creds
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.jwts import parse_creds
+from berthmaster.lib.runtime.ports import free_ports
 from tests.bus.logins import AUDIENCE, OidcProvider, ReviewingApi
 from tests.bus.tools import Lines, Settings, story
 from tests.pipeline.running import berth_up, environment, run_berth
@@ -51,7 +51,7 @@ def logging_in(home: Path, data: dict[str, str]) -> Iterator[Running]:
         "BERTH_NATS_CA_FILE": str(home / "ca.crt"),
         "BERTH_HTTP_PORT": str(port),
     }
-    argv = [sys.executable, "-m", "berthmaster.bus.agent_login"]
+    argv = [sys.executable, "-m", "berthmaster.lib.access.agent_login"]
     with log.open("wb") as output:
         process = subprocess.Popen(argv, env=env, stdout=output, stderr=output)
     try:

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.audit.report import audit
+from berthmaster.cli.audit.report import audit
 from berthmaster.client import Client
-from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.fleet import NodeReport
-from berthmaster.messages.workload import Divide, EvictionRequested, JobRequest, PodSet
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.fleet import NodeReport
+from berthmaster.lib.messages.workload import Divide, EvictionRequested, JobRequest, PodSet
 from tests.pipeline.chaos import IMPATIENT, Rig, repeats, rig
 from tests.support.patience import hang_s
 

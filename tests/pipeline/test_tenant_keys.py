@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.jwts import parse_creds
-from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client import Client, NotAllowedError
-from berthmaster.messages.workload import JobRequest
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.nats.jwts import parse_creds
 from tests.bus.tools import story
 from tests.pipeline.running import Up, alive, berth_up, run_berth
 from tests.support.patience import ANSWER_S, until

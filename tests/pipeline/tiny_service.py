@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
-from berthmaster.runtime.errors import CannotStart
-from berthmaster.runtime.service import Context, Service, run
-from berthmaster.runtime.settings import CommonSettings, setting
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.service import Context, Service, run
+from berthmaster.lib.runtime.settings import CommonSettings, setting
 
 Behaviour = Literal[
     "good",

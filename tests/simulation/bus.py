@@ -18,25 +18,25 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.subjects import decision as decision_subject
-from berthmaster.lifecycle.instructions import Outcome, Refused, Stored, Unknown
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.logcheck.compare import StreamSeen
-from berthmaster.messages.api import RecordedEvent
-from berthmaster.messages.control import ControlFact
-from berthmaster.messages.families import encode
-from berthmaster.messages.fleet import FleetFact, Stamp
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.records import LogMark
-from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.messages.workload import Submitted, WorkloadEvent
-from berthmaster.resolver.known.stored import Snapshot
+from berthmaster.control.resolver.core.known.stored import Snapshot
+from berthmaster.lib.event_log.compare import StreamSeen
+from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.lib.lifecycle.workload import Key, key
+from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.fleet import FleetFact, Stamp
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.records import LogMark
+from berthmaster.lib.messages.telemetry import NodeTelemetry
+from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.subjects import decision as decision_subject
 from tests.simulation.clockwork import Clockwork, Process, Work
 from tests.simulation.faults import Faults
 from tests.simulation.pace import Pace
 
-SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in bus/log.py
+SETTLE_LIMIT_S: Final = 10.0  # after it nobody knows, as in lib/event_log/log.py
 _SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
 
 

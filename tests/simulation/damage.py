@@ -2,16 +2,16 @@
 
 Every service that reads or writes the log notices, and decides and stores nothing. Executors keep
 what they run. An operator hears of it, takes his time, and does as `berth recover` does: he asks
-every cluster what it holds, plans the new log (recover/core.py), and puts it in place. While a
+every cluster what it holds, plans the new log (cli/recover/core.py), and puts it in place. While a
 cluster is silent he tries again later; now and then it is gone for good, and he names it.
 """
 
 from collections import Counter
 from typing import Final
 
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.placement import Decision
-from berthmaster.recover.core import Copy, Held, plan
+from berthmaster.cli.recover.core import Copy, Held, plan
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.placement import Decision
 from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider

@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
-from berthmaster.lifecycle.instructions import Append, Outcome, Stored
-from berthmaster.messages.placement import Decision
-from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.deciding.draft import Plan
-from berthmaster.resolver.known.stored import Snapshot, restore, snapshot_of
-from berthmaster.resolver.settings import Policy
+from berthmaster.control.resolver.core.deciding.draft import Plan
+from berthmaster.control.resolver.core.known.stored import Snapshot, restore, snapshot_of
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lib.lifecycle.instructions import Append, Outcome, Stored
+from berthmaster.lib.messages.placement import Decision
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.logguard import LogGuard

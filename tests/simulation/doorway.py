@@ -4,16 +4,16 @@ with receipts, and lets through what an executor may store."""
 from collections.abc import Callable
 from typing import Final
 
-from berthmaster.bus.door_wire import RawTake
-from berthmaster.door.bounds import Limits
-from berthmaster.door.core import Door
-from berthmaster.door.log_view import Behind, Settle, Store
-from berthmaster.door.receipts import tells_of_end
-from berthmaster.lifecycle.instructions import Outcome, Refused, Unknown
-from berthmaster.lifecycle.states import HELD, State
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.door import ExecutorEvent, StoryReply, StoryRequest, TakeRequest
-from berthmaster.messages.workload import WorkloadEvent
+from berthmaster.control.door.core.bounds import Limits
+from berthmaster.control.door.core.door import Door
+from berthmaster.control.door.core.log_view import Behind, Settle, Store
+from berthmaster.control.door.core.receipts import tells_of_end
+from berthmaster.lib.door_client.wire import RawTake
+from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Unknown
+from berthmaster.lib.lifecycle.states import HELD, State
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.door import ExecutorEvent, StoryReply, StoryRequest, TakeRequest
+from berthmaster.lib.messages.workload import WorkloadEvent
 from tests.simulation.bus import Bus, Follower, Message, raw, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.logguard import LogGuard

@@ -6,9 +6,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from berthmaster.bus.control import control_subject
-from berthmaster.gateway.core import Gateway
-from berthmaster.gateway.events import (
+from berthmaster.control.gateway.core.events import (
     Abandoned,
     Breathed,
     CaughtUp,
@@ -25,9 +23,10 @@ from berthmaster.gateway.events import (
     StoryRead,
     Tick,
 )
-from berthmaster.gateway.instructions import Breathe, Instruction, ReadStory
-from berthmaster.lifecycle.fold import fold_history
-from berthmaster.lifecycle.instructions import (
+from berthmaster.control.gateway.core.gateway import Gateway
+from berthmaster.control.gateway.core.instructions import Breathe, Instruction, ReadStory
+from berthmaster.lib.lifecycle.fold import fold_history
+from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,
     Outcome,
@@ -37,11 +36,12 @@ from berthmaster.lifecycle.instructions import (
     Reply,
     Unknown,
 )
-from berthmaster.lifecycle.workload import key
-from berthmaster.messages.api import ApiReply, Refusal
-from berthmaster.messages.control import Cordon, QueueSetting
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.runtimes import RuntimeSetting
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.api import ApiReply, Refusal
+from berthmaster.lib.messages.control import Cordon, QueueSetting
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.runtimes import RuntimeSetting
+from berthmaster.lib.nats.control import control_subject
 from tests.simulation.bus import Bus, Follower, Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.judge import Judge

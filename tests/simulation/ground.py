@@ -6,12 +6,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from berthmaster.emulator.disturbance import Nature
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.executor.core import Executor
-from berthmaster.gateway.core import Gateway
-from berthmaster.lifecycle.workload import Key
-from berthmaster.resolver.core import Resolver
+from berthmaster.control.gateway.core.gateway import Gateway
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.lab.emulator.disturbance import Nature
+from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.worker.executor.core.executor import Executor
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import START_S, Clockwork, Process
 from tests.simulation.deciders import BALANCED_RESTART_S, DUE, DUE_SPEED, POLICY, Decider

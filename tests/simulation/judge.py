@@ -8,21 +8,21 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from berthmaster.audit.core import Auditor
-from berthmaster.audit.core import Finding as AuditFinding
-from berthmaster.emulator.cluster import EmulatedCluster
-from berthmaster.emulator.world import ALIVE, Group, Phase
-from berthmaster.executor.cluster_protocol import Attempt, CreatePods
-from berthmaster.executor.instructions import Freeze
-from berthmaster.lifecycle.faults import OWN
-from berthmaster.lifecycle.fold import Verdict, offer
-from berthmaster.lifecycle.parts import division_of
-from berthmaster.lifecycle.sizes import counts_of, least, most
-from berthmaster.lifecycle.states import HELD, Ending, State
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.control import ClusterLost
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import (
+from berthmaster.cli.audit.core import Auditor
+from berthmaster.cli.audit.core import Finding as AuditFinding
+from berthmaster.control.resolver.core.deciding.make_room import WORDS
+from berthmaster.control.resolver.core.deciding.rebalance import REBALANCED
+from berthmaster.lab.emulator.cluster import EmulatedCluster
+from berthmaster.lab.emulator.world import ALIVE, Group, Phase
+from berthmaster.lib.lifecycle.faults import OWN
+from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.parts import division_of
+from berthmaster.lib.lifecycle.sizes import counts_of, least, most
+from berthmaster.lib.lifecycle.states import HELD, Ending, State
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.control import ClusterLost
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import (
     Cancelled,
     CancelRequested,
     Carried,
@@ -37,8 +37,8 @@ from berthmaster.messages.workload import (
     Withdrawn,
     WorkloadEvent,
 )
-from berthmaster.resolver.deciding.make_room import WORDS
-from berthmaster.resolver.deciding.rebalance import REBALANCED
+from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
+from berthmaster.worker.executor.core.instructions import Freeze
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S, Clockwork
 from tests.simulation.deciders import POLICY

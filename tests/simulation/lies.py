@@ -9,8 +9,8 @@ look as if events before it were lost; to store it takes the keys of our own ser
 import random
 from typing import Any, Final
 
-from berthmaster.lifecycle.workload import Workload
-from berthmaster.messages.workload import (
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.workload import (
     Admitted,
     Cancelled,
     CancelRequested,

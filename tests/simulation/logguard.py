@@ -1,5 +1,5 @@
-"""Compares the log with what is remembered of it, for one service: as logcheck/guard.py does, by
-the same comparison, in virtual time.
+"""Compares the log with what is remembered of it, for one service: as lib/event_log/guard.py does,
+by the same comparison, in virtual time.
 
 Nothing happens to a log without its server beginning anew (bus.py). So the log is compared with the
 marks of all services at each connection and while something is wrong, and not each second.
@@ -7,8 +7,7 @@ marks of all services at each connection and while something is wrong, and not e
 
 from collections.abc import Callable
 
-from berthmaster.bus.streams import WORKLOADS
-from berthmaster.logcheck.compare import (
+from berthmaster.lib.event_log.compare import (
     by_service,
     damage,
     digest_of,
@@ -16,8 +15,9 @@ from berthmaster.logcheck.compare import (
     is_replaced,
     to_compare,
 )
-from berthmaster.logcheck.guard import FIRST_CHECKS_S, SETTLE_S, UNCHECKED
-from berthmaster.messages.records import LogMark, StreamMark
+from berthmaster.lib.event_log.guard import FIRST_CHECKS_S, SETTLE_S, UNCHECKED
+from berthmaster.lib.messages.records import LogMark, StreamMark
+from berthmaster.lib.nats.streams import WORKLOADS
 from tests.simulation.bus import Bus, Message, raw
 from tests.simulation.clockwork import Process, Work
 

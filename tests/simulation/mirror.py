@@ -1,8 +1,8 @@
-"""What bus/facts.py's mirror does with facts: older stamps are dropped, the sequence is known."""
+"""The mirror of lib/nats/facts.py: older stamps are dropped, the sequence is known."""
 
 from collections.abc import Callable
 
-from berthmaster.messages.fleet import Stamp
+from berthmaster.lib.messages.fleet import Stamp
 from tests.simulation.bus import Message
 
 

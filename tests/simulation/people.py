@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.messages.api import ApiReply, Refusal, SubmitReply
+from berthmaster.lib.lifecycle.workload import Key, key
+from berthmaster.lib.messages.api import ApiReply, Refusal, SubmitReply
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import DUE_SPEED
 from tests.simulation.front import TENANT

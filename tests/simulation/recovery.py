@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from berthmaster.emulator.world import Group
-from berthmaster.executor.cluster_protocol import Attempt
-from berthmaster.lifecycle.states import HELD, LIVE
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.workload import Submitted
-from berthmaster.recover.core import Plan
+from berthmaster.cli.recover.core import Plan
+from berthmaster.lab.emulator.world import Group
+from berthmaster.lib.lifecycle.states import HELD, LIVE
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.workload import Submitted
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from tests.simulation.bus import Message
 
 

@@ -1,11 +1,18 @@
 """Drives the scorer's core as its shell does: facts and telemetry in, scores out."""
 
-from berthmaster.messages.fleet import ClusterScore
-from berthmaster.messages.telemetry import NodeTelemetry
-from berthmaster.scorer.core import Scorer
-from berthmaster.scorer.events import Event, FactSeen, Led, ScoreNotStored, TelemetryHeard, Tick
-from berthmaster.scorer.instructions import PutScore
-from berthmaster.scorer.rules import ScoringRules
+from berthmaster.control.scorer.core.events import (
+    Event,
+    FactSeen,
+    Led,
+    ScoreNotStored,
+    TelemetryHeard,
+    Tick,
+)
+from berthmaster.control.scorer.core.instructions import PutScore
+from berthmaster.control.scorer.core.rules import ScoringRules
+from berthmaster.control.scorer.core.scorer import Scorer
+from berthmaster.lib.messages.fleet import ClusterScore
+from berthmaster.lib.messages.telemetry import NodeTelemetry
 from tests.simulation.bus import Bus, Follower, Message
 from tests.simulation.clockwork import Process
 from tests.simulation.mirror import Mirror

@@ -4,11 +4,18 @@ ever happens would say little."""
 from collections import Counter
 from collections.abc import Iterable
 
-from berthmaster.engine.fleet.needs import gpu_milli
-from berthmaster.lifecycle.workload import Key, key
-from berthmaster.messages.control import QueueSetting
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.workload import Cancelled, Evicted, Failed, Placed, Succeeded, Withdrawn
+from berthmaster.lib.engine.fleet.needs import gpu_milli
+from berthmaster.lib.lifecycle.workload import Key, key
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import (
+    Cancelled,
+    Evicted,
+    Failed,
+    Placed,
+    Succeeded,
+    Withdrawn,
+)
 from tests.simulation.bus import Message
 
 _OVER = (Cancelled, Evicted, Failed, Succeeded, Withdrawn)

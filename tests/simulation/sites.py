@@ -8,27 +8,15 @@ where the emulator dies too, in its journal.
 import random
 from typing import Final, assert_never
 
-from berthmaster.bus.door_client import LIST_EVERY_S
-from berthmaster.bus.door_wire import RawTake
-from berthmaster.bus.reporting import Coalescer
-from berthmaster.emulator.cluster import EmulatedCluster
-from berthmaster.emulator.disturbance import Nature
-from berthmaster.emulator.fleets import ClusterSpec
-from berthmaster.emulator.inventory import Reports, profile
-from berthmaster.emulator.records import Record
-from berthmaster.emulator.telemetry import NodeModel
-from berthmaster.executor.cluster_protocol import (
-    ClusterInstruction,
-    CreatePods,
-    DeletePods,
-    PodEvent,
-    ResizePods,
-    StopPods,
-)
-from berthmaster.executor.core import Executor
-from berthmaster.executor.events import Event, HintSeen, Listed, Tick
-from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.lifecycle.instructions import (
+from berthmaster.lab.emulator.cluster import EmulatedCluster
+from berthmaster.lab.emulator.disturbance import Nature
+from berthmaster.lab.emulator.fleets import ClusterSpec
+from berthmaster.lab.emulator.inventory import Reports, profile
+from berthmaster.lab.emulator.records import Record
+from berthmaster.lab.emulator.telemetry import NodeModel
+from berthmaster.lib.door_client.client import LIST_EVERY_S
+from berthmaster.lib.door_client.wire import RawTake
+from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,
     Outcome,
@@ -37,12 +25,24 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lifecycle.states import State
-from berthmaster.lifecycle.workload import Workload, key
-from berthmaster.messages.door import OwnWorkload, StoryReply, StoryRequest, TakeRequest
-from berthmaster.messages.families import EVENTS
-from berthmaster.messages.fleet import ClusterAlive, FleetFact, Stamp
-from berthmaster.messages.workload import Placed
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Workload, key
+from berthmaster.lib.messages.door import OwnWorkload, StoryReply, StoryRequest, TakeRequest
+from berthmaster.lib.messages.families import EVENTS
+from berthmaster.lib.messages.fleet import ClusterAlive, FleetFact, Stamp
+from berthmaster.lib.messages.workload import Placed
+from berthmaster.lib.nats.reporting import Coalescer
+from berthmaster.worker.executor.core.cluster_protocol import (
+    ClusterInstruction,
+    CreatePods,
+    DeletePods,
+    PodEvent,
+    ResizePods,
+    StopPods,
+)
+from berthmaster.worker.executor.core.events import Event, HintSeen, Listed, Tick
+from berthmaster.worker.executor.core.executor import Executor
+from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
 from tests.simulation.bus import Bus
 from tests.simulation.clockwork import Process
 from tests.simulation.doorway import Doorway
@@ -142,7 +142,7 @@ class Site(Process):
         self.clock.after(self.bus.delay_s(), ask)
 
     def _on_taken(self, reply: RawTake) -> None:
-        """As bus/door_client.py and executor/shell.py do it."""
+        """As lib/door_client/client.py and worker/executor/shell.py do it."""
         renewed = self._log_name not in ("", reply.log)
         self._log_name = reply.log
         if renewed:

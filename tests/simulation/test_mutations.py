@@ -4,21 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, StopPods
-from berthmaster.executor.core import Executor
-from berthmaster.executor.events import Event, HintSeen
-from berthmaster.executor.instructions import Instruction
-from berthmaster.executor.job import Job
-from berthmaster.gateway import events as gateway_events
-from berthmaster.gateway import instructions as gateway_asks
-from berthmaster.gateway.core import Gateway
-from berthmaster.lifecycle import fold, open_workloads
-from berthmaster.lifecycle.fold import Verdict
-from berthmaster.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
-from berthmaster.lifecycle.workload import Workload
-from berthmaster.messages.workload import Placed, WorkloadEvent
-from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.deciding.draft import Plan
+from berthmaster.control.gateway.core import events as gateway_events
+from berthmaster.control.gateway.core import instructions as gateway_asks
+from berthmaster.control.gateway.core.gateway import Gateway
+from berthmaster.control.resolver.core.deciding.draft import Plan
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.lib.lifecycle import fold, open_workloads
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.instructions import Answered, Outcome, Refused, Stored, Unknown
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.workload import Placed, WorkloadEvent
+from berthmaster.worker.executor.core.cluster_protocol import CreatePods, DeletePods, StopPods
+from berthmaster.worker.executor.core.events import Event, HintSeen
+from berthmaster.worker.executor.core.executor import Executor
+from berthmaster.worker.executor.core.instructions import Instruction
+from berthmaster.worker.executor.core.job import Job
 from tests.simulation.faults import DAMAGE
 from tests.simulation.ground import Parts
 from tests.simulation.world import run

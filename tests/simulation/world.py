@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from berthmaster.lifecycle.states import LIVE, State
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.api import WhyReply
-from berthmaster.messages.placement import Decision
-from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.replay import Inputs, Report, replay
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.replay import Inputs, Report, replay
+from berthmaster.lib.lifecycle.states import LIVE, State
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.api import WhyReply
+from berthmaster.lib.messages.placement import Decision
 from tests.simulation.bus import Message
 from tests.simulation.clockwork import START_S
 from tests.simulation.deciders import Decider

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from berthmaster.messages.fleet import (
+from berthmaster.lib.messages.fleet import (
     Amounts,
     ClusterAlive,
     ClusterProfile,
@@ -11,7 +11,7 @@ from berthmaster.messages.fleet import (
     Stamp,
     Taint,
 )
-from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.lib.messages.workload import JobRequest, PodSet
 
 WHOLE = 1000
 OF_REQUESTS = frozenset(JobRequest.__struct_fields__)

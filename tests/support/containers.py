@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berthmaster.bus.embedded import find_program
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import find_program
 from tests.support.chart import Manifest, one, pod_of
 from tests.support.patience import Patience, hang_s
 

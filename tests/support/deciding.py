@@ -6,16 +6,21 @@ on what the log holds, not on what the resolver believes.
 
 from collections import Counter
 
-from berthmaster.lifecycle.batch import jobs_of
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import offer
-from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.api import Refusal, WhatifReply
-from berthmaster.messages.control import ControlFact
-from berthmaster.messages.fleet import FleetFact, NodeReport
-from berthmaster.messages.placement import Decision, PodBinding
-from berthmaster.messages.workload import (
+from berthmaster.control.resolver.core.answers.whatif import Steps
+from berthmaster.control.resolver.core.deciding.draft import Plan
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.control.resolver.replay import Inputs
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lib.lifecycle.batch import jobs_of
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import offer
+from berthmaster.lib.lifecycle.instructions import Refused, Stored
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.api import Refusal, WhatifReply
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.fleet import FleetFact, NodeReport
+from berthmaster.lib.messages.placement import Decision, PodBinding
+from berthmaster.lib.messages.workload import (
     Cancelled,
     Claimed,
     Evicted,
@@ -29,11 +34,6 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
-from berthmaster.resolver.answers.whatif import Steps
-from berthmaster.resolver.core import Resolver
-from berthmaster.resolver.deciding.draft import Plan
-from berthmaster.resolver.replay import Inputs
-from berthmaster.resolver.settings import Policy
 from tests.support.builders import alive
 
 TENANT = "team-a"

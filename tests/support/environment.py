@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 from unittest import mock
 
-from berthmaster.runtime.settings import CommonSettings, load, unknown_variables
+from berthmaster.lib.runtime.settings import CommonSettings, load, unknown_variables
 
 S = TypeVar("S", bound=CommonSettings)
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, offer
-from berthmaster.lifecycle.workload import Workload
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import (
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import (
     Cancelled,
     CancelRequested,
     Carried,

@@ -7,18 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from berthmaster.emulator.cluster import EmulatedCluster
-from berthmaster.emulator.disturbance import Nature
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.emulator.records import DECODER, ENCODER, Record
-from berthmaster.executor.cluster_protocol import CreatePods, DeletePods, ResizePods, StopPods
-from berthmaster.executor.core import Executor
-from berthmaster.executor.events import Event, Hint, HintSeen, Tick
-from berthmaster.executor.instructions import Acknowledge, Freeze, Instruction
-from berthmaster.executor.limits import Limits
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.fold import Verdict, offer
-from berthmaster.lifecycle.instructions import (
+from berthmaster.lab.emulator.cluster import EmulatedCluster
+from berthmaster.lab.emulator.disturbance import Nature
+from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.lab.emulator.records import DECODER, ENCODER, Record
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.instructions import (
     Answered,
     Append,
     Outcome,
@@ -28,9 +23,9 @@ from berthmaster.lifecycle.instructions import (
     Stored,
     Unknown,
 )
-from berthmaster.lifecycle.workload import Key, Workload, key
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import (
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import (
     CancelRequested,
     JobRequest,
     Placed,
@@ -38,6 +33,16 @@ from berthmaster.messages.workload import (
     Submitted,
     WorkloadEvent,
 )
+from berthmaster.worker.executor.core.cluster_protocol import (
+    CreatePods,
+    DeletePods,
+    ResizePods,
+    StopPods,
+)
+from berthmaster.worker.executor.core.events import Event, Hint, HintSeen, Tick
+from berthmaster.worker.executor.core.executor import Executor
+from berthmaster.worker.executor.core.instructions import Acknowledge, Freeze, Instruction
+from berthmaster.worker.executor.core.limits import Limits
 
 TENANT = "acme"
 NODES = (NodeSpec("n1", 64_000, 262_144, 8, "T4"), NodeSpec("n2", 64_000, 262_144, 8, "T4"))
@@ -281,7 +286,7 @@ def job(
     max_count: int | None = None,
 ) -> JobRequest:
     """A request; say only what the test is about."""
-    from berthmaster.messages.workload import PodSet
+    from berthmaster.lib.messages.workload import PodSet
 
     return JobRequest(
         id=name,

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 from unittest import mock
 
-from berthmaster.runtime.settings import CommonSettings, load
+from berthmaster.lib.runtime.settings import CommonSettings, load
 
 S = TypeVar("S", bound=CommonSettings)
 T = TypeVar("T")

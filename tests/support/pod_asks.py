@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from berthmaster.accelerators.table import TABLE
+from berthmaster.lib.accelerators.table import TABLE
 
 Document = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 import random
 
-from berthmaster.runtime.ports import PortClaims
+from berthmaster.lib.runtime.ports import PortClaims
 
 TRIES = 1000
 _RANGE = range(11_000, 15_000)  # nobody else is given one of these, neither by us nor by the kernel

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from berthmaster.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.children import dying_with_this_process
 from tests.support.patience import PATIENT, hang_s
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent

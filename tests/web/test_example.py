@@ -4,7 +4,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.pipeline.running import berth_up
 
 PAGE = Path(__file__).parents[2] / "docs" / "examples" / "watch.html"

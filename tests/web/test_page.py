@@ -9,9 +9,9 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from berthmaster.bus.keys import creds_file
-from berthmaster.bus.permissions import inbox_prefix
 from berthmaster.client import Client
+from berthmaster.lib.access.keys import creds_file
+from berthmaster.lib.access.permissions import inbox_prefix
 from tests.pipeline.running import Up
 from tests.support.patience import hang_s, wait_until
 
@@ -214,7 +214,7 @@ def test_nothing_but_its_own_scripts_run(browser: Browser, up: Up) -> None:
 
 
 def test_the_whole_page_weighs_little(up: Up) -> None:
-    from berthmaster.dashboard.static_files import FOLDER, read_all
+    from berthmaster.control.dashboard.static_files import FOLDER, read_all
 
     assert sum(len(each.packed) for each in read_all().values()) <= 150 * 1024
     for path in Path(FOLDER / "js").glob("*.js"):

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from berthmaster.bus.keys import creds_file, make_keys
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.access.keys import creds_file, make_keys
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.runtime.ports import free_ports
 from tests.pipeline.running import Up
 from tests.support.patience import hang_s, wait_until
 

@@ -10,60 +10,104 @@ from typing import Final
 
 import click
 
-_HERE = "berthmaster.cli"
 Command = tuple[str, str]  # "module:attribute" and the line in --help
 SECTIONS: Final[Mapping[str, Mapping[str, Command]]] = {
     "Jobs": {
-        "submit": (f"{_HERE}.submit:submit", "Submit jobs: files, standard input, or flags."),
-        "jobs": (f"{_HERE}.workload_commands:jobs", "List jobs."),
-        "job": (f"{_HERE}.workload_commands:job", "Show one job and its events."),
-        "why": (f"{_HERE}.workload_commands:why", "Explain why a job is there, or still waits."),
-        "watch": (f"{_HERE}.workload_commands:watch", "Follow events of jobs live."),
-        "wait": (f"{_HERE}.wait_command:wait", "Wait until jobs run or have ended."),
-        "logs": (f"{_HERE}.logs:logs", "Show the output of a job, wherever it runs."),
-        "cancel": (f"{_HERE}.workload_commands:cancel", "Cancel jobs."),
-        "hold": (f"{_HERE}.moving_commands:hold", "Keep a job waiting until it is released."),
-        "release": (f"{_HERE}.moving_commands:release", "End the hold of a job."),
-        "evict": (f"{_HERE}.moving_commands:evict", "End a job's attempt and requeue the job."),
-        "move": (f"{_HERE}.moving_commands:move", "Move a running job to another cluster."),
-        "reprioritize": (f"{_HERE}.workload_commands:reprioritize", "Set the priority of jobs."),
+        "submit": (
+            "berthmaster.cli.job.submit:submit",
+            "Submit jobs: files, standard input, or flags.",
+        ),
+        "jobs": ("berthmaster.cli.job.commands:jobs", "List jobs."),
+        "job": ("berthmaster.cli.job.commands:job", "Show one job and its events."),
+        "why": ("berthmaster.cli.job.commands:why", "Explain why a job is there, or still waits."),
+        "watch": ("berthmaster.cli.job.commands:watch", "Follow events of jobs live."),
+        "wait": ("berthmaster.cli.job.wait:wait", "Wait until jobs run or have ended."),
+        "logs": ("berthmaster.cli.job.logs:logs", "Show the output of a job, wherever it runs."),
+        "cancel": ("berthmaster.cli.job.commands:cancel", "Cancel jobs."),
+        "hold": ("berthmaster.cli.job.moving:hold", "Keep a job waiting until it is released."),
+        "release": ("berthmaster.cli.job.moving:release", "End the hold of a job."),
+        "evict": ("berthmaster.cli.job.moving:evict", "End a job's attempt and requeue the job."),
+        "move": ("berthmaster.cli.job.moving:move", "Move a running job to another cluster."),
+        "reprioritize": ("berthmaster.cli.job.commands:reprioritize", "Set the priority of jobs."),
     },
     "Fleet": {
-        "gpus": (f"{_HERE}.gpus_command:gpus", "List GPU models: free, wait, price."),
-        "top": (f"{_HERE}.top:top", "Watch clusters, nodes, jobs or queues in a live table."),
-        "problems": (f"{_HERE}.problems:problems", "List problems, dead letters and cordons."),
-        "whatif": (f"{_HERE}.whatif:whatif", "Show which jobs a change of the fleet would move."),
-        "report": (f"{_HERE}.report:report", "Report usage of ended jobs: GPU-hours, waits, cost."),
+        "gpus": ("berthmaster.cli.fleet.gpus:gpus", "List GPU models: free, wait, price."),
+        "top": (
+            "berthmaster.cli.fleet.top:top",
+            "Watch clusters, nodes, jobs or queues in a live table.",
+        ),
+        "problems": (
+            "berthmaster.cli.fleet.problems:problems",
+            "List problems, dead letters and cordons.",
+        ),
+        "whatif": (
+            "berthmaster.cli.job.whatif:whatif",
+            "Show which jobs a change of the fleet would move.",
+        ),
+        "report": (
+            "berthmaster.cli.report.command:report",
+            "Report usage of ended jobs: GPU-hours, waits, cost.",
+        ),
     },
     "Operators": {
-        "cordon": (f"{_HERE}.fleet_commands:cordon", "Allow no new jobs on a cluster or node."),
-        "drain": (f"{_HERE}.moving_commands:drain", "Cordon, and move running jobs away."),
-        "uncordon": (f"{_HERE}.fleet_commands:uncordon", "Remove a cordon and end a drain."),
-        "lost": (f"{_HERE}.fleet_commands:lost", "Declare a cluster lost, or undo that."),
-        "queue": (f"{_HERE}.fleet_commands:queue", "Set or list queues."),
-        "runtime": (f"{_HERE}.runtime_commands:runtime", "Set or list runtimes."),
-        "audit": (f"{_HERE}.audit:audit", "Check the invariants from the bus alone."),
+        "cordon": (
+            "berthmaster.cli.fleet.commands:cordon",
+            "Allow no new jobs on a cluster or node.",
+        ),
+        "drain": ("berthmaster.cli.job.moving:drain", "Cordon, and move running jobs away."),
+        "uncordon": ("berthmaster.cli.fleet.commands:uncordon", "Remove a cordon and end a drain."),
+        "lost": ("berthmaster.cli.fleet.commands:lost", "Declare a cluster lost, or undo that."),
+        "queue": ("berthmaster.cli.fleet.commands:queue", "Set or list queues."),
+        "runtime": ("berthmaster.cli.runtime.commands:runtime", "Set or list runtimes."),
+        "audit": (
+            "berthmaster.cli.audit.command:audit",
+            "Check the invariants from the bus alone.",
+        ),
         "replay-decisions": (
-            f"{_HERE}.decisions:replay_decisions",
+            "berthmaster.cli.decisions.command:replay_decisions",
             "Repeat decisions from the event log.",
         ),
-        "recover": (f"{_HERE}.recover:recover", "Build a new event log from a damaged one."),
-        "backup": (f"{_HERE}.backup:backup", "Back up the event log and settings, live."),
+        "recover": (
+            "berthmaster.cli.recover.command:recover",
+            "Build a new event log from a damaged one.",
+        ),
+        "backup": (
+            "berthmaster.cli.backup.command:backup",
+            "Back up the event log and settings, live.",
+        ),
     },
     "Access": {
-        "login": (f"{_HERE}.login:login", "Exchange an identity token for credentials."),
-        "context": (f"{_HERE}.context_commands:context", "Set, list, use and show contexts."),
-        "tenant": (f"{_HERE}.tenant_commands:tenant", "Manage the keys of tenants."),
-        "cluster": (f"{_HERE}.cluster_commands:cluster", "Manage the keys of worker clusters."),
-        "keys": (f"{_HERE}.keys_commands:keys", "Sign or revoke other users' keys."),
-        "completion": (f"{_HERE}.completion:completion", "Print a shell completion script."),
+        "login": (
+            "berthmaster.cli.context.login:login",
+            "Exchange an identity token for credentials.",
+        ),
+        "context": (
+            "berthmaster.cli.context.commands:context",
+            "Set, list, use and show contexts.",
+        ),
+        "tenant": ("berthmaster.cli.tenant.commands:tenant", "Manage the keys of tenants."),
+        "cluster": (
+            "berthmaster.cli.cluster.commands:cluster",
+            "Manage the keys of worker clusters.",
+        ),
+        "keys": ("berthmaster.cli.keys.commands:keys", "Sign or revoke other users' keys."),
+        "completion": ("berthmaster.cli.completion:completion", "Print a shell completion script."),
     },
     "Running Berthmaster": {
-        "up": (f"{_HERE}.up:up", "Run all services on this machine."),
-        "serve": (f"{_HERE}.serve:serve", "Run one service as this process."),
-        "doctor": (f"{_HERE}.doctor:doctor", "Check a hub and its workers for missing setup."),
-        "demo": (f"{_HERE}.demo_commands:demo", "Demonstrate placement; replay traces of jobs."),
-        "simulate": (f"{_HERE}.simulate:simulate", "Simulate jobs and fleets in virtual time."),
+        "up": ("berthmaster.cli.up.command:up", "Run all services on this machine."),
+        "serve": ("berthmaster.cli.serve:serve", "Run one service as this process."),
+        "doctor": (
+            "berthmaster.cli.doctor.command:doctor",
+            "Check a hub and its workers for missing setup.",
+        ),
+        "demo": (
+            "berthmaster.cli.demo.commands:demo",
+            "Demonstrate placement; replay traces of jobs.",
+        ),
+        "simulate": (
+            "berthmaster.cli.simulate:simulate",
+            "Simulate jobs and fleets in virtual time.",
+        ),
     },
 }
 COMMANDS: Final = {name: each for part in SECTIONS.values() for name, each in part.items()}

@@ -89,7 +89,7 @@ async def models(berth: "Client") -> dict[str, str]:
 async def queues(berth: "Client") -> dict[str, str]:
     """All that were set; for a tenant those that are open to it."""
     from berthmaster.client import NotAllowedError
-    from berthmaster.messages.control import QueueSetting
+    from berthmaster.lib.messages.control import QueueSetting
 
     try:
         facts = await berth.control()
@@ -102,8 +102,8 @@ async def queues(berth: "Client") -> dict[str, str]:
 async def runtimes(berth: "Client") -> dict[str, str]:
     """Those built in, and those that operators set, as far as one may ask."""
     from berthmaster.client import NotAllowedError
-    from berthmaster.messages.runtimes import RuntimeSetting
-    from berthmaster.requests.builtin_runtimes import BUILT_IN
+    from berthmaster.lib.messages.runtimes import RuntimeSetting
+    from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
 
     found = dict(BUILT_IN)
     with suppress(NotAllowedError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from berthmaster.messages.explain import nearest
+from berthmaster.lib.messages.explain import nearest
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -9,42 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from berthmaster.runtime.errors import EXIT_CANNOT_START
+from berthmaster.lib.runtime.errors import EXIT_CANNOT_START
+from berthmaster.services import SERVICES
 
 if TYPE_CHECKING:
-    from berthmaster.runtime.service import Service
-
-SERVICES = (
-    "gateway",
-    "resolver",
-    "scorer",
-    "archivist",
-    "usage",
-    "door",
-    "accounts",
-    "login",
-    "telemetry",
-    "emulator",
-    "inventory",
-    "executor",
-    "figures",
-    "shares",
-    "multikueue",
-    "karmada",
-    "credentials",
-    "ocm",
-    "admission",
-    "placement",
-    "dashboard",
-)
-EXTRAS = {
-    "inventory": "kubernetes",
-    "executor": "kubernetes",
-    "figures": "kubernetes",
-    "credentials": "kubernetes",
-    "placement": "kubernetes",
-    "karmada": "kubernetes",
-}
+    from berthmaster.lib.runtime.service import Service
 
 
 class Absent(click.ClickException):
@@ -57,7 +26,7 @@ class ServiceGroup(click.Group):
     """A group whose services are imported one at a time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of SERVICES."""
+        """The names, in the order of services.py."""
         return list(SERVICES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -67,12 +36,12 @@ class ServiceGroup(click.Group):
         try:
             service = find(cmd_name)
         except ModuleNotFoundError as error:
-            extra = EXTRAS.get(cmd_name, cmd_name)
+            extra = SERVICES[cmd_name].extra
             raise Absent(
                 f"berth serve {cmd_name}: {error.name} is not installed; "
                 f"pip install 'berthmaster[{extra}]' brings what this service needs"
             ) from error
-        from berthmaster.runtime.service import command_of
+        from berthmaster.lib.runtime.service import command_of
 
         return command_of(service)
 
@@ -89,5 +58,5 @@ def serve() -> None:
 
 def find(name: str) -> "Service[Any]":
     """Import one service by name."""
-    service: Service[Any] = importlib.import_module(f"berthmaster.{name}.service").SERVICE
+    service: Service[Any] = importlib.import_module(SERVICES[name].module).SERVICE
     return service

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec
 
 import click
 
-from berthmaster.cli.complain import complain
-from berthmaster.cli.contexts import ContextsWrong
-from berthmaster.cli.target import BusTarget, find_target, tenants_beside
-from berthmaster.runtime.plain_json import dumps, pretty
-from berthmaster.runtime.printable import visible
+from berthmaster.cli.context.file import ContextsWrong
+from berthmaster.cli.context.target import BusTarget, find_target, tenants_beside
+from berthmaster.cli.output.complain import complain
+from berthmaster.lib.runtime.plain_json import dumps, pretty
+from berthmaster.lib.runtime.printable import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -306,7 +306,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _failed(output: Output, code: int, kind: str, error: Exception, hint: str = "") -> int:
-    from berthmaster.runtime.redact import redact
+    from berthmaster.lib.runtime.redact import redact
 
     text = redact(str(error))  # a URL may hold a password
     if output.as_json and kind:

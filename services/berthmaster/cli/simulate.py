@@ -10,16 +10,16 @@ import click
 import msgspec
 
 from berthmaster.cli.session import EXIT_FAILED, EXIT_INTERRUPTED, Output, usage
-from berthmaster.simulate.figures import RunSummary, summarize
-from berthmaster.simulate.model import Knowing, Progress, SimulationError, told
-from berthmaster.simulate.plot import draw, span_text
-from berthmaster.simulate.policies import POLICIES
+from berthmaster.lab.simulate.figures import RunSummary, summarize
+from berthmaster.lab.simulate.model import Knowing, Progress, SimulationError, told
+from berthmaster.lab.simulate.plot import draw, span_text
+from berthmaster.lab.simulate.policies import POLICIES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from berthmaster.emulator.fleets import ClusterSpec
-    from berthmaster.simulate.model import Job
+    from berthmaster.lab.emulator.fleets import ClusterSpec
+    from berthmaster.lab.simulate.model import Job
 
 LEGEND: Final = (
     "COMPLETION   from submission to end (WAIT: to start): mean, P50, P99 of all jobs",
@@ -114,7 +114,7 @@ def simulate(
     same input and seed always give the same figures. Named traces are read from the folder that
     BERTH_TRACES names.
     """
-    from berthmaster.simulate import traces
+    from berthmaster.lab.simulate import traces
 
     output = Output(as_json=as_json)
     names = tuple(dict.fromkeys(policies or POLICIES))
@@ -152,7 +152,7 @@ def play(
     short_first: float,
 ) -> tuple[RunSummary, ...]:
     """All policies, with bars on a terminal."""
-    from berthmaster.simulate.compare import play_all
+    from berthmaster.lab.simulate.compare import play_all
 
     with bars(len(jobs), output) as began:
         runs = play_all(names, specs, jobs, began=began, short_first=short_first)
@@ -185,7 +185,7 @@ def screen(result: Simulation) -> "RenderableType":
     """Two lines a policy, as eleven figures are wider than a terminal of 80 columns."""
     from rich.console import Group
 
-    from berthmaster.cli.render.terminal import plain_table, safe
+    from berthmaster.cli.output.terminal import plain_table, safe
 
     times = ("COMPLETION", "P50", "P99", "WAIT", "P50", "P99")
     shares = ("MAKESPAN", "USED", "WHEN BUSY", "FRAGMENTED", "FAIRNESS")

@@ -16,12 +16,6 @@ from typing import Final, Literal, Self, TypeVar
 
 import msgspec
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.nats_py import Msg
-from berthmaster.bus.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
 from berthmaster.client import following
 from berthmaster.client.errors import (
     BerthError,
@@ -32,7 +26,7 @@ from berthmaster.client.errors import (
     UnexpectedReplyError,
 )
 from berthmaster.client.following import SeenDead, SeenDecision, SeenEvent, SeenFact
-from berthmaster.messages.api import (
+from berthmaster.lib.messages.api import (
     MOST_EVENTS,
     CancelRequest,
     ChangeReply,
@@ -72,20 +66,21 @@ from berthmaster.messages.api import (
     WorkloadStateName,
     WorkloadView,
 )
-from berthmaster.messages.control import ControlFact, QueueSetting
-from berthmaster.messages.families import API_REPLIES, UNREADABLE, encode
-from berthmaster.messages.placement import MAIN_CELL
-from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.runtimes import RuntimeSetting
-from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.usage import (
-    Trends,
-    TrendsRequest,
-    UsageReport,
-    UsageReportRequest,
-)
-from berthmaster.messages.workload import JobRequest
-from berthmaster.runtime.backoff import Backoff
+from berthmaster.lib.messages.control import ControlFact, QueueSetting
+from berthmaster.lib.messages.families import API_REPLIES, UNREADABLE, encode
+from berthmaster.lib.messages.placement import MAIN_CELL
+from berthmaster.lib.messages.quality import QualityReport
+from berthmaster.lib.messages.runtimes import RuntimeSetting
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
+from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, NotPermitted, TooLarge
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.nats_py import Msg
+from berthmaster.lib.nats.streams import CONTROL, DEAD, FLEET, WORKLOADS, stream_info
+from berthmaster.lib.runtime.backoff import Backoff
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")

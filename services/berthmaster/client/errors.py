@@ -10,7 +10,7 @@
     └── UnexpectedReplyError  the answer cannot be read: client and services differ in version
 """
 
-from berthmaster.messages.api import Refusal
+from berthmaster.lib.messages.api import Refusal
 
 
 class BerthError(Exception):

@@ -12,14 +12,9 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from berthmaster.bus.control import read_control
-from berthmaster.bus.errors import ApiError, BusError, NotPermitted
-from berthmaster.bus.follow import Follower, Recorded
-from berthmaster.bus.nats_py import Msg
-from berthmaster.bus.stored import parse_time_s
 from berthmaster.client.errors import BerthError, NotAllowedError, UnavailableError
-from berthmaster.messages.control import ControlFact
-from berthmaster.messages.families import (
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.families import (
     DEAD_LETTERS,
     DECISIONS,
     EVENTS,
@@ -29,12 +24,17 @@ from berthmaster.messages.families import (
     TELEMETRY,
     UNREADABLE,
 )
-from berthmaster.messages.fleet import FleetFact
-from berthmaster.messages.placement import Decision
-from berthmaster.messages.quality import QualityReport
-from berthmaster.messages.records import DeadLetter
-from berthmaster.messages.telemetry import JobFigures, NodeTelemetry
-from berthmaster.messages.workload import Cancelled, Failed, Succeeded, WorkloadEvent
+from berthmaster.lib.messages.fleet import FleetFact
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.quality import QualityReport
+from berthmaster.lib.messages.records import DeadLetter
+from berthmaster.lib.messages.telemetry import JobFigures, NodeTelemetry
+from berthmaster.lib.messages.workload import Cancelled, Failed, Succeeded, WorkloadEvent
+from berthmaster.lib.nats.control import read_control
+from berthmaster.lib.nats.errors import ApiError, BusError, NotPermitted
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.nats_py import Msg
+from berthmaster.lib.nats.stored import parse_time_s
 
 T = TypeVar("T")
 MAX_BUFFERED: Final = 200_000
@@ -43,7 +43,7 @@ MAX_CHAINS: Final = 10_000  # workloads whose last event is remembered
 
 class SeenEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event of a workload as it was stored. Void ones (they lost a race) are among them: fold
-    them with lifecycle/fold.py, which drops them."""
+    them with lib/lifecycle/fold.py, which drops them."""
 
     sequence: int
     stored_at_s: float

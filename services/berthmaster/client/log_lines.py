@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from berthmaster.joblogs.lines import text_of
-from berthmaster.messages.api import LogsReply
+from berthmaster.lib.jobs.lines import text_of
+from berthmaster.lib.messages.api import LogsReply
 
 
 class LogLine(NamedTuple):

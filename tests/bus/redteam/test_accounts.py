@@ -21,13 +21,8 @@ import nats
 import pytest
 from nats.aio.client import Client as NatsClient
 
-from berthmaster.bus import claims, jwts, push
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
-from berthmaster.bus.endpoints import Endpoint, serve
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.keys import (
+from berthmaster.lib.access import claims, push
+from berthmaster.lib.access.keys import (
     account_jwts,
     account_key,
     creds_file,
@@ -36,12 +31,18 @@ from berthmaster.bus.keys import (
     server_config,
     sign_user,
 )
-from berthmaster.bus.permissions import STREAMS, inbox_prefix
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.bus.subjects import LANES
-from berthmaster.messages.api import GATEWAY_VERBS
-from berthmaster.messages.door import DOOR_VERBS
-from berthmaster.messages.families import encode
+from berthmaster.lib.access.permissions import STREAMS, inbox_prefix
+from berthmaster.lib.messages.api import GATEWAY_VERBS
+from berthmaster.lib.messages.door import DOOR_VERBS
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.nats import jwts
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.endpoints import Endpoint, serve
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.nats.subjects import LANES
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
 from tests.bus.tools import Lines, Settings, eventually, story, submitted
 from tests.support.patience import ANSWER_S, until
 

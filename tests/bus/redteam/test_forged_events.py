@@ -13,19 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.embedded import Server
-from berthmaster.bus.errors import ApiError
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.streams import WORKLOADS, stream_info
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Refused, Stored
-from berthmaster.messages.api import GetReply, WhyReply
-from berthmaster.messages.families import encode
-from berthmaster.messages.workload import (
+from berthmaster.cli.audit.report import audit
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.instructions import Refused, Stored
+from berthmaster.lib.messages.api import GetReply, WhyReply
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.workload import (
     Cancelled,
     CancelRequested,
     Claimed,
@@ -36,6 +30,12 @@ from berthmaster.messages.workload import (
     Succeeded,
     WorkloadEvent,
 )
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import ApiError
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.streams import WORKLOADS, stream_info
+from berthmaster.lib.supervisor.embedded import Server
 from tests.bus.doors import door
 from tests.bus.shells import ask, gateway
 from tests.bus.test_resolver import Fleet, fleet, resolver

@@ -11,41 +11,41 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from berthmaster.bus import subjects
-from berthmaster.bus.connecting import read_creds
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.door_holdings import report
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.keys import creds_file, make_keys, server_config
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import WORKLOADS, ensure_streams
-from berthmaster.door.receipts import Receipts, key_of
-from berthmaster.door.service import main as door_main
-from berthmaster.door.settings import DoorSettings
-from berthmaster.emulator.cluster import EmulatedCluster
-from berthmaster.emulator.disturbance import Nature
-from berthmaster.emulator.fleets import ClusterSpec, NodeSpec
-from berthmaster.emulator.host import Host
-from berthmaster.emulator.journal import Journal, read_journal
-from berthmaster.executor.core import Executor
-from berthmaster.executor.shell import Shell
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.logcheck import guard
-from berthmaster.messages.door import HeldAttempt, HeldPage, HoldingsRequest, Nudge
-from berthmaster.messages.door import PlacementReceipt as Receipt
-from berthmaster.messages.families import HELD_PAGES, encode
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import JobRequest, Placed, PodSet, RunSpec, Submitted
-from berthmaster.recover.core import Held
-from berthmaster.recover.holdings import ask
-from berthmaster.runtime.health import Health
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.metrics import Metrics
-from berthmaster.runtime.service import Context
+from berthmaster.cli.recover.core import Held
+from berthmaster.cli.recover.holdings import ask
+from berthmaster.control.door.core.receipts import Receipts, key_of
+from berthmaster.control.door.service import main as door_main
+from berthmaster.control.door.settings import DoorSettings
+from berthmaster.lab.emulator.cluster import EmulatedCluster
+from berthmaster.lab.emulator.disturbance import Nature
+from berthmaster.lab.emulator.fleets import ClusterSpec, NodeSpec
+from berthmaster.lab.emulator.host import Host
+from berthmaster.lab.emulator.journal import Journal, read_journal
+from berthmaster.lib.access.keys import creds_file, make_keys, server_config
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.door_client.holdings import report
+from berthmaster.lib.event_log import guard
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.door import HeldAttempt, HeldPage, HoldingsRequest, Nudge
+from berthmaster.lib.messages.door import PlacementReceipt as Receipt
+from berthmaster.lib.messages.families import HELD_PAGES, encode
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import JobRequest, Placed, PodSet, RunSpec, Submitted
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connecting import read_creds
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.streams import WORKLOADS, ensure_streams
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.executor.core.executor import Executor
+from berthmaster.worker.executor.shell import Shell
 from tests.bus.doors import door
 from tests.bus.redteam.test_accounts import Bus
 from tests.bus.tools import eventually, story, task

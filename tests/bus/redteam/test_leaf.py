@@ -17,23 +17,23 @@ import nats
 import pytest
 from nats.aio.client import Client as NatsClient
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import jwts, subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient, Heard
-from berthmaster.bus.door_facts import DoorFacts
-from berthmaster.bus.embedded import Server, ServerCluster, ServerConfig
-from berthmaster.bus.errors import BusError
-from berthmaster.bus.event_subjects import event_subject
-from berthmaster.bus.keys import creds_file, make_keys, server_config
-from berthmaster.bus.permissions import STREAMS, inbox_prefix
-from berthmaster.bus.streams import ensure_streams
-from berthmaster.lifecycle.digest import request_digest
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.families import encode
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.workload import Claimed, Running, Succeeded
-from berthmaster.runtime.ports import free_ports
+from berthmaster.cli.audit.report import audit
+from berthmaster.lib.access.keys import creds_file, make_keys, server_config
+from berthmaster.lib.access.permissions import STREAMS, inbox_prefix
+from berthmaster.lib.door_client.client import DoorClient, Heard
+from berthmaster.lib.door_client.facts import DoorFacts
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import Claimed, Running, Succeeded
+from berthmaster.lib.nats import jwts, subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.event_subjects import event_subject
+from berthmaster.lib.nats.streams import ensure_streams
+from berthmaster.lib.runtime.ports import free_ports
+from berthmaster.lib.supervisor.embedded import Server, ServerCluster, ServerConfig
 from tests.bus.doors import door
 from tests.bus.redteam.test_accounts import (
     API,

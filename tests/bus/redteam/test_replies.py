@@ -17,21 +17,21 @@ import msgspec
 import nats
 import pytest
 
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.endpoints import Endpoint, serve
-from berthmaster.bus.keys import creds_file, make_keys, server_config
-from berthmaster.bus.permissions import (
+from berthmaster.lib.access.keys import creds_file, make_keys, server_config
+from berthmaster.lib.access.permissions import (
     PART_ROLES,
     STREAMS,
     WHOLE_ROLES,
     grants,
     inbox_prefix,
 )
-from berthmaster.bus.streams import SNAPSHOTS, WORKLOADS, ensure_streams
-from berthmaster.bus.subjects import LANES
-from berthmaster.messages.api import GATEWAY_VERBS
-from berthmaster.messages.door import DOOR_VERBS
+from berthmaster.lib.messages.api import GATEWAY_VERBS
+from berthmaster.lib.messages.door import DOOR_VERBS
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.endpoints import Endpoint, serve
+from berthmaster.lib.nats.streams import SNAPSHOTS, WORKLOADS, ensure_streams
+from berthmaster.lib.nats.subjects import LANES
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.tools import Lines, Settings, eventually, story
 
 USERS: Final = (*WHOLE_ROLES, *(f"{role}.red" for role in PART_ROLES))

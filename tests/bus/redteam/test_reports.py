@@ -17,18 +17,14 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from berthmaster.audit.report import audit
-from berthmaster.bus import subjects
-from berthmaster.bus.connection import Connection
-from berthmaster.bus.door_client import DoorClient
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.keys import creds_file, make_keys, server_config
-from berthmaster.bus.log import EventLog
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.streams import FLEET, LOG_ENDS, ensure_streams, stream_info
-from berthmaster.lifecycle.instructions import Stored
-from berthmaster.messages.api import GetReply
-from berthmaster.messages.door import (
+from berthmaster.cli.audit.report import audit
+from berthmaster.lib.access.keys import creds_file, make_keys, server_config
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.event_log.log import EventLog
+from berthmaster.lib.lifecycle.instructions import Stored
+from berthmaster.lib.messages.api import GetReply
+from berthmaster.lib.messages.door import (
     DoorReply,
     ExecutorEvent,
     LogEndReply,
@@ -36,12 +32,16 @@ from berthmaster.messages.door import (
     PodLogEnd,
     ReportReply,
 )
-from berthmaster.messages.families import API_REPLIES, DOOR_REPLIES, encode
-from berthmaster.messages.fleet import ClusterAlive, Stamp
-from berthmaster.messages.placement import PodBinding
-from berthmaster.messages.telemetry import GpuUse, JobFigures
-from berthmaster.messages.workload import Evicted, Placed
-from berthmaster.runtime.service import Context
+from berthmaster.lib.messages.families import API_REPLIES, DOOR_REPLIES, encode
+from berthmaster.lib.messages.fleet import ClusterAlive, Stamp
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.telemetry import GpuUse, JobFigures
+from berthmaster.lib.messages.workload import Evicted, Placed
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.streams import FLEET, LOG_ENDS, ensure_streams, stream_info
+from berthmaster.lib.runtime.service import Context
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.bus.doors import door
 from tests.bus.redteam.test_accounts import Bus
 from tests.bus.shells import gateway
@@ -349,7 +349,7 @@ async def test_what_no_machine_has_is_neither_stored_nor_passed_on(bus: Bus) -> 
 FLOOD: Final = """
 import asyncio, sys
 import nats
-from berthmaster.bus import claims, jwts
+from berthmaster.lib.nats import claims, jwts
 url, file, subject, size, lasts_s = sys.argv[1:]
 head = sys.stdin.buffer.read()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from berthmaster.runtime.ports import free_ports
+from berthmaster.lib.runtime.ports import free_ports
 from tests.controlplane.certificates import Authority
 from tests.controlplane.plane import Plane
 from tests.controlplane.processes import Process

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from berthmaster.messages.telemetry import GpuReading, TelemetrySource
-from berthmaster.runtime.log import Log
-from berthmaster.runtime.service import run
-from berthmaster.telemetry import service as telemetry
-from berthmaster.telemetry.service import service
-from berthmaster.telemetry.settings import TelemetrySettings
-from berthmaster.telemetry.source import NodeReading, Source
+from berthmaster.lib.messages.telemetry import GpuReading, TelemetrySource
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.runtime.service import run
+from berthmaster.worker.telemetry import service as telemetry
+from berthmaster.worker.telemetry.core.source import NodeReading, Source
+from berthmaster.worker.telemetry.service import service
+from berthmaster.worker.telemetry.settings import TelemetrySettings
 
 LONGEST_S = 3600.0
 mock.patch.object(telemetry, "READ_LIMIT_S", 0.3).start()

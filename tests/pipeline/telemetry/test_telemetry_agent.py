@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.bus.subjects import agent as agent_subject
-from berthmaster.telemetry.emulated import EmulatedSource
+from berthmaster.lib.nats.subjects import agent as agent_subject
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.telemetry.emulated import EmulatedSource
 from tests.pipeline.telemetry.tools import Agent, Listener
 from tests.support.patience import wait_until
 

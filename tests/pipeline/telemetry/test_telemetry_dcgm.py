@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.telemetry.dcgm import DcgmSource, MetricsPage
-from berthmaster.telemetry.source import SourceFailed
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from berthmaster.worker.telemetry.core.source import SourceFailed
+from berthmaster.worker.telemetry.dcgm import DcgmSource, MetricsPage
 from tests.pipeline.telemetry.tools import Agent, Exporter, Listener, exporter
 from tests.support.exposition import A100, labels, page, uuid
 from tests.support.patience import wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.bus.embedded import Server, ServerConfig
-from berthmaster.messages.telemetry import GpuHealth, NodeTelemetry
+from berthmaster.lib.messages.telemetry import GpuHealth, NodeTelemetry
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
 from tests.pipeline.telemetry.tools import Agent, Listener
 from tests.support.patience import hang_s, wait_until
 

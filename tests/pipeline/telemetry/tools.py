@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar
 import nats
 from nats.aio.msg import Msg
 
-from berthmaster.bus.subjects import agent_of_all_clusters
-from berthmaster.messages.families import TELEMETRY
-from berthmaster.messages.telemetry import NodeTelemetry
+from berthmaster.lib.messages.families import TELEMETRY
+from berthmaster.lib.messages.telemetry import NodeTelemetry
+from berthmaster.lib.nats.subjects import agent_of_all_clusters
 from tests.support.patience import hang_s, wait_until
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.cli.serve import EXTRAS, SERVICES
+from berthmaster.services import SERVICES
 from tests.support.patience import hang_s
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
@@ -32,7 +32,7 @@ class Absent:
         if name.partition(".")[0] in sys.argv[2].split(","):
             raise ModuleNotFoundError(f"no {name}", name=name)
 sys.meta_path.insert(0, Absent())
-importlib.import_module(f"berthmaster.{sys.argv[1]}.service")
+importlib.import_module(sys.argv[1])
 """
 
 
@@ -49,10 +49,11 @@ def brought_by(extra: str) -> set[str]:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_starts_with_its_own_extra(service: str) -> None:
-    extra = service if service in PROJECT["optional-dependencies"] else EXTRAS[service]
-    absent = [module for name, module in MODULES.items() if name not in brought_by(extra)]
+    row = SERVICES[service]
+    brought = set().union(*map(brought_by, row.extras))
+    absent = [module for name, module in MODULES.items() if name not in brought]
     told = subprocess.run(
-        [sys.executable, "-c", IMPORTS, service, ",".join(absent)],
+        [sys.executable, "-c", IMPORTS, row.module, ",".join(absent)],
         check=False,
         capture_output=True,
         text=True,
@@ -63,7 +64,7 @@ def test_a_service_starts_with_its_own_extra(service: str) -> None:
 
 CLIENT = """
 from berthmaster.client import Client, SyncClient, UnavailableError
-from berthmaster.messages.workload import JobRequest, PodSet
+from berthmaster.lib.messages.workload import JobRequest, PodSet
 Client.connect("nats://127.0.0.1:1", tenant="a")
 try:
     with SyncClient.connect("nats://127.0.0.1:1", tenant="a", connect_timeout_s=0.2) as berth:

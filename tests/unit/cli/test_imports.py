@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import berthmaster.client
+from berthmaster.services import SERVICES
 from tests.support.patience import hang_s
 
 PROGRAM = """
@@ -55,8 +56,8 @@ def test_only_who_talks_to_an_api_server_pays_for_the_client_of_kubernetes() -> 
     heavy = {"kubernetes_asyncio", "aiohttp"}
     assert not imported_by("--version") & heavy
     assert not imported_by("serve", "scorer", "--help") & heavy
-    services = ("archivist", "emulator", "gateway", "resolver", "scorer", "telemetry")
-    program = "".join(f"import berthmaster.{service}.service\n" for service in services)
+    light = ("archivist", "emulator", "gateway", "resolver", "scorer", "telemetry")
+    program = "".join(f"import {SERVICES[name].module}\n" for name in light)
     program += f"import sys; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=hang_s())
 
@@ -70,7 +71,7 @@ def test_a_command_that_asks_the_bus_takes_nats_without_websockets() -> None:
 def test_websockets_are_there_for_who_names_one() -> None:
     program = """
 import sys
-from berthmaster.bus import connection, websockets
+from berthmaster.lib.nats import connection, websockets
 from nats.aio import transport
 assert transport.aiohttp is None and "aiohttp" not in sys.modules
 websockets.allow()

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from berthmaster.cli.commands import COMMANDS, berth
 from berthmaster.cli.completion import SHELLS
 from berthmaster.cli.nearest import did_you_mean
-from berthmaster.messages.explain import nearest
+from berthmaster.lib.messages.explain import nearest
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from berthmaster.cli.load import Account
-from berthmaster.cli.render import amounts, fleet, progress, whatif, why, workloads
-from berthmaster.cli.workload_stats import Latency, WorkloadSummary
-from berthmaster.fleetview.rows import ClusterRow, NodeRow
-from berthmaster.messages.api import (
+from berthmaster.cli.demo import screen as progress
+from berthmaster.cli.demo.load import Account
+from berthmaster.cli.fleet import screen as fleet
+from berthmaster.cli.job import screen as workloads
+from berthmaster.cli.job import whatif_screen as whatif
+from berthmaster.cli.job import why_screen as why
+from berthmaster.cli.job.stats import Latency, WorkloadSummary
+from berthmaster.cli.output import amounts
+from berthmaster.lib.engine.fleetview.rows import ClusterRow, NodeRow
+from berthmaster.lib.messages.api import (
     DryRunReply,
     Ended,
     GetReply,
@@ -21,14 +26,14 @@ from berthmaster.messages.api import (
     WhyReply,
     WorkloadView,
 )
-from berthmaster.messages.placement import (
+from berthmaster.lib.messages.placement import (
     Choice,
     HeldNode,
     PodBinding,
     RankedCluster,
     Reservation,
 )
-from berthmaster.messages.workload import (
+from berthmaster.lib.messages.workload import (
     Claimed,
     Evicted,
     JobRequest,
@@ -38,7 +43,7 @@ from berthmaster.messages.workload import (
     Submitted,
     WorkloadEvent,
 )
-from berthmaster.runtime.printable import visible
+from berthmaster.lib.runtime.printable import visible
 from tests.unit.cli.screens import screen
 
 NOW_S = 1_700_000_000.0

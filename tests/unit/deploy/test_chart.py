@@ -11,14 +11,14 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.cli import secret
-from berthmaster.cli.cluster_commands import NAMESPACE
-from berthmaster.cli.serve import SERVICES
-from berthmaster.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
-from berthmaster.shares.settings import SharesSettings
-from berthmaster.telemetry.settings import TelemetrySettings
-from berthmaster.usage.settings import UsageSettings
+from berthmaster.cli.cluster import secret
+from berthmaster.cli.cluster.commands import NAMESPACE
+from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT
+from berthmaster.control.usage.settings import UsageSettings
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.services import SERVICES
+from berthmaster.worker.shares.settings import SharesSettings
+from berthmaster.worker.telemetry.settings import TelemetrySettings
 from scripts.images import TARGETS
 from tests.support.chart import CHART, DEPLOY, Manifest, Values, one, pod_of, render, run_helm
 from tests.support.environment import load_with

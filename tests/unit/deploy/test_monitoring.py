@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from berthmaster.cli.serve import SERVICES
+from berthmaster.services import SERVICES
 from scripts import monitoring
 from tests.support.chart import one, pod_of, render
 
@@ -25,7 +25,7 @@ OF_EVERY_PROCESS = {"up", "process_resident_memory_bytes", "process_cpu_seconds_
 def declared() -> Iterator[tuple[str, str, str]]:
     """(package, kind, name) of each metric that a service makes, by reading its source."""
     for path in SOURCE.rglob("*.py"):
-        package = path.relative_to(SOURCE).parts[0]
+        package = ".".join(["berthmaster", *path.relative_to(SOURCE).parts[:2]])
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and node.args):
                 continue
@@ -40,7 +40,8 @@ def known() -> set[str]:
     """Every name that a scrape may show. What is made below the services is any service's."""
     found = set(OF_EVERY_PROCESS)
     for package, kind, name in declared():
-        for service in [package] if package in SERVICES else SERVICES:
+        own = [row.name for row in SERVICES.values() if row.package == package]
+        for service in own or SERVICES:
             prefix = f"berth_{service.replace('-', '_')}_{name}"
             found |= {prefix + end for end in KINDS[kind]}
     return found

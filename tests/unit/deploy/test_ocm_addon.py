@@ -4,9 +4,9 @@ from typing import Any
 
 import yaml
 
-from berthmaster.kubernetes.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
-from berthmaster.ocm.claims import NAMES
-from berthmaster.ocm.policy import DEFAULT_NAME
+from berthmaster.hub.ocm.core.claims import NAMES
+from berthmaster.hub.ocm.core.policy import DEFAULT_NAME
+from berthmaster.lib.kube.resources import ADD_ON_PLACEMENT_SCORES, CLUSTER_CLAIMS, Resource
 from scripts import addon
 from tests.controlplane.api import documents
 from tests.support.chart import DEPLOY, Manifest, render, rights

@@ -6,13 +6,13 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from berthmaster.bus.permissions import inbox_prefix
-from berthmaster.bus.setup import SetupSettings
-from berthmaster.cli import secret
-from berthmaster.cli.cluster_commands import NAMESPACE
+from berthmaster.cli.cluster import secret
+from berthmaster.cli.cluster.commands import NAMESPACE
 from berthmaster.cli.serve import find
-from berthmaster.supervisor.hub_folder import KEYS_SECRET, SIGNERS_SECRET, parts, prepare
-from berthmaster.supervisor.hub_keys import HubKeysSettings
+from berthmaster.lib.access.permissions import inbox_prefix
+from berthmaster.lib.nats.setup import SetupSettings
+from berthmaster.lib.supervisor.hub_folder import KEYS_SECRET, SIGNERS_SECRET, parts, prepare
+from berthmaster.lib.supervisor.hub_keys import HubKeysSettings
 from scripts.images import TARGETS
 from scripts.monitoring import SCRAPED
 from tests.support.chart import DEPLOY, WITHOUT, Values, pod_of, render
@@ -265,7 +265,7 @@ def test_agents_secret_has_what_its_containers_read() -> None:
 
 
 def test_agent_that_logs_in_reads_what_its_first_container_writes() -> None:
-    from berthmaster.bus.agent_login import AgentLoginSettings
+    from berthmaster.lib.access.agent_login import AgentLoginSettings
 
     pod = agent(LOGGING_IN)
     [login] = pod["spec"]["initContainers"]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from berthmaster.engine.queueing.order import STATED, Outlook, outlook, place
-from berthmaster.engine.queueing.predict import expected_from, left_s
-from berthmaster.engine.queueing.reservations import ends_in_time
-from berthmaster.messages.placement import Reservation
+from berthmaster.lib.engine.queueing.order import STATED, Outlook, outlook, place
+from berthmaster.lib.engine.queueing.predict import expected_from, left_s
+from berthmaster.lib.engine.queueing.reservations import ends_in_time
+from berthmaster.lib.messages.placement import Reservation
 
 TEXT = (Path(__file__).parents[3] / "docs" / "order.md").read_text()
 HOUR: Outlook = outlook(64 * 3600.0, 64.0)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from cel_expr_python import cel
 
-from berthmaster.bus import subjects
+from berthmaster.lib.nats import subjects
 from scripts.schema_tools import __main__ as command
 from scripts.schema_tools import contract
 from scripts.schema_tools.asyncapi import channels, document

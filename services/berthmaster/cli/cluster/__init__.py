@@ -1,0 +1,1 @@
+"""`berth cluster`: keys, Secrets and credentials of worker clusters."""

@@ -1,0 +1,312 @@
+"""`berth cluster add | renew | remove | list`: which worker clusters may connect to this bus.
+
+A cluster has one user, `agent.NAME`, whose credentials are made here and taken there in a Secret. A
+running server hears of it at once. The credentials are written to a file for its owner alone, or to
+standard output where that was asked for; never to a log, a table or an error.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from berthmaster.cli.cluster import secret
+from berthmaster.cli.cluster.bootstrap import bootstrap
+from berthmaster.cli.cluster.credentials import credentials
+from berthmaster.cli.keys.folder import (
+    Folder,
+    FolderFailed,
+    days_option,
+    folder_command,
+    show,
+    unheard,
+)
+from berthmaster.cli.nearest import did_you_mean
+from berthmaster.cli.output.listing import Form, form_option, write_list
+from berthmaster.cli.session import Output
+from berthmaster.lib.access.certificates import names_of
+from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
+from berthmaster.lib.access.permissions import SENTINEL
+from berthmaster.lib.nats.subjects import token
+from berthmaster.lib.runtime.parse import EmptyMember, members
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+AGENT: Final = "agent"
+NODES: Final = "telemetry"  # of a cluster's nodes, which may do far less than its agent
+NAMESPACE: Final = "berth-system"
+
+
+class ClusterKey(msgspec.Struct, frozen=True, kw_only=True):
+    cluster: str
+    key: str  # the public part
+    ends: str  # when its JWT does; "" = never
+    connected: bool
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cluster add` did, without a secret."""
+
+    cluster: str
+    key: str
+    url: str
+    namespace: str
+    file: str  # "" = the Secret went to standard output
+    ends: str  # when its JWT does
+    apply: list[str]  # commands, in order
+    server_told: bool
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cluster remove` did."""
+
+    cluster: str
+    server_told: bool
+
+
+@click.group()
+def cluster() -> None:
+    """Which worker clusters may connect to this bus."""
+
+
+cluster.add_command(bootstrap)
+cluster.add_command(credentials)
+
+
+def url_for_agents(folder: Folder, given: str | None) -> str:
+    """Where agents will connect. Raises FolderFailed for what cannot work."""
+    url = given or folder.external_url
+    if not url or not folder.ca_file.exists():
+        raise FolderFailed(
+            "this bus is for its own machine alone: start it with --external HOST, a name or "
+            "address that the worker clusters can reach, so that it is served over TLS"
+        )
+    for one in url.split(","):
+        parts = urlsplit(one.strip())
+        if parts.scheme != "tls" or not parts.hostname:
+            raise FolderFailed(f"--url {one}: right is tls://HOST:PORT; never in plain text")
+        names = names_of(folder.certificate)
+        if parts.hostname not in names:
+            raise FolderFailed(
+                f"--url {one}: the server's certificate is for {', '.join(names)}; "
+                f"start it with --external {parts.hostname} too"
+            )
+    return url
+
+
+def _secret_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What the Secret shall be like and where it goes."""
+    options: list[Callable[..., Any]] = [
+        click.option(
+            "--namespaces",
+            default="default",
+            show_default=True,
+            metavar="A,B,…",
+            help="Namespaces there that jobs may be made in.",
+        ),
+        click.option(
+            "--namespace", default=NAMESPACE, show_default=True, metavar="NS", help="Of its agent."
+        ),
+        click.option(
+            "--url", metavar="URL", help="tls://HOST:PORT; else what --external of the bus says."
+        ),
+        click.option(
+            "--login",
+            is_flag=True,
+            help="No credentials in the Secret: the agent logs in with its pod's token.",
+        ),
+        click.option(
+            "--nodes",
+            is_flag=True,
+            help="Instead, the Secret of the telemetry agents on its nodes: a key of their own.",
+        ),
+        click.option("--output", "file", type=click.Path(path_type=Path), metavar="FILE"),
+        click.option(
+            "--stdout", is_flag=True, help="The Secret to standard output, for kubectl apply."
+        ),
+        days_option,
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@cluster.command()
+@click.argument("name")
+@_secret_options
+@folder_command
+def add(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
+    """Make a key for a worker cluster, and the Secret that takes it there.
+
+    For one that has a key: the Secret as it was.
+    """
+    return _hand_over(folder, output, name, days, again=False, **flags)
+
+
+@cluster.command()
+@click.argument("name")
+@_secret_options
+@folder_command
+def renew(folder: Folder, output: Output, *, name: str, days: float, **flags: Any) -> int:
+    """Sign a cluster's credentials anew, for the same key, and make the Secret with them."""
+    _there(folder, name)
+    return _hand_over(folder, output, name, days, again=True, **flags)
+
+
+def _there(folder: Folder, name: str) -> None:
+    users = folder.users(AGENT)
+    if name not in users:
+        known = ", ".join(sorted(users)) or "none"
+        hint = did_you_mean(name, users)
+        raise FolderFailed(f"no cluster {name!r} has a key here{hint}; those that have: {known}")
+
+
+def _hand_over(
+    folder: Folder,
+    output: Output,
+    name: str,
+    days: float,
+    *,
+    again: bool,
+    namespaces: str,
+    namespace: str,
+    url: str | None,
+    login: bool,
+    nodes: bool,
+    file: Path | None,
+    stdout: bool,
+) -> int:
+    if nodes and login:
+        raise FolderFailed("--nodes and --login: the agents on nodes have a key and no token")
+    user = f"{NODES if nodes else AGENT}.{token(name)}"
+    try:
+        allowed = members(namespaces)
+    except EmptyMember as error:
+        raise FolderFailed(f"--namespaces {namespaces!r}: {error}; right is A,B") from error
+    if not allowed:
+        raise FolderFailed(f"--namespaces {namespaces!r}: right is at least one, such as ml")
+    where = url_for_agents(folder, url)
+    creds = creds_file(folder.keys, user)
+    handed_over = creds_file(folder.keys, SENTINEL) if login else creds
+    if login and not handed_over.exists():
+        raise FolderFailed(
+            "--login: no login service belongs to this bus; it is started with a mapping "
+            "(`berth up --login FILE`, hub.services={login} of the chart)"
+        )
+    if again or not creds.exists():
+        sign_user(folder.keys, user, days=days)
+    told = folder.tell(user)
+    ca = folder.ca_file.read_text()
+    if nodes:
+        manifest = secret.manifest_of_nodes(cluster=name, url=where, creds=creds.read_text(), ca=ca)
+    else:
+        manifest = secret.manifest(
+            cluster=name,
+            namespaces=allowed,
+            namespace=namespace,
+            url=where,
+            creds=handed_over.read_text(),
+            login=login,
+            ca=ca,
+        )
+    if stdout:
+        sys.stdout.write(manifest)
+        sys.stdout.flush()
+    else:
+        called = f"{token(name)}-nodes.yaml" if nodes else f"{token(name)}.yaml"
+        file = file or folder.path / "clusters" / called
+        secret.write(file, manifest)
+    apply: list[str] = []
+    if file is not None and not stdout:
+        apply = secret.commands(name, file, namespace, allowed, login=login)
+        if nodes:
+            apply = secret.commands_of_nodes(name, namespace, file)
+    added = Added(
+        cluster=name,
+        key=folder.users(NODES if nodes else AGENT)[name],
+        url=where,
+        namespace=secret.TELEMETRY_NAME if nodes else namespace,
+        file="" if stdout else str(file),
+        ends=folder.ends(user),
+        apply=apply,
+        server_told=told,
+    )
+    if stdout:
+        output.say(f"{name} may connect to {where}.{unheard(told)}")
+    else:
+        show(output, added, lambda: added_screen(added))
+    return 0
+
+
+@cluster.command()
+@click.argument("name")
+@folder_command
+def remove(folder: Folder, output: Output, *, name: str) -> int:
+    """Take a cluster's key back: its agent is disconnected at once and comes in no more."""
+    _there(folder, name)
+    user = f"{AGENT}.{token(name)}"
+    remove_user(folder.keys, f"{NODES}.{token(name)}")
+    remove_user(folder.keys, user)
+    removed = Removed(cluster=name, server_told=folder.tell(user))
+    show(output, removed, lambda: removed_screen(removed))
+    return 0
+
+
+@cluster.command("list")
+@form_option
+@folder_command
+def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
+    """List the clusters that have a key."""
+    connected = folder.connected_keys()
+    keys = [
+        ClusterKey(
+            cluster=name,
+            key=key,
+            ends=folder.ends(f"{AGENT}.{token(name)}"),
+            connected=not connected.isdisjoint({key, folder.account(f"{AGENT}.{token(name)}")}),
+        )
+        for name, key in sorted(folder.users(AGENT).items())
+    ]
+    write_list(output, form, keys, keys, lambda one: one.cluster, lambda _: list_screen(keys))
+    return 0
+
+
+def added_screen(added: Added) -> "RenderableType":
+    from rich.console import Group
+
+    from berthmaster.cli.output.terminal import safe
+
+    until = added.ends or "they are removed"
+    lines = [
+        f"{added.cluster} may connect to {added.url}.{unheard(added.server_told)}",
+        f"Its credentials are in {added.file}, readable by you alone, until {until}. There:",
+        "",
+        *(f"  {command}" for command in added.apply),
+    ]
+    return Group(*(safe(line) for line in lines))
+
+
+def removed_screen(removed: Removed) -> "RenderableType":
+    from berthmaster.cli.output.terminal import safe
+
+    return safe(
+        f"{removed.cluster} comes in no more.{unheard(removed.server_told)} Jobs that run "
+        f"there keep running, unseen: `berth lost {removed.cluster}` gives them up."
+    )
+
+
+def list_screen(keys: list[ClusterKey]) -> "RenderableType":
+    from berthmaster.cli.output.terminal import plain_table, safe
+
+    if not keys:
+        return safe("No cluster has a key yet: berth cluster add NAME")
+    table = plain_table("CLUSTER", "CONNECTED", "ENDS", "PUBLIC KEY", right=())
+    for key in keys:
+        connected = "yes" if key.connected else "no"
+        table.add_row(safe(key.cluster), connected, key.ends or "never", safe(key.key))
+    return table

@@ -1,0 +1,1 @@
+"""`berth replay-decisions`: decisions repeated from the log, and how well they were made."""

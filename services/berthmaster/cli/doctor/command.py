@@ -1,0 +1,162 @@
+"""`berth doctor`: what stands between a hub, its workers and us. Reads only.
+
+Exit code 0: nothing blocks the mode that was asked about; 1: something does; 2: the command line.
+"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from berthmaster.cli.session import EXIT_FAILED, Output, kubernetes_work, usage
+from berthmaster.lib.runtime.plain_json import pretty
+from berthmaster.lib.supervisor.plan import KubeTarget, PlanError, kube_target
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from berthmaster.cli.doctor.facts import Mode, Without
+    from berthmaster.cli.doctor.findings import Finding, Report
+    from berthmaster.cli.doctor.reader import ClusterAccess
+
+STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "blocks": "red"}
+SIGNS = {"ok": "ok", "note": "note", "warning": "warning", "blocks": "BLOCKS"}
+
+
+@click.command()
+@click.option("--hub", metavar="CLUSTER", help="[NAME=]CONTEXT or [NAME=]KUBECONFIG[:CONTEXT].")
+@click.option("--worker", "workers", multiple=True, metavar="CLUSTER", help="The same; several.")
+@click.option(
+    "--mode",
+    type=click.Choice(["observe", "dispatch"]),
+    default="observe",
+    show_default=True,
+    help="Mode whose needs on the hub are checked; dispatch needs Kubernetes 1.36 where a "
+    "ClusterQueue preempts.",
+)
+@click.option(
+    "--namespace", default="berth-system", show_default=True, metavar="NS", help="Of our pods."
+)
+@click.option(
+    "--without",
+    "without",
+    multiple=True,
+    metavar="W:NS/QUEUE",
+    help="A queue that worker W lacks on purpose, such as berlin:ml/main or berlin:ml/*; several.",
+)
+@click.option(
+    "--self",
+    "as_self",
+    is_flag=True,
+    help="Look at the rights of these credentials, as `berth up` uses them, instead of those of "
+    "our service accounts.",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def doctor(
+    hub: str | None,
+    workers: tuple[str, ...],
+    mode: "Mode",
+    namespace: str,
+    without: tuple[str, ...],
+    as_self: bool,
+    as_json: bool,
+) -> None:
+    """Look at a hub and its workers without changing anything: what is missing for a mode, the
+    exact change, and how to undo it."""
+    if not hub and not workers:
+        usage("name a cluster to look at: --hub CONTEXT, --worker CONTEXT, or both")
+    output = Output(as_json=as_json)
+    try:
+        at_hub = _place(kube_target(hub, Path.is_file)) if hub else None
+        at_workers = [_place(kube_target(text, Path.is_file)) for text in workers]
+    except PlanError as error:
+        usage(str(error))
+    left_out = _without(without, {worker.name for worker in at_workers})
+    with kubernetes_work():
+        from berthmaster.cli.doctor.core import diagnose
+        from berthmaster.cli.doctor.reader import survey
+
+        read = survey(
+            at_hub,
+            at_workers,
+            mode=mode,
+            namespace=namespace,
+            now_s=time.time(),
+            as_self=as_self,
+            without=left_out,
+        )
+        report = diagnose(asyncio.run(read))
+    if as_json:
+        output.write(pretty(report))
+    else:
+        output.console.print(screen(report), soft_wrap=True)
+    sys.exit(0 if report.ready else EXIT_FAILED)
+
+
+def _without(texts: tuple[str, ...], workers: set[str]) -> "list[Without]":
+    from berthmaster.cli.doctor.facts import Without
+
+    found = []
+    for text in texts:
+        try:
+            one = Without.parse(text)
+        except ValueError as error:
+            usage(f"--without {error}")
+        if one.worker not in workers:
+            known = ", ".join(sorted(workers)) or "none"
+            usage(f"--without {text}: there is no --worker of that name; named are: {known}")
+        found.append(one)
+    return found
+
+
+def _place(target: KubeTarget) -> "ClusterAccess":
+    from berthmaster.cli.doctor.reader import ClusterAccess
+
+    return ClusterAccess(name=target.name, kubeconfig=target.kubeconfig, context=target.context)
+
+
+def screen(report: "Report") -> "RenderableType":
+    """A line a finding, and below it what to do about those that are not in order."""
+    from rich.console import Group
+
+    from berthmaster.cli.output.terminal import safe
+
+    lines: list[RenderableType] = []
+    where = ""
+    for finding in report.findings:
+        if finding.where != where:
+            where = finding.where
+            lines += [safe(), safe(where, style="bold")]
+        lines += _finding(finding)
+    blocks = sum(finding.level == "blocks" for finding in report.findings)
+    warnings = sum(finding.level == "warning" for finding in report.findings)
+    verdict = (
+        f"Nothing blocks the mode {report.mode}."
+        if report.ready
+        else f"{_count(blocks, 'finding')} in the way of the mode {report.mode}."
+    )
+    more = f" {_count(warnings, 'warning')}." if warnings else ""
+    lines += [safe(), safe(verdict + more, style="green" if report.ready else "red")]
+    return Group(*lines)
+
+
+def _finding(finding: "Finding") -> list["RenderableType"]:
+    from berthmaster.cli.output.terminal import safe
+
+    head = safe(f"  {SIGNS[finding.level]:<8}", style=STYLES[finding.level])
+    head.append_text(safe(finding.what))
+    lines: list[RenderableType] = [head]
+    if finding.means:
+        lines.append(safe(f"          {finding.means}"))
+    for title, text in (("change", finding.change), ("undo", finding.undo)):
+        if text:
+            lines.append(safe(f"          {title}:", style="bold"))
+            lines += [safe(f"            {line}") for line in text.splitlines()]
+    return lines
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,275 @@
+"""What a diagnosis consists of, and the words that hub and worker share."""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+import msgspec
+
+from berthmaster.cli.doctor.facts import (
+    ClusterFacts,
+    FailingKind,
+    HubFacts,
+    ManagerLife,
+    Right,
+    Survey,
+)
+
+# Rights that are missing -> what gives them, and what takes them back.
+Cure = Callable[[tuple[Right, ...]], tuple[str, str]]
+Level = Literal["ok", "note", "warning", "blocks"]
+CHART: Final = "deploy/chart"
+HUB_RELEASE: Final = "berth-hub"  # as docs/kubernetes.md names them
+AGENT_RELEASE: Final = "berth-agent"
+MOST_SKEW_S: Final = 5.0  # ahead of us; behind, a lease may just not have been renewed for a while
+MOST_LAG_S: Final = 60.0
+OLDEST_KUEUE: Final = (0, 16)  # v1beta2 is stored since then
+TESTED_KUEUE: Final = "v0.19.2"
+SEEN_KUEUE: Final = ((0, 18), (0, 19))  # from, to: the contract was seen with these
+_IMAGE_VERSION: Final = re.compile(r":v?(\d+)\.(\d+)(?:\.(\d+))?")
+_MANIFESTS: Final = "https://github.com/kubernetes-sigs/kueue/releases/download"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that was found, what it means, and what to do about it."""
+
+    level: Level
+    where: str  # the cluster
+    what: str  # a line
+    means: str = ""
+    change: str = ""  # commands or YAML, as they are typed; "" = nothing to do
+    undo: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str
+    ready: bool  # nothing blocks this mode
+    findings: list[Finding]
+
+
+def kubectl(cluster: ClusterFacts) -> str:
+    flags = [("--kubeconfig", cluster.kubeconfig), ("--context", cluster.context)]
+    return " ".join(["kubectl", *(f"{flag} {shlex.quote(text)}" for flag, text in flags if text)])
+
+
+def install(cluster: ClusterFacts, namespace: str, release: str, *values: str) -> tuple[str, str]:
+    """How a release of the chart is made, or changed in these values; and how it is taken away."""
+    flags = [("--kubeconfig", cluster.kubeconfig), ("--kube-context", cluster.context)]
+    shown = [f"{flag} {shlex.quote(text)}" for flag, text in flags if text]
+    command = " ".join(["helm", *shown, "-n", shlex.quote(namespace)])
+    sets = " ".join(f"--set {shlex.quote(value)}" for value in values)
+    options = "--install --create-namespace --reset-then-reuse-values"
+    return f"{command} upgrade {options} {release} {CHART} {sets}", f"{command} uninstall {release}"
+
+
+def edit_manager(hub: ClusterFacts, yaml: str) -> str:
+    """How lines of the manager's configuration are changed, and what makes it read them."""
+    lines = "\n".join(f"#   {line}" for line in yaml.splitlines())
+    return (
+        f"{kubectl(hub)} -n kueue-system edit configmap kueue-manager-config\n"
+        "# in controller_manager_config.yaml:\n"
+        f"{lines}\n"
+        f"{kubectl(hub)} -n kueue-system rollout restart deployment kueue-controller-manager"
+    )
+
+
+def kueue_version(image: str) -> tuple[int, ...] | None:
+    """(0, 19, 2) of an image; None where its tag does not say."""
+    found = _IMAGE_VERSION.search(image)
+    return tuple(int(part or 0) for part in found.groups()) if found else None
+
+
+def bind(cluster: ClusterFacts, namespace: str, role: str, account: str) -> tuple[str, str]:
+    """What gives an account a ClusterRole in one namespace, and what takes it back."""
+    command = kubectl(cluster)
+    inside = f"{command} -n {shlex.quote(namespace)}"
+    made = f"create rolebinding {role} --clusterrole={role} --serviceaccount={account}"
+    return (
+        f"{inside} {made} --dry-run=client -o yaml | {command} apply -f -",
+        f"{inside} delete rolebinding {role}",
+    )
+
+
+def shared(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Finding]:
+    """What holds for hub and worker alike; ``cure``: what gives rights that are missing."""
+    where = cluster.name
+    yield Finding(level="ok", where=where, what=f"API server answers, {cluster.version}")
+    yield from _clock(cluster)
+    for one in cluster.failing:
+        yield _failing(cluster, one)
+    for text in cluster.unread:
+        yield Finding(
+            level="note",
+            where=where,
+            what=f"not looked at: {text}",
+            means="What depends on it is not checked here.",
+        )
+    yield from _kueue(cluster)
+    yield from alive(cluster, is_hub=isinstance(cluster, HubFacts))
+    yield from _rights(cluster, survey, cure)
+
+
+def _failing(cluster: ClusterFacts, one: FailingKind) -> Finding:
+    name = one.kind.split(" ", maxsplit=1)[0]
+    change = f"{kubectl(cluster)} get {name} -A   # the same words, without us"
+    if "." in name:
+        change += (
+            f"\n{kubectl(cluster)} get crd {name} -o jsonpath='{{.spec.conversion}}'"
+            "   # the webhook that has to answer"
+        )
+    return Finding(
+        level="blocks",
+        where=cluster.name,
+        what=f"the API server fails to show {one.kind}: {one.why}",
+        means="The API server answers, and this kind alone fails. What the fleet knows of these "
+        "objects is old, or nothing. The usual cause is a conversion webhook that does not run.",
+        change=change,
+    )
+
+
+def _clock(cluster: ClusterFacts) -> Iterator[Finding]:
+    skew_s = cluster.skew_s
+    if skew_s is None or -MOST_LAG_S <= skew_s <= MOST_SKEW_S:
+        return
+    which = "ahead of" if skew_s > 0 else "behind"
+    yield Finding(
+        level="warning",
+        where=cluster.name,
+        what=f"its clock is {abs(skew_s):.0f} s {which} this machine's",
+        means="Decisions do not depend on it; tokens and certificates may be refused as not yet or "
+        "no longer valid.",
+        change="# set one of the two clocks right; chronyc tracking shows by how much it is off",
+    )
+
+
+def _kueue(cluster: ClusterFacts) -> Iterator[Finding]:
+    install = (
+        f"{kubectl(cluster)} apply --server-side -f {_MANIFESTS}/{TESTED_KUEUE}/manifests.yaml"
+    )
+    undo = f"{kubectl(cluster)} delete -f {_MANIFESTS}/{TESTED_KUEUE}/manifests.yaml"
+    version = kueue_version(cluster.kueue_image)
+    shown = f" {'.'.join(map(str, version))}" if version else ""
+    if not cluster.kueue_versions and any("kueue.x-k8s.io" in one.kind for one in cluster.failing):
+        return
+    if not cluster.kueue_versions:
+        yield Finding(
+            level="blocks",
+            where=cluster.name,
+            what="Kueue is not installed: its API is not served",
+            means="MultiKueue needs Kueue on the hub and on every worker.",
+            change=install,
+            undo=undo,
+        )
+    elif "v1beta2" not in cluster.kueue_versions:
+        served = ", ".join(sorted(cluster.kueue_versions))
+        yield Finding(
+            level="blocks",
+            where=cluster.name,
+            what=f"Kueue{shown} serves {served} and not v1beta2",
+            means="From Kueue 0.16 on it does; older ones are not spoken to.",
+            change=install,
+            undo="# Kueue has no way back over this change of stored objects: back them up first",
+        )
+    elif version is not None and version < OLDEST_KUEUE:
+        yield Finding(
+            level="blocks",
+            where=cluster.name,
+            what=f"Kueue{shown} is older than 0.16",
+            means="What MultiKueue promises to a dispatcher is kept from 0.16 on.",
+            change=install,
+            undo="# apply the manifests of the version that was there",
+        )
+    elif version is not None and not SEEN_KUEUE[0] <= version[:2] <= SEEN_KUEUE[1]:
+        first, last = (".".join(map(str, each)) for each in SEEN_KUEUE)
+        yield Finding(
+            level="warning",
+            where=cluster.name,
+            what=f"Kueue{shown} is none of those that we were seen with, {first} to {last}",
+            means="What we rely on in Kueue is tested against those. Another may do some of it "
+            "otherwise: look in the mode observe first.",
+        )
+    else:
+        yield Finding(level="ok", where=cluster.name, what=f"Kueue{shown} serves v1beta2")
+
+
+def alive(cluster: ClusterFacts, *, is_hub: bool) -> Iterator[Finding]:
+    """Whether Kueue's manager runs: its API is served whether it does or not."""
+    life = cluster.kueue_life
+    if life is None or not cluster.kueue_versions:
+        return
+    if life.wanted is None and life.renewed_s_ago is None:
+        yield Finding(
+            level="note",
+            where=cluster.name,
+            what="not seen whether Kueue's manager runs: no Deployment kueue-controller-manager "
+            "and no lease of Kueue's in kueue-system",
+            means="Where it is dead nothing is admitted, and nothing else says so.",
+        )
+        return
+    why = _dead(life)
+    if not why:
+        ready = f"{sum(pod.ready for pod in life.pods)} of its pods ready"
+        lease = "" if life.renewed_s_ago is None else ", its lease renewed lately"
+        yield Finding(level="ok", where=cluster.name, what=f"Kueue's manager runs: {ready}{lease}")
+        return
+    run = f"{kubectl(cluster)} -n kueue-system"
+    stands_still = "Nothing is admitted, cleared or sent: every queue of MultiKueue stands still."
+    magnet = (
+        "It admits nothing, and looks emptiest for that. We let it go last once a copy has lain "
+        "there unseen, or a Workload's patience ran out there."
+    )
+    scaled = life.wanted == 0
+    restart = f"{run} describe pods\n{run} rollout restart deployment kueue-controller-manager"
+    scale = f"{run} scale deployment kueue-controller-manager --replicas"
+    yield Finding(
+        level="blocks" if is_hub else "warning",
+        where=cluster.name,
+        what=f"Kueue's manager does not run: {why}",
+        means=stands_still if is_hub else magnet,
+        change=f"{scale}=1" if scaled else restart,
+        undo=f"{scale}=0" if scaled else "",
+    )
+
+
+def _dead(life: ManagerLife) -> str:
+    """Why it must be dead, or ""."""
+    age_s = life.renewed_s_ago
+    if age_s is not None and age_s <= MOST_LAG_S:
+        return ""
+    if not any(pod.ready for pod in life.pods) and life.wanted is not None:
+        if not life.wanted:
+            return "its Deployment is scaled to 0"
+        words = next((f" ({pod.name}: {pod.words})" for pod in life.pods if pod.words), "")
+        return f"none of its {life.wanted} pods is ready{words}"
+    if age_s is None:
+        return ""
+    held = f", last by {life.holder}" if life.holder else ""
+    return f"nobody has renewed its lease for {age_s:.0f} s{held}"
+
+
+def _rights(cluster: ClusterFacts, survey: Survey, cure: Cure) -> Iterator[Finding]:
+    missing = cluster.missing_rights
+    if not missing:
+        if cluster.rights_of:
+            what = f"{cluster.rights_of} may do all that {survey.mode} needs"
+            yield Finding(level="ok", where=cluster.name, what=what)
+        return
+    listed = ", ".join(str(right) for right in missing[:6])
+    more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
+    why = ", ".join(dict.fromkeys(right.why for right in missing if right.why))
+    means = f"Needed {why}."
+    if survey.as_self:
+        means += " Use a kubeconfig that may; what is made for our service accounts helps none of "
+        means += "these credentials, and would be a second hub beside `berth up`."
+    else:
+        means += " If it is `berth up` that works here, ask about its credentials: --self."
+    change, undo = cure(missing) if not survey.as_self else ("", "")
+    yield Finding(
+        level="blocks",
+        where=cluster.name,
+        what=f"{cluster.rights_of} may not: {listed}{more}",
+        means=means,
+        change=change,
+        undo=undo,
+    )

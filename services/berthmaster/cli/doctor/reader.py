@@ -1,0 +1,515 @@
+"""Reads clusters for the doctor: lists, gets and questions about rights, and never a write.
+
+What these credentials may not read is noted and left out; only a server that does not answer ends
+the reading of a cluster. (SubjectAccessReviews are created, but nothing of them is stored.)
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from berthmaster.cli.doctor import facts, objects
+from berthmaster.cli.doctor.facts import HubFacts, Mode, Right, Survey, Without, WorkerFacts
+from berthmaster.cli.doctor.gates import MANAGER, find_argument
+from berthmaster.cli.doctor.rights import AGENT_ACCOUNT, HUB_ACCOUNT, agent_rights, hub_rights
+from berthmaster.cli.doctor.worker import queues_of
+from berthmaster.lib.kube import labels, resources
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.config import from_kubeconfig
+from berthmaster.lib.kube.errors import (
+    BadAnswer,
+    Forbidden,
+    KubernetesError,
+    NotFound,
+    Unauthorized,
+)
+from berthmaster.lib.kube.objects import Object, Struct, seconds
+from berthmaster.lib.kube.resources import Resource
+from berthmaster.lib.kueue.configuration import CONFIG_MAP, ConfigMap
+from berthmaster.lib.kueue.configuration import NAMESPACE as KUEUE_NAMESPACE
+from berthmaster.lib.kueue.jobs import HubJob
+from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.lib.kueue.names import ACTIVE, MULTIKUEUE
+from berthmaster.lib.kueue.nominators import ManagedWorkload
+from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.lib.runtime.log import LogLike
+
+T = TypeVar("T")
+O = TypeVar("O", bound=Object)  # noqa: E741
+
+USER_AGENT: Final = "berth-doctor"
+TIMEOUT_S: Final = 10.0
+MANAGER_CONTAINER: Final = "manager"  # as Kueue's own manifests name it
+LEASE_NAMESPACES: Final = ("kube-system", "kube-node-lease")
+API_VERSIONS: Final = ("v1beta2", "v1beta1", "v1alpha1")
+AT_ONCE: Final = 8
+HELD_S: Final = 300.0  # an executor that runs lets go of an object within seconds
+_JOB_KINDS: Final = (
+    resources.JOBS,
+    resources.JOB_SETS,
+    resources.RAY_JOBS,
+    resources.VOLCANO_JOBS,
+)
+TELEMETRY_NAMESPACE: Final = "berth-telemetry"  # and the DaemonSet's name
+DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
+DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
+POLICIES: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy",
+    namespaced=False,
+)  # fmt: skip
+BINDINGS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicyBinding", namespaced=False,
+)  # fmt: skip
+WEBHOOKS: Final = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration", namespaced=False,
+)  # fmt: skip
+REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterAccess:
+    name: str
+    kubeconfig: Path | None = None
+    context: str = ""
+
+    @property
+    def way(self) -> dict[str, Any]:
+        return {"context": self.context, "kubeconfig": str(self.kubeconfig or "")}
+
+
+class ReviewStatus(Struct, frozen=True):
+    allowed: bool = False
+
+
+class Review(Struct, frozen=True):
+    status: ReviewStatus = ReviewStatus()
+
+
+class _Silent:
+    """What is found is the report's to say."""
+
+    def info(self, event: str, /, **fields: object) -> None: ...
+    def warning(self, event: str, /, **fields: object) -> None: ...
+    def error(
+        self, event: str, /, *, error: BaseException | None = None, **fields: object
+    ) -> None: ...
+
+
+async def survey(
+    hub: ClusterAccess | None,
+    workers: Sequence[ClusterAccess],
+    *,
+    mode: Mode,
+    namespace: str,
+    now_s: float,
+    as_self: bool = False,
+    without: Sequence[Without] = (),
+    log: LogLike | None = None,
+) -> Survey:
+    """Read all clusters, the workers side by side. ``as_self``: ask for the rights of these
+    credentials, with which `berth up` would work, and not of our service accounts."""
+    log = log or _Silent()
+    account = "" if as_self else f"system:serviceaccount:{namespace}:{HUB_ACCOUNT}"
+    found_hub = await _hub(hub, mode, account, now_s, log) if hub is not None else None
+    names = sorted({queue.namespace for queue in queues_of(found_hub)})
+    account = "" if as_self else f"system:serviceaccount:{namespace}:{AGENT_ACCOUNT}"
+    found = await asyncio.gather(
+        *(_worker(each, names, (namespace, account), now_s, log) for each in workers)
+    )
+    return Survey(
+        mode=mode,
+        namespace=namespace,
+        hub=found_hub,
+        workers=tuple(found),
+        without=tuple(without),
+        as_self=as_self,
+    )
+
+
+async def _hub(
+    place: ClusterAccess, mode: Mode, account: str, now_s: float, log: LogLike
+) -> HubFacts:
+    try:
+        async with await _client(place, log) as client:
+            read = await _Reading.begin(client, now_s)
+            checks = await read.all(resources.ADMISSION_CHECKS, AdmissionCheck)
+            configs = await read.all(resources.MULTIKUEUE_CONFIGS, MultiKueueConfig)
+            clusters = await read.all(resources.MULTIKUEUE_CLUSTERS, MultiKueueCluster)
+            queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
+            locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
+            wanted = hub_rights(mode, _dispatched(checks, queues, locals_))
+            fields = await read.common(place, account, wanted)
+            policies = await read.all(POLICIES, objects.Policy)
+            bindings = await read.all(BINDINGS, objects.PolicyBinding)
+            workloads = await read.all(resources.WORKLOADS, ManagedWorkload)
+            jobs = await read.all(resources.JOBS, HubJob)
+            sets = await read.all(resources.JOB_SETS, HubJob)
+            webhooks = await read.all(WEBHOOKS, objects.WebhookConfiguration)
+            served = await read.served(POLICIES.group_version)
+            manager, life = await read.manager(), await read.life()
+            return HubFacts(
+                **fields,
+                kueue_image=read.image,
+                kueue_life=life,
+                gate_argument=read.gate_argument,
+                file_gates=manager.file_gates if manager is not None else None,
+                unread=tuple(read.unread),
+                failing=tuple(read.failing),
+                manager=manager,
+                serves_policies=POLICIES.plural in served,
+                clearing=objects.find_policies(policies, bindings, objects.clears_nominations),
+                poisoned=objects.poisoned(workloads),
+                nominators=objects.nominators(workloads),
+                workload_webhook=objects.workload_webhook(webhooks),
+                checks=tuple(
+                    facts.AdmissionCheck(
+                        name=one.metadata.name,
+                        controller=one.spec.controller_name,
+                        config=one.spec.parameters.name if one.spec.parameters else "",
+                        state=objects.state(one.condition(ACTIVE)),
+                    )
+                    for one in checks
+                ),
+                configs={one.metadata.name: one.clusters for one in configs},
+                clusters=tuple(
+                    facts.MultiKueueCluster(
+                        name=one.metadata.name,
+                        fleet_name=one.fleet_name,
+                        state=objects.state(one.condition(ACTIVE)),
+                    )
+                    for one in clusters
+                ),
+                cluster_queues=tuple(map(objects.cluster_queue, queues)),
+                local_queues=tuple(map(objects.local_queue, locals_)),
+                early_deleted=(
+                    *objects.early_deleted(resources.JOBS.kind, jobs),
+                    *objects.early_deleted(resources.JOB_SETS.kind, sets),
+                ),
+                stranded=objects.stranded(jobs, locals_, _multikueue_queues(checks, queues)),
+            )
+    except (KubernetesError, OSError) as error:
+        return HubFacts(name=place.name, **place.way, unreachable=str(error))
+
+
+def _multikueue_queues(
+    checks: Sequence[AdmissionCheck], queues: Sequence[ClusterQueue]
+) -> frozenset[str]:
+    wanted = {one.metadata.name for one in checks if one.spec.controller_name == MULTIKUEUE}
+    return frozenset(one.metadata.name for one in queues if wanted & set(one.check_names))
+
+
+def _dispatched(
+    checks: Sequence[AdmissionCheck], queues: Sequence[ClusterQueue], locals_: Sequence[LocalQueue]
+) -> list[str]:
+    """Namespaces with a LocalQueue that leads to workers."""
+    remote = _multikueue_queues(checks, queues)
+    return sorted({one.metadata.namespace for one in locals_ if one.spec.cluster_queue in remote})
+
+
+async def _worker(
+    place: ClusterAccess,
+    namespaces: Sequence[str],
+    ours: tuple[str, str],
+    now_s: float,
+    log: LogLike,
+) -> WorkerFacts:
+    """``ours``: the namespace of our pods, and as whom rights are asked for."""
+    namespace, account = ours
+    try:
+        async with await _client(place, log) as client:
+            read = await _Reading.begin(client, now_s)
+            there = await read.all(resources.NAMESPACES, Object)
+            known = frozenset(one.metadata.name for one in there)
+            slices = await read.all(resources.RESOURCE_SLICES, objects.ResourceSlice)
+            classes = await read.all(resources.DEVICE_CLASSES, objects.DeviceClass)
+            drivers = objects.drivers(slices, classes)
+            together, groups = await _together(read)
+            volcano = await read.served(resources.VOLCANO_JOBS.group_version)
+            volcano_jobs = resources.VOLCANO_JOBS.plural in volcano
+            wanted = agent_rights(
+                [name for name in namespaces if name in known],
+                claims=bool(drivers),
+                groups=groups,
+                volcano_jobs=volcano_jobs,
+            )
+            fields = await read.common(place, account, wanted)
+            nodes = await read.all(resources.NODES, objects.Node)
+            queues = await read.all(resources.CLUSTER_QUEUES, ClusterQueue)
+            locals_ = await read.all(resources.LOCAL_QUEUES, LocalQueue)
+            manager = await read.manager()
+            if manager is not None and manager.waits_for_pods:
+                together.append("kueue")
+            life = await read.life()
+            policies = await read.all(POLICIES, objects.Policy)
+            bindings = await read.all(BINDINGS, objects.PolicyBinding)
+            served = await read.served(POLICIES.group_version)
+            agents = await read.one(
+                DAEMON_SETS, objects.DaemonSet, TELEMETRY_NAMESPACE, TELEMETRY_NAMESPACE
+            )
+            held = await read.held(read.clock_s or now_s)
+            others = [] if agents else await read.all(DAEMON_SETS, objects.DaemonSet)
+            return WorkerFacts(
+                **fields,
+                kueue_image=read.image,
+                kueue_life=life,
+                serves_policies=POLICIES.plural in served,
+                keeping=objects.find_policies(policies, bindings, objects.keeps_ended_jobs),
+                gate_argument=read.gate_argument,
+                file_gates=manager.file_gates if manager is not None else None,
+                namespaces=known,
+                cluster_queues=tuple(map(objects.cluster_queue, queues)),
+                local_queues=tuple(map(objects.local_queue, locals_)),
+                gpu_nodes=tuple(found for one in nodes for found in objects.gpu_nodes(one)),
+                nodes=len(nodes),
+                drivers=drivers,
+                held=tuple(held),
+                telemetry=objects.telemetry(agents),
+                exporter=objects.exporter(others),
+                together=tuple(together),
+                agent=await read.one(DEPLOYMENTS, Object, namespace, AGENT_ACCOUNT) is not None,
+                job_sets="jobsets" in await read.served(resources.JOB_SETS.group_version),
+                ray_jobs="rayjobs" in await read.served(resources.RAY_JOBS.group_version),
+                volcano_jobs=volcano_jobs,
+                gates=None if manager is None or manager.problem else manager.gates,
+                unread=tuple(read.unread),  # last: what is read for the others may add to it
+                failing=tuple(read.failing),
+            )
+    except (KubernetesError, OSError) as error:
+        return WorkerFacts(name=place.name, **place.way, unreachable=str(error))
+
+
+# The first of Kubernetes', coscheduling's and Volcano's that is served is what the executor makes.
+_GROUPS: Final[tuple[tuple[facts.Together, Resource], ...]] = (
+    ("kubernetes", resources.POD_GROUPS),
+    ("workload", resources.SCHEDULING_WORKLOADS),
+    ("coscheduling", resources.COSCHEDULING_POD_GROUPS),
+    ("volcano", resources.VOLCANO_POD_GROUPS),
+)
+_KAI: Final = ("scheduling.run.ai/v2alpha2", "podgroups")
+
+
+async def _together(read: "_Reading") -> tuple[list[facts.Together], list[Resource]]:
+    """What starts all pods of a gang, and what is made for that."""
+    found: list[facts.Together] = []
+    groups: list[Resource] = []
+    for name, resource in _GROUPS:
+        if not groups and resource.plural in await read.served(resource.group_version):
+            found.append(name)
+            groups.append(resource)
+    if _KAI[1] in await read.served(_KAI[0]):
+        found.append("kai")
+    return found, groups
+
+
+async def _client(place: ClusterAccess, log: LogLike) -> Client:
+    access = await from_kubeconfig(place.kubeconfig, place.context)
+    return await Client.open(access, user_agent=USER_AGENT, log=log, timeout_s=TIMEOUT_S)
+
+
+@dataclass
+class _Reading:
+    client: Client
+    now_s: float
+    version: str
+    uid: str = ""
+    unread: list[str] = field(default_factory=list)
+    failing: list[facts.FailingKind] = field(default_factory=list)
+    image: str = ""
+    gate_argument: facts.GateArgument | None = None
+    clock_s: float = 0.0  # the cluster's, as far as its leases show it; 0 = they do not
+
+    @classmethod
+    async def begin(cls, client: Client, now_s: float) -> "_Reading":
+        """Ask which server this is. Raises KubernetesError where no server answers, or none that
+        knows these credentials."""
+        read = cls(client, now_s, await client.version())
+        try:
+            read.uid = await client.uid()
+        except NotFound:
+            pass  # a control plane without namespaces of its own
+        except KubernetesError as error:
+            await read.failed("the namespace kube-system", error)
+        return read
+
+    async def common(
+        self, place: ClusterAccess, account: str, wanted: Sequence[Right]
+    ) -> dict[str, Any]:
+        """What is read of hub and worker alike. Raises Unreachable and the like."""
+        served = [
+            each
+            for each in API_VERSIONS
+            if await self.served(f"{resources.WORKLOADS.group}/{each}")
+        ]
+        missing, asked_as = await self._missing(account, wanted)
+        return {
+            "name": place.name,
+            **place.way,
+            "version": self.version,
+            "uid": self.uid,
+            "skew_s": await self._skew(),
+            "kueue_versions": frozenset(served),
+            "missing_rights": missing,
+            "rights_of": asked_as,
+        }
+
+    async def all(
+        self, resource: Resource, kind: type[O], *, namespace: str = "", selector: str = ""
+    ) -> list[O]:
+        """A whole list; empty where its kind is not served, or, and that is noted, where it may
+        not be read."""
+        found: list[O] = []
+        try:
+            pages = self.client.list_pages(
+                resource, kind, namespace=namespace, label_selector=selector
+            )
+            async for page in pages:
+                found = [*page.items] if page.first else [*found, *page.items]
+                for bad in page.undecodable:
+                    self.unread.append(f"{resource.plural} {bad.namespace}/{bad.name} ({bad.why})")
+        except NotFound:
+            return []
+        except KubernetesError as error:
+            where = f" in {namespace}" if namespace else ""
+            await self.failed(f"{_named(resource)}{where}", error)
+            return []
+        return found
+
+    async def served(self, group_version: str) -> frozenset[str]:
+        """Return the plurals that the server serves of a group; none where it fails to say, which
+        is noted."""
+        try:
+            return frozenset(await self.client.served(group_version))
+        except KubernetesError as error:
+            await self.failed(f"the kinds of {group_version}", error)
+            return frozenset()
+
+    async def one(self, resource: Resource, kind: type[T], namespace: str, name: str) -> T | None:
+        """One object; None where it is not there or may not be read, which is noted."""
+        try:
+            return await self.client.get(resource.path(namespace=namespace, name=name), kind)
+        except NotFound:
+            return None
+        except KubernetesError as error:
+            await self.failed(f"{_named(resource)} {namespace}/{name}", error)
+            return None
+
+    async def life(self) -> facts.ManagerLife:
+        """Whether Kueue's manager runs, by its pods and its lease."""
+        deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
+        pods = await self.all(resources.PODS, objects.Pod, namespace=KUEUE_NAMESPACE)
+        leases = await self.all(resources.LEASES, objects.Lease, namespace=KUEUE_NAMESPACE)
+        return objects.manager_life(deployment, pods, leases, self.clock_s or self.now_s)
+
+    async def held(self, now_s: float) -> list[facts.HeldObject]:
+        """Return job objects that somebody deleted a while ago and only our finalizer keeps."""
+        found: list[facts.HeldObject] = []
+        for kind in _JOB_KINDS:
+            for one in await self.all(kind, Object, selector=labels.EXECUTOR):
+                meta = one.metadata
+                left_s = seconds(meta.deletion_timestamp)
+                ours = labels.FINALIZER in meta.finalizers
+                if ours and 0 < left_s < now_s - HELD_S:
+                    name = f"{kind.plural}.{kind.group}"
+                    found.append(facts.HeldObject(name, meta.namespace, meta.name))
+        return found
+
+    async def manager(self) -> facts.ManagerConfig | None:
+        """Kueue's configuration, and its image on the way."""
+        deployment = await self.one(DEPLOYMENTS, objects.Deployment, KUEUE_NAMESPACE, MANAGER)
+        containers = deployment.spec.template.spec.containers if deployment else ()
+        for number, container in enumerate(containers):
+            if "kueue" in container.image or container.name == MANAGER_CONTAINER:
+                self.image = container.image
+                self.gate_argument = find_argument(number, container.command, container.args)
+        found = await self.one(resources.CONFIG_MAPS, ConfigMap, KUEUE_NAMESPACE, CONFIG_MAP)
+        if found is None:
+            return None
+        return objects.manager_config(found.data, self.gate_argument)
+
+    async def _skew(self) -> float | None:
+        """Its clock minus ours, by the newest lease: the control plane renews its own every ten
+        seconds, so that an old one means little and one from the future much."""
+        newest_s = 0.0
+        for namespace in LEASE_NAMESPACES:
+            for lease in await self.all(resources.LEASES, objects.Lease, namespace=namespace):
+                newest_s = max(newest_s, seconds(lease.spec.renew_time))
+        self.clock_s = newest_s
+        return newest_s - self.now_s if newest_s else None
+
+    async def _missing(
+        self, account: str, wanted: Sequence[Right]
+    ) -> tuple[tuple[Right, ...], str]:
+        """What the account may not do. Who may not ask that of others gets no answer."""
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def allowed(right: Right) -> bool:
+            async with turns:
+                return await (may(self.client, account, right) if account else self._can(right))
+
+        try:
+            answers = await asyncio.gather(*(allowed(right) for right in wanted))
+        except Forbidden as error:
+            self._note(f"the rights of {account}", error)
+            return (), ""
+        missing = [right for right, yes in zip(wanted, answers, strict=True) if not yes]
+        return tuple(missing), account or "who these credentials are of"
+
+    async def _can(self, right: Right) -> bool:
+        plural, _, subresource = right.resource.partition("/")
+        resource = Resource(right.group, "*", plural, "")
+        return await self.client.can(
+            right.verb,
+            resource,
+            namespace=right.namespace,
+            name=right.name,
+            subresource=subresource,
+        )
+
+    async def failed(self, what: str, error: KubernetesError) -> None:
+        """Note what cannot be read. Raises KubernetesError where the server answers nothing else
+        either: then it is the server, and no kind of it."""
+        if isinstance(error, Forbidden | BadAnswer):
+            self._note(what, error)
+            return
+        if isinstance(error, Unauthorized):
+            raise error
+        await self.client.version()
+        if what not in [one.kind for one in self.failing]:
+            self.failing.append(facts.FailingKind(kind=what, why=str(error)))
+
+    def _note(self, what: str, error: KubernetesError) -> None:
+        why = "these credentials may not" if isinstance(error, Forbidden) else str(error)
+        self.unread.append(f"{what} ({why})")
+
+
+def _named(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+async def may(client: Client, user: str, right: Right) -> bool:
+    """Whether a user or service account is allowed something. Raises KubernetesError."""
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+    spec: dict[str, Any] = {
+        "user": user,
+        "resourceAttributes": {name: text for name, text in attributes.items() if text},
+    }
+    parts = user.split(":")
+    if parts[:2] == ["system", "serviceaccount"]:
+        spec["groups"] = ["system:serviceaccounts", f"system:serviceaccounts:{parts[2]}"]
+    body = {"apiVersion": REVIEWS.group_version, "kind": REVIEWS.kind, "spec": spec}
+    review = await client.create(REVIEWS.path(), body, Review)
+    return review.status.allowed

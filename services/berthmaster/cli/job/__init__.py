@@ -1,0 +1,1 @@
+"""Commands about jobs, and their screens: submit, list, explain, wait, cancel, hold, move."""

@@ -1,0 +1,365 @@
+"""Commands about workloads that are there: jobs, job, watch, why, cancel, reprioritize."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from berthmaster.cli.completion import ANY, OPEN, QUEUE
+from berthmaster.cli.job.selection import (
+    OPEN_STATES,
+    Followed,
+    Selection,
+    selection_of,
+    selection_options,
+)
+from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.listing import Form, form_option, write_list
+from berthmaster.cli.session import EXIT_FAILED, Session, bus_command, misspelt_tenant, usage
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from berthmaster.client import Client
+    from berthmaster.lib.messages.api import (
+        ChangeReply,
+        ListReply,
+        WhyReply,
+        WorkloadStateName,
+        WorkloadView,
+    )
+
+ENDINGS: Final = ("succeeded", "failed", "cancelled")
+STATES: "tuple[WorkloadStateName, ...]" = (
+    "queued",
+    "placed",
+    "claimed",
+    "admitted",
+    "running",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+
+
+WATCH_EVERY_S: Final = 1.0
+SORTS: "Final[Mapping[str, Callable[[WorkloadView], Any]]]" = {
+    "age": lambda view: -view.submitted_at_s,
+    "changed": lambda view: -view.changed_at_s,
+    "name": lambda view: view.id,
+    "tenant": lambda view: view.tenant,
+    "state": lambda view: STATES.index(view.state),
+    "priority": lambda view: -view.priority,
+    "gpus": lambda view: -view.gpus,
+    "queue": lambda view: view.queue,
+    "cluster": lambda view: view.clusters,
+}
+
+
+@click.command()
+@click.option("--state", type=click.Choice(STATES), multiple=True, help="Only in these states.")
+@click.option("--queue", type=QUEUE, default="", help="Only of this queue.")
+@selection_options("Only with")
+@click.option("--since", metavar="TIME", help="Only those of which something happened since: 2h.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--before", type=int, default=0, help="Only those submitted before this event.")
+@click.option("--all-tenants", is_flag=True, help="Everybody's; for operators.")
+@click.option(
+    "--sort",
+    type=click.Choice([mark + name for name in SORTS for mark in ("", "-")]),
+    metavar="KEY",
+    help=f"What is listed, by {', '.join(SORTS)}; -KEY the other way round [age].",
+)
+@click.option("--watch", is_flag=True, help="Go on and show what changes; Ctrl-C ends.")
+@form_option
+@bus_command
+async def jobs(
+    session: Session,
+    state: "tuple[WorkloadStateName, ...]",
+    queue: str,
+    set_name: str,
+    label: tuple[str, ...],
+    since: str | None,
+    limit: int,
+    before: int,
+    all_tenants: bool,
+    sort: str | None,
+    watch: bool,
+    form: Form | None,
+) -> None:
+    """List workloads, newest first. Of one that is divided over clusters `berth job` has the
+    parts."""
+    from berthmaster.cli.job import screen as workloads
+    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+
+    selected = selection_of(set_name, label)
+    if watch and form not in (None, "wide"):
+        usage(f"--watch shows a table, or lines with --json; not -o {form}")
+    try:
+        ago_s = None if since is None else parse_duration_s(since)
+    except WrongInput as error:
+        usage(str(error))
+    async with session.client() as berth:
+
+        async def listed() -> "ListReply":
+            reply = await berth.list(
+                states=state,
+                queue=queue,
+                set_name=selected.set_name,
+                labels=selected.labels,
+                since_s=0.0 if ago_s is None else max(0.0, berth.now() - ago_s),
+                limit=limit,
+                before=before,
+                all_tenants=all_tenants,
+            )
+            return in_sort(reply, sort)
+
+        def shown(reply: "ListReply", wide: bool) -> "RenderableType":
+            return workloads.jobs(reply, berth.now(), wide=wide, all_tenants=all_tenants)
+
+        if watch:
+            lines = functools.partial(workloads.job_line, all_tenants=all_tenants)
+            wide = form == "wide"
+            await watch_list(session, berth.now, listed, lambda r: shown(r, wide), lines)
+            return
+        reply = await listed()
+        if not reply.workloads and not all_tenants and (hint := misspelt_tenant(session.target)):
+            session.out.say(f"berth: nothing is listed{hint}")
+        write_list(
+            session.out,
+            form,
+            reply,
+            reply.workloads,
+            lambda view: f"{view.tenant}/{view.id}" if all_tenants else view.id,
+            lambda wide: shown(reply, wide),
+        )
+
+
+def in_sort(reply: "ListReply", sort: str | None) -> "ListReply":
+    """The page in another order; those that are alike stay as they are, newest first."""
+    import msgspec
+
+    if sort is None:
+        return reply
+    found = sorted(reply.workloads, key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
+    return msgspec.structs.replace(reply, workloads=tuple(found))
+
+
+async def watch_list(
+    session: Session,
+    now: Callable[[], float],
+    listed: "Callable[[], Awaitable[ListReply]]",
+    shown: "Callable[[ListReply], RenderableType]",
+    line: "Callable[[WorkloadView, float], Text]",
+) -> None:
+    """On a terminal the list as it is now; elsewhere it once, then a line for each change."""
+    from rich.live import Live
+
+    from berthmaster.client.errors import UnavailableError
+
+    out = session.out
+    if out.console.is_terminal and not out.as_json:
+        with Live(console=out.console, auto_refresh=False) as live:
+            while True:
+                with suppress(UnavailableError):  # what was last known stays
+                    live.update(shown(await listed()), refresh=True)
+                await asyncio.sleep(WATCH_EVERY_S)
+    before: dict[tuple[str, str], WorkloadView] = {}
+    while True:
+        with suppress(UnavailableError):
+            reply = await listed()
+            for view in reply.workloads:
+                if before.get((view.tenant, view.id)) != view:
+                    out.item(view, lambda view=view: line(view, now()))  # type: ignore[misc]
+            before = {(view.tenant, view.id): view for view in reply.workloads}
+        await asyncio.sleep(WATCH_EVERY_S)
+
+
+@click.command()
+@click.argument("workload", type=ANY)
+@click.option("--raw", is_flag=True, help="Its messages in the log, for operators: TENANT/ID.")
+@bus_command
+async def job(session: Session, workload: str, raw: bool) -> None:
+    """Show one job and its events.
+
+    With --raw every message that the log has of it is shown, also one that no reader can decode,
+    and what became of it.
+    """
+    from berthmaster.cli.job import screen as workloads
+
+    async with session.client() as berth:
+        if raw:
+            from berthmaster.cli.audit.command import read
+            from berthmaster.cli.audit.story import inspect
+
+            tenant, _, name = workload.partition("/")
+            if not (tenant and name):
+                usage("--raw takes TENANT/ID")
+            lines = await read(inspect(berth.connection, tenant, name))
+            session.out.document(lines, lambda: workloads.raw_events(workload, lines))
+            return
+        reply = await berth.get(workload, story=True)
+        session.out.document(reply, lambda: workloads.job(reply, berth.now()))
+
+
+@click.command()
+@click.argument("workload", required=False, type=ANY)
+@click.option("--all-tenants", is_flag=True, help="Everybody's workloads, if you may.")
+@selection_options("Those with")
+@click.option("--since", type=int, help="From after this event on, 0 = from the beginning.")
+@bus_command
+async def watch(
+    session: Session,
+    workload: str | None,
+    all_tenants: bool,
+    set_name: str,
+    label: tuple[str, ...],
+    since: int | None,
+) -> None:
+    """Follow what happens to workloads, or to one, as it happens."""
+    from berthmaster.cli.job.screen import event_line
+
+    selected = selection_of(set_name, label)
+    if selected and (workload is not None or all_tenants):
+        usage("--set and --label are of one tenant's workloads, without a name")
+    async with session.client() as berth:
+        if workload is not None and since is None:
+            since = 0  # its story so far, then what comes
+        if selected and since is None:
+            since = await berth.position()  # what is submitted while they are listed comes too
+        ids = {view.id async for view in selected.views(berth, parts=True)} if selected else set()
+        followed = Followed(selected, ids)
+        who = "*" if all_tenants else None
+        session.out.say("Following; Ctrl-C ends.")
+        async with aclosing(berth.watch(workload=workload, tenant=who, since=since)) as events:
+            async for seen in events:
+                if selected and not followed.takes(seen.event):
+                    continue
+                session.out.item(
+                    seen,
+                    lambda seen=seen: event_line(  # type: ignore[misc]
+                        seen.event, seen.stored_at_s, tenant=all_tenants, width=session.out.width
+                    ),
+                )
+
+
+@click.command()
+@click.argument("workload", required=False, type=ANY)
+@bus_command
+async def why(session: Session, workload: str | None) -> None:
+    """Say why a workload is where it is, or why it waits; without one, why those that wait do."""
+    from berthmaster.cli.job import why_screen as render
+    from berthmaster.client.errors import RefusedError
+
+    async with session.client() as berth:
+        try:
+            reply = await berth.why(workload)
+        except RefusedError as error:
+            if workload is None or error.refusal.code != "not_found":
+                raise
+            reply = ending_of((await berth.get(workload)).workload)
+        session.out.document(reply, lambda: render.why(reply, berth.now()))
+
+
+def ending_of(view: "WorkloadView") -> "WhyReply":
+    """What there is to say of a workload that waits for nothing any more, or not yet."""
+    from berthmaster.lib.messages.api import WhyReply
+
+    where = f" on {view.cluster}" if view.cluster else ""
+    summary = f"{view.state}{where}" + (f": {view.reason}" if view.reason else "")
+    if view.state in ENDINGS:
+        summary = f"it has ended: {summary}; `berth job {view.id}` tells its story"
+    return WhyReply(tenant=view.tenant, id=view.id, state=view.state, summary=summary)
+
+
+@click.command()
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=OPEN)
+@selection_options("All open ones with")
+@click.option("--reason", default="", help="Why, for those who read its story.")
+@bus_command
+async def cancel(
+    session: Session,
+    workloads: tuple[str, ...],
+    set_name: str,
+    label: tuple[str, ...],
+    reason: str,
+) -> int:
+    """Cancel workloads. One that runs is stopped by its cluster a little later."""
+    if not (workloads or set_name or label):
+        usage("name workloads, or say --set or --label")
+
+    def said(reply: "ChangeReply") -> str:
+        note = f": {reply.note}" if reply.note else ""
+        return f"{reply.id} is {reply.state}{note}"
+
+    selected = selection_of(set_name, label)
+    async with session.client() as berth:
+        names = await meant(berth, workloads, selected)
+        return await change_all(session, names, lambda name: berth.cancel(name, reason), said)
+
+
+async def meant(
+    berth: "Client", workloads: tuple[str, ...], selected: Selection
+) -> tuple[str, ...]:
+    """Those that are named, and the open ones that are selected; none twice."""
+    found = [view.id async for view in selected.views(berth, OPEN_STATES)] if selected else []
+    return tuple(dict.fromkeys((*workloads, *found)))
+
+
+async def change_all(
+    session: Session,
+    workloads: tuple[str, ...],
+    change: "Callable[[str], Awaitable[ChangeReply]]",
+    said: "Callable[[ChangeReply], str]",
+) -> int:
+    """Each with its own answer; one that is refused does not keep the others back."""
+    from berthmaster.cli.output.terminal import safe
+    from berthmaster.client.errors import RefusedError
+
+    failed = 0
+    for workload in workloads:
+        try:
+            reply = await change(workload)
+        except RefusedError as error:
+            failed += 1
+            if session.out.as_json:
+                session.out.line({"id": workload, "error": error.refusal})
+            complain(f"{workload}: {error}")
+            continue
+        text = said(reply)
+        session.out.item(reply, lambda text=text: safe(text))  # type: ignore[misc]
+    return EXIT_FAILED if failed else 0
+
+
+@click.command(context_settings={"ignore_unknown_options": True})  # -7 is a priority
+@click.argument("words", nargs=-1, required=True, metavar="[WORKLOAD]... PRIORITY", type=OPEN)
+@selection_options("All open ones with")
+@bus_command
+async def reprioritize(
+    session: Session, words: tuple[str, ...], set_name: str, label: tuple[str, ...]
+) -> int:
+    """Give workloads another priority; more goes first."""
+    *workloads, number = words
+    try:
+        priority = int(number)
+    except ValueError:
+        usage(f"the last word is the priority, a whole number; {number!r} is none")
+    if not (workloads or set_name or label):
+        usage("name workloads before the priority, or say --set or --label")
+
+    def said(reply: "ChangeReply") -> str:
+        if reply.state in ENDINGS:
+            return f"{reply.id} is {reply.state} and keeps its priority: {reply.note}"
+        note = f"; {reply.note}" if reply.note else ""
+        return f"{reply.id} has priority {priority} and is {reply.state}{note}"
+
+    selected = selection_of(set_name, label)
+    async with session.client() as berth:
+        names = await meant(berth, tuple(workloads), selected)
+        return await change_all(
+            session, names, lambda name: berth.reprioritize(name, priority), said
+        )

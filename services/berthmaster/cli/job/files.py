@@ -1,0 +1,83 @@
+"""Files of jobs: JSON as it is, or YAML documents; `after` says whom one waits for. Pure."""
+
+import math
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any, Final
+
+import msgspec
+
+from berthmaster.cli.job.arrays import parse_after
+from berthmaster.cli.job.requests import WrongInput, read_requests
+
+MOST_JOBS: Final = 100_000  # of a file of YAML
+
+
+def read_jobs(data: bytes, where: str) -> list[bytes]:
+    """The bodies of a file, `after` written as `depends_on`. JSON is sent as it was written but for
+    that: the gateway is who checks it. Raises WrongInput."""
+    if data.strip()[:1] in (b"{", b"["):
+        bodies = read_requests(data, where)
+    elif not data.strip():
+        raise WrongInput(f"{where} is empty; expected jobs as JSON or YAML")
+    else:
+        bodies = _of_yaml(data, where)
+    return [_with_after(body, where) if b'"after"' in body else body for body in bodies]
+
+
+def _of_yaml(data: bytes, where: str) -> list[bytes]:
+    from berthmaster.lib.runtime.plain_yaml import NotYaml, Refused, documents
+
+    try:
+        found = [one for one in documents(data) if one is not None]
+    except Refused as error:
+        at = f"{where}, line {error.line}"
+        raise WrongInput(f"{at}: {error.problem}; write each value where it belongs") from error
+    except NotYaml as error:
+        at = f", line {error.line}" if error.line else ""
+        raise WrongInput(f"{where}{at} is neither JSON nor YAML: {error.problem}") from error
+    jobs = [job for one in found for job in (one if isinstance(one, list) else [one])]
+    if not jobs:
+        raise WrongInput(f"{where} holds no job")
+    if len(jobs) > MOST_JOBS:
+        raise WrongInput(f"{where} holds {len(jobs):,} jobs; at most {MOST_JOBS:,} go in one file")
+    bodies = []
+    for number, job in enumerate(jobs, 1):
+        if not isinstance(job, dict):
+            raise WrongInput(f"{where}, document {number} is no job: right is 'id: NAME' and so on")
+        bodies.append(msgspec.json.encode(_plain(job, f"{where}, document {number}")))
+    return bodies
+
+
+def _plain(value: Any, at: str) -> Any:
+    """As JSON has it. Raises WrongInput for what JSON has not."""
+    if isinstance(value, dict):
+        return {key: _plain(each, f"{at}.{key}") for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(one, f"{at}[{n}]") for n, one in enumerate(value)]
+    if isinstance(value, datetime | date):
+        raise WrongInput(f"{at}: {value} is read as a time; put it in quotes")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise WrongInput(f"{at}: {value} has more than 64 bits; put it in quotes")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WrongInput(f"{at}: {value} is no number; put it in quotes if it is a text")
+    return value
+
+
+def _with_after(body: bytes, where: str) -> bytes:
+    """`after: a`, `after: [a, b:ended]` as the field that the API has. Raises WrongInput."""
+    try:
+        job = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body  # the gateway says what is wrong with it
+    if not isinstance(job, Mapping) or "after" not in job:
+        return body
+    name = job.get("id")
+    if "depends_on" in job:
+        raise WrongInput(f"{where}, job {name}: give after or depends_on, not both")
+    others = [job["after"]] if isinstance(job["after"], str) else job["after"]
+    if not isinstance(others, list) or not all(isinstance(one, str) for one in others):
+        right = "an id, or a list of ID, ID:succeeded or ID:ended"
+        raise WrongInput(f"{where}, job {name}: after is {job['after']!r}; right is {right}")
+    rest = {key: value for key, value in job.items() if key != "after"}
+    return msgspec.json.encode(rest | {"depends_on": parse_after(others)})

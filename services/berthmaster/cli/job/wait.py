@@ -1,0 +1,167 @@
+"""`berth wait`: until workloads have ended, or run; for scripts, by its exit code, and for people,
+who are told by a command or a request."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from berthmaster.cli.completion import ANY
+from berthmaster.cli.job.selection import Selection, selection_of, selection_options
+from berthmaster.cli.job.waiting import Goal, Waiting
+from berthmaster.cli.output.complain import complain
+from berthmaster.cli.session import EXIT_FAILED, EXIT_TOO_LATE, Session, bus_command, usage
+
+if TYPE_CHECKING:
+    from berthmaster.client import Client
+
+
+@click.command()
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", type=ANY)
+@selection_options("All that there are now with")
+@click.option(
+    "--until", type=click.Choice(("ended", "running")), default="ended", show_default=True
+)
+@click.option("--at-most", metavar="TIME", help="Give up then, with exit code 5: 90s, 2h.")
+@click.option(
+    "--then",
+    metavar="COMMAND",
+    help="Run this afterwards, whatever came of them, by the shell: BERTH_OUTCOME is ok, failed or "
+    "too_late, BERTH_WORKLOADS names them, standard input has it all as JSON.",
+)
+@click.option("--notify", metavar="URL", help="POST the same JSON there afterwards.")
+@click.option(
+    "--notify-key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Sign it with the key in this file (HMAC-SHA256, header Berth-Signature).",
+)
+@bus_command
+async def wait(
+    session: Session,
+    workloads: tuple[str, ...],
+    set_name: str,
+    label: tuple[str, ...],
+    until: Goal,
+    at_most: str | None,
+    then: str | None,
+    notify: str | None,
+    notify_key: Path | None,
+) -> int:
+    """Wait for workloads and show what happens to them.
+
+    The exit code is 0 if all run or have succeeded, 1 if one failed or was cancelled, or if nobody
+    could be told, 5 if the time was over before.
+    """
+    from berthmaster.cli.job.requests import WrongInput, parse_duration_s
+
+    selected = selection_of(set_name, label)
+    if not (workloads or selected):
+        usage("name workloads, or say --set or --label")
+    try:
+        limit_s = None if at_most is None else parse_duration_s(at_most)
+    except WrongInput as error:
+        usage(f"--at-most: {error}")
+    telling = _Telling(then, notify, notify_key)
+    async with session.client() as berth:
+        names = await _names(berth, workloads, selected)
+        if not names:
+            complain(f"there is no workload of {selected}")
+            return EXIT_FAILED
+        waiting = Waiting(session, berth, set(names), until)
+        code = await _waited(session, berth, waiting, names, limit_s)
+        if code == EXIT_TOO_LATE:
+            missing = ", ".join(sorted(waiting.open))
+            complain(f"not {until} within {at_most}: {missing}")
+        if telling and not await telling.told(berth, waiting, names, code):
+            code = code or EXIT_FAILED
+    return code
+
+
+async def _names(
+    berth: "Client", workloads: tuple[str, ...], selected: Selection
+) -> tuple[str, ...]:
+    found = [view.id async for view in selected.views(berth)] if selected else []
+    return tuple(sorted({*workloads, *found}))
+
+
+async def _waited(
+    session: Session,
+    berth: "Client",
+    waiting: Waiting,
+    names: Sequence[str],
+    limit_s: float | None,
+) -> int:
+    """The exit code."""
+    from berthmaster.cli.output.terminal import safe
+
+    try:
+        async with asyncio.timeout(limit_s):
+            since = await berth.position()
+            for name in names:
+                # What has happened before is in no later event.
+                if (view := await waiting.there(name)) is not None:
+                    text = f"{name} is {view.state}"
+                    session.out.item(view, lambda text=text: safe(text))  # type: ignore[misc]
+            bad = await waiting.follow_all(since)
+    except TimeoutError:
+        return EXIT_TOO_LATE
+    return EXIT_FAILED if bad else 0
+
+
+class _Telling:
+    """Whom to tell at the end; what is wrong with that is said before the wait."""
+
+    def __init__(self, then: str | None, url: str | None, key_file: Path | None) -> None:
+        from berthmaster.cli.job import notifying
+        from berthmaster.lib.runtime.webhook import KeyWrong, read_key
+
+        if url is not None and (fault := notifying.url_fault(url)):
+            usage(f"--notify: {fault}")
+        if key_file is not None and url is None:
+            usage("--notify-key: it signs what --notify sends; give that too")
+        try:
+            self._key = b"" if key_file is None else read_key(key_file)
+        except KeyWrong as error:
+            usage(f"--notify-key: {error}")
+        self._then = then
+        self._url = url
+
+    def __bool__(self) -> bool:
+        return bool(self._then or self._url)
+
+    async def told(
+        self, berth: "Client", waiting: Waiting, names: Sequence[str], code: int
+    ) -> bool:
+        """Whether everybody who was to be told was."""
+        from berthmaster.cli.job import notifying
+
+        outcome = {0: "ok", EXIT_TOO_LATE: "too_late"}.get(code, "failed")
+        endings = []
+        for name in names:
+            view = waiting.views.get(name) or (await berth.get(name)).workload
+            endings.append(
+                notifying.Ending(
+                    tenant=view.tenant,
+                    id=view.id,
+                    state=view.state,
+                    cluster=view.cluster,
+                    reason=view.reason,
+                )
+            )
+        notice = notifying.notice_of(endings, outcome)
+        told = True
+        if self._url:
+            try:
+                await asyncio.to_thread(notifying.post, self._url, notice, self._key)
+            except notifying.NotTold as error:
+                complain(f"--notify: nobody was told: {error}")
+                told = False
+        if self._then:
+            ended = await asyncio.to_thread(notifying.run_command, self._then, notice)
+            if ended:
+                complain(f"--then ended with exit code {ended}")
+                told = False
+        return told

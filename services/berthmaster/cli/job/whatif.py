@@ -1,0 +1,203 @@
+"""`berth whatif`: what would move if one thing were otherwise. Nothing is changed by asking.
+
+Each kind of change takes the arguments of the command that would really make it.
+"""
+
+from typing import Any
+
+import click
+import msgspec
+
+from berthmaster.cli.completion import CLUSTER, MODEL
+from berthmaster.cli.fleet.commands import changed, queue_set
+from berthmaster.cli.job.requests import WrongInput, parse_duration_s, parse_memory_mib
+from berthmaster.cli.job.submit import bodies_of, request_flags
+from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.lib.messages.api import (
+    AddedCluster,
+    CordonRequest,
+    DrainRequest,
+    RebalanceRequest,
+    SupposedQueue,
+    WhatifRequest,
+)
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.families import encode
+from berthmaster.lib.requests.validation import is_name
+
+_MINE = click.option(
+    "--mine", is_flag=True, help="Ask as a tenant: others' workloads are counted, not named."
+)
+
+
+@click.group()
+def whatif() -> None:
+    """Ask what would move if one thing were otherwise; nothing is changed."""
+
+
+@whatif.command("submit")
+@click.argument("words", nargs=-1, metavar="[FILE] [-- COMMAND]")
+@request_flags
+@bus_command
+async def submit(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
+    """One job were submitted: where would it go, or why would it wait, and whom would it push back?
+
+    Takes what `berth submit` takes, for one job.
+    """
+    await _ask(session, b'{"submit":' + _one_job(words, flags) + b"}", of_all=False)
+
+
+def _one_job(words: tuple[str, ...], flags: dict[str, Any]) -> bytes:
+    """One request, as `berth submit` takes it."""
+    try:
+        bodies = bodies_of(words, flags)
+    except WrongInput as error:
+        usage(str(error))
+    if len(bodies) != 1:
+        usage(f"one job at a time; this is {len(bodies)}")
+    return bodies[0]
+
+
+@whatif.command("cordon")
+@click.argument("cluster", type=CLUSTER)
+@click.argument("node", required=False)
+@_MINE
+@bus_command
+async def cordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
+    """A cluster or a node were cordoned: who could go elsewhere, who would have nothing left?"""
+    request = WhatifRequest(cordon=CordonRequest(cluster=cluster, node=node))
+    await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("uncordon")
+@click.argument("cluster", type=CLUSTER)
+@click.argument("node", required=False)
+@_MINE
+@bus_command
+async def uncordon(session: Session, cluster: str, node: str | None, mine: bool) -> None:
+    """A cluster or a node were opened again: who would be placed there?"""
+    request = WhatifRequest(uncordon=CordonRequest(cluster=cluster, node=node))
+    await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("drain")
+@click.argument("cluster", type=CLUSTER)
+@click.argument("node", required=False)
+@_MINE
+@bus_command
+async def drain(session: Session, cluster: str, node: str | None, mine: bool) -> None:
+    """A place were drained: who would move, at what cost, and who would stay and why?"""
+    request = WhatifRequest(drain=DrainRequest(cluster=cluster, node=node))
+    await _ask(session, encode(request), of_all=not mine)
+
+
+@whatif.command("preempt")
+@click.argument("words", nargs=-1, metavar="WORKLOAD | [FILE] [-- COMMAND]")
+@request_flags
+@bus_command
+async def preempt(session: Session, /, words: tuple[str, ...], **flags: Any) -> None:
+    """Room were made for a job that waits, or for one as `berth submit` takes it: who would be
+    ended, and at what cost?"""
+    given = any(value not in (None, (), False) for value in flags.values())
+    if len(words) == 1 and not given and is_name(words[0]):
+        await _ask(session, encode(WhatifRequest(preempt=words[0])), of_all=False)
+        return
+    await _ask(session, b'{"preempt_for":' + _one_job(words, flags) + b"}", of_all=False)
+
+
+@whatif.command("rebalance")
+@click.option(
+    "--whose",
+    type=click.Choice(["queue", "all"]),
+    default="all",
+    show_default=True,
+    help="Whose jobs may be moved: those of the waiting job's queue, or of all.",
+)
+@click.option("--moves", type=click.IntRange(1, 64), metavar="N", help="At most, for one job.")
+@click.option("--after", metavar="TIME", help="For so long a job has to have waited.")
+@bus_command
+async def rebalance(session: Session, whose: str, moves: int | None, after: str | None) -> None:
+    """All queues let others move so that their jobs fit: who would, from where to where, for whom,
+    what would be gained, and what would it cost?
+
+    What is not said here is as the resolver is set.
+    """
+    try:
+        after_s = parse_duration_s(after) if after else None
+    except WrongInput as error:
+        usage(f"--after: {error}")
+    supposed = RebalanceRequest(
+        whose="queue" if whose == "queue" else "all", moves=moves, after_s=after_s
+    )
+    await _ask(session, encode(WhatifRequest(rebalance=supposed)), of_all=True)
+
+
+@whatif.command("add-cluster")
+@click.argument("name")
+@click.option(
+    "--like", type=CLUSTER, default="", metavar="CLUSTER", help="An empty copy of this cluster."
+)
+@click.option(
+    "--model", type=MODEL, default="", help="Nodes with GPUs of this model, like the fleet's."
+)
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, show_default=True)
+@click.option("--gpus", type=click.IntRange(1, 64), metavar="N", help="GPUs of each node.")
+@click.option("--gpu-memory", metavar="MEM", help="Of each GPU: 80Gi.")
+@_MINE
+@bus_command
+async def add_cluster(
+    session: Session,
+    name: str,
+    like: str,
+    model: str,
+    nodes: int,
+    gpus: int | None,
+    gpu_memory: str | None,
+    mine: bool,
+) -> None:
+    """There were one more cluster: who would be placed there now, and what would rank there?"""
+    try:
+        gpu_memory_mib = parse_memory_mib(gpu_memory) if gpu_memory else None
+    except WrongInput as error:
+        usage(f"--gpu-memory: {error}")
+    added = AddedCluster(
+        name=name,
+        like=like,
+        model=model,
+        nodes=nodes,
+        gpus_a_node=gpus,
+        gpu_memory_mib=gpu_memory_mib,
+    )
+    await _ask(session, encode(WhatifRequest(add_cluster=added)), of_all=not mine)
+
+
+@bus_command
+async def _queue(session: Session, /, name: str, everybody: bool, **flags: Any) -> None:
+    async with session.client() as berth:
+        known = [fact for fact in await berth.control() if isinstance(fact, QueueSetting)]
+    setting = next((fact for fact in known if fact.queue == name), QueueSetting(queue=name))
+    try:
+        supposed = msgspec.to_builtins(changed(setting, everybody, flags))
+    except WrongInput as error:
+        usage(str(error))
+    supposed.pop("type")  # a supposed queue is no message of its own
+    request = WhatifRequest(queue=msgspec.convert(supposed, SupposedQueue))
+    await _ask(session, encode(request), of_all=True)
+
+
+whatif.add_command(
+    click.Command(
+        "queue",
+        params=queue_set.params,
+        callback=_queue,
+        help="A queue were made or changed, as `berth queue set` would: who would be placed now?",
+    )
+)
+
+
+async def _ask(session: Session, body: bytes, *, of_all: bool) -> None:
+    from berthmaster.cli.job import whatif_screen as render
+
+    async with session.client() as berth:
+        reply = await berth.whatif_raw(body, of_all=of_all)
+        session.out.document(reply, lambda: render.whatif(reply, berth.now()))

@@ -1,0 +1,60 @@
+"""`berth keys sign | revoke`: make credentials for who looks, and cut users off."""
+
+import click
+
+from berthmaster.cli.keys.folder import (
+    Folder,
+    FolderFailed,
+    days_option,
+    ends,
+    folder_command,
+    unheard,
+)
+from berthmaster.cli.session import Output
+from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
+from berthmaster.lib.nats.subjects import token
+
+
+@click.group()
+def keys() -> None:
+    """Keys of the bus."""
+
+
+@keys.command()
+@click.argument("user")
+@folder_command
+def revoke(folder: Folder, output: Output, *, user: str) -> int:
+    """Cut off a user of the bus, such as operator, and forget its key.
+
+    A service gets a new one when the bus is started the next time.
+    """
+    if not remove_user(folder.keys, user):
+        raise FolderFailed(f"{creds_file(folder.keys, user)}: there is no such file")
+    told = folder.tell(user)
+    output.document({"user": user, "server_told": told}, lambda: f"{user} is out.{unheard(told)}")
+    return 0
+
+
+@keys.command()
+@click.argument("user")
+@days_option
+@folder_command
+def sign(folder: Folder, output: Output, *, user: str, days: float) -> int:
+    """Make or renew credentials for who looks: watcher (at all), viewer.TENANT (at a tenant's), for
+    steward (who ends anybody's jobs, and cordons), or for a dashboard that runs elsewhere."""
+    role, _, part = user.partition(".")
+    if user not in ("watcher", "steward", "dashboard") and not (role == "viewer" and part):
+        raise FolderFailed(
+            f"{user}: right are watcher, steward, dashboard and viewer.TENANT; tenants and "
+            "clusters have commands of their own, `berth tenant` and `berth cluster`"
+        )
+    name = f"{role}.{token(part)}" if part else user
+    made = sign_user(folder.keys, name, days=days)
+    file = creds_file(folder.keys, name)
+    told = folder.tell(name)
+    document = {"user": user, "file": str(file), "ends": ends(made.jwt), "server_told": told}
+    output.document(
+        document,
+        lambda: f"{user} may connect until {ends(made.jwt)}.{unheard(told)}\nCredentials: {file}",
+    )
+    return 0

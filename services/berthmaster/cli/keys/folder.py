@@ -1,0 +1,213 @@
+"""The data folder of a bus of ours, for the commands that say who may connect to it.
+
+They sign in the folder and tell the servers that run on it, which hear it at once; a bus that is
+stopped learns of it when it starts.
+"""
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from berthmaster.cli.context.target import find_connection
+from berthmaster.cli.output.complain import complain
+from berthmaster.cli.session import EXIT_FAILED, Output
+from berthmaster.lib.access import push
+from berthmaster.lib.access.certificates import CertificatesError
+from berthmaster.lib.access.keys import (
+    KeysError,
+    account_jwts,
+    account_key,
+    creds_file,
+    public_keys,
+)
+from berthmaster.lib.access.permissions import PUSHER, UnknownUser, account_of, inbox_prefix
+from berthmaster.lib.nats import jwts
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.subjects import SubjectError, text
+from berthmaster.lib.runtime.log import Log
+from berthmaster.lib.supervisor.embedded import ServerFailed
+from berthmaster.lib.supervisor.faults import fault_text
+from berthmaster.lib.supervisor.folder import (
+    CONNECTION_FILE,
+    KEYS_FOLDER,
+    TLS_FOLDER,
+    ConnectionFile,
+    read_external,
+)
+from berthmaster.lib.supervisor.running_servers import (
+    answers,
+    client_url,
+    connected_keys,
+    keys_connected_to,
+    running,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+FAILURES: Final = (
+    *(KeysError, ServerFailed, CertificatesError, UnknownUser, SubjectError),
+    *(BusError, jwts.ClaimsError, OSError),
+)
+DAYS: Final = 30.0
+MOST_DAYS: Final = 3650
+UNHEARD: Final = " No server runs on this folder now: it learns of it when it starts."
+
+
+class FolderFailed(Exception):
+    """It cannot be done; the text says what would help."""
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    nats_url: str
+    nats_creds_file: Path | None
+    inbox_prefix: str
+    nats_ca_file: Path | None
+    nats_plaintext: bool = False
+
+
+class Folder:
+    """The data folder of a bus of ours."""
+
+    def __init__(self, path: Path, external_url: str) -> None:
+        self.path = path
+        self.external_url = external_url
+        self.keys = path / KEYS_FOLDER
+        self.ca_file = path / TLS_FOLDER / "ca.crt"
+        self.certificate = path / TLS_FOLDER / "server.crt"
+
+    @classmethod
+    def find(cls, data: Path | None) -> "Folder":
+        """The one that was named, or that runs here. Raises FolderFailed."""
+        found = find_connection(data, os.environ, Path.cwd())
+        named = data or (Path(os.environ["BERTH_DATA"]) if "BERTH_DATA" in os.environ else None)
+        path = found[0].parent if found else named
+        if path is None or not (path / KEYS_FOLDER).is_dir():
+            raise FolderFailed(
+                f"no keys in {path or 'any folder that was found'}: name the data folder of "
+                "`berth up`, or of the hub's container `accounts`, with --data"
+            )
+        return cls(path.absolute(), read_external(path))
+
+    def users(self, role: str) -> dict[str, str]:
+        """The names of users with such a role, and their public keys."""
+        start = f"{role}."
+        users = public_keys(self.keys).items()
+        return {
+            text(user.removeprefix(start)): key for user, key in users if user.startswith(start)
+        }
+
+    def account(self, user: str) -> str:
+        """The public key of the account that it is in."""
+        return account_key(self.keys, account_of(user))
+
+    def ends(self, user: str) -> str:
+        """Until when its JWT is taken; "" = for ever."""
+        return ends(jwts.parse_creds(creds_file(self.keys, user).read_text()).jwt)
+
+    def tell(self, user: str) -> bool:
+        """Tell the servers of a user's account; whether one was there. Raises BusError."""
+        urls = self._urls()
+        if not urls:
+            return False
+        settings = _Settings(
+            ",".join(urls),
+            creds_file(self.keys, PUSHER),
+            inbox_prefix(PUSHER),
+            self.ca_file if urls[0].startswith("tls") else None,
+        )
+        asyncio.run(self._tell(settings, account_of(user)))
+        return True
+
+    def _urls(self) -> list[str]:
+        """Where the servers are that run now; [] = none does."""
+        if not (known := self._connection()).monitors:
+            return [client_url(place) for place in running(self.path)]
+        return [known.url] if any(map(answers, known.monitors)) else []
+
+    def connected_keys(self) -> frozenset[str]:
+        """The public keys of the users, and of the accounts, that are connected now. Raises
+        ServerFailed when a server does not tell."""
+        monitors = self._connection().monitors
+        return keys_connected_to(monitors) if monitors else connected_keys(self.path)
+
+    def _connection(self) -> ConnectionFile:
+        try:
+            return msgspec.json.decode(
+                (self.path / CONNECTION_FILE).read_bytes(), type=ConnectionFile
+            )
+        except FileNotFoundError:
+            return ConnectionFile(url="")
+
+    async def _tell(self, settings: _Settings, account: str) -> None:
+        log = Log("berth", level="error", format="text")
+        async with await push.open_pusher(settings, log) as conn:
+            if jwt := account_jwts(self.keys).get(account):
+                await push.push(conn, jwt)
+            else:
+                await push.delete(conn, self.keys, account)
+
+
+def ends(jwt: str) -> str:
+    """When it ends, for people; "" = never."""
+    at_s = jwts.decoded(jwt).get("exp")
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if at_s else ""
+
+
+def unheard(told: bool) -> str:
+    """What to say if no server was there."""
+    return "" if told else UNHEARD
+
+
+def days_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How long a JWT shall be good."""
+    return click.option(
+        "--days",
+        type=click.FloatRange(0, MOST_DAYS, min_open=True),
+        default=DAYS,
+        show_default=True,
+        metavar="N",
+        help="How long its JWT is taken; `renew` makes another.",
+    )(function)
+
+
+def folder_command(function: Callable[..., int]) -> Callable[..., None]:
+    """The flags of all of them, and errors as one line."""
+
+    @click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        metavar="FOLDER",
+        help="Data folder of the `berth up` or hub; else BERTH_DATA, else the one that runs here.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+    @functools.wraps(function)
+    def command(data: Path | None, as_json: bool, **flags: Any) -> None:
+        output = Output(as_json=as_json)
+        try:
+            code = function(Folder.find(data), output, **flags)
+        except (FolderFailed, *FAILURES) as error:
+            text = fault_text(error)
+            if as_json:
+                output.line({"error": {"code": "failed", "message": text}})
+            complain(f"{text}")
+            code = EXIT_FAILED
+        sys.exit(code)
+
+    return command
+
+
+def show(output: Output, value: object, screen: "Callable[[], RenderableType]") -> None:
+    """Like ``output.document``, but what is to be copied is never broken into lines."""
+    if output.as_json:
+        output.document(value, screen)
+    else:
+        output.console.print(screen(), soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Files of queues, as `berth queue apply` reads them."""

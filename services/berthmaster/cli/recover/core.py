@@ -1,0 +1,458 @@
+"""What a new log shall begin with, by what is left of the old one and what clusters hold. Pure.
+
+Of each workload the longest history without a gap counts that the copies of the log give together:
+what is left of the stream, a backup, and the archive. It is joined with the attempts that clusters
+hold, each proven by the receipt that the door signed when it was placed:
+
+    history says                 clusters hold                   the new log says
+    ended                        anything                        ended: its tombstone
+    attempt 2 on a, claimed      attempt 2 on a                  as the history says
+    attempt 2 on a, placed       attempt 2 on a                  claimed by a
+    attempt 2 on a, any          attempt 3 on b                  claimed by b
+    nothing                      attempt 1 on a                  claimed by a, as the receipt says
+    only later events            nothing                         named as lost; a placement carries
+                                                                 the request and is enough
+    attempt 2 on a, live         nothing, and a has answered     queued again
+    anything                     a is silent                     refused, unless a is named as gone:
+                                                                 the log may have lost that it was
+                                                                 placed there
+    attempt 2 given back         attempt 2 on a                  queued; a ends its pods
+    any                          attempt 3 on a and on b,        cancelled: nobody can tell which
+                                 each with its receipt
+    anything else                attempt 3 on a, no receipt      as the history says; a ends it
+
+What is placed by way of a hub (Kueue, Karmada) no agent holds: it stays as the history says, and
+the hub's reconciler corrects it by what stands there.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from berthmaster.lib.lifecycle.attempt_events import ended
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.states import LIVE, Ending, State
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.door import PlacementReceipt, ProvenAttempt
+from berthmaster.lib.messages.placement import HUB_CELL, Decision, Saw
+from berthmaster.lib.messages.records import ArchivedStory
+from berthmaster.lib.messages.workload import (
+    Carried,
+    CarriedWorkload,
+    Placed,
+    Submitted,
+    WorkloadEvent,
+)
+
+BY: Final = "berth recover"
+UNUSED: Final = 1_000_000  # sequences that are left out between the old log and the new one
+UNUSED_NUMBERS: Final = 1_000  # the same of decisions, of one chain
+Outcome = Literal["claimed", "queued", "cancelled", "lost", "unproven"]
+
+
+class Copy(NamedTuple):
+    """What one copy of the log holds, in the order of its sequences."""
+
+    events: Sequence[RecordedEvent] = ()
+    decisions: Sequence[tuple[int, Decision]] = ()  # with their sequences
+    last: int = 0  # the highest sequence that it had
+
+
+class Held(NamedTuple):
+    """An attempt that a cluster holds."""
+
+    cluster: str
+    attempt: ProvenAttempt
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of one workload that is not simply kept, for the operator."""
+
+    tenant: str
+    id: str
+    outcome: Outcome
+    why: str
+    cluster: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The new log, and what the operator must know of it."""
+
+    first: int  # sequence of its first message
+    decisions: tuple[Decision, ...]  # the head of each chain
+    carried: tuple[Carried, ...]  # one of each open workload
+    tombstones: tuple[WorkloadEvent, ...]  # endings
+    histories: tuple[ArchivedStory, ...]  # that the archive does not have yet
+    lines: tuple[Line, ...]
+    silent: tuple[str, ...]  # clusters that neither answered nor are named
+
+
+def plan(
+    copies: Sequence[Copy],
+    archived: Sequence[RecordedEvent],
+    held: Iterable[Held],
+    *,
+    answered: Set[str],
+    asked: Set[str] = frozenset(),
+    without: Set[str] = frozenset(),
+    seen: int = 0,
+    now_s: float,
+) -> Plan:
+    """Plan the new log.
+
+    ``copies``: what is left of the stream, then backups, the newest first. ``answered``: clusters
+    that have reported all that they hold. ``asked``: all clusters that are known; the log may have
+    lost what was placed there. ``without``: clusters that an operator names as gone. ``seen``: the
+    highest sequence that anything else remembers.
+    """
+    by_name: dict[Key, list[Held]] = defaultdict(list)
+    for one in held:
+        by_name[key(one.attempt.tenant, one.attempt.id)].append(one)
+    histories = _histories(copies, archived)
+    in_archive = {one.sequence for one in archived}
+    carried: list[Carried] = []
+    tombstones: list[tuple[float, WorkloadEvent]] = []
+    kept: list[ArchivedStory] = []
+    lines: list[Line] = []
+    silent = set(asked - answered - without)
+    for name in sorted(histories.keys() | by_name.keys()):
+        tenant, _, workload_id = name.partition("/")
+        workload, events, ending = _longest(tenant, workload_id, histories.get(name, []))
+        proven, unproven = _sorted_out(workload, by_name.get(name, []))
+        joined = _join(workload, proven, answered, without)
+        lines += unproven
+        if joined.line is not None:
+            lines.append(joined.line)
+        now = joined.workload
+        if joined.silent:
+            silent.add(joined.silent)
+        elif joined.line is not None and joined.line.outcome == "cancelled":
+            tombstones.append((now_s, ended(now, State.CANCELLED, joined.line.why, BY, now_s)))
+        elif now.ended:
+            if ending is not None:
+                tombstones.append((now.changed_at_s, ending))
+        elif now.state is not State.NEW:
+            carried.append(_carry(now, now_s))
+        if any(one.sequence not in in_archive for one in events):
+            kept.append(ArchivedStory(tenant=tenant, id=workload_id, events=tuple(events)))
+    carried.sort(key=lambda one: (one.workload.submitted_sequence, one.tenant, one.id))
+    tombstones.sort(key=lambda each: (each[0], each[1].tenant, each[1].id))
+    return Plan(
+        first=_highest(copies, archived, by_name, seen) + UNUSED,
+        decisions=tuple(_heads(copies, by_name, now_s)),
+        carried=tuple(carried),
+        tombstones=tuple(event for _, event in tombstones),
+        histories=tuple(kept),
+        lines=tuple(lines),
+        silent=tuple(sorted(silent)),
+    )
+
+
+def _carry(workload: Workload, now_s: float) -> Carried:
+    fields = {name: getattr(workload, name) for name in CarriedWorkload.__struct_fields__}
+    return Carried(
+        tenant=workload.tenant,
+        id=workload.id,
+        after=0,
+        at_s=now_s,
+        by=BY,
+        workload=CarriedWorkload(**fields),
+        cluster=workload.cluster if workload.live else "",
+    )
+
+
+def _highest(
+    copies: Sequence[Copy],
+    archived: Sequence[RecordedEvent],
+    held: Mapping[Key, Sequence[Held]],
+    seen: int,
+) -> int:
+    """The highest sequence of the old log that anything remembers."""
+    receipts = (one.attempt.receipt for many in held.values() for one in many)
+    return max(
+        seen,
+        max((copy.last for copy in copies), default=0),
+        max((one.sequence for one in archived), default=0),
+        max((receipt.sequence for receipt in receipts if receipt is not None), default=0),
+    )
+
+
+# Histories
+
+
+def _histories(
+    copies: Sequence[Copy], archived: Sequence[RecordedEvent]
+) -> dict[Key, list[list[RecordedEvent]]]:
+    """Of each workload what each copy has of it; the archive counts as the last copy."""
+    found: dict[Key, list[list[RecordedEvent]]] = {}
+    sources = [*(copy.events for copy in copies), archived]
+    for number, events in enumerate(sources):
+        for one in events:
+            name = key(one.event.tenant, one.event.id)
+            mine = found.setdefault(name, [[] for _ in sources])
+            mine[number].append(one)
+    return found
+
+
+class _History(NamedTuple):
+    """A workload as its events add up, and those events."""
+
+    workload: Workload
+    events: list[RecordedEvent]
+    ending: WorkloadEvent | None = None
+
+    @property
+    def reach(self) -> tuple[bool, int, int, float]:
+        """The further, the greater."""
+        newest_s = max((one.stored_at_s for one in self.events), default=0.0)
+        return self.workload.ended, self.workload.attempt, len(self.events), newest_s
+
+
+def _longest(tenant: str, workload_id: str, sources: Sequence[Sequence[RecordedEvent]]) -> _History:
+    """The longest unbroken history that the copies give together, folded.
+
+    A log that lost its end and grew again has other events under sequences that a backup has, too.
+    So they are joined twice, the one that is left first and the backup first, and what leads
+    further counts.
+    """
+    both = [_fold(tenant, workload_id, _together(each)) for each in (sources, sources[::-1])]
+    return max(both, key=lambda history: history.reach)
+
+
+def _together(sources: Sequence[Sequence[RecordedEvent]]) -> list[RecordedEvent]:
+    """One event a sequence: that of the first source that has one."""
+    by_sequence: dict[int, RecordedEvent] = {}
+    for events in sources:
+        for one in events:
+            by_sequence.setdefault(one.sequence, one)
+    return [by_sequence[sequence] for sequence in sorted(by_sequence)]
+
+
+def _fold(tenant: str, workload_id: str, events: Sequence[RecordedEvent]) -> _History:
+    """Up to the first gap; but an ending behind it counts, since nothing can follow it."""
+    workload = Workload(tenant=tenant, id=workload_id)
+    kept: list[RecordedEvent] = []
+    ending: WorkloadEvent | None = None
+    broken = False
+    for one in events:
+        event = one.event
+        if isinstance(event, Submitted) and event.after == 0 and workload.ended:
+            workload = Workload(tenant=tenant, id=workload_id)  # the id is used again
+            kept, ending, broken = [], None, False
+        is_new = workload.state is State.NEW and not one.void
+        if is_new and isinstance(event, Placed) and event.after:
+            _begin_with(workload, event)
+            broken = False
+        if broken and not isinstance(event, Ending):
+            continue
+        verdict = offer(workload, event, one.sequence, one.stored_at_s, void=one.void)
+        if verdict is Verdict.AHEAD:
+            broken = True
+        elif verdict is not Verdict.REPEATED:
+            kept.append(one)
+        if verdict is Verdict.COUNTED and isinstance(event, Ending):
+            ending = event
+    return _History(workload, kept, ending)
+
+
+def _begin_with(workload: Workload, placed: Placed) -> None:
+    """Its submission is lost, but a placement carries the request."""
+    workload.state = State.QUEUED
+    workload.request = placed.request
+    workload.digest = request_digest(placed.request)
+    workload.cell = placed.cell
+    workload.priority = placed.request.priority
+    workload.submitted_at_s = placed.submitted_at_s
+    workload.attempt = placed.attempt - 1
+    workload.checkpoint, workload.ran_s = placed.checkpoint, placed.ran_s
+    workload.sequence = placed.after
+
+
+# What clusters hold
+
+
+class _Joined(NamedTuple):
+    """A workload as the new log shall have it. ``silent``: the cluster that has not said whether
+    it holds it; "" = none is missing."""
+
+    workload: Workload
+    line: Line | None = None
+    silent: str = ""
+
+
+def _join(
+    workload: Workload, held: Sequence[Held], answered: Set[str], without: Set[str]
+) -> _Joined:
+    if not held and (workload.ended or workload.state is State.NEW):
+        if workload.ended:
+            return _Joined(workload)
+        return _tell(workload, "lost", "its submission is lost, and no cluster holds it")
+    newest = max((one.attempt.attempt for one in held), default=0)
+    holders = [one for one in held if one.attempt.attempt == newest]
+    if newest > workload.attempt or (workload.ended and held):
+        proven = [(one, one.attempt.receipt) for one in holders if one.attempt.receipt is not None]
+        if len(proven) > 1:
+            return _contradicts(workload, newest, [one for one, _ in proven])
+        holder, receipt = proven[0]
+        return _claim_by_receipt(workload, holder, receipt)
+    if workload.state not in LIVE or newest < workload.attempt:
+        holders = []
+    if workload.state not in LIVE or not _is_asked(workload):
+        return _Joined(workload)
+    if len(holders) > 1:
+        return _contradicts(workload, newest, holders)
+    if holders and holders[0].cluster == workload.cluster:
+        if workload.state is not State.PLACED:
+            return _Joined(workload)
+        workload.state = State.CLAIMED
+        workload.executor = holders[0].attempt.executor
+        workload.claimed_at_s = workload.claimed_at_s or workload.placed_at_s
+        return _tell(workload, "claimed", "its cluster holds what was placed there")
+    if holders and workload.cluster in answered:
+        by = holders[0].attempt.receipt
+        if by is not None:
+            return _claim_by_receipt(workload, holders[0], by)
+    if workload.cluster not in answered | without:
+        return _Joined(workload, silent=workload.cluster)
+    gone = "is named as gone" if workload.cluster in without else "does not hold it"
+    why = f"{workload.cluster} {gone}"
+    return _queue_again(workload, why)
+
+
+def _sorted_out(workload: Workload, held: Sequence[Held]) -> tuple[list[Held], list[Line]]:
+    """What says something of this workload; and what nothing proves, for the operator."""
+    proven: list[Held] = []
+    unproven: list[Line] = []
+    for one in held:
+        if one.attempt.receipt is not None:
+            if _is_of_this(workload, one.attempt.receipt):
+                proven.append(one)
+        elif workload.live and _names(one) == (workload.cluster, workload.attempt):
+            proven.append(one)  # the history itself does
+        else:
+            why = f"no receipt proves attempt {one.attempt.attempt}: {one.cluster} ends it"
+            line = Line(
+                tenant=one.attempt.tenant,
+                id=one.attempt.id,
+                outcome="unproven",
+                why=why,
+                cluster=one.cluster,
+            )
+            unproven.append(line)
+    return proven, unproven
+
+
+def _names(one: Held) -> tuple[str, int]:
+    return one.cluster, one.attempt.attempt
+
+
+def _is_of_this(workload: Workload, receipt: PlacementReceipt) -> bool:
+    """What ended before the attempt was placed was another job of the same id; of what ended since,
+    the cluster ends what it still holds."""
+    if workload.ended:
+        return receipt.submitted_at_s > workload.changed_at_s
+    if workload.request is None or receipt.digest == workload.digest:
+        return True
+    return receipt.submitted_at_s > workload.submitted_at_s
+
+
+def _is_asked(workload: Workload) -> bool:
+    """Whether an executor holds it, who answers for it."""
+    return workload.cell != HUB_CELL and workload.target.via != "hub"
+
+
+def _claim_by_receipt(workload: Workload, holder: Held, receipt: PlacementReceipt) -> _Joined:
+    """The history lacks the placement, or all of it: the receipt says what it was."""
+    is_same = workload.request is not None and workload.digest == receipt.digest
+    known = (
+        workload
+        if is_same and not workload.ended
+        else Workload(tenant=receipt.tenant, id=receipt.id)
+    )
+    for field in _OF_RECEIPT:
+        setattr(known, field, getattr(receipt, field))
+    known.state = State.CLAIMED
+    known.wished = None
+    known.resizing, known.parts = (), ()
+    known.resizable, known.coming, known.kept_size, known.kept_sizes = False, 0, "", 0
+    known.leaving = known.leads_to = ""
+    known.executor = holder.attempt.executor
+    known.wish = None
+    known.claimed_at_s = receipt.placed_at_s
+    known.running_at_s = known.resized_at_s = 0.0
+    known.committed = receipt.request.part is not None  # its cluster has its pods
+    known.cluster = holder.cluster
+    return _tell(
+        known, "claimed", f"{holder.cluster} holds attempt {receipt.attempt}, as its receipt says"
+    )
+
+
+def _queue_again(workload: Workload, why: str) -> _Joined:
+    cluster = workload.cluster
+    workload.state = State.QUEUED
+    if workload.wished is not None:
+        workload.request, workload.wished = workload.wished, None
+    workload.resizing, workload.pods = (), ()
+    workload.coming = 0
+    workload.wish = None
+    workload.leaving = ""
+    workload.reason = why
+    return _tell(workload, "queued", why, cluster)
+
+
+def _contradicts(workload: Workload, attempt: int, held: Sequence[Held]) -> _Joined:
+    where = " and ".join(sorted(one.cluster for one in held))
+    workload.cluster = ""
+    why = f"{where} both hold attempt {attempt}: one of them is wrong"
+    return _tell(workload, "cancelled", why, where)
+
+
+def _tell(workload: Workload, outcome: Outcome, why: str, cluster: str = "") -> _Joined:
+    where = cluster or workload.cluster
+    line = Line(tenant=workload.tenant, id=workload.id, outcome=outcome, why=why, cluster=where)
+    return _Joined(workload, line)
+
+
+_OF_RECEIPT: Final = tuple(
+    set(PlacementReceipt.__struct_fields__) & set(CarriedWorkload.__struct_fields__)
+)
+
+
+# Decisions
+
+
+def _heads(
+    copies: Sequence[Copy], held: Mapping[Key, Sequence[Held]], now_s: float
+) -> Iterator[Decision]:
+    """The first decision of each chain in the new log: it orders nothing, and its number is above
+    all that were used."""
+    newest: dict[str, Decision] = {}
+    for copy in copies:
+        for _, decision in copy.decisions:
+            known = newest.get(decision.cell)
+            if known is None or decision.number > known.number:
+                newest[decision.cell] = decision
+    told: dict[str, int] = {}
+    for many in held.values():
+        for one in many:
+            if (receipt := one.attempt.receipt) is not None:
+                told[receipt.cell] = max(told.get(receipt.cell, 0), receipt.decision)
+    for cell in sorted(newest.keys() | told.keys()):
+        last = newest.get(cell)
+        number = max(told.get(cell, 0), last.number if last is not None else 0)
+        yield Decision(
+            cell=cell,
+            number=number + UNUSED_NUMBERS,
+            after=0,
+            decider=BY,
+            engine="",
+            now_s=now_s,
+            settings=last.settings if last is not None else {},
+            saw=Saw(workloads=0, fleet=0, control=0),
+            events=0,
+            reservations=(),
+        )

@@ -1,0 +1,1 @@
+"""`berth report`: usage of ended jobs, and its tables."""

@@ -1,0 +1,1 @@
+"""`berth runtime`: list, show, set and remove runtimes."""

@@ -1,0 +1,128 @@
+"""Runtimes: list them, show one, set them from a file, remove one."""
+
+from collections.abc import Mapping
+from typing import IO
+
+import click
+from msgspec.structs import replace
+
+from berthmaster.cli.completion import RUNTIME
+from berthmaster.cli.job.requests import WrongInput, read_named
+from berthmaster.cli.output.complain import complain
+from berthmaster.cli.output.listing import Form, form_option, write_list
+from berthmaster.cli.session import Session, bus_command, usage
+from berthmaster.client import Client
+from berthmaster.lib.messages.fleet import ClusterProfile
+from berthmaster.lib.messages.runtimes import RuntimeSetting
+from berthmaster.lib.requests.builtin_runtimes import BUILT_IN
+from berthmaster.lib.requests.ray_jobs import ray_words
+from berthmaster.lib.requests.templates import runtime_setting
+
+
+@click.group()
+def runtime() -> None:
+    """Set runtimes, which requests name with --runtime, or list them."""
+
+
+@runtime.command("list")
+@form_option
+@bus_command
+async def runtime_list(session: Session, form: Form | None) -> None:
+    """List the runtimes that requests may name: those built in and those that operators set."""
+    from berthmaster.cli.runtime import screen as runtimes
+
+    async with session.client() as berth:
+        found = await _known(berth)
+        settings = [one for _, one in sorted(found.items()) if not one.deleted]
+        write_list(
+            session.out,
+            form,
+            settings,
+            settings,
+            lambda one: one.runtime,
+            lambda _: runtimes.table(settings),
+        )
+
+
+@runtime.command("show")
+@click.argument("name", type=RUNTIME)
+@bus_command
+async def runtime_show(session: Session, name: str) -> None:
+    """Show one runtime as JSON, as `berth runtime apply` takes it.
+
+    For one of Ray's, what its pods are made by in each cluster is told on standard error.
+    """
+    import msgspec
+
+    async with session.client() as berth:
+        found = await _of(berth, name)
+        from berthmaster.cli.output.terminal import safe
+
+        text = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+        session.out.document(found, lambda: safe(text))
+        if found.template.kuberay and not session.out.as_json:
+            profiles = [seen.fact for seen in await berth.fleet()]
+            for one in profiles:
+                if isinstance(one, ClusterProfile) and one.job_kinds is not None:
+                    complain(f"{one.cluster}: {ray_words(one.job_kinds)}")
+
+
+@runtime.command("apply")
+@click.option(
+    "-f",
+    "--file",
+    "file",
+    required=True,
+    type=click.File("rb"),
+    help="Runtimes as JSON: one, an array, or one a line; '-' reads standard input.",
+)
+@bus_command
+async def runtime_apply(session: Session, file: IO[bytes]) -> None:
+    """Set runtimes as a file says. Jobs that were submitted keep the version that they got.
+
+    All are checked before the first is set.
+    """
+    from berthmaster.cli.fleet.commands import operator_reply
+
+    try:
+        settings = read_runtimes(file.read(), file.name)
+    except WrongInput as error:
+        usage(str(error))
+    async with session.client() as berth:
+        for setting in settings:
+            reply = await berth.set_runtime(setting)
+            text = f"runtime {setting.runtime} is set, version {setting.version}"
+            operator_reply(session, reply, text)
+
+
+@runtime.command("remove")
+@click.argument("name", type=RUNTIME)
+@bus_command
+async def runtime_remove(session: Session, name: str) -> None:
+    """Let no new request name a runtime; jobs that were submitted go on."""
+    from berthmaster.cli.fleet.commands import operator_reply
+
+    async with session.client() as berth:
+        setting = replace(await _of(berth, name), deleted=True, set_by="", set_at_s=0.0)
+        reply = await berth.set_runtime(setting)
+        operator_reply(session, reply, f"runtime {name} is removed")
+
+
+def read_runtimes(data: bytes, where: str) -> list[RuntimeSetting]:
+    """All runtimes of a file, each checked as the gateway does. Raises WrongInput."""
+    return read_named(data, where, "runtime", runtime_setting, lambda setting: setting.runtime)
+
+
+async def _known(berth: Client) -> Mapping[str, RuntimeSetting]:
+    facts = [fact for fact in await berth.control() if isinstance(fact, RuntimeSetting)]
+    return {**BUILT_IN, **{fact.runtime: fact for fact in facts}}
+
+
+async def _of(berth: Client, name: str) -> RuntimeSetting:
+    from berthmaster.cli.nearest import did_you_mean
+
+    found = await _known(berth)
+    if name not in found or found[name].deleted:
+        names = [one.runtime for one in found.values() if not one.deleted]
+        usage(f"there is no runtime {name!r}{did_you_mean(name, names)}")
+    return found[name]

@@ -1,0 +1,1 @@
+"""`berth tenant`: keys of tenants."""

@@ -1,0 +1,177 @@
+"""`berth tenant add | renew | remove | list`: which tenants may connect to this bus.
+
+A tenant has an account of its own and one file of credentials, which is for that tenant's people
+and programs. A running server hears of it at once.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from berthmaster.cli.keys.folder import (
+    Folder,
+    FolderFailed,
+    days_option,
+    ends,
+    folder_command,
+    show,
+    unheard,
+)
+from berthmaster.cli.nearest import did_you_mean
+from berthmaster.cli.output.listing import Form, form_option, write_list
+from berthmaster.cli.session import Output
+from berthmaster.lib.access.keys import creds_file, remove_user, sign_user
+from berthmaster.lib.access.permissions import OF_TENANTS
+from berthmaster.lib.nats.subjects import token
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TENANT = "tenant"
+
+
+class TenantKey(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    key: str  # the public part
+    ends: str  # "" = never
+    connected: bool
+
+
+class Signed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was made, without a secret."""
+
+    tenant: str
+    file: str
+    ends: str
+    server_told: bool
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    server_told: bool
+
+
+@click.group()
+def tenant() -> None:
+    """Which tenants may connect to this bus."""
+
+
+def _user(name: str) -> str:
+    return f"{TENANT}.{token(name)}"
+
+
+def _there(folder: Folder, name: str) -> None:
+    users = folder.users(TENANT)
+    if name not in users:
+        known = ", ".join(sorted(users)) or "none"
+        hint = did_you_mean(name, users)
+        raise FolderFailed(f"no tenant {name!r} has a key here{hint}; those that have: {known}")
+
+
+def _sign(folder: Folder, output: Output, name: str, days: float, *, again: bool = False) -> int:
+    user = _user(name)
+    made = sign_user(folder.keys, user, days=days, again=again)
+    told = folder.tell(user)
+    file = str(creds_file(folder.keys, user))
+    signed = Signed(tenant=name, file=file, ends=ends(made.jwt), server_told=told)
+    show(output, signed, lambda: signed_screen(signed))
+    return 0
+
+
+@tenant.command()
+@click.argument("name")
+@days_option
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Bring back a tenant that was removed. It reads the jobs and history under its name.",
+)
+@folder_command
+def add(folder: Folder, output: Output, *, name: str, days: float, again: bool) -> int:
+    """Make an account and a file of credentials for a tenant.
+
+    The name of a tenant that was removed is refused without --again: its jobs, their history and
+    its Secrets still go by that name, and another team would read them.
+    """
+    user = _user(name)
+    if creds_file(folder.keys, user).exists():
+        raise FolderFailed(f"tenant {name!r} has a key already; `berth tenant renew` prolongs it")
+    return _sign(folder, output, name, days, again=again)
+
+
+@tenant.command()
+@click.argument("name")
+@days_option
+@folder_command
+def renew(folder: Folder, output: Output, *, name: str, days: float) -> int:
+    """Sign a tenant's credentials anew, for the same key."""
+    _there(folder, name)
+    return _sign(folder, output, name, days)
+
+
+@tenant.command()
+@click.argument("name")
+@folder_command
+def remove(folder: Folder, output: Output, *, name: str) -> int:
+    """Take a tenant's keys back, its viewers' too: whoever has one is cut off at once and comes in
+    no more."""
+    _there(folder, name)
+    user = _user(name)
+    for role in OF_TENANTS:
+        remove_user(folder.keys, f"{role}.{token(name)}")
+    removed = Removed(tenant=name, server_told=folder.tell(user))
+    show(output, removed, lambda: removed_screen(removed))
+    return 0
+
+
+@tenant.command("list")
+@form_option
+@folder_command
+def list_(folder: Folder, output: Output, *, form: Form | None) -> int:
+    """List the tenants that have a key."""
+    connected = folder.connected_keys()
+    keys = [
+        TenantKey(
+            tenant=name,
+            key=key,
+            ends=folder.ends(_user(name)),
+            connected=not connected.isdisjoint({key, folder.account(_user(name))}),
+        )
+        for name, key in sorted(folder.users(TENANT).items())
+    ]
+    write_list(output, form, keys, keys, lambda one: one.tenant, lambda _: list_screen(keys))
+    return 0
+
+
+def signed_screen(signed: Signed) -> "RenderableType":
+    from berthmaster.cli.output.terminal import safe
+
+    until = f"until {signed.ends}" if signed.ends else "for ever"
+    return safe(
+        f"{signed.tenant} may connect {until}.{unheard(signed.server_told)}\n"
+        f"Its credentials are {Path(signed.file)}, readable by you alone: hand over a copy."
+    )
+
+
+def removed_screen(removed: Removed) -> "RenderableType":
+    from berthmaster.cli.output.terminal import safe
+
+    return safe(
+        f"{removed.tenant} comes in no more.{unheard(removed.server_told)} Its jobs keep running: "
+        f"`berth cancel --tenant {removed.tenant}` ends them. They stay under its name: "
+        "give that to no other team."
+    )
+
+
+def list_screen(keys: list[TenantKey]) -> "RenderableType":
+    from berthmaster.cli.output.terminal import plain_table, safe
+
+    if not keys:
+        return safe("No tenant has a key yet: berth tenant add NAME")
+    table = plain_table("TENANT", "CONNECTED", "ENDS", "PUBLIC KEY", right=())
+    for key in keys:
+        connected = "yes" if key.connected else "no"
+        table.add_row(safe(key.tenant), connected, key.ends or "never", safe(key.key))
+    return table

@@ -1,0 +1,1 @@
+"""`berth up`: all services on this machine, and their screen."""

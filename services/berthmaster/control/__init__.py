@@ -1,0 +1,1 @@
+"""Services beside NATS, each a process of its own. They share lib/, and never each other."""

@@ -1,0 +1,113 @@
+"""The accounts service: compares what the servers know with the folder of keys, and tells them.
+
+At its start, when it has been away from the servers, when the folder has changed, and every ten
+minutes. It reads the folder of keys and never writes there.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berthmaster.lib.access.keys import KeysError, account_jwts, accounts_state, first_end
+from berthmaster.lib.access.push import NO_CLOCK, reconcile
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.joining import joined
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.periodic import beats
+from berthmaster.lib.runtime.service import Context, Service
+from berthmaster.lib.runtime.settings import CommonSettings, required
+
+NAME: Final = "accounts"
+SOON_S: Final = 7 * 86_400.0
+COMPARE_EVERY_S: Final = 600.0  # where nothing changes
+LOOK_S: Final = 1.0  # between two looks at whether the folder changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountsSettings(CommonSettings):
+    """Each with its unit and the reason of its default."""
+
+    keys_dir: Path = required(help="folder of keys, as `berth up` or deploy/keys makes it")
+
+
+class Shell:
+    """One service on one connection."""
+
+    def __init__(self, ctx: Context[AccountsSettings], conn: Connection) -> None:
+        self._ctx = ctx
+        self._conn = conn
+        self._done_for: object = None  # the folder's state, and which connection
+        self._due_s = 0.0
+        self._told = ""
+        gauge, counter = ctx.metrics.gauge, ctx.metrics.counter
+        self._known = gauge("known", "Accounts in the folder of keys")
+        self._first_end = gauge(
+            "first_end_timestamp_seconds", "When the first credentials of the folder end"
+        )
+        self._failing = gauge("failing", "1 while servers cannot be told of accounts")
+        self._changes = counter("changes", "Accounts that servers were told of", ("change",))
+
+    async def run(self) -> None:
+        """Until the service is told to stop."""
+        settings = self._ctx.settings
+        self._ctx.health.ready(NAME, False, "servers have not been looked at yet")
+        async for _ in beats(LOOK_S, self._ctx.stopping):
+            self._ctx.health.ready("bus", self._conn.connected, "no connection to NATS")
+            if not self._conn.connected:
+                continue
+            try:
+                await self._compare_if_due(settings)
+                self._tell("")
+            except (BusError, KeysError, OSError) as error:
+                self._tell(str(error))
+
+    async def _compare_if_due(self, settings: AccountsSettings) -> None:
+        state = (accounts_state(settings.keys_dir), self._conn.reconnects)
+        if state == self._done_for and self._conn.now() < self._due_s:
+            return
+        changes = await reconcile(self._conn, settings.keys_dir)
+        if changes:
+            self._ctx.log.info("accounts", pushed=changes.pushed, deleted=changes.deleted)
+        self._changes.labels("pushed").inc(len(changes.pushed))
+        self._changes.labels("deleted").inc(len(changes.deleted))
+        self._known.set(len(account_jwts(settings.keys_dir)))
+        self._look_for_ends(settings.keys_dir)
+        self._done_for = state
+        self._due_s = self._conn.now() + COMPARE_EVERY_S
+
+    def _look_for_ends(self, folder: Path) -> None:
+        """Nobody renews credentials but people: they are told in time."""
+        if (first := first_end(folder)) is None:
+            self._first_end.set(math.inf)
+            return
+        ends_s, user = first
+        self._first_end.set(ends_s)
+        if ends_s - self._conn.now() < SOON_S:
+            self._ctx.log.warning(
+                "credentials end soon",
+                user=user,
+                left_h=round((ends_s - self._conn.now()) / 3600, 1),
+                help="berth tenant renew, berth cluster renew",
+            )
+
+    def _tell(self, trouble: str) -> None:
+        """Once for each trouble: it is tried again at every look."""
+        self._failing.set(bool(trouble))
+        self._ctx.health.ready(NAME, not trouble, trouble)
+        if trouble and trouble != self._told:
+            self._ctx.log.error("accounts cannot be compared", why=trouble)
+        self._told = trouble
+
+
+async def main(ctx: Context[AccountsSettings]) -> None:
+    """Run until told to stop. Raises CannotStart for a folder that is none."""
+    if not (ctx.settings.keys_dir / "accounts").is_dir():
+        raise CannotStart(f"--keys-dir {ctx.settings.keys_dir} is no folder of keys")
+    async with joined(ctx, clock_subject=NO_CLOCK) as conn:
+        if conn is not None:
+            await Shell(ctx, conn).run()
+
+
+SERVICE: Final = Service(NAME, AccountsSettings, main)

@@ -1,0 +1,31 @@
+"""What the door can be told."""
+
+from dataclasses import dataclass
+
+from berthmaster.control.door.core.bounds import MIB, Limits
+from berthmaster.lib.event_log.settings import LogReaderSettings
+from berthmaster.lib.runtime.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorSettings(LogReaderSettings):
+    """Each with its unit and the reason of its default. All bounds are of one cluster."""
+
+    max_facts_mib: int = setting(
+        256, least=1, most=100_000, help="size of all facts of one cluster, the last of each"
+    )
+    telemetry_mib_per_s: float = setting(
+        16.0,
+        least=0.001,
+        most=10_000,
+        help="MiB/s of telemetry that the door passes on, and twice that at once; 2,000 nodes of "
+        "8 GPUs send half of that",
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """What the core holds a cluster to."""
+        return Limits(
+            max_facts_bytes=self.max_facts_mib * MIB,
+            telemetry_bytes_per_s=self.telemetry_mib_per_s * MIB,
+        )

@@ -1,0 +1,301 @@
+"""The gateway's core: one event in, instructions out, the time passed in. Pure.
+
+Every request is a conversation under its ref: each answer that is told under it leads to exactly
+one more instruction, until that is a Reply. No conversation outlives its Reply, and there is a
+bound on how many there are. What a verb does is written in conversations.py; here is who is asked,
+and what the log and the queues teach the state that all conversations share.
+
+To drive it: ``handle(event, now_s)``, carry out what it returns, feed each outcome back under the
+instruction's ref. Conversations whose ref begins with ``wish/`` were begun by no request: a cancel
+that an eviction overtook is carried through, and ends without a Reply.
+"""
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Final, assert_never
+
+from berthmaster.control.gateway.core import conversations
+from berthmaster.control.gateway.core.answers import malformed_verb, overloaded, unavailable
+from berthmaster.control.gateway.core.conversations import Conversation, Settle, Step, Told, Wish
+from berthmaster.control.gateway.core.dependencies import Waiting
+from berthmaster.control.gateway.core.events import (
+    Abandoned,
+    Breathed,
+    CaughtUp,
+    CordonSet,
+    Event,
+    LogDamaged,
+    Logged,
+    LogReplaced,
+    LogSize,
+    QueueSet,
+    QueuesKnown,
+    QueuesListed,
+    Requested,
+    RuntimeSet,
+    Storing,
+    StoryRead,
+    Tick,
+    UnreadableEvent,
+)
+from berthmaster.control.gateway.core.instructions import Breathe, Instruction, ReadStory
+from berthmaster.control.gateway.core.job_verbs import ORDERS
+from berthmaster.control.gateway.core.shared_state import Limits, SharedState
+from berthmaster.control.gateway.core.suspects import Suspects
+from berthmaster.control.gateway.core.workload_index import WorkloadIndex
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.instructions import (
+    Answered,
+    Append,
+    PutControl,
+    Reload,
+    Reloaded,
+    Reply,
+)
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.messages.api import JOB_VERBS, ApiReply, Refusal
+from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.workload import Evicted
+from berthmaster.lib.requests import validation
+
+WISH: Final = "wish/"
+JOB_TALKS: Final = (*JOB_VERBS, "checkpointed", "progressed")
+CHANGING: Final = ("submit", "cancel", "reprioritize", *JOB_TALKS)
+_ANSWER_TO: Final[dict[type, type]] = {
+    Append: Answered,
+    Breathe: Breathed,
+    PutControl: Answered,
+    Reload: Reloaded,
+    ReadStory: StoryRead,
+}
+
+
+class Gateway:
+    """``handle`` is all there is to it."""
+
+    def __init__(self, *, by: str, limits: Limits | None = None) -> None:
+        self._shared = SharedState(by, limits or Limits())
+        self._talks: dict[str, tuple[Conversation, type]] = {}  # and what it waits for
+        self._wishes: dict[str, Wish | Cordon | Settle] = {}  # not begun yet, by ref
+        self._waiting = Waiting()
+        limits = self._shared.limits
+        self._suspects = Suspects(limits.cordon_after, limits.cordon_within_s)
+        self._pursued: dict[str, Wish | Cordon | Settle] = {}
+        self.verdicts: Counter[Verdict] = Counter()  # of the log's events
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was in the log at the start has been read."""
+        return self._shared.caught_up
+
+    @property
+    def queues_known(self) -> bool:
+        """Whether every queue that was set has been read."""
+        return self._shared.queues_known
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the log is so full that new submits are refused."""
+        return self._shared.is_full
+
+    @property
+    def followed_to(self) -> int:
+        """The last sequence of the log that has been read."""
+        return self._shared.followed_to
+
+    @property
+    def view(self) -> WorkloadIndex:
+        """For figures and tests."""
+        return self._shared.view
+
+    @property
+    def in_flight(self) -> int:
+        """Conversations that have not ended."""
+        return len(self._talks)
+
+    def handle(self, event: Event, now_s: float) -> list[Instruction]:
+        """Take one event. Whatever strangers send, this does not raise."""
+        match event:
+            case Logged():
+                return self._on_logged(event, now_s)
+            case Requested():
+                return self._on_request(event, now_s)
+            case Answered() | Breathed() | Reloaded() | StoryRead():
+                return self._on_told(event, now_s)
+            case Abandoned():
+                return self._on_abandoned(event)
+            case Tick():
+                limits = self._shared.limits
+                self._shared.view.forget(now_s - limits.keep_ended_s, most=limits.max_ended)
+                self._suspect(now_s)
+                return self._pursue(now_s)
+            case CaughtUp():
+                self._shared.caught_up = True
+                for work in self._shared.view.open_workloads():
+                    self._wish_on(work)
+                    self._settle_on(self._waiting.follow(work))
+                return self._pursue(now_s)
+            case UnreadableEvent():
+                why = f"this version cannot read its event {event.sequence} ({event.why})"
+                self._shared.view.freeze(event.tenant, event.id, event.sequence, why)
+                self._shared.followed(event.sequence)
+            case LogReplaced():
+                self._shared.restart()
+                self._waiting = Waiting()
+                self._wishes.clear()
+            case LogDamaged():
+                self._shared.damage = event.why
+            case QueueSet():
+                self._shared.set_queue(event.setting, event.sequence)
+            case CordonSet():
+                self._suspects.said(event.cordon)
+            case RuntimeSet():
+                self._shared.set_runtime(event.setting, event.sequence)
+            case QueuesListed():
+                self._shared.list_queues()
+            case QueuesKnown():
+                self._shared.queues_known = True
+            case LogSize():
+                limit = event.max_bytes * self._shared.limits.full_share
+                self._shared.is_full = event.max_bytes > 0 and event.bytes >= limit
+            case Storing():
+                self._shared.set_trouble(event.trouble, now_s)
+            case _:
+                assert_never(event)
+        return []
+
+    # Conversations
+
+    def _on_request(self, asked: Requested, now_s: float) -> list[Instruction]:
+        if len(self._talks) >= self._shared.limits.max_in_flight:
+            most = self._shared.limits.max_in_flight
+            reply: ApiReply = overloaded(f"at most {most} requests at once")
+            return [Reply(ref=asked.ref, reply=reply)]
+        begun = self._begin(asked, now_s)
+        if isinstance(begun, Generator):
+            return self._advance(asked.ref, begun, None)
+        return [Reply(ref=asked.ref, reply=begun)]
+
+    def _begin(self, asked: Requested, now_s: float) -> Conversation | ApiReply:
+        tenant = asked.tenant
+        if tenant is None and asked.verb in ORDERS:
+            if self._shared.damage:
+                return unavailable(self._shared.damage)
+            verb = ORDERS[asked.verb]
+            return conversations.job_order(self._shared, asked, verb, now_s)
+        if tenant is None and asked.verb == "list":
+            return conversations.page(self._shared, asked, None)
+        if tenant is None:
+            return conversations.order(self._shared, asked, now_s)
+        if wrong := validation.tenant_refusal(tenant):
+            return wrong
+        if self._shared.damage and asked.verb in CHANGING:
+            return unavailable(self._shared.damage)
+        match asked.verb:
+            case "hello":
+                return conversations.hello(asked, now_s)
+            case "submit":
+                return conversations.submit(self._shared, asked, tenant, now_s)
+            case "cancel" | "reprioritize":
+                return conversations.change(self._shared, asked, tenant, now_s)
+            case talk if talk in JOB_TALKS:
+                return conversations.job_verb(self._shared, asked, tenant, now_s)
+            case "get":
+                return conversations.get(self._shared, asked, tenant)
+            case "list":
+                return conversations.page(self._shared, asked, tenant)
+            case _:
+                return malformed_verb(asked.verb)
+
+    def _on_told(self, told: Told, now_s: float) -> list[Instruction]:
+        talk, waits_for = self._talks.get(told.ref, (None, None))
+        if talk is None or type(told) is not waits_for:
+            return []  # abandoned meanwhile, or told twice: nobody waits for it
+        return self._advance(told.ref, talk, Step(told, now_s))
+
+    def _advance(self, ref: str, talk: Conversation, step: Step | None) -> list[Instruction]:
+        try:
+            ask = next(talk) if step is None else talk.send(step)
+        except StopIteration as end:
+            self._talks.pop(ref, None)
+            return self._finish(ref, end.value)
+        self._talks[ref] = (talk, _ANSWER_TO[type(ask)])
+        return [ask]
+
+    def _finish(self, ref: str, reply: ApiReply) -> list[Instruction]:
+        if not ref.startswith(WISH):
+            return [Reply(ref=ref, reply=reply)]
+        wish = self._pursued.pop(ref)
+        if isinstance(reply, Refusal) and reply.retry:
+            self._wishes[ref] = wish  # at the next tick
+        return []
+
+    def _on_abandoned(self, event: Abandoned) -> list[Instruction]:
+        talk, _ = self._talks.pop(event.ref, (None, None))
+        if talk is None:
+            return []
+        return self._finish(event.ref, unavailable(conversations.AGAIN))
+
+    # What the log teaches
+
+    def _on_logged(self, event: Logged, now_s: float) -> list[Instruction]:
+        offered = self._shared.view.offer(
+            event.event, event.sequence, event.stored_at_s, void=event.is_astray
+        )
+        self._shared.followed(event.sequence)
+        if offered is None:
+            return []
+        verdict, work = offered
+        self.verdicts[verdict] += 1
+        begun: list[Instruction] = []
+        if self._shared.caught_up and verdict is Verdict.COUNTED:
+            self._settle_on(self._waiting.follow(work))
+            begun = self._pursue(now_s) if self._wishes else []
+        if verdict is Verdict.COUNTED:
+            self._suspects.take(event.event, work, event.stored_at_s)
+        if isinstance(event.event, Evicted) and self._shared.caught_up:
+            self._wish_on(work)
+            return [*begun, *self._pursue(now_s)]
+        return begun
+
+    def _settle_on(self, names: list[Key]) -> None:
+        """Look at those who depended on what has changed."""
+        for name in names:
+            tenant, _, workload_id = name.partition("/")
+            self._wishes[f"{WISH}after/{name}"] = Settle(tenant, workload_id)
+
+    def _wish_on(self, work: Workload) -> None:
+        """Somebody asked for its end, its attempt ended otherwise: it must not start again."""
+        if work.state is State.QUEUED and work.cancel_requested:
+            ref = f"{WISH}{work.key}"
+            if ref not in self._pursued:
+                reason = "its cancel had been requested before it was evicted"
+                self._wishes[ref] = Wish(work.tenant, work.id, reason=reason)
+
+    def _suspect(self, now_s: float) -> None:
+        """Nodes that fail everybody's jobs get nothing new, once all is known of them."""
+        if not (self._shared.caught_up and self._shared.queues_known):
+            return
+        for cordon in self._suspects.due(now_s):
+            ref = f"{WISH}cordon/{cordon.cluster}/{cordon.node}"
+            if ref not in self._pursued:
+                self._wishes[ref] = cordon
+
+    def _pursue(self, now_s: float) -> list[Instruction]:
+        begun: list[Instruction] = []
+        if self._shared.damage:
+            return begun
+        waiting, self._wishes = self._wishes, {}  # what ends at once, in vain, waits for a tick
+        while waiting and len(self._talks) < self._shared.limits.max_in_flight:
+            ref, wish = waiting.popitem()
+            self._pursued[ref] = wish
+            if isinstance(wish, Cordon):
+                talk = conversations.put(self._shared, ref, wish, "")
+            elif isinstance(wish, Settle):
+                talk = conversations.settle(self._shared, ref, wish, now_s)
+            else:
+                talk = conversations.fulfil(self._shared, ref, wish, now_s)
+            begun += self._advance(ref, talk, None)
+        self._wishes |= waiting
+        return begun

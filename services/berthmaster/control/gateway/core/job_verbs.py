@@ -1,0 +1,271 @@
+"""What a tenant's or an operator's verbs about one job come to, as it stands. Pure.
+
+Rules of this file:
+
+- What is so already is no error: the answer says so. What cannot be is refused, with what would be.
+- A workload that runs is held only by whoever says that it may be ended for that.
+- What an operator holds a tenant does not release.
+- What Kueue governs on a worker is moved by Kueue: here it is refused. On a hub it is evicted and
+  moved by an AdmissionCheck of ours, and not held.
+- A checkpoint is told of the last attempt, while it runs or when it is over, and not more often
+  than once a second. How far it is is told while it runs, and seldom (``progress_every_s``).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from berthmaster.control.gateway.core.answers import overloaded, unavailable
+from berthmaster.lib.lifecycle.governed import is_ours_to_end
+from berthmaster.lib.lifecycle.run_times import progress_every_s
+from berthmaster.lib.lifecycle.states import BEGUN, State
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.api import (
+    CheckpointedRequest,
+    EvictRequest,
+    HoldRequest,
+    JobOrderRequest,
+    MoveRequest,
+    ProgressedRequest,
+    Refusal,
+    ReleaseRequest,
+)
+from berthmaster.lib.messages.explain import shorten
+from berthmaster.lib.messages.placement import HUB_CELL
+from berthmaster.lib.messages.workload import (
+    Checkpoint,
+    Checkpointed,
+    Held,
+    HoldReleased,
+    MoveRequested,
+    Progress,
+    Progressed,
+)
+from berthmaster.lib.requests.validation import JobVerbRequest
+
+Verb = Literal["hold", "release", "evict", "move", "checkpointed", "progressed"]
+JobEvent = Held | HoldReleased | MoveRequested | Checkpointed | Progressed
+CHECKPOINT_EVERY_S: Final = 1.0
+ORDERS: Final[Mapping[str, Verb]] = {
+    "hold_job": "hold",
+    "release_job": "release",
+    "evict_job": "evict",
+    "move_job": "move",
+}
+VERBS: Final[Mapping[type, Verb]] = {
+    HoldRequest: "hold",
+    ReleaseRequest: "release",
+    EvictRequest: "evict",
+    MoveRequest: "move",
+    CheckpointedRequest: "checkpointed",
+    ProgressedRequest: "progressed",
+}
+
+
+class Order(NamedTuple):
+    """What somebody wants of one workload."""
+
+    tenant: str
+    id: str
+    verb: Verb
+    who: str
+    operator: bool = False
+    reason: str = ""
+    evict: bool = False
+    to: str = ""
+    checkpoint: Checkpoint | None = None
+    progress: Progress | None = None
+    attempt: int | None = None
+
+
+def order_of(tenant: str, body: JobVerbRequest) -> Order:
+    fields: dict[str, Any] = {"reason": getattr(body, "reason", "")}
+    match body:
+        case HoldRequest():
+            fields["evict"] = body.evict
+        case MoveRequest():
+            fields["to"] = body.to
+        case CheckpointedRequest():
+            fields["checkpoint"] = Checkpoint(step=body.step, uri=body.uri)
+            fields["attempt"] = body.attempt
+        case ProgressedRequest():
+            fields["progress"] = Progress(step=body.step, loss=body.loss, eta_s=body.eta_s)
+            fields["attempt"] = body.attempt
+        case _:
+            pass
+    return Order(tenant, body.id, VERBS[type(body)], f"tenant {tenant}", **fields)
+
+
+def operators_order(verb: Verb, body: JobOrderRequest) -> Order:
+    who = f"operator {body.who}" if body.who else "an operator"
+    return Order(
+        body.tenant,
+        body.id,
+        verb,
+        who,
+        operator=True,
+        reason=body.reason,
+        evict=body.evict,
+        to=body.to,
+    )
+
+
+def is_so(order: Order, work: Workload) -> str:
+    """What there is nothing to do about; "" = there is."""
+    hold = work.hold
+    match order.verb:
+        case "release":
+            return "nobody held it" if hold is None else ""
+        case "hold":
+            if hold is None or (order.operator and not hold.operator):
+                return ""
+            return f"{hold.who} holds it already"
+        case "evict":
+            gone = work.leaving or (work.wish is not None and work.wish.how == "evict")
+            return "it had been told to go before" if work.state in BEGUN and gone else ""
+        case "move":
+            if work.leaving:
+                return f"it is on its way out: {work.leaving}"
+            wish = work.wish
+            same = wish is not None and (wish.how, wish.to) == ("move", order.to)
+            return "that had been asked for before" if same else ""
+        case "checkpointed":
+            return "that was known" if work.checkpoint == order.checkpoint else ""
+        case "progressed":
+            return "that was known" if work.progress == order.progress else ""
+
+
+def part_refusal(work: Workload, verb: str) -> Refusal | None:
+    """Why nothing is done about one part of a divided job, if this is one: all parts of a gang go
+    together. A part may tell of itself, and one that needs no others may leave its cluster."""
+    part = work.request.part if work.request is not None else None
+    if part is None or verb in ("checkpointed", "progressed"):
+        return None
+    if verb in ("evict", "move") and not part.gang:
+        return None
+    return _conflict("id", work.id, f"{part.job}, the job that this is a part of")
+
+
+def refusal_of(order: Order, work: Workload, now_s: float) -> Refusal | None:
+    """Why it cannot be done; None if it can."""
+    if work.ended:
+        return _conflict("id", order.id, f"a workload that has not ended; this one {work.state}")
+    match order.verb:
+        case "release":
+            hold = work.hold
+            if hold is not None and hold.operator and not order.operator:
+                return Refusal(
+                    code="forbidden",
+                    field="id",
+                    value=shorten(order.id),
+                    expected=f"a hold of your own; {hold.who} holds this one",
+                )
+            return None
+        case "hold":
+            return _hold_refusal(order, work)
+        case "evict" | "move":
+            return _move_refusal(order, work)
+        case "checkpointed":
+            return _checkpoint_refusal(order, work, now_s)
+        case "progressed":
+            return _progress_refusal(order, work, now_s)
+
+
+def _hold_refusal(order: Order, work: Workload) -> Refusal | None:
+    if work.state not in BEGUN:
+        return None
+    if work.cell != HUB_CELL and not is_ours_to_end(work):
+        return _kueues(order)
+    if not order.evict:
+        return _conflict("evict", "false", "true: it runs, and is held only if it may be ended")
+    return None
+
+
+def _move_refusal(order: Order, work: Workload) -> Refusal | None:
+    if work.cell != HUB_CELL and work.live and not is_ours_to_end(work):
+        return _kueues(order)
+    if work.state is State.QUEUED:
+        return _conflict("id", order.id, "a workload that runs; this one waits for its place")
+    if work.state is State.DIVIDED and order.verb == "move":
+        how = work.request.divide if work.request is not None else None
+        if how is not None and not how.gang:
+            parts = ", ".join(f"{part.id} in {part.cluster}" for part in work.parts)
+            return _conflict("id", order.id, f"one of its parts: {parts}")
+        right = "a workload in one cluster: the parts of a gang stop and start together; evict it"
+        return _conflict("id", order.id, f"{right}, and it waits for places for all of them")
+    if work.state is State.PLACED:
+        return unavailable(f"it is about to start on {work.cluster}; ask again in a moment")
+    if work.cancel_requested:
+        return _conflict("id", order.id, "a workload that is not being cancelled")
+    if order.verb == "move" and order.to == work.cluster:
+        return _conflict("to", order.to, "another cluster than the one in which it runs")
+    allowed = work.request.clusters if work.request is not None else ()
+    if order.verb == "move" and order.to and allowed and order.to not in allowed:
+        return _conflict("to", order.to, f"a cluster that its request allows: {', '.join(allowed)}")
+    return None
+
+
+def _checkpoint_refusal(order: Order, work: Workload, now_s: float) -> Refusal | None:
+    if work.state is State.PLACED or not work.attempt:
+        return _conflict("id", order.id, "a workload with an attempt that has begun")
+    if order.attempt is not None and order.attempt != work.attempt:
+        return _conflict("attempt", str(order.attempt), f"{work.attempt}, its last attempt")
+    if 0 <= now_s - work.checkpoint_at_s < CHECKPOINT_EVERY_S:
+        return overloaded("a checkpoint a second at most", CHECKPOINT_EVERY_S)
+    return None
+
+
+def _progress_refusal(order: Order, work: Workload, now_s: float) -> Refusal | None:
+    if work.state is not State.RUNNING:
+        return _conflict("id", order.id, f"a workload that runs; this one is {work.state}")
+    if order.attempt is not None and order.attempt != work.attempt:
+        return _conflict("attempt", str(order.attempt), f"{work.attempt}, its last attempt")
+    every_s = progress_every_s(now_s - work.running_at_s)
+    if work.progress is not None and 0 <= now_s - work.progress_at_s < every_s:
+        wait_s = every_s - (now_s - work.progress_at_s)
+        return overloaded(f"how far it is once in {every_s:.0f} s at most", wait_s)
+    return None
+
+
+def _conflict(field: str, value: str, expected: str) -> Refusal:
+    return Refusal(code="conflict", field=field, value=shorten(value), expected=expected)
+
+
+def _kueues(order: Order) -> Refusal:
+    right = "a workload that Kueue does not govern: have Kueue evict this one, or cancel it"
+    return _conflict("id", order.id, right)
+
+
+def event_of(
+    order: Order, work: Workload, now_s: float, by: str, cause: str
+) -> tuple[JobEvent, str]:
+    """What is appended, and a note for people."""
+    head: dict[str, Any] = {
+        "tenant": work.tenant,
+        "id": work.id,
+        "after": work.sequence,
+        "at_s": now_s,
+        "by": by,
+        "cause": cause,
+    }
+    here: dict[str, Any] = {"cluster": work.cluster, "attempt": work.attempt}
+    match order.verb:
+        case "hold":
+            note = "it is ended, and waits until it is released" if work.state in BEGUN else ""
+            held = Held(**head, who=order.who, operator=order.operator, reason=order.reason)
+            return held, note
+        case "release":
+            return HoldReleased(**head, who=order.who, reason=order.reason), ""
+        case "checkpointed":
+            assert order.checkpoint is not None
+            return Checkpointed(**head, **here, checkpoint=order.checkpoint), ""
+        case "progressed":
+            assert order.progress is not None
+            return Progressed(**head, **here, progress=order.progress), ""
+        case "evict" | "move":
+            asked = MoveRequested(
+                **head, **here, how=order.verb, who=order.who, to=order.to, reason=order.reason
+            )
+            if order.verb == "evict":
+                return asked, "it is ended and waits again"
+            where = order.to or "another cluster"
+            return asked, f"it goes to {where} once room is kept for it there; `berth why` tells"

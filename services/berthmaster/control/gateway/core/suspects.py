@@ -1,0 +1,131 @@
+"""Nodes that fail everybody's jobs, and the evidence against them. Pure.
+
+The policy: nothing new is placed on a node on which attempts of so many different workloads have
+ended badly within a time, and none has succeeded since. Ended badly is: it could not start, or its
+node or a GPU was lost; or it exited with an error, which counts only where jobs of several tenants
+did, as one tenant's faulty program is no fault of a node. Memory that ran out is the job's own.
+
+A workload that ended badly on several nodes is evidence against none of them: what they have in
+common is the workload. No more than ``MOST_A_CLUSTER`` nodes of a cluster are taken out within the
+time, so that nobody takes a fleet with him; a person sees the rest. What a person says of a node
+counts from then on: evidence from before is forgotten.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+from berthmaster.lib.lifecycle.faults import CONTAGIOUS
+from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.messages.control import Cordon
+from berthmaster.lib.messages.workload import Evicted, Failed, Fault, Succeeded, WorkloadEvent
+
+MOST_A_CLUSTER: Final = 2
+MAX_NAMED: Final = 5
+BY: Final = "gateway: the node fails everybody's jobs"
+
+Place = tuple[str, str]  # cluster, node
+
+
+class _Bad(NamedTuple):
+    """How an attempt ended there."""
+
+    fault: Fault
+    tenant: str
+    at_s: float
+
+
+class Suspects:
+    """What is held against each node."""
+
+    def __init__(self, after: int, within_s: float) -> None:
+        """``after``: so many workloads; 0 = never."""
+        self._after = after
+        self._within_s = within_s
+        self._bad: dict[Place, dict[Key, _Bad]] = {}
+        self._of: dict[Key, set[Place]] = {}  # where a workload has ended badly
+        self._set: dict[Place, Cordon] = {}  # what is said of a node, by a person or here
+
+    def take(self, event: WorkloadEvent, work: Workload, stored_at_s: float) -> None:
+        """An event that counted; ``work``: its workload after it."""
+        if not self._after:
+            return
+        match event:
+            case Evicted() | Failed() if event.node and event.cluster:
+                if event.fault == "exit" or event.fault in CONTAGIOUS:
+                    place = (event.cluster, event.node)
+                    bad = _Bad(event.fault, event.tenant, stored_at_s)
+                    self._bad.setdefault(place, {})[work.key] = bad
+                    self._of.setdefault(work.key, set()).add(place)
+            case Succeeded():
+                for binding in work.pods:
+                    self._forget((event.cluster, binding.node), stored_at_s)
+            case _:
+                pass
+
+    def said(self, fact: Cordon) -> None:
+        """Somebody cordoned a node, or took that back."""
+        if fact.node is not None:
+            place = (fact.cluster, fact.node)
+            self._set[place] = fact
+            self._forget(place, fact.set_at_s)
+
+    def due(self, now_s: float) -> list[Cordon]:
+        """The nodes to be cordoned now, with the evidence."""
+        if not self._after:
+            return []
+        since_s = now_s - self._within_s
+        for place in list(self._bad):
+            self._forget(place, since_s)
+        recent = Counter(
+            cluster
+            for (cluster, _), fact in self._set.items()
+            if fact.cordoned and fact.set_by == BY and fact.set_at_s > since_s
+        )
+        found: list[Cordon] = []
+        for place in sorted(self._bad):
+            cluster, node = place
+            said = self._set.get(place)
+            if (said is not None and said.cordoned) or recent[cluster] >= MOST_A_CLUSTER:
+                continue
+            if reason := self._evidence(place):
+                recent[cluster] += 1
+                found.append(
+                    Cordon(
+                        cluster=cluster,
+                        node=node,
+                        cordoned=True,
+                        reason=reason,
+                        set_by=BY,
+                        set_at_s=now_s,
+                    )
+                )
+        return found
+
+    def _evidence(self, place: Place) -> str:
+        """What is held against it, if that is enough; else nothing."""
+        bad = {name: one for name, one in self._bad[place].items() if self._of[name] == {place}}
+        hard = {name: one for name, one in bad.items() if one.fault in CONTAGIOUS}
+        if len(hard) < self._after:
+            if len(bad) < self._after or len({one.tenant for one in bad.values()}) < 2:
+                return ""
+            hard = bad
+        named = [f"{name} {one.fault}" for name, one in sorted(hard.items())[:MAX_NAMED]]
+        more = f" and {len(hard) - MAX_NAMED} more" if len(hard) > MAX_NAMED else ""
+        within = f"{self._within_s / 60:g} min"
+        return (
+            f"{len(hard)} jobs ended badly there within {within}, and none succeeded since: "
+            f"{', '.join(named)}{more}"
+        )
+
+    def _forget(self, place: Place, until_s: float) -> None:
+        kept = self._bad.get(place)
+        if kept is None:
+            return
+        for name in [name for name, one in kept.items() if one.at_s <= until_s]:
+            del kept[name]
+            places = self._of[name]
+            places.discard(place)
+            if not places:
+                del self._of[name]
+        if not kept:
+            del self._bad[place]

@@ -1,0 +1,61 @@
+"""The gateway's figures for Prometheus, with labels looked up once and not per request."""
+
+from prometheus_client import Counter, Histogram
+
+from berthmaster.control.gateway.core.gateway import Gateway
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.messages.api import ApiReply, Refusal
+from berthmaster.lib.runtime.metrics import Metrics
+
+
+class GatewayMetrics:
+    """What is counted as it happens, and what is read from the core now and then."""
+
+    def __init__(self, metrics: Metrics, core: Gateway) -> None:
+        self._core = core
+        self._seconds = metrics.histogram(
+            "request_seconds", "From a request's arrival to its reply", ("verb",)
+        )
+        self._requests = metrics.counter(
+            "requests", "Requests by verb and by what became of them", ("verb", "outcome")
+        )
+        self.undecodable = metrics.counter(
+            "undecodable_messages", "Messages of the streams that this version cannot read"
+        )
+        self._events = metrics.counter(
+            "events", "Events of the log by what the fold made of them", ("verdict",)
+        )
+        self._open = metrics.gauge("open_workloads", "Open workloads in memory")
+        self._ended = metrics.gauge("ended_workloads", "Ended workloads in memory")
+        self._frozen = metrics.gauge("frozen_workloads", "Workloads with unreadable events")
+        self._in_flight = metrics.gauge("requests_in_flight", "Requests in hand")
+        self._full = metrics.gauge("log_full", "1 while submits are refused for the log's size")
+        self._seconds_of: dict[str, Histogram] = {}
+        self._requests_of: dict[tuple[str, str], Counter] = {}
+        self._verdicts: dict[Verdict, int] = {}
+
+    def answered(self, verb: str, reply: ApiReply, took_s: float) -> None:
+        outcome = reply.code if isinstance(reply, Refusal) else "ok"
+        seconds = self._seconds_of.get(verb)
+        if seconds is None:
+            seconds = self._seconds_of[verb] = self._seconds.labels(verb)
+        requests = self._requests_of.get((verb, outcome))
+        if requests is None:
+            requests = self._requests.labels(verb, outcome)
+            self._requests_of[verb, outcome] = requests
+        seconds.observe(took_s)
+        requests.inc()
+
+    def refresh(self) -> None:
+        """Read from the core what it counts by itself."""
+        view = self._core.view
+        self._open.set(view.open_count)
+        self._ended.set(view.ended_count)
+        self._frozen.set(view.frozen_count)
+        self._in_flight.set(self._core.in_flight)
+        self._full.set(self._core.is_full)
+        for verdict, count in self._core.verdicts.items():
+            new = count - self._verdicts.get(verdict, 0)
+            if new:
+                self._events.labels(verdict.value).inc(new)
+                self._verdicts[verdict] = count

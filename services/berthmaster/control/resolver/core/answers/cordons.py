@@ -1,0 +1,94 @@
+"""Which cordons there are, which of them match nothing, and how far drains are."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.move_away import (
+    held_inside,
+    why_there_still,
+    wish_refusal,
+)
+from berthmaster.control.resolver.core.known.knowledge import Knowledge
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lib.engine.queueing.leaving import drain_words
+from berthmaster.lib.lifecycle.charges import gpu_milli_of
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.api import CordonsReply, CordonView, StillThere
+from berthmaster.lib.messages.control import Cordon
+
+MOST_TOLD: Final = 100  # workloads of one cordon
+
+
+def cordons(know: Knowledge, policy: Policy, now_s: float, cluster: str) -> CordonsReply:
+    """All of them, or those of one cluster."""
+    found = sorted(know.view.cordons_set.items())
+    return CordonsReply(
+        cordons=tuple(
+            _view(know, policy, now_s, cordon)
+            for (name, _), cordon in found
+            if cluster in ("", name)
+        )
+    )
+
+
+def _view(know: Knowledge, policy: Policy, now_s: float, cordon: Cordon) -> CordonView:
+    inside = list(held_inside(know, cordon))
+    inside.sort(key=lambda workload: (-_gpus(workload), workload.key))
+    names = list(_names(know, cordon))
+    wanted = cordon.node or cordon.cluster
+    matches = wanted in names
+    near = [] if matches else get_close_matches(wanted, names, n=1, cutoff=0.7)
+    return CordonView(
+        cluster=cordon.cluster,
+        node=cordon.node,
+        drain=cordon.drain,
+        drain_by_s=cordon.drain_by_s,
+        reason=cordon.reason,
+        set_by=cordon.set_by,
+        set_at_s=cordon.set_at_s,
+        matches=matches,
+        nearest=near[0] if near else "",
+        jobs=len(inside),
+        gpus=sum(map(_gpus, inside)),
+        still_there=tuple(
+            StillThere(
+                tenant=workload.tenant,
+                id=workload.id,
+                gpus=_gpus(workload),
+                since_s=workload.claimed_at_s,
+                why=why_there_still(know, workload, cordon, now_s, policy.restart_s)
+                if cordon.drain
+                else "a cordon ends nothing",
+            )
+            for workload in inside[:MOST_TOLD]
+        ),
+    )
+
+
+def _names(know: Knowledge, cordon: Cordon) -> Iterator[str]:
+    """What it might have meant."""
+    if cordon.node is None:
+        yield from (known.name for known in know.clusters.known() if known.profile is not None)
+        return
+    for report in know.fleet.reports():
+        if report.cluster == cordon.cluster:
+            yield report.node
+
+
+def _gpus(workload: Workload) -> float:
+    return gpu_milli_of(workload) / 1000
+
+
+def leaving_words(know: Knowledge, policy: Policy, now_s: float, workload: Workload) -> str:
+    """Why one that runs is to leave its place and has not been told yet; "" = it may stay."""
+    for _, drain in sorted(know.view.drains.items()):
+        if workload.cluster == drain.cluster and any(
+            drain.node in (None, binding.node) for binding in workload.pods
+        ):
+            why = why_there_still(know, workload, drain, now_s, policy.restart_s)
+            return f"{drain_words(drain)}; {why}"
+    if workload.wish is None:
+        return ""
+    return wish_refusal(know, Cycle(know, policy, now_s), workload)

@@ -1,0 +1,46 @@
+"""When there may be room for a request that fits nowhere now: from ends that are known.
+
+A placement's end is known if its job said how long it will run, or has a deadline. Those that end
+first are taken away one after the other, on the fleet as it is, until the same code that decides
+finds room; all is put back. It is an estimate and says so: others that wait may take the room, and
+jobs that said nothing, or run for longer than they said, are taken to go on.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.known.knowledge import Knowledge
+from berthmaster.lib.engine.fleetview.filters import BUSY
+from berthmaster.lib.engine.fleetview.shortlist import Shortlist
+from berthmaster.lib.engine.queueing.reservations import Release, soonest, stated_end_s
+from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.messages.workload import JobRequest
+
+ENDS_LOOKED_AT: Final = 1024  # of those that are known, the first; a question must not take long
+
+
+def first_free_s(cycle: Cycle, request: JobRequest, shortlist: Shortlist) -> float | None:
+    """About when the request would fit; None if no known end makes room for it."""
+    know, now_s = cycle.know, cycle.now_s
+    busy = {cluster for cluster, why in shortlist.filtered.items() if why == BUSY}
+    releases = [
+        Release(at_s, 0.0, name, 0, know.fleet.holdings(name))
+        for at_s, name in heapq.nsmallest(ENDS_LOOKED_AT, _ends(know, busy, now_s))
+    ]
+
+    def fits() -> object | None:
+        return cycle.bind(request, cycle.shortlist(request))
+
+    found = soonest(know.fleet, releases, 1, fits) if releases else None
+    return found[1] if found is not None else None
+
+
+def _ends(know: Knowledge, clusters: set[str], now_s: float) -> Iterable[tuple[float, Key]]:
+    names = [name for cluster in sorted(clusters) for name in know.derived.held.get(cluster, ())]
+    names += [name for name in know.derived.unclaimed if know.open[name].cluster in clusters]
+    for name in names:
+        at_s = stated_end_s(know.open[name], now_s)
+        if at_s is not None:
+            yield at_s, name

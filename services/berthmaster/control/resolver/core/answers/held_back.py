@@ -1,0 +1,77 @@
+"""Room that is kept for others, as those who wait behind them see it: read, never changed.
+
+Whoever explains charges what a job has to leave alone while it looks, as deciding does; so nothing
+is called free that the job would not get.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Final
+
+from berthmaster.control.resolver.core.deciding.awaited import returned_to
+from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.reserves import Kept, awaiting, kept_of, lasts_s
+from berthmaster.control.resolver.core.deciding.turns import rank_as
+from berthmaster.lib.engine.fleet.overlay import Overlay
+from berthmaster.lib.engine.queueing.lines import duration_class, longest_s
+from berthmaster.lib.engine.queueing.reservations import ends_in_time
+from berthmaster.lib.lifecycle.workload import Key
+from berthmaster.lib.messages.placement import Reservation
+from berthmaster.lib.messages.workload import JobRequest
+
+_RETURNED: Final = "returned"  # in the overlay
+
+
+def left_alone_by(
+    cycle: Cycle,
+    kept: Mapping[Key, Reservation],
+    key: Key | None,
+    request: JobRequest,
+    priority: int,
+) -> list[Kept]:
+    """Those that a job has to leave alone: of its rank or a better one, and sooner than it ends.
+    ``key``: None for one that is not submitted."""
+    know, policy = cycle.know, cycle.policy
+    rank = rank_as(know, request.queue, know.derived.ask(request), -priority)
+    lasts = lasts_s(know, policy, key, request)
+    found = []
+    for name, reservation in kept.items():
+        line = know.derived.lines.line_of(name)
+        if line is None or name == key:
+            continue
+        each = kept_of(know, line, name, reservation)
+        if each.limits(key, rank, lasts, cycle.now_s, policy.backfill):
+            found.append(each)
+    return found
+
+
+@contextmanager
+def without_room(
+    cycle: Cycle, kept: Sequence[Kept]
+) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """As if that room were taken, but for what is used by what runs there until then. Yields a
+    context in which all of it is taken: for asking what fits once something of that has ended."""
+    with Overlay(cycle.know.fleet) as overlay:
+        for each in kept:
+            overlay.take(each.key, each.holdings)
+        overlay.free(_RETURNED, returned_to(cycle.know, awaiting(kept), cycle.now_s))
+        yield partial(overlay.without, [_RETURNED])
+
+
+def shorter(cycle: Cycle, request: JobRequest, left_alone: Sequence[Kept]) -> tuple[str, ...]:
+    """Whether it would get room now if it were known to end before others need it."""
+    now_s = cycle.now_s
+    times = {each.reservation.expected_at_s for each in left_alone}
+    for at_s in sorted((at_s for at_s in times if at_s is not None), reverse=True):
+        told_s = int((at_s - now_s) * 0.8)  # a line's bound is at most a quarter above
+        if told_s < 1:
+            break
+        lasts = longest_s(duration_class(told_s))
+        share = cycle.policy.backfill
+        left = [m for m in left_alone if not ends_in_time(m.reservation, now_s, lasts, share)]
+        with without_room(cycle, left):
+            found = cycle.bind(request, cycle.shortlist(request))
+        if found is not None:
+            return (f"a duration of at most {told_s:g} s: until then the room may be used",)
+    return ()

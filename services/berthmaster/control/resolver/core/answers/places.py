@@ -1,0 +1,61 @@
+"""A waiting job's place: how many would go before it if each that waits got a place in its turn.
+
+The order among queues moves with what each has, so it is walked, turn by turn, with the very code
+that deciding takes its turns from. Beyond some thousand turns the order by priority and age has to
+do.
+"""
+
+from typing import Final, NamedTuple
+
+from berthmaster.control.resolver.core.deciding.cycle import Cycle
+from berthmaster.control.resolver.core.deciding.turns import Turns
+from berthmaster.lib.engine.queueing.queues import CPU, GPU, MEMORY, Amounts, Ask, of_model
+from berthmaster.lib.lifecycle.workload import Key
+
+TURNS: Final = 2000  # walked for one question, some tens of milliseconds
+
+
+class Places(NamedTuple):
+    """1 = next; None: it does not wait."""
+
+    overall: int | None
+    in_queue: int | None
+    queued: int  # how many wait in its queue
+
+
+def places(cycle: Cycle, key: Key) -> Places:
+    know = cycle.know
+    mine = know.derived.lines.line_of(key)
+    if mine is None:
+        return Places(None, None, 0)
+    order = mine.members[key]
+    beside = know.derived.lines.by_queue()[mine.queue].values()
+    before = sum(each < order for line in beside for each in line.members.values())
+    queued = sum(len(line.members) for line in beside)
+    overall = _turn_of(cycle, key) or know.derived.lines.position(key)
+    return Places(overall, 1 + before, queued)
+
+
+def _turn_of(cycle: Cycle, key: Key) -> int | None:
+    turns = Turns(cycle.know, cycle.policy, cycle.snapshot.open)
+    try:
+        for number in range(1, TURNS + 1):
+            turn = turns.next()
+            if turn is None:
+                return None
+            if turn.key == key:
+                return number
+            turns.placed(_likely(cycle.know.derived.ask_in(turn.line)))
+    finally:
+        turns.close()
+    return None
+
+
+def _likely(ask: Ask) -> Amounts:
+    """What it would have; of several GPU models that will do, the first."""
+    amounts = {CPU: ask.cpu_milli, MEMORY: ask.memory_mib, GPU: ask.gpu_milli}
+    for models, milli, _ in ask.sets:
+        if models:
+            name = of_model(models[0])
+            amounts[name] = amounts.get(name, 0) + milli
+    return {name: amount for name, amount in amounts.items() if amount}

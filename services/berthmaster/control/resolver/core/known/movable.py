@@ -1,0 +1,128 @@
+"""Attempts that may be ended to make room, by cluster, queue and priority: kept for speed.
+
+It follows from what is known of each workload alone. Whoever looks for room asks here first whether
+there is anybody at all, which on most days there is not.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+from berthmaster.lib.engine.fleet.fleet import Fleet
+from berthmaster.lib.engine.queueing.held_parts import HeldParts, Takes
+from berthmaster.lib.engine.queueing.making_room import loss_of
+from berthmaster.lib.lifecycle.charges import gpu_milli_of, pod_gpu_milli
+from berthmaster.lib.lifecycle.governed import is_ours_to_end
+from berthmaster.lib.lifecycle.states import HELD
+from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.messages.workload import JobRequest
+
+
+class _Entry(NamedTuple):
+    cluster: str
+    queue: str
+    priority: int
+    gpu_milli: int
+
+
+def is_movable(workload: Workload) -> bool:
+    """Whether a decision may end its attempt: one that was claimed, that Kueue does not govern, and
+    whose people allow it."""
+    request = workload.request
+    return (
+        workload.state in HELD
+        and request is not None
+        and request.preemptible
+        and is_ours_to_end(workload)
+        and not workload.cancel_requested
+        and not workload.leaving
+    )
+
+
+class Movable:
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+        self._priorities: dict[str, Counter[int]] = {}  # by queue
+        self._here: dict[str, HeldParts] = {}  # cluster -> what they hold there
+        self._jobs: dict[str, Counter[str]] = {}  # cluster -> queue -> how many
+        self._milli: dict[str, Counter[str]] = {}  # cluster -> queue -> GPU milli
+
+    def follow(self, workload: Workload, *, frozen: bool) -> None:
+        name = workload.key
+        self.drop(name)
+        request = workload.request
+        if frozen or request is None or not is_movable(workload):
+            return
+        milli = gpu_milli_of(workload)
+        entry = _Entry(workload.cluster, request.queue, workload.priority, milli)
+        self._entries[name] = entry
+        self._priorities.setdefault(entry.queue, Counter())[entry.priority] += 1
+        here = self._here.get(entry.cluster)
+        if here is None:
+            here = self._here[entry.cluster] = HeldParts()
+        here.add(
+            name,
+            entry.queue,
+            entry.priority,
+            -workload.submitted_sequence,
+            loss_of(workload),
+            _by_node(workload, request),
+        )
+        self._jobs.setdefault(entry.cluster, Counter())[entry.queue] += 1
+        self._milli.setdefault(entry.cluster, Counter())[entry.queue] += milli
+
+    def drop(self, name: Key) -> None:
+        """It may not be ended (any more)."""
+        entry = self._entries.pop(name, None)
+        if entry is None:
+            return
+        priorities = self._priorities[entry.queue]
+        priorities[entry.priority] -= 1
+        if not priorities[entry.priority]:
+            del priorities[entry.priority]
+        if not priorities:
+            del self._priorities[entry.queue]
+        here, jobs = self._here[entry.cluster], self._jobs[entry.cluster]
+        here.drop(name)
+        self._milli[entry.cluster][entry.queue] -= entry.gpu_milli
+        jobs[entry.queue] -= 1
+        if not jobs[entry.queue]:
+            del jobs[entry.queue], self._milli[entry.cluster][entry.queue]
+        if not jobs:
+            del self._here[entry.cluster], self._jobs[entry.cluster], self._milli[entry.cluster]
+
+    def queues(self) -> dict[str, int]:
+        """Queues with any, and the least priority among them."""
+        return {queue: min(priorities) for queue, priorities in self._priorities.items()}
+
+    def milli(self, cluster: str, queues: frozenset[str]) -> int:
+        """GPU milli that these queues' hold in a cluster."""
+        return sum(n for queue, n in self._milli.get(cluster, {}).items() if queue in queues)
+
+    def any_of(self, cluster: str, queues: frozenset[str]) -> bool:
+        """Whether there is one of these queues in a cluster."""
+        return not queues.isdisjoint(self._jobs.get(cluster, ()))
+
+    def lay_out(self, fleet: Fleet) -> None:
+        """Find the nodes of all that they hold, so that nobody who looks for room has to."""
+        for cluster, here in self._here.items():
+            here.lay_out(fleet, cluster)
+
+    def here(self, cluster: str) -> HeldParts:
+        """What all of them hold in a cluster."""
+        return self._here.get(cluster) or HeldParts()
+
+
+def _by_node(workload: Workload, request: JobRequest) -> dict[str, Takes]:
+    sets = {pods.name: pods for pods in request.pod_sets}
+    found: dict[str, Takes] = {}
+    for binding in workload.pods:
+        pods = sets.get(binding.pod.rpartition("-")[0])
+        if pods is None:
+            continue
+        before = found.get(binding.node)
+        milli = pod_gpu_milli(pods, binding)
+        takes = Takes(milli, pods.cpu_milli, pods.memory_mib)
+        if before is not None:
+            takes = Takes(*(one + other for one, other in zip(before, takes, strict=True)))
+        found[binding.node] = takes
+    return found

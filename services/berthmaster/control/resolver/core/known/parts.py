@@ -1,0 +1,119 @@
+"""Parts of divided jobs, and how those ended that the jobs wait for.
+
+A part is a workload of its own: of one that has ended nothing is known any more, so what its job
+must know of it is kept here until the job's attempt is over.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from berthmaster.control.resolver.core.known.part_ends import PartEnd
+from berthmaster.lib.lifecycle.parts import division_of
+from berthmaster.lib.lifecycle.states import Ending, State
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.workload import Cancelled, Carried, Failed, Succeeded, WorkloadEvent
+
+LOST = "the log has lost it"
+
+
+class Parts:
+    def __init__(self, open_: Mapping[Key, Workload]) -> None:
+        self._open = open_
+        self._jobs: dict[Key, Key] = {}  # part -> its job
+        self._ends: dict[Key, dict[str, PartEnd]] = {}
+        self.numbers: dict[Key, int] = {}  # of jobs: of the newest division with parts
+
+    def heard(self, event: WorkloadEvent) -> None:
+        """An event of the log, of whatever workload. How often a job was divided its parts tell,
+        also those that a recovered log has without it: the ids of parts are used up when the job
+        is submitted again."""
+        if (found := division_of(event.id)) is None:
+            return
+        name = key(event.tenant, found[0])
+        # An ending of one that is not open is what is left of its story.
+        begins_or_is_left = isinstance(event, Carried) or (
+            isinstance(event, Ending) and key(event.tenant, event.id) not in self._open
+        )
+        if name in self._open or begins_or_is_left:
+            self.numbers[name] = max(found[1], self.numbers.get(name, 0))
+
+    def next_number(self, job: Workload) -> int:
+        """Of a division that is made now."""
+        return max(job.attempt, self.numbers.get(job.key, 0)) + 1
+
+    def __contains__(self, name: Key) -> bool:
+        return name in self._jobs
+
+    @property
+    def jobs(self) -> Iterable[Key]:
+        """Those that are divided now."""
+        return self._ends.keys()
+
+    def follow(self, workload: Workload, before: State) -> None:
+        """A workload changed, which may be such a job."""
+        is_divided = workload.state is State.DIVIDED
+        if is_divided and workload.key not in self._ends:
+            self._ends[workload.key] = {}
+            for part in workload.parts:
+                self._jobs[key(workload.tenant, part.id)] = workload.key
+        elif before is State.DIVIDED and not is_divided:
+            del self._ends[workload.key]
+            for name in [name for name, job in self._jobs.items() if job == workload.key]:
+                del self._jobs[name]
+
+    def ended(self, name: Key, event: WorkloadEvent, part: Workload | None) -> None:
+        """A part or a job has, if the event says so. ``part``: as it stood before; None: it is not
+        open, so an ending is a tombstone, and anything else says nothing."""
+        if isinstance(event, Ending):
+            self.numbers.pop(name, None)  # of a job, whose id does not come again
+        job = self._jobs.get(name)
+        if job is None or event.id in self._ends[job]:
+            return
+        fields: dict[str, object] = {}
+        if part is not None:
+            fields = {"blamed": part.evictions > 0, "fault": part.last_fault}
+            fields["checkpoint"] = part.checkpoint
+        match event:
+            case Succeeded():
+                state = State.SUCCEEDED
+            case Failed():
+                state = State.FAILED
+                fields |= {"exit_code": event.exit_code, "node": event.node}
+                fields["fault"] = event.fault or fields.get("fault", "")
+            case Cancelled():
+                state = State.CANCELLED
+            case _:
+                return
+        end = {"id": event.id, "state": state, "reason": event.reason, **fields}
+        self._ends[job][event.id] = PartEnd(**end)  # type: ignore[arg-type]
+
+    def job_of(self, part: Workload) -> Workload | None:
+        """The divided job that has this part now; None: it has been left behind."""
+        job = self._jobs.get(part.key)
+        return self._open[job] if job is not None else None
+
+    def of(self, job: Workload) -> list[Workload | PartEnd]:
+        """All parts in their order. What is nowhere any more was lost with a log."""
+        ends = self._ends.get(job.key, {})
+        lost = State.CANCELLED
+        return [
+            self._open.get(key(job.tenant, part.id))
+            or ends.get(part.id)
+            or PartEnd(id=part.id, state=lost, reason=LOST)
+            for part in job.parts
+        ]
+
+    # For a snapshot
+
+    def state(self) -> dict[Key, list[PartEnd]]:
+        """What ``restore`` needs."""
+        return {job: list(ends.values()) for job, ends in self._ends.items() if ends}
+
+    def restore(self, state: Mapping[Key, Iterable[PartEnd]]) -> None:
+        """Once the jobs are known."""
+        for job, ends in state.items():
+            self._ends[job] = {end.id: end for end in ends}
+
+
+def open_parts(parts: Iterable[Workload | PartEnd]) -> Iterator[Workload]:
+    """Those that have not ended."""
+    return (each for each in parts if isinstance(each, Workload))

@@ -1,0 +1,87 @@
+"""What the resolver knows, to be kept: whoever starts from it reads the log from there on only."""
+
+import msgspec
+
+from berthmaster.control.resolver.core.known.knowledge import Knowledge
+from berthmaster.control.resolver.core.known.part_ends import PartEnd
+from berthmaster.control.resolver.core.known.told import Told, ToldLives
+from berthmaster.lib.engine.queueing.learned import Learned
+from berthmaster.lib.engine.queueing.moved import Moved
+from berthmaster.lib.engine.scoring.mix import Mix
+from berthmaster.lib.engine.scoring.sampled import MixState, Sampled
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.placement import Reservation
+
+
+class Snapshot(msgspec.Struct, kw_only=True, tag="resolver.snapshot.v10"):
+    """The fold of the log up to one sequence."""
+
+    cell: str
+    sequence: int
+    chain_number: int
+    chain_sequence: int
+    open: list[Workload]
+    mix: MixState
+    told_mix: Sampled
+    told_pressure: Told = Told()
+    told_lives: ToldLives = ToldLives()
+    learned: Learned
+    frozen: dict[Key, str]
+    elsewhere: list[Key]
+    unclaimed: dict[str, float]
+    reservations: list[Reservation] = []
+    moved: list[tuple[float, str]] = []
+    divisions: dict[Key, int] = {}
+    part_ends: dict[Key, list[PartEnd]] = {}
+
+
+def snapshot_of(know: Knowledge) -> Snapshot:
+    """What ``restore`` needs. Facts are not in it: their streams keep them."""
+    return Snapshot(
+        cell=know.cell,
+        sequence=know.workloads_sequence,
+        chain_number=know.chain.number,
+        chain_sequence=know.chain.sequence,
+        open=[
+            *(know.open[name] for name in know.derived.unclaimed),  # in the order of their commit
+            *(w for name, w in know.open.items() if name not in know.derived.unclaimed),
+        ],
+        mix=know.view.mix.state(),
+        told_mix=know.told_mix,
+        told_pressure=know.told_pressure,
+        told_lives=know.told_lives,
+        learned=know.expectations.learned(know.open),
+        frozen=dict(know.frozen),
+        elsewhere=sorted(know.elsewhere),
+        reservations=list(know.reservations.values()),
+        moved=know.moved.state(),
+        divisions=dict(know.parts.numbers),
+        part_ends=know.parts.state(),
+        unclaimed={
+            c.name: c.unclaimed_at_s for c in know.clusters.known() if c.unclaimed_at_s is not None
+        },
+    )
+
+
+def restore(know: Knowledge, snapshot: Snapshot) -> None:
+    """Start from a snapshot instead of from the log's beginning. Only on new knowledge."""
+    know.workloads_sequence = snapshot.sequence
+    know.chain.number = snapshot.chain_number
+    know.chain.sequence = snapshot.chain_sequence
+    know.view.mix = Mix(snapshot.mix)
+    know.told_mix = snapshot.told_mix
+    know.told_pressure = snapshot.told_pressure
+    know.told_lives = snapshot.told_lives
+    know.expect(snapshot.learned)
+    know.frozen.update(snapshot.frozen)
+    know.elsewhere = set(snapshot.elsewhere)
+    for workload in sorted(snapshot.open, key=lambda w: w.placed_at_s):  # stable
+        know.open[workload.key] = workload
+        know.follow(workload, State.NEW, "", was_live=False)
+    know.reservations = {key(r.tenant, r.id): r for r in snapshot.reservations}
+    know.parts.restore(snapshot.part_ends)
+    know.parts.numbers = dict(snapshot.divisions)
+    know.moved = Moved(snapshot.moved)
+    for name, at_s in snapshot.unclaimed.items():
+        know.clusters.left_unclaimed(name, at_s)

@@ -1,0 +1,355 @@
+"""The resolver's core: messages in, decisions out, and whatever else the log must be told.
+
+Rules of this file:
+
+- Knowledge changes by messages alone. A commit that was stored comes back through the log like any
+  other; until it did, nothing new is decided (``pending``), for it would be decided on the past.
+- A decision and its events are one batch and arrive one by one: nothing is decided between them,
+  for the chain's guard would pass while the room that they take is not known yet.
+- A refused commit means that somebody wrote what was not read yet: wait for it, decide again. If
+  nothing was, see lifecycle.refusals.
+- A divided job ends here, once its parts have; so does a part that is with no cluster.
+- Endings of claimed attempts are written here in two cases only: a person declared the cluster
+  lost, or the job's own deadline has passed in a silent cluster. Silence alone ends nothing, nor
+  does a clock of ours that is ahead: the messages' time stamps must say so too. What waits again
+  although a person had wished it cancelled is cancelled here.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import msgspec
+
+from berthmaster.control.resolver.core.answers import explain, gpus
+from berthmaster.control.resolver.core.answers.cordons import cordons
+from berthmaster.control.resolver.core.answers.whatif import Budget, Steps, whatif
+from berthmaster.control.resolver.core.deciding.decide import decide
+from berthmaster.control.resolver.core.deciding.divide import gathers_until_s, part_endings
+from berthmaster.control.resolver.core.deciding.draft import Plan
+from berthmaster.control.resolver.core.deciding.make_room import next_equals_s
+from berthmaster.control.resolver.core.deciding.move_away import next_look_s
+from berthmaster.control.resolver.core.deciding.rebalance import next_stuck_s
+from berthmaster.control.resolver.core.deciding.resize import grows_at_s
+from berthmaster.control.resolver.core.known.knowledge import Knowledge
+from berthmaster.control.resolver.settings import Policy
+from berthmaster.lib.engine.fleet.clusters import LOST
+from berthmaster.lib.lifecycle.commits import Commits
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.instructions import Append, Outcome, Refused, Stored
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.api import (
+    CordonsReply,
+    DryRunReply,
+    GpusRequest,
+    Refusal,
+    WhatifRequest,
+    WhyReply,
+)
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.fleet import FleetFact
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import (
+    Cancelled,
+    Evicted,
+    Failed,
+    Held,
+    HoldReleased,
+    JobRequest,
+    MoveRequested,
+    Released,
+    Reprioritized,
+    Submitted,
+    WorkloadEvent,
+)
+
+STIRRING = Submitted | Released | Reprioritized | Held | HoldReleased | MoveRequested
+LOOK_AGAIN_S = 1.0  # at a deadline that passed by our clock and not yet by the server's messages
+BALANCE_EVERY_S = 10.0  # who could begin if others moved is looked for so often at most
+BALANCE_SELDOM_S = 320.0  # and where nobody could, and no room came up since, after twice as long
+CHOICES_KEPT = 10_000  # records at hand for "why", some kilobytes each; others are in the log
+
+
+class Resolver:
+    """One replica of the decider of a cell. Whether it may decide is its shell's to know."""
+
+    def __init__(self, cell: str, name: str, policy: Policy) -> None:
+        self.cell = cell
+        self.name = name
+        self.policy = policy
+        self.know = Knowledge(cell)
+        self.decisions: OrderedDict[int, Decision] = OrderedDict()
+        self._choices = 0  # in those decisions
+        self.commits = Commits[Plan]()
+        self._appending: dict[str, tuple[Key, int]] = {}  # and the event that it follows on
+        self._ended_at_s = float("-inf")  # when endings were looked for last
+        self._decided_at_s = float("-inf")  # when something to decide was looked for last
+        self._balanced_at_s = float("-inf")  # when it was looked for last who could if others moved
+        self._balance_pause_s = BALANCE_EVERY_S  # twice as long each time that nobody could
+        self._balanced_growth = -1  # by that look: what came up since may help
+        self._looked_at = -1  # the growth at the last look that found nothing more
+        self._arrived = False  # something queued since then
+        self.blind = ""  # why this replica must not decide at all
+
+    # What happened
+
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        *,
+        void: bool = False,
+    ) -> Verdict | None:
+        """An event of the log, in its order; ``void``: its content is another workload's."""
+        verdict = self.know.take_event(event, sequence, stored_at_s, void=void)
+        if verdict is Verdict.COUNTED and (
+            isinstance(event, STIRRING) or key(event.tenant, event.id) in self.know.parts
+        ):
+            self._arrived = True
+        return verdict
+
+    def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event that this reader does not understand: its workload is frozen."""
+        self.know.freeze(tenant, workload_id, sequence, why)
+
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
+        """A newer decider is at work: this one must not decide on what it cannot read."""
+        self.know.workloads_sequence = max(self.know.workloads_sequence, sequence)
+        self.blind = self.blind or why
+
+    def on_decision(self, decision: Decision, sequence: int) -> None:
+        """A decision of the log, ours or another's."""
+        self.know.take_decision(decision, sequence)
+        if decision.cell == self.cell:
+            self.commits.saw(decision, sequence)
+        self.remember(decision)
+
+    def remember(self, decision: Decision) -> None:
+        """Keep a decision at hand for questions, and let go of the oldest."""
+        self.decisions[decision.number] = decision
+        self._choices += len(decision.placements)
+        while self._choices > CHOICES_KEPT and len(self.decisions) > 1:
+            _, oldest = self.decisions.popitem(last=False)
+            self._choices -= len(oldest.placements)
+
+    def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        self.know.take_fact(fact, sequence, stored_at_s)
+
+    def on_control(self, fact: ControlFact, sequence: int) -> None:
+        self.know.take_control(fact, sequence)
+
+    def on_outcome(self, outcome: Outcome, log_end: int) -> None:
+        """What became of the pending plan: see ``Commits.came``."""
+        plan = self.commits.came(outcome, log_end)
+        if plan is not None and isinstance(outcome, Stored):
+            plan.was_stored()
+
+    def on_appended(self, ref: str, outcome: Outcome) -> None:
+        """What became of an Append. If refused, the fold brings what came first, and it shows."""
+        name, sequence = self._appending.pop(ref, (None, 0))
+        if name is not None and isinstance(outcome, Refused):
+            self.commits.refusals.suspend(name, sequence, self._ended_at_s)
+
+    # What to do
+
+    @property
+    def behind(self) -> bool:
+        """Whether something that was written is not folded yet."""
+        return self.commits.is_behind(self.know.workloads_sequence)
+
+    @property
+    def stirred(self) -> bool:
+        """Whether something changed since the last look that found nothing to decide."""
+        return self._arrived or self.know.derived.growth != self._looked_at
+
+    def on_too_large(self, now_s: float) -> Append | None:
+        """A message of the pending plan is too large: see ``Refusals.too_large``."""
+        _, event = self.commits.was_too_large(self.know.open, self.name, now_s)
+        if event is None:
+            return None
+        return Append(ref=f"ending/{key(event.tenant, event.id)}/{event.after}", event=event)
+
+    def prepare(self) -> None:
+        """Lay out what deciding needs of the fleet, before anybody waits for it: more than a second
+        where 100,000 nodes were heard of, next to nothing where none came or went since."""
+        self.know.lay_out()
+
+    def decide(self, now_s: float) -> Plan | None:
+        """The next commit, or None if there is nothing to decide, or not now."""
+        if self.commits.pending is not None or self.behind or self.blind:
+            return None
+        self._decided_at_s = now_s
+        know, refusals, policy = self.know, self.commits.refusals, self.policy
+        refusals.look(know.chain.sequence, know.open, now_s)
+        know.suspend(refusals.suspended(now_s), refusals.retried(now_s))
+        if refusals.limit is not None:
+            policy = msgspec.structs.replace(policy, commit_limit=refusals.limit)
+        balance = now_s >= self._balances_at_s()
+        plan = self.commits.pending = decide(know, policy, now_s, self.name, balance=balance)
+        if balance and (plan is None or plan.decision.rebalances):
+            self._balanced(now_s, in_vain=plan is None)
+        if plan is None:
+            self._arrived = False
+            self._looked_at = know.derived.growth
+        return plan
+
+    def _balanced(self, now_s: float, *, in_vain: bool) -> None:
+        """It was looked for who could begin if others moved."""
+        growth = self.know.derived.growth
+        is_new = next_stuck_s(self.know, self.policy, self._balanced_at_s) <= now_s
+        if in_vain and growth == self._balanced_growth and not is_new:
+            self._balance_pause_s = min(2.0 * self._balance_pause_s, BALANCE_SELDOM_S)
+        else:
+            self._balance_pause_s = BALANCE_EVERY_S
+        self._balanced_at_s, self._balanced_growth = now_s, growth
+
+    def _balances_at_s(self) -> float:
+        """When that is to be looked for again: soon where room came up since or somebody else is
+        stuck, else the later the longer it was in vain, since only time can have changed it."""
+        soon_s = self._balanced_at_s + BALANCE_EVERY_S
+        if self.know.derived.growth != self._balanced_growth:
+            return soon_s
+        seldom_s = self._balanced_at_s + self._balance_pause_s
+        if seldom_s <= soon_s:
+            return soon_s
+        return min(seldom_s, max(soon_s, next_stuck_s(self.know, self.policy, self._balanced_at_s)))
+
+    def endings(self, now_s: float) -> list[Append]:
+        """Endings that are ours to write, each asked for once until answered."""
+        self._ended_at_s = now_s
+        appends = []
+        busy = {name for name, _ in self._appending.values()} | self.commits.refusals.suspended(
+            now_s
+        )
+        for workload, reason in self._overdue(now_s):
+            if workload.key in busy:
+                continue
+            ref = f"ending/{workload.key}/{workload.sequence}"
+            self._appending[ref] = workload.key, workload.sequence
+            appends.append(Append(ref=ref, event=self._ending(workload, reason, now_s)))
+            busy.add(workload.key)
+        for workload, event in part_endings(self.know, self.policy, now_s, self.name):
+            if workload.key not in busy:
+                ref = f"ending/{workload.key}/{workload.sequence}"
+                self._appending[ref] = workload.key, workload.sequence
+                appends.append(Append(ref=ref, event=event))
+        return appends
+
+    def _overdue(self, now_s: float) -> list[tuple[Workload, str]]:
+        know = self.know
+        found = [
+            (know.open[name], "cancelled by request") for name in sorted(know.derived.to_cancel)
+        ]
+        for cluster in know.clusters.known():
+            if cluster.lost:
+                found += [
+                    (know.open[name], f"cluster {LOST}")
+                    for name in sorted(know.derived.held.get(cluster.name, ()))
+                ]
+        sure_s = min(
+            now_s, know.view.heard_s
+        )  # our clock may be ahead, the server's messages are not
+        for name, over_at_s in know.derived.deadlines.items():
+            workload = know.open[name]
+            cluster = know.clusters.peek(workload.cluster)
+            silent = sure_s - cluster.alive_at_s > self.policy.stale_after_s
+            if silent and not cluster.lost and sure_s > over_at_s + self.policy.deadline_grace_s:
+                found.append((workload, "its deadline passed in a silent cluster"))
+        return found
+
+    def _ending(self, workload: Workload, reason: str, now_s: float) -> WorkloadEvent:
+        common = {
+            "tenant": workload.tenant,
+            "id": workload.id,
+            "after": workload.sequence,
+            "at_s": now_s,
+            "by": self.name,
+            "cluster": workload.cluster,
+            "attempt": workload.attempt,
+            "reason": reason,
+        }
+        last = {"digest": workload.digest, "submitted_at_s": workload.submitted_at_s}
+        if workload.cancel_requested:
+            return Cancelled(**common, **last)  # type: ignore[arg-type]
+        limit = workload.request.max_evictions if workload.request is not None else 0
+        if workload.evictions >= limit:
+            return Failed(**common, **last)  # type: ignore[arg-type]
+        return Evicted(**common)  # type: ignore[arg-type]
+
+    def wake_at_s(self) -> float:
+        """When time alone will change something: an unclaimed placement, a pause, a deadline."""
+        know, policy = self.know, self.policy
+        times = [self.commits.refusals.next_s(), self._grows_at_s(), *know.derived.resting.values()]
+        again_s = self._ended_at_s + LOOK_AGAIN_S  # if no message is as new as our clock says
+        times.append(gathers_until_s(know, policy, self._decided_at_s, again_s))
+        oldest = next(iter(know.derived.unclaimed.values()), None)
+        if oldest is not None:
+            times.append(oldest + policy.claim_timeout_s)
+        over_s = (
+            c.unclaimed_at_s + policy.avoid_s
+            for c in know.clusters.known()
+            if c.unclaimed_at_s is not None and know.derived.lines
+        )
+        times += [at_s for at_s in over_s if at_s > self._decided_at_s]  # else it was looked at
+        if know.view.drains:
+            times.append(next_look_s(know, policy.restart_s, self._decided_at_s))
+        times.append(next_equals_s(know, policy, self._decided_at_s))
+        stuck_s = next_stuck_s(know, policy)
+        if stuck_s < float("inf"):
+            times.append(max(stuck_s, self._balances_at_s(), self._decided_at_s + LOOK_AGAIN_S))
+        for name, at_s in know.derived.deadlines.items():
+            cluster = know.clusters.peek(know.open[name].cluster)
+            silent_at_s = cluster.alive_at_s + policy.stale_after_s
+            times.append(max(at_s + policy.deadline_grace_s, silent_at_s, again_s))
+        return min(times)
+
+    def _grows_at_s(self) -> float:
+        """When the next attempt has stayed as it is for so long that it may grow."""
+        derived, after_s = self.know.derived, self.policy.grow_after_s
+        soonest_s = float("inf")
+        for name in derived.elastic.names():
+            workload = self.know.open[name]
+            quiet_s = derived.placed_at_s.get(workload.cluster, 0.0) + after_s
+            at_s = max(grows_at_s(workload, after_s), quiet_s)
+            if self._decided_at_s < at_s < soonest_s:  # else it was looked at
+                soonest_s = at_s
+        return soonest_s
+
+    # What people ask
+
+    def why(self, tenant: str, workload_id: str | None, now_s: float) -> WhyReply | Refusal:
+        """Why there, or why not yet; without an id, the reasons of all that wait."""
+        if workload_id is None:
+            return explain.why_all(self.know, self.policy, now_s, tenant)
+        reply = explain.why(self.know, self.policy, now_s, tenant, workload_id, self.decisions)
+        if (
+            self.blind
+            and isinstance(reply, WhyReply)
+            and key(tenant, workload_id) in self.know.derived.lines
+        ):
+            return WhyReply(
+                tenant=tenant, id=workload_id, summary=f"waits: nothing is decided: {self.blind}"
+            )
+        return reply
+
+    def dry_run(self, tenant: str, request: JobRequest, now_s: float) -> DryRunReply:
+        return explain.dry_run(self.know, self.policy, now_s, tenant, request)
+
+    def gpus(self, tenant: str, request: GpusRequest, now_s: float) -> gpus.Steps:
+        """Which GPUs there are: steps as of ``whatif``."""
+        return gpus.stock(self.know, self.policy, now_s, tenant, request)
+
+    def cordons(self, cluster: str, now_s: float) -> CordonsReply:
+        return cordons(self.know, self.policy, now_s, cluster)
+
+    def whatif(
+        self, tenant: str | None, request: WhatifRequest, now_s: float, budget: Budget
+    ) -> Steps:
+        """What would move: steps to run one by one, with deciding in between."""
+
+        def why(
+            know: Knowledge, tenant: str, workload_id: str, decisions: Mapping[int, Decision]
+        ) -> WhyReply | Refusal:
+            return explain.why(know, self.policy, now_s, tenant, workload_id, decisions)
+
+        return whatif(self.know, self.policy, now_s, tenant, request, budget, why)

@@ -1,0 +1,149 @@
+"""The quality of decisions as Prometheus metrics and as a message, told by whoever decides.
+
+Others fold the same events, but would count them a second time; whoever starts hears the past
+again, which is not counted either.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from berthmaster.control.resolver.core.quality import OTHERS, Quality, what_happened
+from berthmaster.control.resolver.core.resolver import Resolver
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.workload import key
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.fleet import FleetFact
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.quality import QualityReport
+from berthmaster.lib.messages.workload import WorkloadEvent
+from berthmaster.lib.runtime.metrics import Metrics
+
+REPORT_EVERY_S: Final = 5.0
+LABELLED: Final = 200  # queues with series of their own; a histogram has many
+# From "at once" to days: what waits is people's work.
+SPAN_BUCKETS_S: Final = (
+    0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 86_400, 7 * 86_400,
+)  # fmt: skip
+
+
+class Figures:
+    """What is counted as it happens, and what is read from the core every few seconds."""
+
+    def __init__(self, metrics: Metrics, core: Resolver) -> None:
+        self._core = core
+        self._quality = Quality()
+        self._queues: set[str] = set()
+        labels = ("queue",)
+        self._spans = {
+            "waited": metrics.histogram(
+                "wait_seconds", "From submission to first placement", labels, SPAN_BUCKETS_S
+            ),
+            "completed": metrics.histogram(
+                "completion_seconds", "From submission to success", labels, SPAN_BUCKETS_S
+            ),
+        }
+        self._evictions = metrics.counter("evictions", "Attempts that were evicted", labels)
+        self._placement_s = metrics.histogram(
+            "placement_seconds", "Time to decide one placement: its share of its commit's"
+        )
+        self._allocation = metrics.gauge(
+            "allocation_percent", "Share of healthy GPUs that is taken, by anybody"
+        )
+        self._fragmentation = metrics.gauge(
+            "fragmentation_percent", "Share of free GPUs that is of no use to the job mix seen"
+        )
+        self._fairness = metrics.gauge(
+            "fairness", "Jain's index of what queues have of their fair shares: 1 = all alike"
+        )
+        self._suspended = metrics.gauge(
+            "suspended_workloads", "Workloads left out, as the log refuses what is decided of them"
+        )
+        self._per_s = metrics.gauge("placements_per_second", "Placements, over the last seconds")
+
+    def heard(
+        self, event: WorkloadEvent, stored_at_s: float, take: Callable[[], Verdict | None]
+    ) -> Verdict | None:
+        """``take`` folds the event; what it meant is counted if it counted."""
+        before = self._core.know.open.get(key(event.tenant, event.id))
+        happened = what_happened(before, event, stored_at_s)  # before it is folded in place
+        verdict = take()
+        if happened is None or verdict is not Verdict.COUNTED:
+            return verdict
+        self._quality.count(happened)
+        queue = self._label(happened.queue)
+        if happened.kind == "evicted":
+            self._evictions.labels(queue).inc()
+        else:
+            self._spans[happened.kind].labels(queue).observe(happened.seconds)
+        return verdict
+
+    def decided(self, placements: int, took_s: float) -> None:
+        self._quality.decided(placements, took_s)
+        if placements:
+            self._placement_s.observe(took_s / placements)
+
+    def report(self, now_s: float) -> QualityReport:
+        """Show how it stands, and tell it."""
+        report = self._quality.report(self._core.know, self._core.name, now_s)
+        for gauge, value in (
+            (self._allocation, report.allocation_percent),
+            (self._fragmentation, report.fragmentation_percent),
+        ):
+            gauge.set(value if value is not None else float("nan"))  # unknown is not zero
+        self._fairness.set(report.fairness)
+        self._per_s.set(report.placements_per_s)
+        self._suspended.set(len(self._core.know.suspended))
+        return report
+
+    def _label(self, queue: str) -> str:
+        if queue not in self._queues and len(self._queues) >= LABELLED:
+            return OTHERS
+        self._queues.add(queue)
+        return queue
+
+
+class Counted:
+    """A decider whose events are counted while ``counting`` says so; else as it is."""
+
+    def __init__(self, core: Resolver, figures: Figures, counting: Callable[[], bool]) -> None:
+        self._core = core
+        self._figures = figures
+        self._counting = counting
+
+    @property
+    def cell(self) -> str:
+        return self._core.cell
+
+    @property
+    def stirred(self) -> bool:
+        return self._core.stirred
+
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        *,
+        void: bool = False,
+    ) -> Verdict | None:
+        """Counted, if it counts."""
+
+        def take() -> Verdict | None:
+            return self._core.on_event(event, sequence, stored_at_s, void=void)
+
+        return self._figures.heard(event, stored_at_s, take) if self._counting() else take()
+
+    def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        self._core.on_unreadable(tenant, workload_id, sequence, why)
+
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
+        self._core.on_unreadable_decision(sequence, why)
+
+    def on_decision(self, decision: Decision, sequence: int) -> None:
+        self._core.on_decision(decision, sequence)
+
+    def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        self._core.on_fact(fact, sequence, stored_at_s)
+
+    def on_control(self, fact: ControlFact, sequence: int) -> None:
+        self._core.on_control(fact, sequence)

@@ -1,0 +1,227 @@
+"""From a cluster's aggregates to its score, and whether the difference is worth telling.
+
+Pure. A withdrawn cluster's score is empty: whoever overlooks the word finds nothing to like.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from berthmaster.control.scorer.core.ocm import (
+    CLUSTER_NAMES,
+    NODE_NAMES,
+    full_scale,
+    resource_score,
+)
+from berthmaster.control.scorer.core.rules import RESOURCES, Amount, ScoringRules
+from berthmaster.control.scorer.core.totals import Totals
+from berthmaster.lib.engine.fleet.twins import TWIN
+from berthmaster.lib.messages.fleet import (
+    Amounts,
+    ClusterScore,
+    Freshness,
+    HubRoom,
+    ResourceScore,
+    Stamp,
+)
+
+NO_FACTS: Final = "the bus has no facts of this cluster any more"
+
+
+class Scales(msgspec.Struct, frozen=True):
+    """What scores 100: the same for every cluster of the fleet."""
+
+    cluster: Amount
+    node: Amount
+
+
+def scales(rules: ScoringRules, largest_cluster: Amount, largest_node: Amount) -> Scales:
+    """After the settings, else after the largest of the fleet."""
+    return Scales(
+        full_scale(rules.cluster_full_scale, largest_cluster),
+        full_scale(rules.node_full_scale, largest_node),
+    )
+
+
+class Life(msgspec.Struct, frozen=True):
+    """When a cluster gave its last sign of life, and what it promised about the next."""
+
+    seen_s: float | None = None
+    interval_s: float = 0.0
+
+    def limits(self, rules: ScoringRules) -> tuple[float, float]:
+        """Ages at which it is stale and withdrawn. One that announces long intervals gets three
+        of them, so that a slow reporter is not taken for a dead one."""
+        stale_after_s = max(rules.stale_after_s, 3 * self.interval_s)
+        return stale_after_s, max(rules.withdraw_after_s, 2 * stale_after_s)
+
+    def age_s(self, now_s: float) -> float:
+        """Never negative: a clock that was set back does not make news newer."""
+        return 0.0 if self.seen_s is None else max(0.0, now_s - self.seen_s)
+
+    def freshness(self, rules: ScoringRules, now_s: float) -> Freshness:
+        if self.seen_s is None:
+            return "withdrawn"
+        stale_after_s, withdraw_after_s = self.limits(rules)
+        if now_s >= self.seen_s + withdraw_after_s:
+            return "withdrawn"
+        return "stale" if now_s >= self.seen_s + stale_after_s else "fresh"
+
+    def next_change_s(self, rules: ScoringRules, now_s: float) -> float | None:
+        """When silence will change its freshness."""
+        if self.seen_s is None:
+            return None
+        # The very sums that freshness compares with: else a tick at that time might find nothing.
+        changes = (self.seen_s + limit_s for limit_s in self.limits(rules))
+        return next((at_s for at_s in changes if now_s < at_s), None)
+
+
+def cluster_score(
+    cluster: str,
+    totals: Totals,
+    life: Life,
+    scale: Scales,
+    rules: ScoringRules,
+    *,
+    now_s: float,
+    stamp: Stamp,
+    expected_nodes: int = 0,
+    room: HubRoom | None = None,
+    same_as: str = "",
+    lost_gpus: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> ClusterScore:
+    """The score as of now. ``expected_nodes``: as many as the cluster's profile speaks of;
+    ``room``: of a cluster that only its hub speaks of; ``same_as``: the cluster whose API server it
+    is, and whose score has its capacity; ``lost_gpus``: by node, told whatever the freshness."""
+    freshness = "withdrawn" if same_as else life.freshness(rules, now_s)
+    age_s = round(life.age_s(now_s), 3)
+    if freshness == "withdrawn":
+        silent = f"no sign of life for {life.limits(rules)[1]:g} s"
+        note = silent if life.seen_s is not None else NO_FACTS
+        return ClusterScore(
+            cluster=cluster,
+            stamp=stamp,
+            freshness=freshness,
+            input_age_s=age_s,
+            nodes=len(totals.parts),
+            note=f"{TWIN}: {same_as}" if same_as else note,
+            lost_gpus=dict(sorted(lost_gpus.items())),
+        )
+    return ClusterScore(
+        cluster=cluster,
+        stamp=stamp,
+        freshness=freshness,
+        input_age_s=age_s,
+        resources=_resources(totals, scale) if room is None else _by_hub(room, scale),
+        idle_gpu_percent=totals.idle_gpu_percent(),
+        calm_gpu_percent=totals.calm_gpu_percent(),
+        free_gpus=(totals.left_milli if room is None else room.available.gpu_milli) / 1000,
+        largest_gang=totals.largest_gang(),
+        fragmentation_percent=totals.fragmentation_percent(),
+        telemetry_nodes=totals.live_nodes,
+        nodes=len(totals.parts),
+        note=_note(totals, freshness, life.limits(rules)[0], expected_nodes, room),
+        lost_gpus=dict(sorted(lost_gpus.items())),
+    )
+
+
+def _resources(totals: Totals, scale: Scales) -> dict[str, ResourceScore]:
+    if not totals.parts:
+        return {}  # no node has reported: unknown, which is not zero
+    node, cluster = totals.node_free(), totals.cluster_free()
+    scores: dict[str, ResourceScore] = {}
+    for name in RESOURCES:
+        scores[NODE_NAMES[name]] = resource_score(getattr(node, name), getattr(scale.node, name))
+        scores[CLUSTER_NAMES[name]] = resource_score(
+            getattr(cluster, name), getattr(scale.cluster, name)
+        )
+    return scores
+
+
+def amount_of(amounts: Amounts) -> Amount:
+    """In the units of scores."""
+    return Amount(
+        cpu=amounts.cpu_milli / 1000,
+        mem=float(amounts.memory_mib),
+        gpu=amounts.gpu_milli / 1000,
+        tpu=float(amounts.tpus),
+    )
+
+
+def _by_hub(room: HubRoom, scale: Scales) -> dict[str, ResourceScore]:
+    """What is free on the best node no hub tells."""
+    free = amount_of(room.available)
+    return {
+        CLUSTER_NAMES[name]: resource_score(getattr(free, name), getattr(scale.cluster, name))
+        for name in RESOURCES
+    }
+
+
+def _note(
+    totals: Totals,
+    freshness: Freshness,
+    stale_after_s: float,
+    expected_nodes: int,
+    room: HubRoom | None,
+) -> str:
+    notes: list[str] = []
+    if room is not None:
+        notes.append("as its hub has measured it: nothing of ours reports there")
+    if freshness == "stale":
+        notes.append(f"no sign of life for {stale_after_s:g} s")
+    if expected_nodes > len(totals.parts):
+        notes.append(f"{expected_nodes - len(totals.parts)} nodes have not reported")
+    if totals.over_used_nodes:
+        notes.append(f"{totals.over_used_nodes} nodes report less than what runs there")
+    return "; ".join(notes)
+
+
+def differs(told: ClusterScore, now: ClusterScore, totals: Totals, band: float) -> bool:
+    """Whether readers of ``told`` should hear of ``now``. Amounts are compared in percent of what
+    the cluster has; what appears, vanishes or becomes nothing is always told."""
+    if (told.freshness, told.nodes, told.lost_gpus) != (now.freshness, now.nodes, now.lost_gpus):
+        return True
+    if told.resources.keys() != now.resources.keys():
+        return True
+    if told.largest_gang.keys() != now.largest_gang.keys():
+        return True
+    if any(_moved(told.resources[n].score, s.score, band) for n, s in now.resources.items()):
+        return True
+    if _moved(told.idle_gpu_percent, now.idle_gpu_percent, band):
+        return True
+    if _moved(told.calm_gpu_percent, now.calm_gpu_percent, band):
+        return True
+    if _moved(told.fragmentation_percent, now.fragmentation_percent, band):
+        return True
+    gpus = max(totals.healthy_gpus, 1)
+    if _moved_or_emptied(100 * told.free_gpus / gpus, 100 * now.free_gpus / gpus, band):
+        return True
+    return any(
+        _moved_or_emptied(
+            100 * told.largest_gang[model] / totals.devices[model],
+            100 * pods / totals.devices[model],
+            band,
+        )
+        for model, pods in now.largest_gang.items()
+    )
+
+
+def _moved(told: float | None, now: float | None, band: float) -> bool:
+    if told is None or now is None:
+        return told is not now
+    return now != told and abs(now - told) >= band
+
+
+def _moved_or_emptied(told: float, now: float, band: float) -> bool:
+    return _moved(told, now, band) or (told == 0) != (now == 0)
+
+
+def idle_moved(told: ClusterScore, totals: Totals, band: float) -> bool:
+    """The part of ``differs`` that telemetry alone can change: asked for every message."""
+    if told.freshness == "withdrawn":
+        return False  # facts bring a cluster back, telemetry does not
+    return _moved(told.idle_gpu_percent, totals.idle_gpu_percent(), band) or _moved(
+        told.calm_gpu_percent, totals.calm_gpu_percent(), band
+    )

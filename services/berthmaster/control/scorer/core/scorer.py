@@ -1,0 +1,408 @@
+"""The scorer's core: facts and telemetry in, scores out, one node at a time.
+
+The slow and obviously right way is to keep every node's last report and telemetry and to score a
+cluster from all of them whenever something changes (tests/unit/control/scorer/reference.py does
+so). This one gives the same scores and differs in that
+
+- a message touches its node's contribution and its cluster's sums, nothing else (cluster.py);
+- scores are made when a Tick finds a cluster due: a few milliseconds after its first change, when
+  silence changes its freshness, and every refresh interval; a difference inside the dead band
+  waits for the latter;
+- what scores 100 follows the largest cluster and node, looked up only when these changed;
+- a new typical mix is worked through some nodes at a time; until then the rest counts by the old.
+
+Several scorers may serve one shard: all compute, and only the one that was told ``Led`` asks for
+scores to be stored, under that epoch.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Final, assert_never
+
+from berthmaster.control.scorer.core.agenda import Agenda
+from berthmaster.control.scorer.core.cluster import Changed, ScoredCluster
+from berthmaster.control.scorer.core.events import (
+    Deposed,
+    Event,
+    FactForgotten,
+    FactSeen,
+    InputFact,
+    Led,
+    ScoreNotStored,
+    ScoreSeen,
+    TelemetryHeard,
+    Tick,
+    WorkloadSubmitted,
+)
+from berthmaster.control.scorer.core.instructions import PutScore
+from berthmaster.control.scorer.core.mix import DEFAULT_MIX, Mix, MixWatch, distance
+from berthmaster.control.scorer.core.plausibility import Drop, judge_telemetry
+from berthmaster.control.scorer.core.rules import RESOURCES, Amount, ScoringRules
+from berthmaster.control.scorer.core.score import (
+    Life,
+    Scales,
+    cluster_score,
+    differs,
+    idle_moved,
+    scales,
+)
+from berthmaster.lib.engine.fleet.twins import Twins
+from berthmaster.lib.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    Membership,
+    NodeGone,
+    NodeReport,
+    Stamp,
+)
+from berthmaster.lib.messages.telemetry import NodeTelemetry
+
+MIX_DISTANCE: Final = 0.02  # a mix that differs less is not worth judging every node anew
+CLOCK_SLACK_S: Final = 1.0  # less is no setting of a clock but the jitter of our estimate of it
+_NOTHING: Final = Amount(0, 0, 0, 0)
+
+
+class Scorer:
+    """One shard's scores. Call ``handle`` with every event, and with Tick at ``wake_at_s``."""
+
+    def __init__(
+        self, rules: ScoringRules | None = None, owns: Callable[[str], bool] = lambda cluster: True
+    ) -> None:
+        self._rules = rules or ScoringRules()
+        self._owns = owns
+        self._clusters: dict[str, ScoredCluster] = {}
+        self._twins = Twins()
+        self._due: Agenda[str] = Agenda()  # clusters to look at
+        self._lapses: Agenda[tuple[str, str]] = Agenda()  # nodes whose telemetry may have lapsed
+        self._watch = MixWatch(
+            half_life_s=self._rules.mix_half_life_s, enough_pods=self._rules.mix_pods
+        )
+        self._remix_s: float | None = None  # when to settle the mix anew
+        self._mixed_s: float | None = None  # when that was done last
+        self._unmixed: deque[tuple[str, str]] = deque()  # nodes not yet judged by this mix
+        self._scales = scales(self._rules, _NOTHING, _NOTHING)
+        self._rescale_s: float | None = None  # when to settle what scores 100
+        self._lost_before: dict[str, dict[str, tuple[int, ...]]] = {}  # by cluster, where any are
+        self._epoch: int | None = None
+        self._counter = 0
+        self._last_s = float("-inf")  # when the last event came
+        self.mix: Mix = DEFAULT_MIX
+        self.dropped: Counter[tuple[str, Drop]] = Counter()  # (kind of message, reason)
+
+    # What others may know
+
+    @property
+    def scales(self) -> Scales:
+        """What scores 100 now."""
+        return self._scales
+
+    @property
+    def leading(self) -> bool:
+        """Whether scores are asked for."""
+        return self._epoch is not None
+
+    @property
+    def wake_at_s(self) -> float | None:
+        """When the next Tick is due; a time that has passed means at once."""
+        times = (
+            self._due.next_s(),
+            self._lapses.next_s(),
+            self._remix_s,
+            self._rescale_s,
+            0.0 if self._unmixed else None,
+        )
+        return min((at_s for at_s in times if at_s is not None), default=None)
+
+    def input_ages_s(self, now_s: float) -> dict[str, float]:
+        """Cluster of ours -> age of its last sign of life."""
+        return {c.name: c.newest.age_s(now_s) for c in self._clusters.values() if c.ours}
+
+    def score(self, cluster: str, now_s: float, stamp: Stamp) -> ClusterScore:
+        """A cluster's score as it would be told now. KeyError if nothing is known of it."""
+        return self._score(self._clusters[cluster], now_s, stamp)
+
+    # Events
+
+    def handle(self, event: Event, now_s: float) -> list[PutScore]:
+        """Take one event in; only Tick and FactForgotten ask for anything."""
+        if now_s < self._last_s - CLOCK_SLACK_S:
+            self._set_back(now_s - self._last_s, now_s)
+        self._last_s = now_s
+        match event:
+            case TelemetryHeard():
+                self._on_telemetry(event.telemetry, now_s)
+            case ScoreSeen():
+                self._on_score(event.score)
+            case FactSeen():
+                self._on_fact(event.fact, event.stored_at_s, now_s)
+            case Tick():
+                return self._on_tick(now_s)
+            case WorkloadSubmitted():
+                self._on_submitted(event, now_s)
+            case FactForgotten():
+                return self._on_forgotten(event, now_s)
+            case Led():
+                self._on_led(event.epoch, now_s)
+            case Deposed():
+                self._epoch = None
+                self._due = Agenda()
+            case ScoreNotStored():
+                self._on_not_stored(event.cluster, now_s)
+            case _:
+                assert_never(event)
+        return []
+
+    def _on_led(self, epoch: int, now_s: float) -> None:
+        self._epoch, self._counter = epoch, 0
+        if self._rescale_s is not None:
+            self._settle_scales(now_s)  # the first that is told shall be right
+        for cluster in self._clusters.values():
+            if cluster.ours:
+                cluster.told, cluster.hold_s = None, 0.0
+                self._due.set(cluster.name, now_s)
+
+    def _on_not_stored(self, name: str, now_s: float) -> None:
+        cluster = self._clusters.get(name)
+        if cluster is not None and self.leading:
+            cluster.told = None
+            cluster.hold_s = now_s + self._rules.retry_s
+            self._due.set(name, cluster.hold_s)
+
+    def _on_score(self, score: ClusterScore) -> None:
+        """A score tells nothing but which GPUs are lost: it makes no cluster known."""
+        self._lost_before[score.cluster] = score.lost_gpus
+        if not score.lost_gpus:
+            del self._lost_before[score.cluster]
+        if (cluster := self._clusters.get(score.cluster)) is not None:
+            cluster.recall_lost(score.lost_gpus, self.mix)
+
+    def _on_fact(self, fact: InputFact, stored_at_s: float, now_s: float) -> None:
+        cluster = self._clusters.get(fact.cluster)
+        if cluster is None:
+            cluster = ScoredCluster(fact.cluster, ours=self._owns(fact.cluster))
+            cluster.recall_lost(self._lost_before.get(fact.cluster, {}), self.mix)
+            self._clusters[fact.cluster] = cluster
+        match fact:
+            case ClusterAlive():
+                kind, changed = "alive", cluster.on_alive(fact)
+            case ClusterProfile():
+                kind, changed = "profile", cluster.on_profile(fact)
+                if changed.dropped is None:
+                    self._look_at(self._twins.put(fact), now_s)
+            case Membership():
+                kind, changed = "membership", cluster.on_membership(fact, stored_at_s, now_s)
+            case NodeReport() | NodeGone():
+                kind, changed = "node", cluster.on_node(fact, self.mix)
+            case _:
+                assert_never(fact)
+        # A repetition is no sign of life, and what a hub says is none of the cluster's own.
+        if changed.dropped is not Drop.OLD and kind != "membership":
+            cluster.saw_life(stored_at_s, now_s)
+        self._after(cluster, changed, kind, now_s)
+
+    def _on_forgotten(self, event: FactForgotten, now_s: float) -> list[PutScore]:
+        cluster = self._clusters.get(event.cluster)
+        if cluster is None:
+            return []
+        match event.kind:
+            case "node":
+                self._after(cluster, cluster.forget_node(event.node), "node", now_s)
+            case "alive":
+                cluster.forget_alive()
+            case "profile":
+                cluster.forget_profile()
+                self._look_at(self._twins.drop(cluster.name), now_s)
+            case "membership":
+                if not cluster.forget_membership():
+                    return []
+        if not cluster.empty:
+            self._touch(cluster, now_s)
+            return []
+        cluster.life = Life()
+        puts = self._tell(cluster, now_s)  # the last word: withdrawn
+        del self._clusters[cluster.name]
+        self._due.drop(cluster.name)
+        return puts
+
+    def _on_telemetry(self, told: NodeTelemetry, now_s: float) -> None:
+        cluster = self._clusters.get(told.cluster)
+        if cluster is not None and not cluster.ours:
+            return  # another shard's
+        if (why := judge_telemetry(told, now_s, self._rules.future_limit_s)) is not None:
+            self.dropped["telemetry", why] += 1
+        elif cluster is None or not cluster.knows(told.node):
+            self.dropped["telemetry", Drop.UNKNOWN_NODE] += 1
+        else:
+            changed, live_until_s = cluster.on_telemetry(told, self.mix, now_s)
+            # An entry that is too early only costs a look: cheaper than moving it every time.
+            self._lapses.advance((told.cluster, told.node), live_until_s)
+            self._after(cluster, changed, "telemetry", now_s)
+
+    def _after(self, cluster: ScoredCluster, changed: Changed, kind: str, now_s: float) -> None:
+        """Count what was not believed, and look soon at what else hangs on the change."""
+        if changed.dropped is not None:
+            self.dropped[kind, changed.dropped] += 1
+            if changed.dropped is Drop.OLD:
+                return
+        if changed.capacity and self._rescale_s is None:
+            self._rescale_s = now_s + self._rules.window_s
+        if cluster.told is not None and not self._may_show(cluster, cluster.told, changed):
+            return
+        self._touch(cluster, now_s)
+
+    def _may_show(self, cluster: ScoredCluster, told: ClusterScore, changed: Changed) -> bool:
+        """A quick look at the two kinds of message that come all the time and seldom matter."""
+        if changed.only_life:
+            return told.freshness != "fresh"
+        if changed.only_measured:
+            return idle_moved(told, cluster.totals, self._rules.dead_band)
+        return True
+
+    def _look_at(self, names: Iterable[str], now_s: float) -> None:
+        for name in names:
+            if (cluster := self._clusters.get(name)) is not None:
+                self._touch(cluster, now_s)
+
+    def _touch(self, cluster: ScoredCluster, now_s: float, wait_s: float | None = None) -> None:
+        """Something of this cluster changed: look at its score when the window is over."""
+        if self.leading and cluster.ours:
+            if cluster.since_s is None:
+                cluster.since_s = now_s
+            wait_s = self._rules.window_s if wait_s is None else wait_s
+            self._due.advance(cluster.name, max(now_s + wait_s, cluster.hold_s))
+
+    # Time
+
+    def _on_tick(self, now_s: float) -> list[PutScore]:
+        """1. Lapse silent telemetry. 2. Settle the mix. 3. Judge some nodes by it. 4. Settle what
+        scores 100. 5. Tell what is due."""
+        self._lapse(now_s)
+        if self._remix_s is not None and self._remix_s <= now_s:
+            self._settle_mix(now_s)
+        self._judge_some(now_s)
+        if self._rescale_s is not None and self._rescale_s <= now_s:
+            self._settle_scales(now_s)
+        if not self.leading:
+            return []
+        return [
+            put
+            for name in self._due.pop_due(now_s)
+            if (cluster := self._clusters.get(name)) is not None
+            for put in self._consider(cluster, now_s)
+        ]
+
+    def _set_back(self, by_s: float, now_s: float) -> None:
+        """The clock was set back: so is all that was planned and noted by it. (One that was set
+        forward only makes things look older, which the next messages mend.)"""
+        self._remix_s = None if self._remix_s is None else now_s
+        self._mixed_s = None
+        self._rescale_s = None if self._rescale_s is None else now_s
+        self._lapses = Agenda()
+        self._due = Agenda()
+        for cluster in self._clusters.values():
+            for node, live_until_s in cluster.set_back(by_s):
+                self._lapses.set((cluster.name, node), live_until_s)
+            if self.leading and cluster.ours:
+                self._due.set(cluster.name, now_s)
+
+    def _lapse(self, now_s: float) -> None:
+        for key in self._lapses.pop_due(now_s):
+            cluster = self._clusters.get(key[0])
+            if cluster is None:
+                continue
+            live_until_s = cluster.lapse(key[1], now_s)
+            if live_until_s is None:
+                self._touch(cluster, now_s)
+            else:
+                self._lapses.set(key, live_until_s)
+
+    def _on_submitted(self, event: WorkloadSubmitted, now_s: float) -> None:
+        self._watch.add(event.pod_sets, event.at_s)
+        if self._remix_s is None:
+            last_s = self._mixed_s
+            wait_s = 0.0 if last_s is None else last_s + self._rules.mix_interval_s - now_s
+            self._remix_s = now_s + max(0.0, wait_s)
+
+    def _settle_mix(self, now_s: float) -> None:
+        self._remix_s, self._mixed_s = None, now_s
+        mix = self._watch.typical(now_s)
+        if distance(mix, self.mix) > MIX_DISTANCE:
+            self.mix = mix
+            self._unmixed = deque(
+                (c.name, node) for c in self._clusters.values() if c.ours for node in c.nodes()
+            )
+
+    def _judge_some(self, now_s: float) -> None:
+        for _ in range(min(self._rules.slice_nodes, len(self._unmixed))):
+            name, node = self._unmixed.popleft()
+            cluster = self._clusters.get(name)
+            if cluster is not None and cluster.judge(node, self.mix):
+                self._touch(cluster, now_s)
+
+    def _settle_scales(self, now_s: float) -> None:
+        self._rescale_s = None
+        totals = [cluster.totals for cluster in self._clusters.values()]
+        settled = scales(
+            self._rules,
+            _largest(cluster.has() for cluster in self._clusters.values()),
+            _largest(each.node_has() for each in totals),
+        )
+        if settled != self._scales:
+            self._scales = settled
+            for cluster in self._clusters.values():
+                self._touch(cluster, now_s, wait_s=0.0)  # the window is over already
+
+    # Scores
+
+    def _consider(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:
+        """Tell this cluster's score if it is due or different enough."""
+        told, puts = cluster.told, []
+        if told is None or now_s >= cluster.told_s + self._rules.refresh_s:
+            puts = self._tell(cluster, now_s)
+        else:
+            score = self._score(cluster, now_s, told.stamp)
+            if differs(told, score, cluster.totals, self._rules.dead_band):
+                puts = self._tell(cluster, now_s)
+        cluster.since_s = None
+        at_s = cluster.told_s + self._rules.refresh_s
+        change_s = cluster.newest.next_change_s(self._rules, now_s)
+        self._due.advance(cluster.name, at_s if change_s is None else min(at_s, change_s))
+        return puts
+
+    def _score(self, cluster: ScoredCluster, now_s: float, stamp: Stamp) -> ClusterScore:
+        return cluster_score(
+            cluster.name,
+            cluster.totals,
+            cluster.newest,
+            self._scales,
+            self._rules,
+            now_s=now_s,
+            stamp=stamp,
+            expected_nodes=cluster.expected_nodes,
+            room=cluster.room,
+            same_as=self._same_as(cluster.name, now_s),
+            lost_gpus=cluster.lost_gpus,
+        )
+
+    def _same_as(self, name: str, now_s: float) -> str:
+        """Return the cluster that has the same API server and counts, while it gives signs of life;
+        "" if there is none. What operators declared lost is not known here, and silent mostly."""
+        first = self._clusters.get(self._twins.first(name))
+        if first is None or first.newest.freshness(self._rules, now_s) == "withdrawn":
+            return ""
+        return first.name
+
+    def _tell(self, cluster: ScoredCluster, now_s: float) -> list[PutScore]:
+        if self._epoch is None or not cluster.ours:
+            return []
+        self._counter += 1
+        stamp = Stamp(epoch=self._epoch, counter=self._counter)
+        cluster.told = self._score(cluster, now_s, stamp)
+        cluster.told_s = now_s
+        return [PutScore(cluster.told, cluster.since_s)]
+
+
+def _largest(amounts: Iterable[Amount]) -> Amount:
+    known = list(amounts)
+    return Amount(*(max((getattr(a, name) for a in known), default=0.0) for name in RESOURCES))

@@ -1,0 +1,56 @@
+"""The scorer's figures for Prometheus: counted as plain numbers, shown once a second."""
+
+from collections import Counter
+
+from berthmaster.control.scorer.core.instructions import PutScore
+from berthmaster.control.scorer.core.scorer import Scorer
+from berthmaster.lib.runtime.metrics import Metrics
+
+
+class ScorerMetrics:
+    """A message costs an addition here; the locks of the real figures are taken by ``refresh``."""
+
+    def __init__(self, metrics: Metrics, core: Scorer) -> None:
+        self._core = core
+        self.messages: Counter[str] = Counter()  # by kind
+        self.not_believed: Counter[tuple[str, str]] = Counter()  # by kind and reason
+        self._shown: Counter[tuple[str, ...]] = Counter()
+        self._messages = metrics.counter("messages", "Messages received", ("kind",))
+        self._dropped = metrics.counter(
+            "messages_dropped", "Messages without effect, by kind and why", ("kind", "reason")
+        )
+        self._seconds = metrics.histogram(
+            "score_seconds", "From the receipt of a change to its score stored on the bus"
+        )
+        self._scores = metrics.counter("scores", "Scores stored", ("freshness",))
+        self._failed = metrics.counter("scores_failed", "Scores that could not be stored")
+        self._age = metrics.gauge(
+            "input_age_seconds", "Age of a cluster's last sign of life", ("cluster",)
+        )
+        self._leading = metrics.gauge("leading", "1 while this scorer publishes for its shard")
+        self._clusters: set[str] = set()
+
+    def stored(self, put: PutScore, now_s: float) -> None:
+        self._scores.labels(put.fact.freshness).inc()
+        if put.since_s is not None:
+            self._seconds.observe(max(0.0, now_s - put.since_s))
+
+    def failed(self) -> None:
+        self._failed.inc()
+
+    def refresh(self, now_s: float) -> None:
+        for kind, count in self.messages.items():
+            if more := count - self._shown[(kind,)]:
+                self._messages.labels(kind).inc(more)
+                self._shown[(kind,)] = count
+        for (kind, why), count in (self.not_believed + self._core.dropped).items():
+            if more := count - self._shown[kind, why]:
+                self._dropped.labels(kind, str(why)).inc(more)
+                self._shown[kind, why] = count
+        ages = self._core.input_ages_s(now_s)
+        for cluster in self._clusters - ages.keys():
+            self._age.remove(cluster)
+        self._clusters = set(ages)
+        for cluster, age_s in ages.items():
+            self._age.labels(cluster).set(age_s)
+        self._leading.set(self._core.leading)

@@ -1,0 +1,234 @@
+"""`berth serve scorer`: facts and telemetry in, a score per cluster out, on change and for ever.
+
+The core computes whether or not this process publishes; the holder of the shard's lease does. So a
+second scorer of the same shard is warm, and takes over within two seconds of the first one's death
+under a larger epoch, by which readers drop whatever the first may still send.
+"""
+
+import asyncio
+import secrets
+import socket
+from collections import deque
+from typing import Final
+
+from berthmaster.control.scorer.core.events import Deposed, Event, Led, ScoreNotStored, Tick
+from berthmaster.control.scorer.core.instructions import PutScore
+from berthmaster.control.scorer.core.intake import (
+    FACT_SUBJECTS,
+    SUBMITTED_SUBJECTS,
+    TELEMETRY_SUBJECTS,
+    Intake,
+    NotBelieved,
+)
+from berthmaster.control.scorer.core.scorer import Scorer
+from berthmaster.control.scorer.metrics import ScorerMetrics
+from berthmaster.control.scorer.publisher import Publisher
+from berthmaster.control.scorer.settings import ScorerSettings, rules_of, shard_of_settings
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.errors import BusError, StreamReplaced
+from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.joining import joined
+from berthmaster.lib.nats.lease import Lease
+from berthmaster.lib.nats.streams import FLEET, WORKLOADS, stream_info
+from berthmaster.lib.runtime.periodic import beats
+from berthmaster.lib.runtime.service import Context, Service
+
+NAME: Final = "scorer"
+# Telemetry is replaced every second: a few of the messages that are no good tell what is wrong,
+# and all of them are counted.
+LETTERS_A_SECOND: Final = 10
+LONGEST_SLEEP_S: Final = 1.0  # between two ticks, so that a clock that is set is noticed
+RETRY_S: Final = 0.2
+LEASE_TTL_S: Final = 1.2  # with the pause between two looks below the 2 s that readers are promised
+MIX_MESSAGES: Final = 20_000  # of the workloads' log read at a start for the job mix: one second
+DEAF_AFTER_S: Final = 5.0  # without a message or heartbeat of the fleet's stream
+
+
+class Shell:
+    def __init__(self, ctx: Context[ScorerSettings], conn: Connection) -> None:
+        self._ctx = ctx
+        self._conn = conn
+        self._loop = asyncio.get_running_loop()
+        self._shard = shard_of_settings(ctx.settings)
+        self._core = Scorer(rules_of(ctx.settings), self._shard.owns)
+        self._intake = Intake(self._shard)
+        self._figures = ScorerMetrics(ctx.metrics, self._core)
+        self._mirror = FactMirror(
+            conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact, on_gone=self._on_gone
+        )
+        self._lease = Lease(
+            conn,
+            self._shard.lease,
+            f"{NAME}-{socket.gethostname()}-{secrets.token_hex(4)}",
+            on_gained=self._on_gained,
+            on_lost=self._on_lost,
+            ttl_s=LEASE_TTL_S,
+        )
+        self._writer = FactWriter(conn)
+        self._publisher = Publisher(
+            self._writer,
+            lambda work, name: ctx.spawn(work, name=name),
+            may_write=lambda: self._lease.held and self._core.leading,
+            on_stored=lambda put: self._figures.stored(put, conn.now()),
+            on_failed=self._on_failed,
+        )
+        self._caught_up = asyncio.Event()
+        self._gained = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_s = 0.0  # what the timer is set to, by the server's clock
+        self._letters: deque[tuple[str, bytes, NotBelieved]] = deque(maxlen=LETTERS_A_SECOND)
+
+    async def run(self) -> None:
+        """Score until the service is asked to stop; the lease is given back at the end."""
+        ctx = self._ctx
+        ctx.health.ready("fleet", False, "the facts have not been read")
+        ctx.spawn(self._mirror.run(caught_up=self._caught_up.set), name="mirror facts")
+        ctx.spawn(self._follow_mix(), name="follow submitted workloads")
+        ctx.spawn(self._listen(), name="listen to telemetry")
+        ctx.spawn(self._lead(), name="lead")
+        lease = ctx.spawn(self._lease.run(), name="lease")
+        await self._keep_house()
+        if self._timer is not None:
+            self._timer.cancel()
+        lease.cancel()
+        await asyncio.wait({lease}, timeout=1.0)
+
+    # What comes in
+
+    async def _listen(self) -> None:
+        # Telemetry of nodes that no fact has named yet would be ignored anyway.
+        await self._caught_up.wait()
+        await self._conn.subscribe(TELEMETRY_SUBJECTS, self._on_telemetry)
+
+    def _on_telemetry(self, subject: str, data: bytes) -> None:
+        self._figures.messages["telemetry"] += 1
+        heard = self._intake.telemetry(subject, data)
+        if isinstance(heard, NotBelieved):
+            self._doubt(subject, data, heard)
+        elif heard is not None:
+            self._tell(heard)
+
+    def _on_fact(self, seen: Seen) -> None:
+        self._figures.messages["fact"] += 1
+        event = self._intake.fact(seen.subject, seen.fact, seen.stored_at_s)
+        if isinstance(event, NotBelieved):
+            self._doubt(seen.subject, b"", event)
+        elif event is not None:
+            self._tell(event)
+
+    def _on_gone(self, subject: str) -> None:
+        if (event := self._intake.gone(subject)) is not None:
+            self._tell(event)
+
+    async def _follow_mix(self) -> None:
+        """The submitted workloads, from some way back."""
+        start: int | None = None
+        while True:
+            try:
+                if start is None:
+                    last = (await stream_info(self._conn, WORKLOADS)).state.last_seq
+                    start = max(1, last + 1 - MIX_MESSAGES)
+                follower = Follower(self._conn, WORKLOADS, [SUBMITTED_SUBJECTS], start=start)
+                await follower.run(self._on_submitted)
+            except StreamReplaced as error:
+                self._ctx.log.warning("the workloads were replaced", why=str(error))
+                start = 1
+            except BusError:
+                await asyncio.sleep(RETRY_S)  # the stream has not been made, or the bus is away
+
+    def _on_submitted(self, recorded: Recorded) -> None:
+        self._figures.messages["submitted"] += 1
+        event = self._intake.submitted(recorded.data, recorded.stored_at_s)
+        if isinstance(event, NotBelieved):
+            self._doubt(recorded.subject, recorded.data, event)
+        else:
+            self._tell(event)
+
+    def _doubt(self, subject: str, data: bytes, why: NotBelieved) -> None:
+        self._figures.not_believed[why.kind, why.why] += 1
+        if len(self._letters) < LETTERS_A_SECOND:
+            self._letters.append((subject, data, why))
+
+    # The core
+
+    def _tell(self, event: Event) -> None:
+        for put in self._core.handle(event, self._conn.now()):
+            self._publisher.put(put)
+        wake_s = self._core.wake_at_s
+        if wake_s is not None and (self._timer is None or wake_s < self._wake_s):
+            self._arm(wake_s)
+
+    def _arm(self, wake_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_s = wake_s
+        sleep_s = min(max(0.0, wake_s - self._conn.now()), LONGEST_SLEEP_S)
+        self._timer = self._loop.call_later(sleep_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._tell(Tick())
+
+    # Who publishes
+
+    def _on_gained(self, sequence: int) -> None:
+        self._gained.set()
+
+    def _on_lost(self) -> None:
+        self._gained.clear()
+        self._tell(Deposed())
+
+    async def _lead(self) -> None:
+        """Whenever the lease is gained: a new epoch, then everything is told anew."""
+        await self._caught_up.wait()
+        while True:
+            await self._gained.wait()
+            try:
+                epoch = await self._writer.begin(subjects.fleet_facts("score"))
+            except BusError as error:
+                self._ctx.log.warning("no epoch yet", why=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            if self._lease.held:
+                self._gained.clear()
+                self._ctx.log.info("publishing", shard=self._ctx.settings.shard, epoch=epoch)
+                self._tell(Led(epoch))
+            else:
+                await asyncio.sleep(RETRY_S)
+
+    def _on_failed(self, put: PutScore, why: str) -> None:
+        self._figures.failed()
+        self._ctx.log.warning("score not stored", cluster=put.fact.cluster, why=why)
+        self._tell(ScoreNotStored(put.fact.cluster))
+
+    # Now and then
+
+    async def _keep_house(self) -> None:
+        health = self._ctx.health
+        async for _ in beats(1.0, self._ctx.stopping):
+            self._figures.refresh(self._conn.now())
+            health.ready("bus", self._conn.connected, "no connection to NATS")
+            deaf = self._loop.time() - self._mirror.last_heard_s > DEAF_AFTER_S
+            if self._caught_up.is_set():
+                health.ready("fleet", not deaf, "nothing is heard of the fleet's stream")
+            known = self._lease.held or bool(self._lease.seen_holder)
+            health.ready("lease", known, "nobody publishes for this shard")
+            await self._bury()
+
+    async def _bury(self) -> None:
+        while self._letters:
+            subject, data, doubt = self._letters.popleft()
+            reason = f"{doubt.why}: {doubt.text}"
+            await bury(self._conn, service=NAME, subject=subject, reason=reason, body=data)
+
+
+async def main(ctx: Context[ScorerSettings]) -> None:
+    async with joined(ctx, FLEET, WORKLOADS) as conn:
+        if conn is not None:
+            await Shell(ctx, conn).run()
+
+
+SERVICE = Service(NAME, ScorerSettings, main)

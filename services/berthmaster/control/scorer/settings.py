@@ -1,0 +1,72 @@
+"""What the scorer can be told, and what its core makes of it."""
+
+from dataclasses import dataclass
+
+from berthmaster.control.scorer.core.rules import Amount, ScoringRules
+from berthmaster.control.scorer.core.shard import Shard, parse_shard
+from berthmaster.lib.runtime.settings import CommonSettings, setting
+
+_MIB_A_GIB = 1024.0
+WITHDRAWN_AFTER = 8.0  # times stale_after_s: long enough to restart or move a reporter
+
+
+def _shard(text: str) -> str:
+    return "" if parse_shard(text) else "INDEX/COUNT such as 2/8, the index from 1 to the count"
+
+
+def _scale(amounts: tuple[float, ...]) -> str:
+    if len(amounts) in (0, 4) and all(amount >= 0 for amount in amounts):
+        return ""
+    return "four numbers with commas between them: cores, GiB, GPUs, TPUs (0 = from the fleet)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerSettings(CommonSettings):
+    """Each with its unit and the reason of its default."""
+
+    shard: str = setting(
+        "1/1",
+        check=_shard,
+        help="which clusters are scored here: 2/8 is the second of eight, chosen by a hash of the "
+        "cluster's name; several scorers of one shard stand by for each other",
+    )
+    stale_after_s: float = setting(
+        15.0,
+        least=0.1,
+        most=86_400,
+        help="seconds without a sign of life until a cluster is stale; after eight times as many "
+        "its scores are withdrawn. Reporters give a sign every few seconds, and a reporter that "
+        "announces longer intervals gets three of them",
+    )
+    cluster_full_scale: tuple[float, ...] = setting(
+        (),
+        check=_scale,
+        help="what scores 100 in the scope of a cluster: cores,GiB,GPUs,TPUs; none or 0 = the "
+        "largest cluster of the fleet, rounded up",
+    )
+    node_full_scale: tuple[float, ...] = setting(
+        (),
+        check=_scale,
+        help="what scores 100 in the scope of a node: cores,GiB,GPUs,TPUs; none or 0 = the "
+        "largest node of the fleet, rounded up",
+    )
+
+
+def rules_of(settings: ScorerSettings) -> ScoringRules:
+    """The part that the core works by."""
+    return ScoringRules(
+        stale_after_s=settings.stale_after_s,
+        withdraw_after_s=WITHDRAWN_AFTER * settings.stale_after_s,
+        cluster_full_scale=_amount(settings.cluster_full_scale),
+        node_full_scale=_amount(settings.node_full_scale),
+    )
+
+
+def shard_of_settings(settings: ScorerSettings) -> Shard:
+    """The shard; the settings' own check has seen it."""
+    return parse_shard(settings.shard) or Shard()
+
+
+def _amount(scale: tuple[float, ...]) -> Amount:
+    cpu, memory_gib, gpu, tpu = scale or (0.0, 0.0, 0.0, 0.0)
+    return Amount(cpu, memory_gib * _MIB_A_GIB, gpu, tpu)

@@ -1,0 +1,125 @@
+"""How many GPUs an attempt asks for and keeps from others, by model. Pure.
+
+Asked is what the request says. Held is what nobody else could have meanwhile: a part of a GPU may
+come to more than was asked for, since slices are of fixed size, since memory was asked for that is
+a larger share of that GPU, or since the node hands its GPUs out whole.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.lib.engine.fleet.shares import charged_milli, part_of
+from berthmaster.lib.lifecycle.charges import pod_gpu_milli
+from berthmaster.lib.messages.fleet import ClusterProfile, FleetFact, NodeGone, NodeReport, Share
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import JobRequest, PodSet
+
+UNKNOWN: Final = ""  # the model, where nobody tells it
+
+
+class Held(NamedTuple):
+    """GPUs of one model, in thousandths."""
+
+    model: str
+    asked_milli: int
+    held_milli: int
+
+
+class NodeGpus(NamedTuple):
+    """What of a node decides what its GPUs come to."""
+
+    models: tuple[tuple[int, str, int], ...]  # index, model, memory in MiB
+    fractions: bool
+    shares: tuple[Share, ...]
+
+
+class Catalogue:
+    """Which GPUs the nodes have. A node that left stays known: old stories still name it."""
+
+    def __init__(self, most: int = 500_000) -> None:
+        self._most = most
+        self._nodes: dict[tuple[str, str], NodeGpus] = {}
+        self._kinds: dict[NodeGpus, NodeGpus] = {}  # nodes are alike: each kind is kept once
+        self._only: dict[str, str] = {}  # cluster -> its one model
+
+    def take(self, fact: FleetFact) -> None:
+        match fact:
+            case NodeReport():
+                found = NodeGpus(
+                    tuple((gpu.index, gpu.model, gpu.memory_mib) for gpu in fact.gpus),
+                    fact.fractions,
+                    fact.shares,
+                )
+                if len(self._nodes) < self._most or (fact.cluster, fact.node) in self._nodes:
+                    kind = self._kinds.setdefault(found, found)
+                    self._nodes[fact.cluster, fact.node] = kind
+            case ClusterProfile():
+                self._only[fact.cluster] = next(iter(fact.gpus)) if len(fact.gpus) == 1 else UNKNOWN
+            case NodeGone():
+                pass
+            case _:
+                pass
+
+    def node(self, cluster: str, node: str) -> NodeGpus | None:
+        """What a node has, if it was ever told."""
+        return self._nodes.get((cluster, node))
+
+    def only_model(self, cluster: str) -> str:
+        """The model of a cluster that has just one; "" = several, or nobody told."""
+        return self._only.get(cluster, UNKNOWN)
+
+
+def asked_milli(request: JobRequest) -> int:
+    """GPUs of all its pods together."""
+    return sum(pods.count * pods.gpus * pods.gpu_milli for pods in request.pod_sets)
+
+
+def held(
+    request: JobRequest, cluster: str, pods: Sequence[PodBinding], catalogue: Catalogue
+) -> tuple[Held, ...]:
+    """What an attempt has there, by model; pods that nobody names are where the cluster chose."""
+    asked: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    left = {pod_set.name: pod_set.count for pod_set in request.pod_sets}
+    by_name = {pod_set.name: pod_set for pod_set in request.pod_sets}
+    for binding in pods:
+        name = binding.pod.rpartition("-")[0]
+        pod_set = by_name.get(name)
+        if pod_set is None or left[name] <= 0:
+            continue
+        left[name] -= 1
+        if pod_set.gpus:
+            model, milli = _pod(pod_set, cluster, binding, catalogue)
+            asked[model] += pod_set.gpus * pod_set.gpu_milli
+            kept[model] += milli
+    for pod_set in request.pod_sets:
+        if pod_set.gpus and left[pod_set.name]:
+            model = _guess(pod_set, cluster, catalogue)
+            milli = left[pod_set.name] * pod_set.gpus * pod_set.gpu_milli
+            asked[model] += milli
+            kept[model] += milli
+    return tuple(Held(model, asked[model], kept[model]) for model in sorted(asked))
+
+
+def _pod(
+    pod_set: PodSet, cluster: str, binding: PodBinding, catalogue: Catalogue
+) -> tuple[str, int]:
+    """The model that a pod has, and how much of it in all."""
+    node = catalogue.node(cluster, binding.node)
+    if node is None or not node.models:
+        return _guess(pod_set, cluster, catalogue), pod_gpu_milli(pod_set, binding)
+    first = binding.gpus[0] if binding.gpus else node.models[0][0]
+    _, model, memory_mib = next((gpu for gpu in node.models if gpu[0] == first), node.models[0])
+    return model, pod_set.gpus * _milli(pod_set, node, memory_mib)
+
+
+def _milli(pod_set: PodSet, node: NodeGpus, memory_mib: int) -> int:
+    return charged_milli(part_of(pod_set), node.shares, memory_mib, fractions=node.fractions)
+
+
+def _guess(pod_set: PodSet, cluster: str, catalogue: Catalogue) -> str:
+    """The one model that it asked for, or the one that the cluster has."""
+    if len(pod_set.gpu_models) == 1:
+        return pod_set.gpu_models[0]
+    return catalogue.only_model(cluster)

@@ -1,0 +1,264 @@
+"""From the log and the archive to the jobs that have ended, each handed over once it has. Pure.
+
+Two ways lead to the store, and the same job may come by both, in any order and any number of times:
+
+- the log, event by event, as it happens. A job whose story does not fold from its beginning (its
+  first events went to the archive, or the log is damaged) is left to the archive;
+- the archive, story by story, whole. A long story comes in several messages.
+
+A cursor names what need not be read again: of the log all before the oldest job that is open, since
+its story is needed when it ends; of the archive all before a story of which a part is missing.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from berthmaster.control.usage.core.gpus import Catalogue
+from berthmaster.control.usage.core.jobs import (
+    EndedJob,
+    Life,
+    MeasuredUse,
+    Use,
+    ms,
+    of_story,
+    with_use,
+)
+from berthmaster.control.usage.core.trends import Collector
+from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.records import ArchivedStory
+from berthmaster.lib.messages.telemetry import JobFigures
+from berthmaster.lib.messages.workload import (
+    Cancelled,
+    Divided,
+    Failed,
+    Placed,
+    Running,
+    Submitted,
+    Succeeded,
+    WorkloadEvent,
+)
+
+MAX_PARTS: Final = 1_000  # stories of which a part is missing; beyond it the oldest is given up
+MAX_USES: Final = 500_000  # attempts of which something was measured
+MAX_SUM: Final = 1 << 62  # of an attempt; the store takes integers of 64 bits
+LONGEST_WINDOW_S: Final = 600.0  # of one message about a job; a longer one is nobody's measuring
+_ENDINGS: Final = (Succeeded, Failed, Cancelled)
+
+
+class Progress(NamedTuple):
+    """How far a stream need not be read again, and how far it was read."""
+
+    log: int
+    log_seen: int
+    archive: int
+
+
+class _Open(NamedTuple):
+    work: Workload
+    life: Life
+
+
+class _Parts(NamedTuple):
+    first_sequence: int
+    events: tuple[RecordedEvent, ...]
+
+
+class Usage:
+    """Takes what the streams hold, gives the jobs that ended."""
+
+    def __init__(self, owner_label: str) -> None:
+        self.catalogue = Catalogue()
+        self.trends = Collector()
+        self.left_to_archive = 0  # jobs whose story in the log did not fold
+        self.incomplete = 0  # stories of the archive of which a part never came
+        self._owner_label = owner_label
+        self._open: dict[Key, _Open] = {}
+        self._parts: dict[Key, _Parts] = {}
+        self._uses: dict[Key, dict[int, Use]] = {}
+        self._settled: dict[Key, dict[int, Use]] = {}  # went with a job that may not be stored
+        self._fresh: set[tuple[str, str, int]] = set()  # attempts measured since they were told
+        self._ended: list[EndedJob] = []
+        self._log = self._log_seen = self._archive = 0
+        self._trends_after = 0  # events up to here are in the trends
+
+    # Where it begins
+
+    def begin(self, progress: Progress, uses: Iterable[MeasuredUse]) -> None:
+        """Read on from here. What was open is told again by the log."""
+        self._open.clear()
+        self._parts.clear()
+        self._ended.clear()
+        self._log, self._log_seen, self._archive = progress
+        self._trends_after = progress.log_seen
+        self._uses |= self._settled
+        self._settled = {}
+        for one in uses:
+            known = self._uses.setdefault(key(one.tenant, one.id), {})
+            known[one.attempt] = max(known.get(one.attempt, Use()), one.use)
+
+    @property
+    def open_jobs(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._open)
+
+    @property
+    def waiting_jobs(self) -> int:
+        """Ended jobs that were not taken."""
+        return len(self._ended)
+
+    # The log
+
+    def on_event(
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, is_astray: bool = False
+    ) -> None:
+        """One event of the log, in its order."""
+        self._log = sequence
+        name = key(event.tenant, event.id)
+        known = self._open.get(name)
+        if known is None:
+            if not isinstance(event, Submitted) or is_astray:
+                return  # of an ended job, or a carried one: the archive will have its history
+            work = Workload(tenant=event.tenant, id=event.id)
+            if offer(work, event, sequence, stored_at_s) is Verdict.COUNTED:
+                life = Life(event, ms(stored_at_s), sequence, self._owner_label)
+                life.take(event, ms(stored_at_s), self.catalogue)
+                self._open[name] = _Open(work, life)
+            return
+        work, life = known
+        placed_at_s, last = work.placed_at_s, work.sequence
+        verdict = offer(work, event, sequence, stored_at_s, void=is_astray)
+        is_behind_gap = verdict is Verdict.COUNTED and event.after != last  # an ending
+        if verdict is Verdict.AHEAD or is_behind_gap:
+            self.left_to_archive += 1
+            del self._open[name]
+            return
+        if verdict is not Verdict.COUNTED:
+            return
+        self._see(event, work, life, sequence, stored_at_s, placed_at_s)
+        if (job := life.take(event, ms(stored_at_s), self.catalogue)) is not None:
+            del self._open[name]
+            self._end(job)
+
+    def on_unreadable(self, tenant: str, workload_id: str, sequence: int) -> None:
+        """An event that this version does not know: a newer one reads the story in the archive."""
+        self._log = sequence
+        if self._open.pop(key(tenant, workload_id), None) is not None:
+            self.left_to_archive += 1
+
+    def pass_over(self, sequence: int) -> None:
+        """A message of the log that is no workload's event."""
+        self._log = sequence
+
+    def _see(
+        self,
+        event: WorkloadEvent,
+        work: Workload,
+        life: Life,
+        sequence: int,
+        at_s: float,
+        placed_at_s: float,
+    ) -> None:
+        if sequence <= self._trends_after:
+            return
+        trends, cell, tenant = self.trends, work.cell, work.tenant
+        match event:
+            case Divided() | Placed():
+                first = life.placed_ms is None and not life.is_part  # of a part its job has waited
+                trends.placed(at_s, cell, tenant, at_s - work.submitted_at_s if first else None)
+            case Running() if work.running_at_s == at_s:
+                trends.running(at_s, cell, tenant, at_s - placed_at_s)
+            case Succeeded() | Failed() | Cancelled() if not life.is_part:
+                trends.ended(at_s, cell, tenant)
+            case _:
+                pass
+
+    # The archive
+
+    def on_archived(self, story: ArchivedStory, sequence: int) -> None:
+        """One message of the archive, in its order."""
+        self._archive = sequence
+        name = key(story.tenant, story.id)
+        before = self._parts.pop(name, None)
+        events, first = story.events, sequence
+        if not events:
+            return
+        if before is not None and not _begins(events):
+            events, first = (*before.events, *events), before.first_sequence
+        if not _begins(events):
+            self.incomplete += 1
+        elif isinstance(events[-1].event, _ENDINGS) and not events[-1].void:
+            job = of_story(story.tenant, story.id, events, self.catalogue, self._owner_label)
+            if job is not None:
+                self._end(job)
+        else:
+            self._parts[name] = _Parts(first, events)
+            if len(self._parts) > MAX_PARTS:
+                del self._parts[next(iter(self._parts))]
+                self.incomplete += 1
+
+    def on_unreadable_archive(self, sequence: int) -> None:
+        """A message of the archive that this version does not know."""
+        self._archive = sequence
+
+    # Measured use
+
+    def on_figures(self, figures: JobFigures) -> None:
+        """What a job's GPUs did in the last half minute."""
+        use = figures.use
+        known = bool(figures.tenant and figures.id and figures.attempt)
+        told = use.utilization_percent is not None and use.measured > 0
+        if not known or not told or not 0 < figures.window_s <= LONGEST_WINDOW_S:
+            return
+        name = key(figures.tenant, figures.id)
+        if figures.ended and name not in self._open:
+            return  # the job's sums went to the store with its end, so nobody would take this
+        if name not in self._uses and len(self._uses) >= MAX_USES:
+            return
+        known_uses = self._uses.setdefault(name, {})
+        before = known_uses.get(figures.attempt, Use())
+        window_ms = figures.window_s * 1000
+        percent = min(100.0, use.utilization_percent or 0.0)
+        gpus = max(use.gpus, use.measured)
+        known_uses[figures.attempt] = Use(
+            min(MAX_SUM, before.measured_ms + round(window_ms * use.measured / gpus)),
+            min(MAX_SUM, before.used_gpu_us + round(window_ms * use.measured * 10 * percent)),
+        )
+        self._fresh.add((figures.tenant, figures.id, figures.attempt))
+
+    def take_uses(self, now_s: float) -> list[MeasuredUse]:
+        """What was measured since it was last asked, all in all."""
+        found = []
+        for tenant, workload_id, attempt in sorted(self._fresh):
+            use = self._uses.get(key(tenant, workload_id), {}).get(attempt)
+            if use is not None:
+                found.append(MeasuredUse(tenant, workload_id, attempt, use, ms(now_s)))
+        self._fresh.clear()
+        return found
+
+    # What goes to the store
+
+    def _end(self, job: EndedJob) -> None:
+        name = key(job.tenant, job.id)
+        measured = self._uses.pop(name, {})
+        if measured:
+            self._settled[name] = measured
+        self._ended.append(with_use(job, measured))
+
+    def take(self) -> tuple[list[EndedJob], Progress]:
+        """The jobs that ended, and how far the streams are read with them."""
+        jobs, self._ended = self._ended, []
+        self._log_seen = max(self._log_seen, self._log)
+        oldest = min((one.life.sequence for one in self._open.values()), default=self._log + 1)
+        parts = min((one.first_sequence for one in self._parts.values()), default=self._archive + 1)
+        return jobs, Progress(oldest - 1, self._log_seen, parts - 1)
+
+    def confirm(self) -> None:
+        """What was taken is stored."""
+        ended = {key(job.tenant, job.id) for job in self._ended}
+        self._settled = {name: use for name, use in self._settled.items() if name in ended}
+
+
+def _begins(events: tuple[RecordedEvent, ...]) -> bool:
+    return isinstance(events[0].event, Submitted)

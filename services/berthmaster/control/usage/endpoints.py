@@ -1,0 +1,175 @@
+"""Answers the verbs ``report`` and ``trends``, each from one read of the store.
+
+Reports are read in a thread of their own, one after the other, so that those who ask cost the
+writing little, and no more of them wait than can be answered in time.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from berthmaster.control.usage.core.prices import Prices
+from berthmaster.control.usage.core.report import (
+    About,
+    Asked,
+    asked,
+    report_of,
+    trends_of,
+    window_of,
+)
+from berthmaster.control.usage.metrics import UsageMetrics
+from berthmaster.control.usage.store import reading
+from berthmaster.control.usage.store.database import Database, StoreError
+from berthmaster.control.usage.store.reading import Found, JobRow, TrendRow
+from berthmaster.control.usage.store.thread import DatabaseThread
+from berthmaster.lib.messages.api import Refusal
+from berthmaster.lib.messages.explain import decoded
+from berthmaster.lib.messages.families import TRENDS_REQUESTS, USAGE_REPORT_REQUESTS, encode
+from berthmaster.lib.messages.usage import Trends, TrendsRequest, UsageReport, UsageReportRequest
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.endpoints import Endpoint, Endpoints, Fairness, serve
+from berthmaster.lib.nats.one_at_a_time import OneAtATime
+from berthmaster.lib.nats.turns import Beyond, Share
+
+T = TypeVar("T")
+NAME: Final = "berth-usage"
+AT_ONCE: Final = 16
+SHARE: Final = Share(in_hand=6, bytes_in_hand=1024 * 1024, per_s=50.0)
+ANSWER_LIMIT_S: Final = 12.0  # a tenant's request lives for 15
+READ_LIMIT_S: Final = 10.0
+MARGIN_BYTES: Final = 4096
+
+
+class Answers:
+    """The endpoints of one replica, which is asked by a connection of its own."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        asked_by: Connection,
+        store: DatabaseThread,
+        figures: UsageMetrics,
+        *,
+        prices: Callable[[], Prices | None],
+        filled: Callable[[], tuple[float, bool]],
+        opened: Callable[[], bool],
+    ) -> None:
+        self._conn = conn
+        self._asked_by = asked_by
+        self._reading = OneAtATime()  # the thread does one piece of work after the other
+        self._store = store
+        self._figures = figures
+        self._prices = prices
+        self._filled = filled
+        self._opened = opened
+
+    async def serve(self, version: str) -> Endpoints:
+        """Start answering. Raises NotConnected."""
+        return await serve(
+            self._asked_by,
+            NAME,
+            {
+                "report": Endpoint(subjects.api_of_all_tenants("report"), self._report),
+                "trends": Endpoint(subjects.api_of_all_tenants("trends"), self._trends),
+                "report_of_all": Endpoint(subjects.operator("report"), self._report),
+                "trends_of_all": Endpoint(subjects.operator("trends"), self._trends),
+            },
+            version=version,
+            description="What ended jobs used, and how figures went",
+            overloaded=_overloaded,
+            failed=lambda _, __: encode(_unavailable("the report failed; asking again is safe")),
+            max_concurrent=AT_ONCE,
+            fairness=Fairness(subjects.asker, SHARE),
+            answer_limit_s=ANSWER_LIMIT_S,
+        )
+
+    async def _report(self, subject: str, data: bytes) -> bytes:
+        request = decoded(UsageReportRequest, USAGE_REPORT_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
+        ask = asked(_tenant(subject), request, self._conn.now())
+        if isinstance(ask, Refusal):
+            return encode(ask)
+        began_s = asyncio.get_running_loop().time()
+        try:
+            found, jobs, kept_since_ms = await self._read(
+                subject, lambda database: _read(database, ask)
+            )
+        except StoreError as error:
+            return encode(_no_store(subject, error))
+        filled_until_s, is_behind = self._filled()
+        about = About(self._prices(), filled_until_s, kept_since_ms / 1000, is_behind)
+        took_s = asyncio.get_running_loop().time() - began_s
+        self._figures.report_s.labels(request.kind).observe(took_s)
+        return self._fitted(report_of(ask, found, jobs, about))
+
+    async def _trends(self, subject: str, data: bytes) -> bytes:
+        request = decoded(TrendsRequest, TRENDS_REQUESTS, data or b"{}")
+        if isinstance(request, Refusal):
+            return encode(request)
+        tenant, now_s = _tenant(subject), self._conn.now()
+        window = window_of(request, now_s)
+
+        def read(database: Database) -> tuple[list[TrendRow], list[TrendRow]]:
+            of_all = reading.trends(database, *window, "")
+            return of_all, reading.trends(database, *window, tenant) if tenant else []
+
+        try:
+            of_all, own = await self._read(subject, read)
+        except StoreError as error:
+            return encode(_no_store(subject, error))
+        return self._fitted(trends_of(tenant, request, window, of_all, own, now_s))
+
+    async def _read(self, subject: str, work: Callable[[Database], T]) -> T:
+        if not self._opened():
+            raise StoreError("it has not been opened yet")
+        async with self._reading.turn(subjects.asker(subject)):
+            return await self._store.call(work, limit_s=READ_LIMIT_S)
+
+    def _fitted(self, reply: UsageReport | Trends) -> bytes:
+        data = encode(reply)
+        most = self._conn.nc.max_payload - MARGIN_BYTES
+        if len(data) <= most:
+            return data
+        return encode(
+            Refusal(
+                code="too_large",
+                field="limit" if isinstance(reply, UsageReport) else "names",
+                value=f"a reply of {len(data)} bytes",
+                expected=f"to ask for less: a reply holds at most {most} bytes",
+            )
+        )
+
+
+def _read(database: Database, ask: Asked) -> tuple[Found, list[JobRow] | None, int]:
+    jobs = None if ask.jobs is None else reading.jobs(database, ask.jobs)
+    return reading.report(database, ask.query), jobs, reading.kept_since_ms(database)
+
+
+def _tenant(subject: str) -> str | None:
+    """Whose request it is; None: an operator's."""
+    return subjects.parse_api(subject)[0] if subjects.asker(subject) else None
+
+
+def _no_store(subject: str, error: StoreError) -> Refusal:
+    """Where the store is, and what is wrong with it, is not for tenants."""
+    why = "" if _tenant(subject) is not None else f": {error}"
+    return _unavailable(f"the store cannot be read now{why}")
+
+
+def _unavailable(why: str) -> Refusal:
+    return Refusal(code="unavailable", field="", value="", expected=why, retry=True)
+
+
+def _overloaded(beyond: Beyond) -> bytes:
+    return encode(
+        Refusal(
+            code="overloaded",
+            field="",
+            value="",
+            expected=f"{beyond.why}; ask again",
+            retry=True,
+            retry_after_s=beyond.again_s,
+        )
+    )

@@ -1,0 +1,175 @@
+"""`berth serve usage`: keeps what ended jobs used in its store, and answers who asks for it.
+
+The shell owns two threads, one that writes and one that reads, and hears four things beside the
+streams: which GPUs nodes have, what jobs' GPUs do, how deciders do, and what the prices' file says.
+Beside that it tells webhooks of the ends of jobs (control/usage/notifying.py).
+Several replicas may write to one PostgreSQL; a SQLite file is one replica's.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Final
+
+from berthmaster.control.usage.core.prices import Prices, parse_prices
+from berthmaster.control.usage.core.usage import Usage
+from berthmaster.control.usage.endpoints import Answers
+from berthmaster.control.usage.filling import Filling
+from berthmaster.control.usage.metrics import UsageMetrics
+from berthmaster.control.usage.notifying import Notifying
+from berthmaster.control.usage.operators_file import OperatorsFile
+from berthmaster.control.usage.settings import UsageSettings
+from berthmaster.control.usage.store.database import Database
+from berthmaster.control.usage.store.sqlite import Sqlite
+from berthmaster.control.usage.store.thread import DatabaseThread
+from berthmaster.control.usage.webhooks import Webhooks, parse_webhooks
+from berthmaster.lib.event_log.guard import LogGuard
+from berthmaster.lib.messages.families import JOB_FIGURES, QUALITY, UNREADABLE
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.facts import FactMirror, Seen
+from berthmaster.lib.nats.joining import Heard, hearing, joined
+from berthmaster.lib.nats.streams import ARCHIVE, FLEET, WORKLOADS
+from berthmaster.lib.nats.worker import Worker
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.periodic import beats, set_within
+from berthmaster.lib.runtime.service import Context, Service
+
+NAME: Final = "usage"
+FACTS_LIMIT_S: Final = 30.0  # to wait for what nodes have, so that models are known from the start
+ROUND_S: Final = 0.25  # between two looks at what the streams tell: jobs are booked once a second
+LOOK_AT_FILES_S: Final = 10.0
+FACT_SUBJECTS: Final = (subjects.fleet_facts("profile"), subjects.node_facts())
+
+
+class Shell:
+    def __init__(
+        self,
+        ctx: Context[UsageSettings],
+        conn: Connection,
+        heard_by: Heard,
+        open_: Callable[[], Database],
+        prices: OperatorsFile[Prices],
+        webhooks: OperatorsFile[Webhooks],
+    ) -> None:
+        self._ctx = ctx
+        self._conn = conn
+        self._heard_by = heard_by
+        self._prices = prices
+        self._webhooks = webhooks
+        self._core = Usage(ctx.settings.owner_label)
+        self._figures = UsageMetrics(ctx.metrics)
+        self._store = DatabaseThread(open_, "store")
+        self._reports = DatabaseThread(open_, "reports")
+        guard = LogGuard(ctx, conn, NAME)
+        self._notifying = Notifying(conn, self._figures, lambda: guard.sound)
+        self._workers: list[Worker] = []
+        self._buried = 0  # of their messages, as counted so far
+        self._filling = Filling(ctx, conn, self._core, self._store, self._figures, guard)
+        self._mirror = FactMirror(conn, NAME, FACT_SUBJECTS, on_fact=self._on_fact)
+        self._facts_read = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the service is asked to stop; what has ended by then is stored."""
+        ctx, conn = self._ctx, self._conn
+        ctx.health.ready("store", False, "not opened yet")
+        ctx.health.ready("log", False, "the log has not been read to its end")
+        ctx.spawn(self._mirror.run(caught_up=self._facts_read.set), name="mirror facts")
+        self._look_at_webhooks()
+        if ctx.settings.webhooks_file is not None:
+            self._workers = self._notifying.workers()
+        for number, worker in enumerate(self._workers):
+            ctx.spawn(worker.run(ctx.stopping), name=f"webhooks {number}")
+        ctx.spawn(self._keep_house(), name="files and figures")
+        await conn.subscribe("berth.quality.*", self._on_quality)
+        await self._heard_by.observed.observe(subjects.job_figures_of(), self._on_figures)
+        answers = Answers(
+            conn,
+            self._heard_by.general,
+            self._reports,
+            self._figures,
+            prices=lambda: self._prices.found,
+            filled=lambda: (self._filling.filled_until_s, self._filling.is_behind),
+            opened=lambda: self._filling.opened,
+        )
+        endpoints = await answers.serve(version("berthmaster"))
+        await set_within(FACTS_LIMIT_S, self._facts_read)
+        await self._filling.run()
+        await endpoints.stop()
+        self._store.stop()
+        self._reports.stop()
+
+    def _on_fact(self, seen: Seen) -> None:
+        self._core.catalogue.take(seen.fact)
+
+    def _on_quality(self, subject: str, data: bytes) -> None:
+        try:
+            report = QUALITY.decode(data)
+        except UNREADABLE:
+            self._figures.unreadable.labels("quality").inc()
+            return
+        if subjects.quality(report.cell) == subject:
+            self._core.trends.quality(report, self._conn.now())
+
+    def _on_figures(self, subject: str, data: bytes) -> None:
+        try:
+            figures = JOB_FIGURES.decode(data)
+            tenant, cluster, job = subjects.parse_job_figures(subject)
+        except (*UNREADABLE, subjects.SubjectError):
+            self._figures.unreadable.labels("figures").inc()
+            return
+        if (tenant or "", cluster, job) == (figures.tenant, figures.cluster, figures.id):
+            self._core.on_figures(figures)
+
+    async def _keep_house(self) -> None:
+        next_look_s = 0.0
+        loop = asyncio.get_running_loop()
+        async for _ in beats(1.0, self._ctx.stopping):
+            connected = self._conn.connected and self._heard_by.general.connected
+            self._ctx.health.ready("bus", connected, "no connection to NATS")
+            self._filling.tick()
+            if loop.time() >= next_look_s:
+                next_look_s = loop.time() + LOOK_AT_FILES_S
+                wrong = self._prices.look()
+                self._figures.prices_wrong.set(bool(wrong))
+                self._ctx.health.ready("prices", True, note=wrong)
+                self._look_at_webhooks()
+
+    def _look_at_webhooks(self) -> None:
+        wrong = self._webhooks.look()
+        self._notifying.file = self._webhooks.found
+        self._figures.webhooks_wrong.set(bool(wrong))
+        self._ctx.health.ready("webhooks", True, note=wrong)
+        buried = sum(worker.buried for worker in self._workers)
+        self._figures.undelivered.inc(buried - self._buried)
+        self._buried = buried
+
+
+def opener(settings: UsageSettings) -> Callable[[], Database]:
+    """Opens the store that the settings name. Raises CannotStart without its driver."""
+    if not settings.postgres_url:
+        return partial(Sqlite, settings.store_dir)
+    try:
+        from berthmaster.control.usage.store.postgres import Postgres
+    except ImportError as error:
+        raise CannotStart(
+            f"PostgreSQL needs {error.name}: pip install 'berthmaster[postgres]'"
+        ) from error
+    return partial(Postgres, settings.postgres_url)
+
+
+async def main(ctx: Context[UsageSettings]) -> None:
+    """Look at prices and store, connect, work."""
+    settings, open_ = ctx.settings, opener(ctx.settings)
+    prices = OperatorsFile("the prices", settings.prices_file, parse_prices)
+    webhooks = OperatorsFile("the webhooks", settings.webhooks_file, parse_webhooks)
+    async with joined(ctx, WORKLOADS, ARCHIVE, FLEET, round_s=ROUND_S) as conn:
+        if conn is None:
+            return
+        async with hearing(ctx, conn, lanes=0) as heard_by:
+            if heard_by is not None:
+                await Shell(ctx, conn, heard_by, open_, prices, webhooks).run()
+
+
+SERVICE = Service(NAME, UsageSettings, main)

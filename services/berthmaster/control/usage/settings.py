@@ -1,0 +1,51 @@
+"""What the usage service can be told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from berthmaster.lib.runtime.settings import CommonSettings, setting
+
+
+def _wrong_url(url: str) -> str:
+    scheme, colon, _ = url.partition("://")
+    expected = "postgresql://USER@HOST:PORT/DATABASE, or nothing"
+    return "" if not url or (colon and scheme in ("postgresql", "postgres")) else expected
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsageSettings(CommonSettings):
+    """Each with its unit and the reason of its default."""
+
+    store_dir: Path = setting(
+        Path(".berth/usage"),
+        help="folder of the SQLite file that keeps all of it; made if it is missing",
+    )
+    postgres_url: str = setting(
+        "",
+        secret=True,
+        check=_wrong_url,
+        help="keep it in PostgreSQL instead: postgresql://USER@HOST:PORT/DATABASE (needs the extra "
+        "`postgres`); the password rather in PGPASSWORD or PGPASSFILE than here",
+    )
+    retention_days: float = setting(
+        400.0,
+        least=1,
+        most=36_500,
+        help="days for which ended jobs are kept, in whole months: a year and the month to compare "
+        "it with; the archive keeps their stories for a year",
+    )
+    owner_label: str = setting(
+        "owner",
+        help="label of a job that says whose it is in reports; without it, of a job that was made "
+        "on a hub, the object that it was made for",
+    )
+    prices_file: Path | None = setting(
+        None,
+        help='JSON file of what a GPU-hour costs: {"currency": "EUR", "gpu_hour": {"H100": 2.9}}; '
+        "read again when it changes; none = no cost in reports",
+    )
+    webhooks_file: Path | None = setting(
+        None,
+        help="JSON file of who is told of the ends of which jobs (docs/usage.md); read again when "
+        "it changes; none = nobody",
+    )

@@ -1,0 +1,15 @@
+"""What the admission check controller of a hub can be told."""
+
+from dataclasses import dataclass
+
+from berthmaster.lib.kube.joining import KueueSettings
+from berthmaster.lib.runtime.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionSettings(KueueSettings):
+    """Settings of the admission check controller of a hub."""
+
+    placement_namespace: str = setting(
+        "", help="where the Placements are that checks name; empty = where Kueue runs"
+    )

@@ -1,0 +1,82 @@
+"""Bootstrap Secrets: a person's kubeconfig for a worker, read with suspicion.
+
+What would let its author run programs here, read our files, or weaken TLS is refused by name of its
+field, as Kueue refuses it too. Its server and authority are the only ones that its credentials are
+ever sent to. What was read is kept by the Secret's version, the last few of each: a Secret that is
+deleted together with its cluster must still serve to revoke.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+import msgspec
+
+from berthmaster.hub.credentials.core import names
+from berthmaster.hub.credentials.core.index import KUBECONFIG
+from berthmaster.hub.credentials.core.objects import Secret
+from berthmaster.hub.credentials.core.observed import Bootstrap, Endpoint, Life, Refused
+from berthmaster.lib.kube.config import Access, from_kubeconfig_bytes
+from berthmaster.lib.kube.errors import BadConfig
+
+KEPT: Final = 3  # versions of one Secret
+_SUBJECT: Final = "system:serviceaccount:"
+
+
+class _Claims(msgspec.Struct):
+    sub: str = ""
+    iat: float = 0.0
+    exp: float = 0.0
+
+
+class Bootstraps:
+    """Ways into workers, by the version of their Secret."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, Access]] = {}
+
+    def read(self, secret: Secret) -> tuple[str, Bootstrap | Refused]:
+        """The cluster that it is for, and what it comes down to."""
+        meta = secret.metadata
+        where = f"{meta.namespace}/{meta.name}"
+        cluster = meta.annotations.get(names.CLUSTER, "") or meta.name
+        text = (secret.data or {}).get(KUBECONFIG)
+        if text is None:
+            return cluster, Refused(where, f"data.{KUBECONFIG}", "missing")
+        try:
+            data = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            return cluster, Refused(where, f"data.{KUBECONFIG}", "is not base64")
+        try:
+            access = from_kubeconfig_bytes(data, source=f"Secret {where}")
+        except BadConfig as error:
+            return cluster, Refused(where, error.field or KUBECONFIG, error.problem)
+        if not access.ca and access.server.startswith("https://"):
+            why = "missing: whoever holds any public certificate could pose as the worker"
+            return cluster, Refused(where, "certificate-authority-data", why)
+        versions = self._known.setdefault(where, {})
+        versions[meta.resource_version] = access
+        while len(versions) > KEPT:
+            del versions[next(iter(versions))]
+        endpoint = Endpoint(access.server, access.ca, access.server_name, access.proxy)
+        return cluster, Bootstrap(endpoint, where, meta.resource_version)
+
+    def access(self, source: Bootstrap) -> Access | None:
+        """How to get in by it, if it was read in this life."""
+        return self._known.get(source.secret, {}).get(source.version)
+
+
+def life_of(access: Access) -> Life | None:
+    """None: it gets in by other means than an account's token, or the token never ends."""
+    parts = access.user.token.split(".")
+    if len(parts) != 3 or access.headers:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        claims = msgspec.json.decode(raw, type=_Claims)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        return None
+    namespace, colon, account = claims.sub.removeprefix(_SUBJECT).partition(":")
+    if not (claims.sub.startswith(_SUBJECT) and colon and account and claims.exp > claims.iat > 0):
+        return None
+    return Life(namespace, account, claims.iat, claims.exp)

@@ -1,0 +1,361 @@
+"""What the hub's objects say of each cluster: mirrors in, one ``Observed`` a cluster out. Pure.
+
+A cluster is known while a ClusterProfile or a ManagedCluster of its name is there that the selector
+takes. Of several ClusterProfiles of one name the first by namespace counts. Who may write a profile
+could lead a person's credentials anywhere, so a profile's endpoint is never used with a bootstrap
+Secret: it only tells that a cluster was replaced. Whatever is not labelled as ours is not ours.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from berthmaster.hub.credentials.core import names
+from berthmaster.hub.credentials.core.objects import (
+    ClusterPermission,
+    ClusterProfile,
+    ManagedCluster,
+    ManagedServiceAccount,
+    Secret,
+)
+from berthmaster.hub.credentials.core.observed import (
+    Bootstrap,
+    Endpoint,
+    Held,
+    Managed,
+    Observed,
+    Refused,
+    Registration,
+    Source,
+    Token,
+)
+from berthmaster.lib.kube.objects import Metadata, Object, older, seconds
+from berthmaster.lib.kube.selector import Selector
+from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
+
+KUBECONFIG: Final = "kubeconfig"
+ACCOUNT: Final = "berthmaster-multikueue"  # OCM's two objects, and the token's Secret
+MANAGED_SERIAL: Final = "ocm-"
+MAX_PROVIDERS: Final = 32
+MAX_URL_CHARS: Final = 2048
+_REPORTED: Final = "TokenReported"
+Key = tuple[str, str]
+
+
+class ClusterIndex:
+    """The hub as last seen."""
+
+    def __init__(self, selector: Selector, permission: Mapping[str, Any], validity: str) -> None:
+        """``permission``: the spec of ClusterPermissions as we want it."""
+        self._selector = selector
+        self._permission = dict(permission)
+        self._validity = validity
+        self._profiles: dict[str, dict[str, ClusterProfile]] = {}  # cluster, namespace
+        self._managed: dict[str, ManagedCluster] = {}
+        self._bootstraps: dict[str, dict[Key, Source]] = {}
+        self._secrets: dict[str, Secret] = {}  # by cluster
+        self._registered: dict[str, MultiKueueCluster] = {}
+        self._listed: dict[str, set[str]] = {}  # by config
+        self._listed_by: dict[str, set[str]] = {}  # by cluster: configs
+        self._accounts: dict[str, ManagedServiceAccount] = {}  # by namespace = cluster
+        self._permissions: dict[str, ClusterPermission] = {}
+        self._tokens: dict[str, Secret] = {}
+        self.uses_managed = False  # OCM's kinds are served, and wanted
+
+    def __contains__(self, cluster: str) -> bool:
+        return self._is_known(cluster)
+
+    def clusters(self) -> set[str]:
+        """Every cluster that anything here is about."""
+        ours = {name for name, found in self._registered.items() if _is_ours(found.metadata)}
+        known = {name for name in {*self._profiles, *self._managed} if self._is_known(name)}
+        return {*known, *self._bootstraps, *self._secrets, *ours, *self._accounts}
+
+    # ---- what comes in: each returns the clusters that it is about
+
+    def put(self, found: Object, *, gone: bool = False) -> set[str]:
+        """An object as it is now, or was last. Bootstrap Secrets come by ``bootstrap``."""
+        meta = found.metadata
+        match found:
+            case ClusterProfile():
+                of_name = self._profiles.setdefault(meta.name, {})
+                _keep(of_name, meta.namespace, found, gone)
+                if not of_name:
+                    del self._profiles[meta.name]
+                return {meta.name}
+            case ManagedCluster():
+                _keep(self._managed, meta.name, found, gone)
+                return {meta.name}
+            case MultiKueueCluster():
+                _keep(self._registered, meta.name, found, gone)
+                return {meta.name}
+            case MultiKueueConfig():
+                return self._list(meta.name, set() if gone else set(found.clusters))
+            case ManagedServiceAccount():
+                _keep(self._accounts, meta.namespace, found, gone)
+                return {meta.namespace}
+            case ClusterPermission():
+                _keep(self._permissions, meta.namespace, found, gone)
+                return {meta.namespace}
+            case _:
+                raise TypeError(type(found).__name__)
+
+    def _list(self, config: str, clusters: set[str]) -> set[str]:
+        before = self._listed.pop(config, set())
+        if clusters:
+            self._listed[config] = clusters
+        for cluster in before - clusters:
+            self._listed_by[cluster].discard(config)
+            if not self._listed_by[cluster]:
+                del self._listed_by[cluster]
+        for cluster in clusters - before:
+            self._listed_by.setdefault(cluster, set()).add(config)
+        return before ^ clusters
+
+    def secret(self, found: Secret, *, gone: bool = False) -> set[str]:
+        """A Secret of ours that Kueue reads."""
+        cluster = found.metadata.annotations.get(names.CLUSTER, "")
+        if not cluster or found.metadata.name != names.hub_secret(cluster):
+            return set()  # a copy that somebody made, or one whose annotation was taken away
+        _keep(self._secrets, cluster, found, gone)
+        return {cluster}
+
+    def token(self, found: Secret, *, gone: bool = False) -> set[str]:
+        """A Secret into which OCM's addon wrote a token."""
+        _keep(self._tokens, found.metadata.namespace, found, gone)
+        return {found.metadata.namespace}
+
+    def bootstrap(self, key: Key, cluster: str, source: Source | None) -> set[str]:
+        """What a bootstrap Secret comes down to; None = it is gone."""
+        touched = set()
+        for name in [name for name, of_name in self._bootstraps.items() if key in of_name]:
+            del self._bootstraps[name][key]
+            if not self._bootstraps[name]:
+                del self._bootstraps[name]
+            touched.add(name)
+        if source is not None:
+            self._bootstraps.setdefault(cluster, {})[key] = source
+            touched.add(cluster)
+        return touched
+
+    def ways_in(self) -> list[tuple[str, Bootstrap]]:
+        """Clusters with the one bootstrap Secret that is used for each."""
+        found = ((name, of_name) for name, of_name in self._bootstraps.items() if len(of_name) == 1)
+        return [
+            (name, source)
+            for name, of_name in found
+            for source in of_name.values()
+            if isinstance(source, Bootstrap)
+        ]
+
+    # ---- what it means
+
+    def subject(self, cluster: str) -> Object | None:
+        """The object that people would look at: profile, cluster, or what Kueue has."""
+        profiles = self._profiles.get(cluster)
+        if cluster in self._managed:
+            return self._managed[cluster]
+        if profiles:
+            return profiles[min(profiles)]
+        return self._registered.get(cluster)
+
+    def kubeconfig(self, cluster: str) -> bytes:
+        """What Kueue reads; empty = nothing."""
+        secret = self._secrets.get(cluster)
+        return _decoded(secret, KUBECONFIG) if secret is not None else b""
+
+    def observe(self, cluster: str) -> Observed:
+        secret = self._secrets.get(cluster)
+        registered = self._registered.get(cluster)
+        asked = (self._accounts.get(cluster), self._permissions.get(cluster))
+        known = self._is_known(cluster)
+        ours = registered is not None and (
+            _is_ours(registered.metadata) or (known and _is_siblings(registered.metadata))
+        )
+        return Observed(
+            known=known,
+            told=self._told(cluster),
+            source=self._source(cluster),
+            secret=_held(secret) if secret is not None else None,
+            registered=_registration(cluster, registered)
+            if registered is not None and ours
+            else None,
+            listed_by=tuple(sorted(self._listed_by.get(cluster, ()))),
+            requested=self._is_requested(*asked),
+            asked=any(one is not None and _is_ours(one.metadata) for one in asked),
+            foreign=self._foreign(cluster, registered, *asked),
+        )
+
+    def _is_known(self, cluster: str) -> bool:
+        managed, profiles = self._managed.get(cluster), self._profiles.get(cluster, {})
+        if managed is not None and (
+            managed.metadata.deletion_timestamp is not None or not managed.spec.hub_accepts_client
+        ):
+            return False
+        first = profiles[min(profiles)] if profiles else None
+        if first is not None and first.metadata.deletion_timestamp is not None:
+            first = None
+        if managed is None and first is None:
+            return False
+        labels = dict(first.metadata.labels) if first is not None else {}
+        labels |= managed.metadata.labels if managed is not None else {}
+        return self._selector.matches(labels)
+
+    def _told(self, cluster: str) -> str:
+        pairs = {(one.url, one.ca_bundle or "") for one in self._configs(cluster)}
+        profiles = self._profiles.get(cluster)
+        if profiles:
+            status = profiles[min(profiles)].status
+            given = (*(status.access_providers or ()), *(status.credential_providers or ()))
+            known = (one.cluster for one in given[:MAX_PROVIDERS] if one.cluster is not None)
+            pairs |= {(one.server, one.ca) for one in known if one.server}
+        return names.digest(*(part for pair in sorted(pairs) for part in pair)) if pairs else ""
+
+    def _configs(self, cluster: str) -> Sequence[Any]:
+        managed = self._managed.get(cluster)
+        found = managed.spec.managed_cluster_client_configs if managed is not None else ()
+        return [one for one in (found or ())[:MAX_PROVIDERS] if one.url]
+
+    def _source(self, cluster: str) -> Source | None:
+        if self.uses_managed and cluster in self._managed:
+            return self._managed_source(cluster)
+        found = self._bootstraps.get(cluster, {})
+        if len(found) > 1:
+            first, *rest = sorted(f"{namespace}/{name}" for namespace, name in found)
+            return Refused(
+                first,
+                "metadata.labels",
+                f"{len(rest)} more for the same cluster: {', '.join(rest)[:200]}; keep one",
+            )
+        return next(iter(found.values()), None)
+
+    def _managed_source(self, cluster: str) -> Managed:
+        secret = self._tokens.get(cluster)
+        account = self._accounts.get(cluster)
+        endpoint, trouble = self._endpoint(cluster, secret)
+        text = _decoded(secret, "token").decode("latin-1").strip() if secret is not None else ""
+        token = None
+        if text.isascii() and text.isprintable() and text:
+            expires_s = _when(account.status.expiration_timestamp) if account is not None else 0.0
+            token = Token(f"{MANAGED_SERIAL}{names.digest(text)}", text, expires_s)
+        elif account is not None:
+            reported = [one for one in account.status.conditions if one.type == _REPORTED]
+            said = next((one.message or one.reason for one in reported if not one.true), "")
+            trouble = trouble or said
+        return Managed(endpoint, token, trouble)
+
+    def _endpoint(self, cluster: str, secret: Secret | None) -> tuple[Endpoint | None, str]:
+        configs = self._configs(cluster)
+        where = "ManagedCluster spec.managedClusterClientConfigs"
+        if not configs:
+            return None, f"{where}: none; right is the API server's url and caBundle"
+        url, bundle = configs[0].url.rstrip("/"), configs[0].ca_bundle or ""
+        if not url.startswith("https://") or len(url) > MAX_URL_CHARS or not url.isprintable():
+            return None, f"{where}[0].url: must be https://host:port"
+        try:
+            ca = base64.b64decode(bundle, validate=True)
+        except (binascii.Error, ValueError):
+            return None, f"{where}[0].caBundle: is not base64"
+        if not ca and secret is not None:
+            ca = _decoded(secret, "ca.crt")
+        return Endpoint(url, ca), ""
+
+    def _is_requested(
+        self, account: ManagedServiceAccount | None, permission: ClusterPermission | None
+    ) -> bool:
+        return (
+            account is not None
+            and account.spec.rotation.enabled
+            and account.spec.rotation.validity == self._validity
+            and permission is not None
+            and all(permission.spec.get(key) == value for key, value in self._permission.items())
+        )
+
+    def _foreign(
+        self,
+        cluster: str,
+        registered: MultiKueueCluster | None,
+        account: ManagedServiceAccount | None,
+        permission: ClusterPermission | None,
+    ) -> str:
+        if registered is not None and not (
+            _is_ours(registered.metadata) or _is_siblings(registered.metadata)
+        ):
+            return f"MultiKueueCluster {cluster}"
+        if not (self.uses_managed and cluster in self._managed):
+            return ""
+        if account is not None and not _is_ours(account.metadata):
+            return f"ManagedServiceAccount {cluster}/{ACCOUNT}"
+        if permission is not None and not _is_ours(permission.metadata):
+            return f"ClusterPermission {cluster}/{ACCOUNT}"
+        return ""
+
+
+def is_ours(meta: Metadata) -> bool:
+    return _is_ours(meta)
+
+
+def _is_ours(meta: Metadata) -> bool:
+    return names.OURS in meta.labels and meta.labels.get(names.MANAGED_BY) == names.MANAGER
+
+
+def _is_siblings(meta: Metadata) -> bool:
+    """Whether another service of ours made it, for our Secret; it becomes ours."""
+    return meta.labels.get(names.MANAGED_BY) == names.SIBLING
+
+
+def _keep(into: dict[Any, Any], key: Any, found: Any, gone: bool) -> None:
+    known = into.get(key)
+    if (
+        isinstance(known, Object)
+        and isinstance(found, Object)
+        and older(found.metadata.resource_version, known.metadata.resource_version)
+    ):
+        return  # the mirror tells what we have seen changed since, as the answer to a write
+    if gone:
+        into.pop(key, None)
+    else:
+        into[key] = found
+
+
+def _held(secret: Secret) -> Held:
+    notes = secret.metadata.annotations
+    serial = notes.get(names.SERIAL, "")
+    return Held(
+        target=notes.get(names.TARGET, ""),
+        told=notes.get(names.TOLD, ""),
+        serial=serial,
+        issued_at_s=_when(notes.get(names.ISSUED)),
+        expires_at_s=_when(notes.get(names.EXPIRES)),
+        usable=bool((secret.data or {}).get(KUBECONFIG)),
+        managed=serial.startswith(MANAGED_SERIAL),
+        version=secret.metadata.resource_version,
+        uid=secret.metadata.uid,
+    )
+
+
+def _registration(cluster: str, found: MultiKueueCluster) -> Registration:
+    config = found.kube_config
+    right = (
+        _is_ours(found.metadata)
+        and config is not None
+        and config.location == names.hub_secret(cluster)
+        and config.location_type in ("Secret", "")
+    )
+    return Registration(right, found.metadata.resource_version, found.metadata.uid)
+
+
+def _when(text: str | None) -> float:
+    """A time; 0 when it is none: what somebody has spoiled is made anew."""
+    try:
+        return seconds(text)
+    except ValueError:
+        return 0.0
+
+
+def _decoded(secret: Secret, key: str) -> bytes:
+    try:
+        return base64.b64decode((secret.data or {}).get(key, ""), validate=True)
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,71 @@
+"""What Prometheus is told of credentials."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from berthmaster.hub.credentials.core.credentials import Counts, Status
+from berthmaster.hub.credentials.core.stages import Stage
+from berthmaster.hub.credentials.renewal import Renewal
+from berthmaster.lib.runtime.metrics import Metrics
+
+NEVER_S: Final = 1e9
+
+
+class CredentialsMetrics:
+    """Gauges and counters of one replica."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._clusters = metrics.gauge("clusters", "Clusters by where they stand", ["stage"])
+        self._usable = metrics.gauge("usable_tokens", "Clusters whose token should work")
+        self._failing = metrics.gauge(
+            "failing_renewals", "Clusters whose token should be renewed and cannot be"
+        )
+        self._draining = metrics.gauge("draining", "Clusters that a MultiKueueConfig holds back")
+        self._left_s = metrics.gauge(
+            "token_seconds_left", "Until the token that Kueue has expires", ["cluster"]
+        )
+        self._issued = metrics.counter("issued", "First tokens of clusters")
+        self._rotated = metrics.counter("rotated", "Tokens that took the place of others")
+        self._revoked = metrics.counter("revoked", "Clusters whose access was revoked")
+        self._ways_in = metrics.counter("bootstrap_renewed", "Bootstrap tokens that were renewed")
+        self._ways_in_failing = metrics.gauge(
+            "failing_bootstraps", "Clusters whose bootstrap token should be renewed and cannot be"
+        )
+        self._failures = metrics.counter("failures", "Steps that failed", ["stage"])
+        self._shown: dict[str, float] = {}
+        self._named: set[str] = set()
+
+    def show_ways_in(self, renewal: Renewal) -> None:
+        """Of the tokens by which we get into workers."""
+        self._ways_in.inc(renewal.renewed - self._shown.get("ways in", 0))
+        self._shown["ways in"] = renewal.renewed
+        self._ways_in_failing.set(len(renewal.failing))
+
+    def show(self, statuses: Sequence[Status], counts: Counts, now_s: float) -> None:
+        stages = Counter(one.stage for one in statuses)
+        for stage in Stage:
+            self._clusters.labels(stage.value).set(stages.get(stage, 0))
+        self._usable.set(sum(one.usable for one in statuses))
+        self._failing.set(sum(one.failing for one in statuses))
+        self._draining.set(sum(one.draining for one in statuses))
+        left = {
+            one.cluster: one.expires_at_s - now_s if one.expires_at_s else NEVER_S
+            for one in statuses
+            if one.usable
+        }
+        for name in self._named - left.keys():
+            self._left_s.remove(name)
+        for name, left_s in left.items():
+            self._left_s.labels(name).set(left_s)
+        self._named = set(left)
+        for name, figure, total in (
+            ("issued", self._issued, counts.issued),
+            ("rotated", self._rotated, counts.rotated),
+            ("revoked", self._revoked, counts.revoked),
+        ):
+            figure.inc(total - self._shown.get(name, 0))
+            self._shown[name] = total
+        for step, total in counts.failures.items():
+            self._failures.labels(step).inc(total - self._shown.get(f"failed {step}", 0))
+            self._shown[f"failed {step}"] = total

@@ -1,0 +1,221 @@
+"""`berth serve credentials`: gives a hub's MultiKueue access to its workers, and takes it back.
+
+::
+
+    berth serve credentials                                    in a pod of the hub
+    berth serve credentials --kubeconfig F --context C --namespace berth-credentials
+
+For each ClusterProfile and ManagedCluster that the selector takes: a Secret ``multikueue-CLUSTER``
+in Kueue's namespace and a MultiKueueCluster. It needs no bus: nothing that it knows may travel over
+one. Replicas stand by on a Lease. Rights: deploy/chart/templates/pods-rights.yaml.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from berthmaster.hub.credentials.bootstrap import Bootstraps
+from berthmaster.hub.credentials.core import manifests, names
+from berthmaster.hub.credentials.core.credentials import Credentials
+from berthmaster.hub.credentials.core.index import ClusterIndex
+from berthmaster.hub.credentials.core.instructions import Check, Step
+from berthmaster.hub.credentials.core.objects import Secret
+from berthmaster.hub.credentials.core.rights import rules
+from berthmaster.hub.credentials.hub import HubSteps
+from berthmaster.hub.credentials.metrics import CredentialsMetrics
+from berthmaster.hub.credentials.renewal import Renewal
+from berthmaster.hub.credentials.settings import CredentialsSettings
+from berthmaster.hub.credentials.status_writer import StatusWriter
+from berthmaster.hub.credentials.watch import BOOTSTRAPS, PUBLISHED, TOKENS, serves_ocm, watched
+from berthmaster.hub.credentials.worker import WorkerSteps
+from berthmaster.hub.credentials.writer import StepWriter
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.kube_events import instance_of
+from berthmaster.lib.kube.controller.loop import Controller
+from berthmaster.lib.kube.controller.watch import Watched
+from berthmaster.lib.kube.errors import KubernetesError
+from berthmaster.lib.kube.joining import ANSWER_LIMIT_S, reached
+from berthmaster.lib.kube.lease import Lease
+from berthmaster.lib.kube.objects import Object
+from berthmaster.lib.kube.selector import parse_selector
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.periodic import beats, stopped_within
+from berthmaster.lib.runtime.service import Context, Service
+
+NAME: Final = "credentials"
+HOUSE_S: Final = 1.0  # between two looks at all clusters, for figures and the status
+IDENTITY_PAUSE_S: Final = 1.0
+LEASE_S: Final = 10.0  # until a replica takes over from a silent one
+ABSENT_S: Final = 5.0  # between two looks for kinds that the hub does not serve
+WAYS_IN_S: Final = 5.0  # between two looks at bootstrap tokens
+HUB: Final = "identity of the hub"  # a part of health
+
+
+class CredentialsController(Controller[Step]):
+    """One replica. Each step is a task of its own, one a cluster at most."""
+
+    def __init__(self, ctx: Context[CredentialsSettings], client: Client) -> None:
+        settings = ctx.settings
+        self._namespace = settings.namespace or client.access.namespace or "default"
+        granted = rules(settings.frameworks)
+        permission = manifests.permission_spec(granted)
+        validity = manifests.duration(settings.lifetime_s)
+        self._bootstraps = Bootstraps()
+        self._index = ClusterIndex(parse_selector(settings.selector), permission, validity)
+        self._credentials = Credentials(self._index, settings.times)
+        self._hub_id = ""
+        hub = HubSteps(
+            client,
+            namespace=settings.kueue_namespace,
+            permission=permission,
+            validity=validity,
+            seen=self._on_answered,
+        )
+        self._workers = WorkerSteps(
+            hub=lambda: self._hub_id,
+            namespace=settings.worker_namespace,
+            rules=granted,
+            lifetime_s=settings.lifetime_s,
+            timeout_s=ANSWER_LIMIT_S,
+            now=ctx.now,
+            log=ctx.log,
+            bootstraps=self._bootstraps,
+        )
+        writer = StepWriter(
+            client,
+            hub,
+            self._workers,
+            self._index,
+            timeout_s=ANSWER_LIMIT_S,
+            now=ctx.now,
+        )
+        super().__init__(ctx, client, self._credentials, writer, name=NAME, beat_s=HOUSE_S)
+        # A step whose turn has come goes on while a mirror lists anew.
+        writer.may_write = lambda: self.lease is not None and self.lease.held
+        self.watches(watched(settings, self._namespace), absent_s=ABSENT_S)
+        self._renewal = Renewal(
+            client,
+            self._workers,
+            self._bootstraps,
+            renew_after_s=settings.renew_after_s,
+            now=ctx.now,
+            log=ctx.log,
+        )
+        self._status = StatusWriter(ctx, client, self._namespace)
+        self._figures = CredentialsMetrics(ctx.metrics)
+
+    async def run(self) -> None:
+        """Until the service is asked to stop; the lease is given back at the end."""
+        ctx = self.ctx
+        ctx.health.ready(HUB, False, "not asked yet")
+        self.start()
+        ctx.spawn(self._identify(), name=HUB)
+        ctx.spawn(self._status.run(), name="status of all clusters")
+        ctx.spawn(self._renew_ways_in(), name="bootstrap tokens")
+        self.lead_by(
+            Lease(
+                self.client,
+                namespace=self._namespace,
+                name=names.MANAGER,
+                holder=instance_of(NAME),
+                now=ctx.now,
+                log=ctx.log,
+                ttl_s=LEASE_S,
+                on_gained=lambda _: self.wake(),
+            )
+        )
+        await self.finish()
+        await self._workers.close()
+
+    # The hub
+
+    def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
+        self._take(one.name, thing, gone)
+
+    def _take(self, name: str, found: Object, gone: bool) -> None:
+        index = self._index
+        if name == BOOTSTRAPS:
+            assert isinstance(found, Secret)
+            key = (found.metadata.namespace, found.metadata.name)
+            cluster, source = ("", None) if gone else self._bootstraps.read(found)
+            touched = index.bootstrap(key, cluster, source)
+        elif name == TOKENS:
+            assert isinstance(found, Secret)
+            touched = index.token(found, gone=gone)
+        elif name == PUBLISHED:
+            assert isinstance(found, Secret)
+            touched = index.secret(found, gone=gone)
+        else:
+            touched = index.put(found, gone=gone)
+        self._credentials.touched(touched)
+
+    def _on_answered(self, found: Object, gone: bool) -> None:
+        """What the hub answered to a step, before the watch tells it."""
+        self._take(PUBLISHED if isinstance(found, Secret) else "", found, gone)
+        self.wake()
+
+    async def _identify(self) -> None:
+        """A hub's id is never guessed: what is in workers is found by it."""
+        while not self.ctx.stopping.is_set():
+            try:
+                self._hub_id = await self.client.uid()
+                self.ctx.health.ready(HUB, True)
+                self.wake()
+                return
+            except KubernetesError as error:
+                self.ctx.health.ready(HUB, False, str(error))
+            await stopped_within(IDENTITY_PAUSE_S, self.ctx.stopping)
+
+    async def _renew_ways_in(self) -> None:
+        async for _ in beats(WAYS_IN_S, self.ctx.stopping):
+            if self.acting:
+                await self._renewal.look(self._index.ways_in())
+
+    # Acting
+
+    def may_act(self) -> bool:
+        return bool(self._hub_id) and super().may_act()
+
+    def before_act(self) -> None:
+        """Whether Open Cluster Management's kinds are there to ask by."""
+        uses = serves_ocm(self.watch)
+        if uses != self._index.uses_managed:
+            self._index.uses_managed = uses
+            self._credentials.touched(self._index.clusters())
+
+    def about(self, write: Step) -> str:
+        return write.cluster
+
+    def wrote(self, write: Step, answer: Answer) -> None:
+        super().wrote(write, answer)
+        if answer.done and not isinstance(write, Check):
+            self.ctx.log.info("step done", step=type(write).__name__, cluster=write.cluster)
+
+    def _ways_in_failing(self) -> Iterable[tuple[str, str]]:
+        return self._renewal.failing.items() if self.acting else ()
+
+    def show(self) -> None:
+        now_s = self.now()
+        statuses = self._credentials.statuses(now_s) if self.acting else []
+        failing = [f"{one.cluster}: {one.message}" for one in statuses if one.failing]
+        failing += [f"{name}: its bootstrap: {why}" for name, why in self._ways_in_failing()]
+        self.ctx.health.ready("renewals", not failing, "; ".join(failing)[:1000])
+        self._figures.show(statuses, self._credentials.counts, now_s)
+        self._figures.show_ways_in(self._renewal)
+        if self.acting:
+            self._status.show(statuses)
+
+
+async def main(ctx: Context[CredentialsSettings]) -> None:
+    """Watch the hub, and act while the lease is ours."""
+    settings = ctx.settings
+    if settings.renew_after_s and settings.renew_after_s <= settings.grace_s:
+        raise CannotStart(
+            f"--renew-after-s {settings.renew_after_s:g} must be more than --grace-s "
+            f"{settings.grace_s:g}: else tokens that were replaced are never revoked"
+        )
+    async with reached(ctx, NAME) as client:
+        await CredentialsController(ctx, client).run()
+
+
+SERVICE = Service(NAME, CredentialsSettings, main)

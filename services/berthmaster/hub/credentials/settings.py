@@ -1,0 +1,75 @@
+"""What credentials can be told."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from berthmaster.hub.credentials.core.observed import LEAST_LIFE_S
+from berthmaster.hub.credentials.core.rights import DEFAULT_FRAMEWORKS, FRAMEWORKS
+from berthmaster.hub.credentials.core.stages import CHECK_S, Times
+from berthmaster.lib.kube.joining import KueueSettings, NamespaceSettings
+from berthmaster.lib.kube.selector import SelectorError, parse_selector
+from berthmaster.lib.runtime.settings import setting
+
+Origin = Literal["auto", "ocm", "bootstrap"]
+
+
+def _selector(text: str) -> str:
+    try:
+        parse_selector(text)
+    except SelectorError as error:
+        return f"a label selector such as berthmaster.io/multikueue=yes ({error})"
+    return ""
+
+
+def _frameworks(parts: tuple[str, ...]) -> str:
+    good = bool(parts) and all(part in FRAMEWORKS for part in parts)
+    return "" if good else f"one or several, with commas between them, of {', '.join(FRAMEWORKS)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CredentialsSettings(NamespaceSettings, KueueSettings):
+    """One hub's."""
+
+    worker_namespace: str = setting(
+        "berthmaster-multikueue", help="ours in each worker, made if it is not there"
+    )
+    selector: str = setting(
+        "",
+        check=_selector,
+        help="labels of the ClusterProfiles and ManagedClusters that get access; empty = all",
+    )
+    frameworks: tuple[str, ...] = setting(
+        DEFAULT_FRAMEWORKS,
+        check=_frameworks,
+        help="kinds of jobs, by Kueue's names, that MultiKueue may make in workers",
+    )
+    source: Origin = setting(
+        "auto",
+        help="ocm: ManagedServiceAccounts; bootstrap: Secrets of people; auto: ocm for "
+        "ManagedClusters where its kinds are served, else bootstrap",
+    )
+    lifetime_s: float = setting(
+        86_400.0,
+        least=LEAST_LIFE_S,
+        most=30 * 86_400.0,
+        help="seconds that a token lives: a day, so that a worker may be out of reach for hours "
+        "before its token runs out, and a copy that leaks is soon worth nothing; API servers may "
+        "grant less",
+    )
+    renew_after_s: float = setting(
+        0.0,
+        least=0,
+        help="seconds after which the tokens of Kueue and of bootstrap Secrets are renewed though "
+        "they could live on; 0 = at two thirds of their life",
+    )
+    grace_s: float = setting(
+        60.0,
+        least=0.5,
+        help="seconds that a replaced token still works, for whoever read it a moment ago: Kueue "
+        "needs a few to connect anew",
+    )
+
+    @property
+    def times(self) -> Times:
+        """The part that stages depend on."""
+        return Times(self.renew_after_s, self.grace_s, CHECK_S)

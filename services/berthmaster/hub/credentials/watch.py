@@ -1,0 +1,61 @@
+"""What is watched of the hub, and where.
+
+Secrets are watched by label in two namespaces, and by one name elsewhere: no right to others is
+needed. OCM's kinds may be absent; what was seen of a kind that vanishes stays, so that a lost
+definition revokes nothing.
+"""
+
+from typing import Final
+
+from berthmaster.hub.credentials.core import names
+from berthmaster.hub.credentials.core.index import ACCOUNT
+from berthmaster.hub.credentials.core.objects import (
+    ClusterPermission,
+    ClusterProfile,
+    ManagedCluster,
+    ManagedServiceAccount,
+    Secret,
+)
+from berthmaster.hub.credentials.settings import CredentialsSettings
+from berthmaster.lib.kube.controller.watch import Watch, Watched
+from berthmaster.lib.kube.resources import (
+    CLUSTER_PERMISSIONS,
+    CLUSTER_PROFILES,
+    MANAGED_CLUSTERS,
+    MANAGED_SERVICE_ACCOUNTS,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
+    SECRETS,
+)
+from berthmaster.lib.kueue.multikueue import MultiKueueCluster, MultiKueueConfig
+
+PUBLISHED: Final = "published"
+BOOTSTRAPS: Final = "bootstraps"
+TOKENS: Final = "tokens"
+
+
+def watched(settings: CredentialsSettings, namespace: str) -> list[Watched]:
+    """``namespace``: ours."""
+    kueue = settings.kueue_namespace
+    ours = f"{names.OURS},{names.MANAGED_BY}={names.MANAGER}"
+    found = [
+        Watched(MULTIKUEUE_CLUSTERS, MultiKueueCluster),
+        Watched(MULTIKUEUE_CONFIGS, MultiKueueConfig),
+        Watched(SECRETS, Secret, namespace=kueue, labels=ours, part=PUBLISHED),
+        Watched(SECRETS, Secret, namespace=namespace, labels=names.BOOTSTRAP, part=BOOTSTRAPS),
+        Watched(CLUSTER_PROFILES, ClusterProfile, optional=True),
+        Watched(MANAGED_CLUSTERS, ManagedCluster, optional=True),
+    ]
+    if settings.source != "bootstrap":
+        fields = f"metadata.name={ACCOUNT}"
+        found += [
+            Watched(MANAGED_SERVICE_ACCOUNTS, ManagedServiceAccount, optional=True, fields=fields),
+            Watched(CLUSTER_PERMISSIONS, ClusterPermission, optional=True, fields=fields),
+            Watched(SECRETS, Secret, optional=True, fields=fields, part=TOKENS),
+        ]
+    return found
+
+
+def serves_ocm(watch: Watch) -> bool:
+    """Whether OCM's kinds are there to ask by, and wanted."""
+    return all(watch.has(kind.plural) for kind in (MANAGED_SERVICE_ACCOUNTS, CLUSTER_PERMISSIONS))

@@ -1,0 +1,111 @@
+"""Carries steps out, each with one time limit for all of it, so that a worker that answers slowly
+keeps nobody else waiting. What is done where is in hub.py and worker.py.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Final, assert_never
+
+from berthmaster.hub.credentials.core.index import ClusterIndex
+from berthmaster.hub.credentials.core.instructions import (
+    Adopt,
+    Check,
+    Empty,
+    Forget,
+    Look,
+    Mint,
+    Prepare,
+    Publish,
+    Register,
+    Release,
+    Request,
+    Revoke,
+    Step,
+    Sweep,
+    Unregister,
+)
+from berthmaster.hub.credentials.core.observed import Minted, Survey
+from berthmaster.hub.credentials.hub import HubSteps
+from berthmaster.hub.credentials.worker import WorkerSteps
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.config import from_kubeconfig_bytes
+from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.writer import Writer
+
+CALLS_A_STEP: Final = 12  # more than any step makes: its limit is so many times one call's
+
+
+class StepWriter(Writer[Step]):
+    def __init__(
+        self,
+        client: Client,
+        hub: HubSteps,
+        workers: WorkerSteps,
+        index: ClusterIndex,
+        *,
+        timeout_s: float,
+        now: Callable[[], float],
+    ) -> None:
+        """``timeout_s``: of one call. ``now``: seconds since 1970."""
+        super().__init__(client, limit_s=CALLS_A_STEP * timeout_s)
+        self._hub = hub
+        self._workers = workers
+        self._index = index
+        self._now = now
+
+    def right(self, write: Step) -> Hashable:
+        return type(write).__name__, write.cluster
+
+    async def write(self, write: Step) -> Answer:
+        return Answer(found=await self._done(write))
+
+    async def _done(self, step: Step) -> Survey | Minted | None:
+        """What the step was to find out, if it was to."""
+        hub, workers = self._hub, self._workers
+        match step:
+            case Prepare():
+                await hub.free(step.cluster)
+                return await workers.prepare(step.cluster, step.source)
+            case Look():
+                return await workers.look(step.cluster, step.source)
+            case Mint():
+                return await workers.mint(step.cluster, step.source, step.serial)
+            case Adopt():
+                return await self._adopt(step)
+            case Revoke():
+                return await workers.revoke(step.cluster, step.source)
+            case Publish():
+                await hub.publish(step)
+            case Register():
+                await hub.register(step)
+            case Sweep():
+                await workers.sweep(step.cluster, step.source, step.serials)
+            case Check():
+                kubeconfig = self._index.kubeconfig(step.cluster)
+                access = from_kubeconfig_bytes(kubeconfig, source="the Secret for Kueue")
+                await workers.prove_access(access)
+            case Request():
+                await hub.request(step.cluster)
+            case Unregister():
+                await hub.unregister(step)
+            case Release():
+                await hub.release(step.cluster)
+            case Empty():
+                await hub.empty(step)
+            case Forget():
+                await hub.forget(step)
+                await workers.drop(step.cluster)
+            case _:
+                assert_never(step)
+        return None
+
+    async def _adopt(self, step: Adopt) -> Minted:
+        await self._hub.free(step.cluster)
+        await self._workers.prove(step.endpoint, step.token.text)
+        return Minted(
+            step.endpoint.fingerprint,
+            step.token.serial,
+            self._now(),
+            step.token.expires_at_s,
+            step.token.text,
+            managed=True,
+        )

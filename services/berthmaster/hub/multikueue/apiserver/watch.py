@@ -1,0 +1,29 @@
+"""What is mirrored of a hub. All of it is needed: without Kueue there is nothing to dispatch."""
+
+from typing import Final
+
+from berthmaster.lib.kube.controller.watch import Watched
+from berthmaster.lib.kube.resources import (
+    ADMISSION_CHECKS,
+    CLUSTER_QUEUES,
+    JOBS,
+    LOCAL_QUEUES,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
+    WORKLOADS,
+)
+from berthmaster.lib.kueue.jobs import HubJob
+from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.lib.kueue.workloads import KueueWorkload
+
+ABSENT_S: Final = 5.0  # between two looks for a kind that is not there
+WATCHED: Final = (
+    Watched(JOBS, HubJob),
+    Watched(ADMISSION_CHECKS, AdmissionCheck),
+    Watched(MULTIKUEUE_CONFIGS, MultiKueueConfig),
+    Watched(MULTIKUEUE_CLUSTERS, MultiKueueCluster),
+    Watched(CLUSTER_QUEUES, ClusterQueue),
+    Watched(LOCAL_QUEUES, LocalQueue),
+    Watched(WORKLOADS, KueueWorkload),
+)

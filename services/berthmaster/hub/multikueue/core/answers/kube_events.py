@@ -1,0 +1,78 @@
+"""Events on Workloads, for people who use kubectl: where they go and why, or what is in the way.
+
+Each is told once until it changes; none is told for what is well by itself within a second.
+"""
+
+from collections.abc import Iterator
+
+from berthmaster.hub.multikueue.core.deciding.committing import left_out
+from berthmaster.hub.multikueue.core.deciding.shortlist import shortlist_for
+from berthmaster.hub.multikueue.core.deciding.traps import Trap
+from berthmaster.hub.multikueue.core.known.bus_state import BusState
+from berthmaster.hub.multikueue.core.known.requests import read_request
+from berthmaster.hub.multikueue.core.known.workload_view import Memo, WorkloadView
+from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.resources import WORKLOADS
+from berthmaster.lib.kueue.contract import forbidden
+from berthmaster.lib.kueue.early_deletion import early_words
+from berthmaster.lib.lifecycle.states import State
+
+NOMINATED = "Nominated"
+NO_CLUSTER = "NoCluster"
+UNCLEAR = "Unclear"
+MISCONFIGURED = "Misconfigured"
+NOT_WRITTEN = "NotWritten"
+END_MAY_BE_LOST = "EndMayBeLost"
+SECOND_DISPATCHER = "SecondDispatcher"
+
+
+def of(
+    view: WorkloadView,
+    memo: Memo,
+    trap: Trap | None,
+    know: BusState,
+    policy: HubPolicy,
+    now_s: float,
+) -> Iterator[KubeEvent]:
+    """What is to be told of one workload now."""
+    hub, bus, rules = view.hub, view.bus, view.rules
+    if hub is None or bus is None or rules is None:
+        return
+
+    def tell(reason: str, note: str, *, warning: bool) -> Iterator[KubeEvent]:
+        if memo.told.get(reason) != note:
+            memo.told[reason] = note
+            yield KubeEvent(WORKLOADS, hub.metadata, warning, reason, note)
+
+    if trap is not None:
+        yield from tell(trap.kind, trap.words, warning=True)
+    if view.job is not None and (early := early_words(view.job)):
+        yield from tell(END_MAY_BE_LOST, early, warning=True)
+    if rules.problem:
+        yield from tell(MISCONFIGURED, rules.problem, warning=True)
+    if bus.origin is not None and UNCLEAR not in memo.told:
+        problems = read_request(hub).problems
+        memo.told[UNCLEAR] = ""
+        if problems:
+            yield from tell(UNCLEAR, "; ".join(problems)[:900], warning=True)
+    if policy.mode != "dispatch" or forbidden(hub, rules.check):
+        memo.told.pop(NO_CLUSTER, None)
+        return
+    if memo.contest.times:
+        yield from tell(SECOND_DISPATCHER, memo.contest.words, warning=True)
+    if memo.trouble and not memo.trouble_passes:
+        yield from tell(NOT_WRITTEN, memo.trouble, warning=True)
+    if bus.state is State.CLAIMED and bus.cluster in view.nominated:
+        if memo.told.get(NOMINATED, "").partition(":")[0] != f"attempt {bus.attempt}":
+            note = f"attempt {bus.attempt}: {bus.cluster}{memo.placed_for}"
+            yield from tell(NOMINATED, note, warning=False)
+    elif bus.state is State.QUEUED and _waits_long(memo, policy, now_s):
+        shortlist = shortlist_for(know, view, policy, now_s)
+        if not shortlist.candidates:
+            note = f"no cluster can take it{left_out(shortlist.filtered)}"
+            yield from tell(NO_CLUSTER, note, warning=True)
+
+
+def _waits_long(memo: Memo, policy: HubPolicy, now_s: float) -> bool:
+    return memo.ready_at_s is not None and now_s >= memo.ready_at_s + policy.tell_after_s

@@ -1,0 +1,120 @@
+"""The Job that a request becomes on the hub when its queue goes by way of MultiKueue. Pure.
+
+It is suspended and managed by MultiKueue, so nothing of it ever runs on the hub. Its labels say
+whose it is; its pods carry none of ours: in the worker they count as used by others, which is what
+whoever places jobs there directly must see. What it
+claims are templates of the worker's namespace, where nobody here can look for anything else.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from berthmaster.lib.accelerators import tpu
+from berthmaster.lib.engine.fleet.models import labels_of
+from berthmaster.lib.engine.fleet.pieces import makes_slice, pieces_of
+from berthmaster.lib.jobs import rendezvous
+from berthmaster.lib.jobs.pods import one_of, pod_spec, tpu_nodes, use_claims
+from berthmaster.lib.jobs.templates import apply
+from berthmaster.lib.kube.labels import JOB_NAME, TENANT, WORKLOAD, value
+from berthmaster.lib.kube.resources import JOBS
+from berthmaster.lib.kueue.asks import asked_resource
+from berthmaster.lib.kueue.jobs import job_name
+from berthmaster.lib.kueue.names import MULTIKUEUE, QUEUE_LABEL
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.control import QueuePlace, QueueSetting
+from berthmaster.lib.messages.fleet import NodeReport
+from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.requests.by_hub import by_hub_refusal
+
+HUB: Final = "hub"  # the hub's own entry of a queue's places
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def unmakeable(workload: Workload) -> str:
+    """Why no such Job can be made, or "" if it can."""
+    request = workload.request
+    if request is None or not request.run.image:
+        return "run.image is missing: a real cluster needs an image to run"
+    refusal = by_hub_refusal(request)
+    return f"{refusal.field}: {refusal.expected}" if refusal is not None else ""
+
+
+def place_of(queue: str, setting: QueueSetting | None) -> QueuePlace:
+    """Namespace, account and LocalQueue of a queue on the hub."""
+    places = setting.places if setting is not None else {}
+    place = places.get(HUB) or places.get("*") or QueuePlace()
+    if place.local_queue:
+        return place
+    return QueuePlace(
+        namespace=place.namespace, service_account=place.service_account, local_queue=queue
+    )
+
+
+def manifest(
+    workload: Workload, setting: QueueSetting | None, nodes: Iterable[NodeReport]
+) -> tuple[str, dict[str, Any]]:
+    """(namespace, the Job). Only for what is makeable. ``nodes``: the fleet's, whose labels name
+    GPU models."""
+    request = workload.request
+    assert request is not None
+    place = place_of(request.queue, setting)
+    whole = {TENANT: workload.tenant, WORKLOAD: workload.id}
+    labels = {name: value(text) for name, text in whole.items()}
+    labels[QUEUE_LABEL] = place.local_queue
+    annotations = {name: text for name, text in whole.items() if labels[name] != text}
+    pods = request.pod_sets[0]
+    body: dict[str, Any] = {
+        "apiVersion": JOBS.group_version,
+        "kind": JOBS.kind,
+        "metadata": {
+            "name": job_name(workload.tenant, workload.id),
+            "namespace": place.namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "suspend": True,
+            "managedBy": MULTIKUEUE,
+            "parallelism": pods.count,
+            "completions": pods.count,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "template": {"spec": _pod(workload.tenant, request, place, nodes)},
+        },
+    }
+    return place.namespace, body
+
+
+def _pod(
+    tenant: str, request: JobRequest, place: QueuePlace, nodes: Iterable[NodeReport]
+) -> dict[str, Any]:
+    job, pods = job_name(tenant, request.id), request.pod_sets[0]
+    devices = {name: str(number) for name, number in pieces_of(pods)}
+    if pods.gpus:
+        devices[asked_resource(pods)] = str(pods.gpus)
+    account = place.service_account
+    spec = pod_spec(request.run, pods, tenant=tenant, account=account, devices=devices)
+    claims = enumerate(pods.claims)
+    use_claims(
+        spec, [{"name": f"claim-{n}", "resourceClaimTemplateName": name} for n, name in claims]
+    )
+    affinity: dict[str, Any] = {}
+    terms = []
+    if pods.gpus and pods.gpu_models:
+        terms = [
+            {"matchExpressions": [one_of(key, values)]}
+            for key, values in labels_of(nodes, pods.gpu_models, 0, pods.gpu_resource).items()
+        ]
+    elif of_tpus := tpu_nodes(pods):
+        terms = [{"matchExpressions": of_tpus}]
+    if terms:
+        affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": terms}}
+    if makes_slice(pods):  # whichever pool: its pods find each other by what Job controllers write
+        mine = {"labelSelector": {"matchLabels": {JOB_NAME: job}}}
+        affinity["podAffinity"] = {_REQUIRED: [{"topologyKey": tpu.POOL_LABEL} | mine]}
+    if affinity:
+        spec["affinity"] = affinity
+    if request.runtime_used is not None:
+        apply(spec, pods, request.runtime_used.template)
+        rendezvous.join(spec, request, rendezvous.peers_of(request, job), 0)
+    return spec

@@ -1,0 +1,321 @@
+"""What the hub's decider knows of log, fleet and operators: the fold, up to one sequence a stream.
+
+Only workloads of the hub's cell are kept. What other cells placed is seen where it runs: nodes
+report pods that are ours, and those are charged as they are reported.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.hub.multikueue.core.known.attention import Attention
+from berthmaster.hub.multikueue.core.known.labelled_nodes import LabelledNodes
+from berthmaster.hub.multikueue.core.known.names_taken import NamesTaken
+from berthmaster.hub.multikueue.core.known.on_the_way import OnTheWay
+from berthmaster.hub.multikueue.settings import HubPolicy
+from berthmaster.lib.engine.fleet.fleet import Holding
+from berthmaster.lib.engine.fleet.pieces import pieces_held
+from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
+from berthmaster.lib.engine.fleetview.view import FleetView
+from berthmaster.lib.engine.queueing.moved import Moved
+from berthmaster.lib.engine.scoring.pressure import NO_PRESSURE, is_due
+from berthmaster.lib.kueue.quota import Quotas, queue_of
+from berthmaster.lib.lifecycle.chain import Chain
+from berthmaster.lib.lifecycle.endings import Endings
+from berthmaster.lib.lifecycle.fold import Verdict
+from berthmaster.lib.lifecycle.open_workloads import OpenWorkloads
+from berthmaster.lib.lifecycle.states import LIVE, Ending
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.fleet import (
+    ClusterAlive,
+    CopyReport,
+    FleetFact,
+    LocalQueueReport,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+)
+from berthmaster.lib.messages.placement import HUB_CELL, Decision, Pressure
+from berthmaster.lib.messages.workload import (
+    Carried,
+    EvictionRequested,
+    Placed,
+    Submitted,
+    WorkloadEvent,
+)
+
+MAX_GONE: Final = 10_000  # copies that were told to be gone: what is stuck is looked at soon
+
+
+class HubChain(Chain):
+    """The hubs' own, which several hubs share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hub = ""  # id of the hub that it was decided for
+
+
+class Charged(NamedTuple):
+    """A worker's quotas, less what was on its way there at one moment."""
+
+    snapshot: ClusterSnapshot  # of that moment
+    workloads: Sequence[Workload]  # charged, in this order
+    quotas: Quotas
+
+
+class BusState:
+    """Everything of the bus that decisions depend on."""
+
+    def __init__(self) -> None:
+        self.chain = HubChain()
+        self.workloads_sequence = 0
+        self.heard_at_s = 0.0  # the newest fact, by the time when it was stored
+        self.workloads = OpenWorkloads(_is_hubs)
+        self.open = self.workloads.open
+        self._homes: dict[Key, str] = {}  # id of the hub that it was placed on
+        self.ended = Endings()
+        self.frozen = self.workloads.frozen
+        self.view = FleetView.empty()
+        self.copies: dict[tuple[str, str, str], CopyReport] = {}  # cluster, namespace, Workload
+        # Reported to be gone -> Jobs of theirs that had completed.
+        self.gone_copies: OrderedDict[tuple[str, str, str], int] = OrderedDict()
+        self.on_the_way = OnTheWay(self.open, self.copies)
+        self.moved = Moved()
+        self._goes_for: dict[Key, dict[Key, int]] = {}  # a beneficiary -> who goes, which attempt
+        self.labelled = LabelledNodes()
+        self.attention = Attention()
+        self.names_taken = NamesTaken()
+        self.verdicts: Counter[Verdict] = Counter()
+        self._news = 0  # rises with whatever clusters are seen by
+        self._demoted: tuple[tuple[object, ...], dict[str, str]] | None = None
+        self._snapshot: tuple[tuple[object, ...], ClusterSnapshot] | None = None
+        self._pressure, self._pressed_at = NO_PRESSURE, 0
+        self.charged: dict[str, Charged] = {}  # cluster -> worked out last, by the gate
+        self._shares, self._shares_at = frozenset[str](), -1  # of which layout of the fleet
+
+    # The log
+
+    def take_event(
+        self, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool = False
+    ) -> Verdict | None:
+        """Fold one event; None if it is none of this cell's, or of a frozen workload. ``void``: see
+        ``lifecycle.fold.offer``."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        name = key(event.tenant, event.id)
+        applied = self.workloads.apply(event, sequence, stored_at_s, void=void)
+        if applied is None:
+            return None
+        if applied.is_new and isinstance(event, Ending):
+            if applied.verdict is Verdict.COUNTED:
+                self.ended.remember(event)
+            return None
+        self.verdicts[applied.verdict] += 1
+        if applied.verdict is not Verdict.COUNTED:
+            return applied.verdict
+        self.view.learn(event)
+        self.attention.learn(event, stored_at_s)
+        self.names_taken.learn(event, stored_at_s)
+        if isinstance(event, Ending):
+            self.names_taken.forget(name)
+            self._goes_for.pop(name, None)
+            self._homes.pop(name, None)
+            self.ended.remember(event)
+        self._follow(applied.workload, event)
+        return applied.verdict
+
+    def _follow(self, workload: Workload, event: WorkloadEvent) -> None:
+        name = workload.key
+        if isinstance(event, Placed) or (isinstance(event, Carried) and workload.live):
+            self._homes[name] = self.chain.hub  # its decision came just before
+            self.on_the_way.placed(workload.cluster, name)
+        elif isinstance(event, EvictionRequested) and event.to:
+            self.on_the_way.placed(event.to, name)
+        if workload.state not in LIVE:
+            self.on_the_way.arrived(workload.cluster, name)
+
+    def freeze(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event of it cannot be understood: nothing more is done about it by this reader."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        self.workloads.freeze(tenant, workload_id, sequence, why)
+
+    def take_decision(self, decision: Decision, sequence: int) -> None:
+        """A link of the chain; the events of its batch come by themselves."""
+        self.workloads_sequence = max(self.workloads_sequence, sequence)
+        if decision.cell == HUB_CELL and sequence > self.chain.sequence:
+            self.chain.number = decision.number
+            self.chain.sequence = sequence
+            self.chain.hub = str(decision.settings.get("hub", ""))
+            for order in decision.evictions:
+                goes, mover = key(order.tenant, order.id), key(order.for_tenant, order.for_id)
+                self._goes_for.setdefault(mover, {})[goes] = order.attempt
+                workload = self.open.get(goes)
+                request = workload.request if workload is not None else None
+                self.moved.take(decision.now_s, request.queue if request is not None else "")
+
+    def going_for(self, name: Key) -> list[Key]:
+        """Who was told to make room for it, and still has it."""
+        told = self._goes_for.get(name, {})
+        going = [goes for goes, attempt in told.items() if self._still_goes(goes, attempt)]
+        if not going:
+            self._goes_for.pop(name, None)
+        return going
+
+    def _still_goes(self, name: Key, attempt: int) -> bool:
+        workload = self.open.get(name)
+        return workload is not None and workload.attempt == attempt and workload.live
+
+    # Facts
+
+    def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        """Take over the newest value of something in the fleet."""
+        self._news += 1
+        self.heard_at_s = max(self.heard_at_s, stored_at_s)
+        if isinstance(fact, QueueReport):
+            before = self.view.clusters.peek(fact.cluster).queues.get(fact.queue)
+            self.attention.queue_reported(fact, before, stored_at_s)
+        elif isinstance(fact, CopyReport):
+            known = self.copies.get((fact.cluster, fact.namespace, fact.workload))
+            self.attention.copy_reported(fact, known, stored_at_s)
+        self.view.take_fact(fact, sequence, stored_at_s)
+        match fact:
+            case ClusterAlive():
+                self.attention.sign_of_life(fact.cluster, stored_at_s)
+            case NodeReport():
+                self.on_the_way.node_reported(fact)
+                self._charge_pods(fact)
+            case NodeGone():
+                self.drop_node(fact.cluster, fact.node)
+            case CopyReport(gone=True):
+                at = (fact.cluster, fact.namespace, fact.workload)
+                self.copies.pop(at, None)
+                self.gone_copies[at] = fact.succeeded
+                if len(self.gone_copies) > MAX_GONE:
+                    self.gone_copies.popitem(last=False)
+            case CopyReport():
+                at = (fact.cluster, fact.namespace, fact.workload)
+                self.copies[at] = fact
+                self.gone_copies.pop(at, None)
+
+    def completed(self, cluster: str, namespace: str, workload: str) -> int:
+        """Return how many Jobs a cluster has reported as completed for copies of this name."""
+        at = (cluster, namespace, workload)
+        copy = self.copies.get(at)
+        return copy.succeeded if copy is not None else self.gone_copies.get(at, 0)
+
+    def ended_in(self, namespace: str, workload: str) -> set[str]:
+        """Return the clusters whose last report shows the end of a copy or of its Job."""
+        found: set[str] = set()
+        for cluster in self.view.clusters.known():
+            copy = self.copies.get((cluster.name, namespace, workload))
+            is_finished = copy is not None and copy.finished
+            if is_finished or self.completed(cluster.name, namespace, workload):
+                found.add(cluster.name)
+        return found
+
+    def drop_copy(self, cluster: str, namespace: str, workload: str) -> None:
+        self._news += 1
+        self.copies.pop((cluster, namespace, workload), None)
+        self.attention.copy_gone(cluster, namespace, workload)
+
+    def demoted(self, policy: HubPolicy, now_s: float) -> dict[str, str]:
+        """Clusters that go last, since Kueue there does not look at what it is sent, and why."""
+        key = (policy, now_s, self._news, self.workloads_sequence)
+        if self._demoted is None or self._demoted[0] != key:
+            found = self.attention.demoted(self.copies, now_s, policy.neglect_s)
+            self._demoted = key, found
+        return self._demoted[1]
+
+    def take_control(self, fact: ControlFact, sequence: int) -> None:
+        """Take over what an operator set."""
+        self._news += 1
+        self.view.take_control(fact, sequence)
+
+    def drop_node(self, cluster: str, node: str) -> None:
+        """The node is no more, and what was charged to it."""
+        self._news += 1
+        self.on_the_way.node_gone(cluster, node)
+        self.view.drop_node(cluster, node)
+        self.view.fleet.release(_seen_on(cluster, node))
+
+    def _charge_pods(self, report: NodeReport) -> None:
+        holdings = [
+            Holding(
+                report.cluster,
+                report.node,
+                p.cpu_milli,
+                p.memory_mib,
+                p.gpu_milli,
+                p.gpus,
+                pieces=pieces_held(p),
+            )
+            for p in report.pods
+        ]
+        name = _seen_on(report.cluster, report.node)
+        if holdings:
+            self.view.fleet.hold(name, holdings)
+        else:
+            self.view.fleet.release(name)
+
+    # What follows
+
+    def snapshot(self, policy: HubPolicy, now_s: float) -> ClusterSnapshot:
+        """All clusters as of now; the same one as long as nothing new is known. Clusters that have
+        queues and no nodes yet are among them."""
+        view = self.view
+        key = (policy, now_s, self._news)
+        if self._snapshot is None or self._snapshot[0] != key:
+            made = view.snapshot(
+                policy,
+                now_s,
+                view.mix.newest,
+                pressure=self._pressed(),
+                also=[cluster.name for cluster in view.clusters.known() if cluster.queues],
+            )
+            self._snapshot = key, made
+        return self._snapshot[1]
+
+    def share_names(self) -> frozenset[str]:
+        """The resources by which nodes hand out parts of GPUs."""
+        fleet = self.view.fleet
+        fleet.arrange()
+        if fleet.layout != self._shares_at:
+            self._shares_at = fleet.layout
+            self._shares = frozenset(s.resource for kind in fleet.kinds for s in kind.shares)
+        return self._shares
+
+    def _pressed(self) -> Pressure:
+        """Which nodes are scarce, worked out anew when enough of the fleet has changed."""
+        view, fleet = self.view, self.view.fleet
+        fleet.arrange()
+        changes = fleet.touched.end - self._pressed_at
+        if is_due(self._pressure, view.mix.newest, abs(changes), len(fleet.names)):
+            self._pressed_at = fleet.touched.end
+            self._pressure = view.pressure(view.mix.newest, self._pressure)
+        return self._pressure
+
+    def home_of(self, workload: Workload) -> str:
+        """The id of the hub where it stands; "" = on none yet, or nobody knows."""
+        if workload.origin is not None:
+            return workload.origin.hub
+        return self._homes.get(workload.key, "")
+
+    def local_queue(
+        self, cluster: str, namespace: str, name: str
+    ) -> tuple[QueueReport, LocalQueueReport] | None:
+        """The worker's queue of the same name in the same namespace, with its ClusterQueue."""
+        return queue_of(self.view.clusters.peek(cluster).queues.values(), namespace, name)
+
+    def copy_of(self, workload: Workload, namespace: str, kueue_name: str) -> CopyReport | None:
+        """The copy of a workload in the cluster of its attempt, as it stands there."""
+        return self.copies.get((workload.cluster, namespace, kueue_name))
+
+
+def _is_hubs(event: Submitted | Carried) -> bool:
+    cell = event.cell if isinstance(event, Submitted) else event.workload.cell
+    return cell == HUB_CELL
+
+
+def _seen_on(cluster: str, node: str) -> Key:
+    """Under which name the pods that a node reports as ours are charged."""
+    return Key(f"seen:{cluster}:{node}")

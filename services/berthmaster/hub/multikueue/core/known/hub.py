@@ -1,0 +1,399 @@
+"""What a hub's API server says: Workloads, their jobs, and which clusters each may be sent to.
+
+Objects come in as they change and are kept as they are; what follows from queues, checks and
+configurations is worked out once a LocalQueue and forgotten when any of those changes. A wrong
+object spoils what leads through it and nothing else: the reason stands in ``Rules.problem``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from berthmaster.hub.multikueue.core.known.lives import Lives
+from berthmaster.lib.kube.labels import TENANT, WORKLOAD
+from berthmaster.lib.kube.objects import Object, key_of
+from berthmaster.lib.kube.selector import Selector, SelectorError, parse_selector
+from berthmaster.lib.kueue.jobs import HubJob
+from berthmaster.lib.kueue.multikueue import AdmissionCheck, MultiKueueCluster, MultiKueueConfig
+from berthmaster.lib.kueue.names import FINISHED, MULTIKUEUE, SELECTOR_ANNOTATION
+from berthmaster.lib.kueue.podsets.reading import tenant_of, workload_id
+from berthmaster.lib.kueue.queues import ClusterQueue, LocalQueue
+from berthmaster.lib.kueue.workloads import KueueWorkload, WorkloadStatus
+from berthmaster.lib.lifecycle.workload import Key, key
+
+ObjectKey = tuple[str, str]  # namespace, name
+DRAINING = "draining: its Placement selects it no longer"
+
+
+class ClusterRef(NamedTuple):
+    """One cluster of a MultiKueueConfig."""
+
+    hub_name: str  # MultiKueueCluster
+    name: str  # in the fleet
+    closed: str  # why Kueue cannot use it, or ""
+
+
+class Rules(NamedTuple):
+    """What holds for all Workloads of a LocalQueue."""
+
+    cluster_queue: str
+    check: str  # MultiKueue's
+    config: str
+    clusters: tuple[ClusterRef, ...]  # in the configuration's order
+    selectors: tuple[Selector, ...]  # over clusters' labels; all must match
+    own_checks: tuple[str, ...]  # checks of ours
+    problem: str = ""  # why nothing can be sent at all
+    stopped: str = ""  # which queue of the hub somebody has stopped, and how
+
+
+class Hub:
+    def __init__(self, tenants: Mapping[str, str], former: Iterable[str] = ()) -> None:
+        """``former``: ids of hubs that are no more, of whose objects none will come back."""
+        self._tenants = tenants
+        self._former = frozenset(former)
+        self.id = ""  # of its cluster; "" until it is known
+        self.complete = False  # every kind was listed: what is not here, is not there
+        self.trouble = ""  # why nothing new is heard of it; "" = all is heard
+        self.heard_since_s = float("-inf")  # without a break; infinite while it is not heard
+        self.kueue_since_s = float("-inf")  # its Kueue is at work; infinite while it is not
+        self.kueue_writes = 0  # seen of Kueue's own hand; ours and people's are none
+        self.workloads: dict[ObjectKey, KueueWorkload] = {}
+        self.jobs: dict[ObjectKey, HubJob] = {}
+        self.local_queues: dict[ObjectKey, LocalQueue] = {}
+        self.cluster_queues: dict[str, ClusterQueue] = {}
+        self.checks: dict[str, AdmissionCheck] = {}
+        self.configs: dict[str, MultiKueueConfig] = {}
+        self.clusters: dict[str, MultiKueueCluster] = {}
+        self.parameters: dict[str, Selector | str] = {}  # of our checks; a text = what is wrong
+        self.workload_of: dict[Key, ObjectKey] = {}
+        self.job_of: dict[Key, ObjectKey] = {}  # jobs that we made
+        self.lives = Lives()
+        self.seen_jobs: set[Key] = set()  # of ours, in this life of the process
+        self._names: dict[ObjectKey, Key] = {}
+        self._owned: dict[ObjectKey, set[ObjectKey]] = {}  # Job -> its Workloads
+        self._rules: dict[ObjectKey, Rules | None] = {}
+
+    def is_mine(self, home: str) -> bool:
+        """Whether what stands on the hub of this id is told of here, also by its absence;
+        "" = a workload that stands on no hub yet."""
+        return home in ("", self.id) or home in self._former
+
+    def hears(self, trouble: str, now_s: float) -> None:
+        """Whether what is mirrored is what there is."""
+        if trouble:
+            self.heard_since_s = float("inf")
+        elif self.trouble:
+            self.heard_since_s = now_s
+        self.trouble = trouble
+
+    # What changed
+
+    def put(self, thing: Object) -> set[Key]:
+        """An object as it is now. The workloads that it concerns; all, if more than that."""
+        at = key_of(thing.metadata)
+        match thing:
+            case KueueWorkload():
+                self._count(_written(self.workloads.get(at)), _written(thing))
+                self.workloads[at] = thing
+                kind, owner = thing.owner
+                if kind == "Job":
+                    self._owned.setdefault((at[0], owner), set()).add(at)
+                return self._name_workload(at, thing)
+            case HubJob():
+                self.jobs[at] = thing
+                return self._name_job(at, thing)
+            case _:
+                return self._put_rule(at, thing)
+
+    def _put_rule(self, at: ObjectKey, thing: Object) -> set[Key]:
+        """What rules are made of. Kueue writes statuses all the time, which change no rule."""
+        before: Object | None
+        match thing:
+            case LocalQueue():
+                before = self.local_queues.get(at)
+                self.local_queues[at] = thing
+            case ClusterQueue():
+                before = self.cluster_queues.get(at[1])
+                self.cluster_queues[at[1]] = thing
+            case AdmissionCheck():
+                before = self.checks.get(at[1])
+                self.checks[at[1]] = thing
+            case MultiKueueConfig():
+                before = self.configs.get(at[1])
+                self.configs[at[1]] = thing
+            case MultiKueueCluster():
+                before = self.clusters.get(at[1])
+                self.clusters[at[1]] = thing
+            case _:
+                raise TypeError(f"{type(thing).__name__} is nothing that a hub's mirror holds")
+        self._count(_written(before), _written(thing))
+        if before is not None and _meaning(before) == _meaning(thing):
+            return set()
+        return self._all()
+
+    def drop(self, thing: Object) -> set[Key]:
+        at = key_of(thing.metadata)
+        match thing:
+            case KueueWorkload():
+                self._count(_written(self.workloads.pop(at, None)), None)
+                jobs = self._owned.get((at[0], thing.owner[1]), set())
+                jobs.discard(at)
+                if not jobs:
+                    self._owned.pop((at[0], thing.owner[1]), None)
+                name = self._names.pop(at, None)
+                if name is None:
+                    return set()
+                if self.workload_of.get(name) == at:
+                    del self.workload_of[name]
+                return {name}
+            case HubJob():
+                self.jobs.pop(at, None)
+                gone = {name for name, job in self.job_of.items() if job == at}
+                for name in gone:
+                    del self.job_of[name]
+                return gone | self._owned_by(at)
+            case LocalQueue():
+                self.local_queues.pop(at, None)
+            case ClusterQueue():
+                self.cluster_queues.pop(at[1], None)
+            case AdmissionCheck():
+                self.checks.pop(at[1], None)
+            case MultiKueueConfig():
+                self.configs.pop(at[1], None)
+            case MultiKueueCluster():
+                self.clusters.pop(at[1], None)
+        return self._all()
+
+    def set_parameters(self, check: str, found: Selector | str) -> set[Key]:
+        """What the parameters of a check of ours say, or what is wrong with them."""
+        if self.parameters.get(check) == found:
+            return set()
+        self.parameters[check] = found
+        return self._all()
+
+    def is_over_unwritten(self, name: Key) -> bool:
+        """Return whether a Workload has ended, or is gone, and the log still has to say so."""
+        found = self.workload(name)
+        if found is not None and not found.holds(FINISHED):
+            return False
+        found = found or self.lives.gone.get(name)
+        return found is not None and self.lives.is_unwritten(name, found)
+
+    def _all(self) -> set[Key]:
+        self._rules.clear()
+        return set(self.workload_of)
+
+    def _count(self, before: object, after: object) -> None:
+        if before != after:
+            self.kueue_writes += 1
+
+    def owns(self, job: ObjectKey) -> bool:
+        """Whether Kueue has made a Workload of a Job."""
+        return job in self._owned
+
+    def _owned_by(self, job: ObjectKey) -> set[Key]:
+        found = (self._names.get(at) for at in self._owned.get(job, ()))
+        return {name for name in found if name is not None}
+
+    # Whose a Workload is
+
+    def _name_workload(self, at: ObjectKey, workload: KueueWorkload) -> set[Key]:
+        kind, owner = workload.owner
+        job = self.jobs.get((at[0], owner)) if kind == "Job" else None
+        if kind == "Job" and job is None:
+            return set()  # its job says whose it is: that comes, or both go
+        name = labelled(job) if job is not None else None
+        if name is None:
+            meta = workload.metadata
+            name = key(tenant_of(at[0], self._tenants), workload_id(meta.name, meta.uid))
+        before = self._names.get(at)
+        if before is not None and before != name and self.workload_of.get(before) == at:
+            del self.workload_of[before]
+        self._names[at] = name
+        self.workload_of[name] = at
+        return {name} if before in (None, name) else {name, before}
+
+    def _name_job(self, at: ObjectKey, job: HubJob) -> set[Key]:
+        touched: set[Key] = set()
+        name = labelled(job)
+        if name is not None:
+            self.job_of[name] = at
+            self.seen_jobs.add(name)
+            touched.add(name)
+        for where in sorted(self._owned.get(at, ())):
+            workload = self.workloads[where]
+            if any(o.uid == job.metadata.uid for o in workload.metadata.owner_references):
+                touched |= self._name_workload(where, workload)
+        return touched
+
+    def name_of(self, at: ObjectKey) -> Key | None:
+        """What a Workload is called on the bus."""
+        return self._names.get(at)
+
+    def workload(self, name: Key, uid: str = "") -> KueueWorkload | None:
+        """The Workload that a name on the bus stands for, if it is there (with this uid)."""
+        at = self.workload_of.get(name)
+        if at is None or self._names.get(at) != name:
+            return None
+        found = self.workloads.get(at)
+        if found is None:
+            return None
+        return found if not uid or found.metadata.uid == uid else None
+
+    def job(self, name: Key) -> HubJob | None:
+        """The job that we made for a workload, or the one that its Workload was made for."""
+        at = self.job_of.get(name)
+        if at is None:
+            workload = self.workload(name)
+            if workload is None or workload.owner[0] != "Job":
+                return None
+            at = (workload.metadata.namespace, workload.owner[1])
+        return self.jobs.get(at)
+
+    # Where it may go
+
+    def rules(self, workload: KueueWorkload) -> Rules | None:
+        """What holds for it; None if it is none of MultiKueue's."""
+        return self.rules_at((workload.metadata.namespace, workload.spec.queue_name))
+
+    def rules_at(self, local_queue: ObjectKey) -> Rules | None:
+        """What holds for all Workloads of a LocalQueue."""
+        if local_queue not in self._rules:
+            self._rules[local_queue] = self._rules_of(local_queue)
+        return self._rules[local_queue]
+
+    def _rules_of(self, at: ObjectKey) -> Rules | None:
+        local = self.local_queues.get(at)
+        queue = self.cluster_queues.get(local.spec.cluster_queue) if local is not None else None
+        if local is None or queue is None:
+            return None
+        checks = [self.checks[name] for name in queue.check_names if name in self.checks]
+        found = [c for c in checks if c.spec.controller_name == MULTIKUEUE]
+        if not found:
+            return None
+        own = tuple(c.metadata.name for c in checks if c.for_dispatcher)
+        selectors, problem = self._selectors(queue, local, own)
+        clusters: tuple[ClusterRef, ...] = ()
+        name, wrong = _config_name(found[0])
+        if not wrong and name not in self.configs:
+            wrong = f"MultiKueueConfig {name} does not exist"
+        if not wrong:
+            clusters = self._refs(self.configs[name])
+        return Rules(
+            cluster_queue=queue.metadata.name,
+            check=found[0].metadata.name,
+            config=name,
+            clusters=clusters,
+            selectors=selectors,
+            own_checks=own,
+            problem=wrong or problem,
+            stopped=_stopped(queue, local),
+        )
+
+    def _selectors(
+        self, queue: ClusterQueue, local: LocalQueue, own: tuple[str, ...]
+    ) -> tuple[tuple[Selector, ...], str]:
+        selectors: list[Selector] = []
+        problem = ""
+        for owner in (queue, local):
+            text = owner.metadata.annotations.get(SELECTOR_ANNOTATION, "")
+            if not text:
+                continue
+            try:
+                selectors.append(parse_selector(text))
+            except SelectorError as error:
+                kind = type(owner).__name__
+                problem = f"{kind} {owner.metadata.name}: {SELECTOR_ANNOTATION}: {error}"
+        for name in own:
+            parameters = self.parameters.get(name, "not read yet")
+            if isinstance(parameters, Selector):
+                selectors.append(parameters)
+            else:
+                problem = problem or f"AdmissionCheck {name}: {parameters}"
+        return tuple(selectors), problem
+
+    def _refs(self, config: MultiKueueConfig) -> tuple[ClusterRef, ...]:
+        refs: list[ClusterRef] = []
+        taken: dict[str, str] = {}
+        for hub_name in config.clusters:
+            cluster = self.clusters.get(hub_name)
+            if cluster is None:
+                refs.append(ClusterRef(hub_name, hub_name, "no such MultiKueueCluster"))
+                continue
+            name = cluster.fleet_name
+            closed = _inactive(cluster)
+            if hub_name in config.draining:
+                closed = DRAINING
+            if name in taken:
+                closed = f"stands for {name}, as {taken[name]} does"
+            taken.setdefault(name, hub_name)
+            refs.append(ClusterRef(hub_name, name, closed))
+        return tuple(refs)
+
+
+def labelled(job: HubJob) -> Key | None:
+    """Whose a job is that we made."""
+    labels, annotations = job.metadata.labels, job.metadata.annotations
+    if not labels.get(TENANT) or not labels.get(WORKLOAD):
+        return None
+    return key(
+        annotations.get(TENANT) or labels[TENANT], annotations.get(WORKLOAD) or labels[WORKLOAD]
+    )
+
+
+def _written(thing: Object | None) -> object:
+    """What of an object only Kueue writes; Workloads themselves are its own, too."""
+    match thing:
+        case KueueWorkload(status=None):
+            return ()
+        case KueueWorkload(status=WorkloadStatus() as status):
+            return status.conditions, status.admission, status.cluster_name
+        case AdmissionCheck() if thing.spec.controller_name != MULTIKUEUE:
+            return None
+        case LocalQueue() | ClusterQueue() | AdmissionCheck() | MultiKueueCluster():
+            return thing.status
+        case _:
+            return None
+
+
+def _meaning(thing: Object) -> tuple[object, ...]:
+    """What of an object rules depend on."""
+    match thing:
+        case LocalQueue() | ClusterQueue():
+            return thing.spec, thing.metadata.annotations
+        case MultiKueueConfig():
+            return thing.spec, thing.draining
+        case AdmissionCheck():
+            return thing.spec, thing.status
+        case MultiKueueCluster():
+            return thing.status, thing.metadata.annotations
+        case _:
+            return (thing,)
+
+
+def _stopped(queue: ClusterQueue, local: LocalQueue) -> str:
+    """The ClusterQueue first: it shows on its LocalQueue too."""
+    if queue.held:
+        return f"ClusterQueue {queue.metadata.name} of the hub is stopped (stopPolicy {queue.held})"
+    if local.held:
+        return f"LocalQueue {local.metadata.name} of the hub is stopped (stopPolicy {local.held})"
+    return ""
+
+
+def _config_name(check: AdmissionCheck) -> tuple[str, str]:
+    """(MultiKueueConfig, what is wrong)."""
+    name = check.metadata.name
+    parameters = check.spec.parameters
+    if parameters is None or not parameters.name:
+        return "", f"AdmissionCheck {name} has no parameters: it must name a MultiKueueConfig"
+    if parameters.kind != "MultiKueueConfig":
+        return "", f"AdmissionCheck {name} names a {parameters.kind}, no MultiKueueConfig"
+    return parameters.name, ""
+
+
+def _inactive(cluster: MultiKueueCluster) -> str:
+    active = cluster.condition("Active")
+    if active is None:
+        return "not active: Kueue says nothing of it yet"
+    if active.true:
+        return ""
+    return f"not active: {active.reason}: {active.message}"[:300]

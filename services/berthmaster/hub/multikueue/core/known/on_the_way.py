@@ -1,0 +1,171 @@
+"""What was sent to a cluster and is not surely seen there yet: it takes room that nodes and queues
+still report as free.
+
+A workload is on its way from its placement until it runs and nodes had time to report it, or until
+it was admitted for so long that its pods are bound, or wait for nodes. What a decision that is
+being made has placed is on its way too, for those behind it in line: see ``draft``. So is one that
+was told to go there, from then until it is placed again or over, for an hour at most: its room is
+kept.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import msgspec
+
+from berthmaster.hub.multikueue.core.known.arrivals import Arrivals
+from berthmaster.lib.accelerators.table import How, how_of
+from berthmaster.lib.engine.fleet.models import resources_of
+from berthmaster.lib.kueue.asks import devices_asked
+from berthmaster.lib.lifecycle.states import HELD, State
+from berthmaster.lib.lifecycle.workload import Key, Workload
+from berthmaster.lib.messages.fleet import CopyReport, NodeReport
+
+IN_PIECES: Final = (How.TPU, How.OTHER)
+KEPT_S: Final = 3600.0  # for one that was told to go
+ADMITTED_S: Final = 10.0  # after admission pods are bound and reported, or wait for nodes
+
+
+class Way(NamedTuple):
+    devices: Mapping[str, float]  # by resource, of pods that nodes do not report yet
+    unreserved: tuple[Workload, ...]  # for whose copies no quota is reserved yet
+
+    @property
+    def gpus(self) -> float:
+        """GPUs, or parts of them, of all makers."""
+        return sum(n for name, n in self.devices.items() if how_of(name) not in IN_PIECES)
+
+    def of(self, resource: str) -> float:
+        """GPUs, slices of them or other pieces that are asked for as this resource."""
+        return self.devices.get(resource, 0.0)
+
+
+class Draft:
+    """The placements of a decision that is being made."""
+
+    def __init__(self) -> None:
+        self.workloads: dict[Key, Workload] = {}  # as they will stand once it is stored
+
+    def place(self, workload: Workload, cluster: str, now_s: float) -> None:
+        """From here on it is on its way there."""
+        self.workloads[workload.key] = _as_placed(workload, cluster, now_s)
+
+
+class OnTheWay:
+    """By cluster, in the order of the placements."""
+
+    def __init__(
+        self,
+        open_: Mapping[Key, Workload],
+        copies: Mapping[tuple[str, str, str], CopyReport],
+    ) -> None:
+        """``open_``: workloads of the log; ``copies``: by cluster, namespace and name, as workers
+        report them. Both are read only, and as they are when it is asked."""
+        self._open = open_
+        self._copies = copies
+        self._coming: dict[str, dict[Key, None]] = {}  # cluster -> placed, not surely seen there
+        self._arrivals = Arrivals()
+        self._draft: Draft | None = None
+
+    @contextmanager
+    def draft(self) -> Iterator[Draft]:
+        """While a decision is made, what it has placed counts; afterwards only the log does."""
+        assert self._draft is None
+        self._draft = Draft()
+        try:
+            yield self._draft
+        finally:
+            self._draft = None
+
+    def placed(self, cluster: str, name: Key) -> None:
+        """The log says that it was sent there."""
+        self._coming.setdefault(cluster, {})[name] = None
+
+    def arrived(self, cluster: str, name: Key) -> None:
+        """It is surely seen there, or over."""
+        self._coming.get(cluster, {}).pop(name, None)
+        self._arrivals.forget(cluster, name)
+
+    def node_reported(self, report: NodeReport) -> None:
+        """What a node uses now; it may be what was on its way there."""
+        self._arrivals.report(report, lambda: self._held_for(report))
+
+    def node_gone(self, cluster: str, node: str) -> None:
+        self._arrivals.drop_node(cluster, node)
+
+    def to(
+        self,
+        cluster: str,
+        now_s: float,
+        settle_s: float,
+        but: Key | None = None,
+        counts: Callable[[Workload], bool] = lambda _: True,
+    ) -> Way:
+        """What is on its way there. ``settle_s``: from running until nodes' reports surely show it.
+        ``but``: one that is looked at itself, and does not stand in its own way. ``counts``: which
+        of the others do."""
+        devices: dict[str, float] = {}
+        unreserved: list[Workload] = []
+        for workload in self._coming_to(cluster, now_s):
+            if workload.key == but or not counts(workload):
+                continue
+            since_s = now_s - workload.changed_at_s
+            shown = workload.state is State.RUNNING and since_s > settle_s
+            if shown or (workload.state is State.ADMITTED and since_s > ADMITTED_S):
+                self.arrived(cluster, workload.key)
+            else:
+                arrived = self._arrivals.of(cluster, workload.key)
+                for resource, wants in _devices(workload).items():
+                    # Of pieces time decides: what nodes show is told of GPUs.
+                    shown_of_it = 0.0 if how_of(resource) in IN_PIECES else min(wants, arrived)
+                    arrived -= shown_of_it
+                    devices[resource] = devices.get(resource, 0.0) + wants - shown_of_it
+                if workload.state in (State.PLACED, State.CLAIMED) and not self._reserved(workload):
+                    unreserved.append(workload)
+        return Way(devices, tuple(unreserved))
+
+    def _coming_to(self, cluster: str, now_s: float) -> list[Workload]:
+        drafted = self._draft.workloads if self._draft is not None else {}
+        found = []
+        for name in list(self._coming.get(cluster, {})):
+            workload = self._open.get(name)
+            if name in drafted:
+                continue
+            if workload is not None and workload.cluster == cluster and workload.live:
+                found.append(workload)
+            elif workload is not None and _is_kept(workload, cluster, now_s):
+                found.append(_as_placed(workload, cluster, workload.changed_at_s))
+            else:
+                self.arrived(cluster, name)
+        return [*found, *(w for w in drafted.values() if w.cluster == cluster)]
+
+    def _held_for(self, node: NodeReport) -> dict[Key, float]:
+        """What may have pods on the node by now: GPUs by workload, in the order of their
+        placements. Another maker's GPUs are none that it could have there."""
+        offers = {*resources_of(node), *(share.resource for share in node.shares)}
+        coming = (self._open.get(name) for name in self._coming.get(node.cluster, {}))
+        return {
+            w.key: sum(number for resource, number in _devices(w).items() if resource in offers)
+            for w in coming
+            if w is not None and w.state in HELD
+        }
+
+    def _reserved(self, workload: Workload) -> bool:
+        origin = workload.origin
+        if origin is None:
+            return False
+        copy = self._copies.get((workload.cluster, origin.namespace, origin.name))
+        return copy is not None and copy.quota_reserved
+
+
+def _is_kept(workload: Workload, cluster: str, now_s: float) -> bool:
+    return workload.leads_to == cluster and now_s - workload.changed_at_s < KEPT_S
+
+
+def _as_placed(workload: Workload, cluster: str, at_s: float) -> Workload:
+    return msgspec.structs.replace(workload, state=State.PLACED, cluster=cluster, changed_at_s=at_s)
+
+
+def _devices(workload: Workload) -> dict[str, float]:
+    return devices_asked(workload.request) if workload.request is not None else {}

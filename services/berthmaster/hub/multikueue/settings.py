@@ -1,0 +1,59 @@
+"""What shapes the reconciler's decisions: part of each one's record, so that it can be repeated."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, Literal
+
+import msgspec
+
+from berthmaster.lib.engine.scoring.profiles import BALANCED, HUB_PROFILES, Weights, weighted
+from berthmaster.lib.lifecycle.refusals import COMMIT_BYTES
+
+ENGINE_VERSION = "23"
+NAME: Final = "multikueue"
+Mode = Literal["observe", "dispatch"]
+
+
+class HubPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that the core depends on; times in seconds."""
+
+    mode: Mode = "observe"
+    patience_s: float = 30.0  # nominated and not admitted for so long: the next best comes
+    stale_after_s: float = 10.0  # a cluster silent for so long gets no new placements
+    silent_s: float = 5.0  # without any known candidate for so long: the configuration's order
+    settle_s: float = 1.0  # from running until the nodes' reports surely show it
+    trap_s: float = 5.0  # a copy is admitted there and the hub does not know: a trap
+    eviction_s: float = 60.0  # Kueue takes it back and its pods count for so long: a trap
+    unscheduled_s: float = 60.0  # admitted and no pod of it runs for so long: a trap
+    neglect_s: float = 3.0  # a copy that nobody looks at for so long says that Kueue is dead there
+    mute_s: float = 3.0  # nominated and no copy heard of for so long: worth a word
+    hub_mute_s: float = 20.0  # work waits for the hub's Kueue and it writes nothing: it is away
+    tell_after_s: float = 1.0  # waiting without a candidate for so long: worth an event
+    evictions_per_hour: int = 120  # attempts that are ended to make room for others; 0 = none
+    commit_limit: int = 128  # placements in one commit; more only cost latency
+    commit_bytes: int = COMMIT_BYTES
+    ranking_limit: int = 5  # clusters that a record keeps
+    profile: str = BALANCED  # ranks clusters for queues that name no other
+    weights: str = ""  # of parts of the score, in place of that profile's: "idle=2,price=1"
+
+    @property
+    def avoid_s(self) -> float:
+        """No cluster is avoided because it does not claim: Kueue takes what is nominated."""
+        return 0.0
+
+    @property
+    def profiles(self) -> Mapping[str, Weights]:
+        """All profiles as they count on a hub, by name."""
+        return _profiles(self.profile, self.weights)
+
+    def as_record(self) -> dict[str, float | int | str]:
+        """As it stands in a decision."""
+        return msgspec.structs.asdict(self)
+
+
+@lru_cache(maxsize=8)
+def _profiles(usual: str, weights: str) -> Mapping[str, Weights]:
+    """``weights``: of which ``weights_problem`` finds nothing wrong."""
+    pairs = (pair.partition("=") for pair in weights.split(",") if pair)
+    changed = {part: float(number) for part, _, number in pairs}
+    return {**HUB_PROFILES, usual: weighted(HUB_PROFILES[usual], changed)}

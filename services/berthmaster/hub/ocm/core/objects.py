@@ -1,0 +1,117 @@
+"""The parts of objects that are read before they are written. Pure."""
+
+from typing import Final
+
+from berthmaster.lib.kube.objects import Condition, Metadata, Object, Struct, seconds
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"  # a label
+OURS: Final = "berthmaster"  # its value on what is ours to write
+CLUSTER_MANAGER: Final = "x-k8s.io/cluster-manager"  # of ClusterProfiles: who looks after it
+FIELD_MANAGER: Final = "berthmaster-ocm"  # under which all of this is written
+FRESH: Final = "Fresh"  # the condition of our scores
+
+
+class ManagedClusterSpec(Struct, frozen=True):
+    hub_accepts_client: bool = False
+
+
+class ManagedCluster(Object, frozen=True):
+    """A cluster as Open Cluster Management knows it; its namespace on the hub has its name."""
+
+    spec: ManagedClusterSpec = ManagedClusterSpec()
+
+
+class SetBinding(Object, frozen=True):
+    """Where there is one, Open Cluster Management makes the ClusterProfiles of that namespace."""
+
+
+class Item(Struct, frozen=True):
+    name: str = ""
+    value: int = 0
+
+
+class PlacementScoreStatus(Struct, frozen=True):
+    """The scores of a cluster, and until when they count."""
+
+    conditions: tuple[Condition, ...] = ()
+    scores: tuple[Item, ...] = ()
+    valid_until: str | None = None
+
+
+class Written(Struct, frozen=True):
+    """When somebody last wrote an object, by the API server's clock."""
+
+    manager: str = ""
+    time: str | None = None
+
+
+class DatedMetadata(Metadata, frozen=True):
+    """Metadata with who wrote when."""
+
+    managed_fields: tuple[Written, ...] = ()
+
+
+class PlacementScore(Object, frozen=True):
+    metadata: DatedMetadata = DatedMetadata()
+    status: PlacementScoreStatus = PlacementScoreStatus()
+
+
+class Manager(Struct, frozen=True):
+    """Who looks after a ClusterProfile."""
+
+    name: str = ""
+
+
+class ClusterProfileSpec(Struct, frozen=True):
+    """Whose it is; cannot be changed."""
+
+    cluster_manager: Manager = Manager()
+
+
+class Property(Struct, frozen=True):
+    name: str = ""
+    value: str = ""
+    last_observed_time: str | None = None
+
+
+class ClusterProfileStatus(Struct, frozen=True):
+    properties: tuple[Property, ...] = ()
+
+
+class ClusterProfile(Object, frozen=True):
+    """A cluster as sig-multicluster's inventory shows it."""
+
+    spec: ClusterProfileSpec = ClusterProfileSpec()
+    status: ClusterProfileStatus = ClusterProfileStatus()
+
+
+class ClusterClaimSpec(Struct, frozen=True):
+    """What a cluster says of itself."""
+
+    value: str = ""
+
+
+class ClusterClaim(Object, frozen=True):
+    """One claim of a managed cluster, which lies in that cluster."""
+
+    spec: ClusterClaimSpec = ClusterClaimSpec()
+
+
+def written_at_s(thing: PlacementScore) -> float:
+    """When we wrote it last, by the API server's clock; 0 = it does not say."""
+    times = [one.time for one in thing.metadata.managed_fields if one.manager == FIELD_MANAGER]
+    try:
+        return max((seconds(time) for time in times), default=0.0)
+    except ValueError:
+        return 0.0
+
+
+def foreign(thing: Object) -> str:
+    """Why an object of a name that is ours to write is not ours; "" = it is."""
+    owner = next((one for one in thing.metadata.owner_references if one.controller), None)
+    if owner is not None:
+        return f"{owner.kind} {owner.name} controls it"
+    manager = thing.metadata.labels.get(MANAGED_BY, "")
+    if manager == OURS:
+        return ""
+    return f"its label {MANAGED_BY} is {manager!r}, not {OURS!r}"

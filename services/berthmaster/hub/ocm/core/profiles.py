@@ -1,0 +1,89 @@
+"""One cluster's ClusterProfile: our properties of it, and whether they are worth a write. Pure."""
+
+import re
+from math import inf
+from typing import Final, TypeGuard
+
+from berthmaster.hub.ocm.core import properties
+from berthmaster.hub.ocm.core.instructions import (
+    CreateProfile,
+    DeleteProfile,
+    Key,
+    Look,
+    WriteProperties,
+)
+from berthmaster.hub.ocm.core.objects import CLUSTER_MANAGER, ClusterProfile, foreign
+from berthmaster.hub.ocm.core.pace import LARGE, Rules
+from berthmaster.hub.ocm.core.placed import warning
+from berthmaster.hub.ocm.core.scores import View
+from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.objects import Object, seconds, timestamp
+from berthmaster.lib.kube.resources import CLUSTER_PROFILES
+
+MAX_NAME_CHARS: Final = 253
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
+
+
+def nameable(cluster: str) -> bool:
+    """Whether an object can have a cluster's name."""
+    return len(cluster) <= MAX_NAME_CHARS and _NAME.match(cluster) is not None
+
+
+def names_us(profile: ClusterProfile, manager: str) -> bool:
+    """Whether it names us as its manager, in one place at least."""
+    return manager in (_spec(profile), _label(profile))
+
+
+def made_by_us(profile: Object | None, manager: str) -> TypeGuard[ClusterProfile]:
+    """Whether it is one of those that we make where nobody manages a cluster."""
+    if not isinstance(profile, ClusterProfile):
+        return False
+    return _spec(profile) == _label(profile) == manager and not foreign(profile)
+
+
+def leaving(key: Key, thing: ClusterProfile, why: str) -> Look:
+    """One that Open Cluster Management will want to make itself: it fails on ours for ever."""
+    meta = thing.metadata
+    write = DeleteProfile(key=key, uid=meta.uid, resource_version=meta.resource_version, why=why)
+    return Look(LARGE, inf, write)
+
+
+def left(thing: ClusterProfile, why: str) -> KubeEvent:
+    """What people are told of one that is gone."""
+    return KubeEvent(CLUSTER_PROFILES, thing.metadata, False, "Deleted", why)
+
+
+def look(
+    key: Key, thing: Object | None, view: View, manager: str, rules: Rules, *, now_s: float
+) -> Look:
+    """As it should be, beside as it is."""
+    if not isinstance(thing, ClusterProfile):
+        return Look(LARGE, inf, CreateProfile(key, manager))
+    if not _spec(thing) == _label(thing) == manager:
+        why = f"spec.clusterManager: {_spec(thing)!r}, label {CLUSTER_MANAGER}: {_label(thing)!r}"
+        return Look(0.0, inf, None, warning(CLUSTER_PROFILES, thing, "ManagerMismatch", why))
+    listed = thing.status.properties
+    standing = properties.ours(listed)
+    wanted = properties.kept(view, standing) if view.silence else properties.wanted(view)
+    gap = properties.gap(standing, wanted, view)
+    at = timestamp(now_s)
+    written, wrong = properties.merged(listed, wanted, at, observed=not view.silence)
+    if wrong:
+        return Look(0.0, inf, None, warning(CLUSTER_PROFILES, thing, "TooManyProperties", wrong))
+    try:
+        said_at_s = seconds(properties.observed_at(listed))
+    except ValueError:
+        said_at_s = 0.0
+    write = WriteProperties(
+        key=key, resource_version=thing.metadata.resource_version, properties=written
+    )
+    renew_at_s = min(said_at_s, now_s) + rules.renew_after_s
+    return Look(gap, renew_at_s if not view.silence else inf, write)
+
+
+def _spec(profile: ClusterProfile) -> str:
+    return profile.spec.cluster_manager.name
+
+
+def _label(profile: ClusterProfile) -> str:
+    return profile.metadata.labels.get(CLUSTER_MANAGER, "")

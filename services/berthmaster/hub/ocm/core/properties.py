@@ -1,0 +1,166 @@
+"""A cluster's score as properties of its ClusterProfile, and as ClusterClaims. Pure.
+
+Amounts, for people and for selectors that compute, and beside them the very points of the
+AddOnPlacementScore. Only names under our own prefix are ever touched; the list is written as a
+whole, since in the API's schema it is one, with what others have put there as it was.
+
+Claims are few: a registration agent copies 20 at most and each change of one is a write on the hub.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from berthmaster.hub.ocm.core.objects import Property
+from berthmaster.hub.ocm.core.pace import LARGE, SMALL
+from berthmaster.hub.ocm.core.scores import (
+    FIXED_NAMES,
+    GPU_SCALE,
+    NOT_TOLD,
+    WEIGHTS,
+    View,
+    short_name,
+    values,
+)
+
+PREFIX: Final = "berthmaster.io/"
+SCORE: Final = f"{PREFIX}score."
+FRESHNESS: Final = f"{PREFIX}freshness"
+GPU_FREE: Final = f"{PREFIX}gpu-free"
+LARGEST_GANG: Final = f"{PREFIX}gpu-largest-gang"
+IDLE: Final = f"{PREFIX}gpu-idle-percent"
+FRAGMENTATION: Final = f"{PREFIX}gpu-fragmentation-percent"
+NODES: Final = f"{PREFIX}nodes"
+UNKNOWN: Final = "unknown"
+TINY: Final = 0.01  # points of a difference that nobody would miss
+MAX_MODELS: Final = 32
+MAX_BYTES: Final = 256 * 1024  # of all properties together; the API server's store takes 1.5 MiB
+
+CLAIM_SUFFIX: Final = ".berthmaster.io"
+CLAIM_FRESHNESS: Final = f"score-freshness{CLAIM_SUFFIX}"
+CLAIM_GPU_FREE: Final = f"gpu-free{CLAIM_SUFFIX}"
+CLAIM_GANG: Final = f"gpu-largest-gang{CLAIM_SUFFIX}"
+CLAIM_MODEL: Final = f"gpu-largest-gang-model{CLAIM_SUFFIX}"
+
+
+def number(amount: float) -> str:
+    """An amount with at most two places."""
+    return f"{amount:.2f}".rstrip("0").rstrip(".") if abs(amount) < 1e15 else UNKNOWN
+
+
+def wanted(view: View) -> dict[str, str]:
+    """Our properties of one cluster. What is not known is nothing, or "unknown"."""
+    points = values(view, ())
+    told = {f"{SCORE}{name}": str(points[name]) for name in FIXED_NAMES}
+    told[FRESHNESS] = "fresh" if view.fresh else view.reason.lower()
+    told[GPU_FREE] = told[LARGEST_GANG] = "0"
+    told[IDLE] = told[FRAGMENTATION] = told[NODES] = UNKNOWN
+    score = view.score
+    if score is None:
+        return told
+    told[GPU_FREE] = number(score.free_gpus)
+    told[LARGEST_GANG] = str(max(score.largest_gang.values(), default=0))
+    told[NODES] = str(score.nodes)
+    if score.idle_gpu_percent is not None:
+        told[IDLE] = number(score.idle_gpu_percent)
+    if score.fragmentation_percent is not None:
+        told[FRAGMENTATION] = number(score.fragmentation_percent)
+    for model in sorted(score.largest_gang)[:MAX_MODELS]:
+        told[f"{LARGEST_GANG}.{short_name(model)}"] = str(score.largest_gang[model])
+    return told
+
+
+def kept(view: View, standing: Mapping[str, str]) -> dict[str, str]:
+    """Our properties while nobody tells: as they stand, with that; else of what was told last."""
+    if standing.get(FRESHNESS) in ("fresh", NOT_TOLD.lower()):
+        return {**standing, FRESHNESS: NOT_TOLD.lower()}
+    if view.last is not None:
+        return {**wanted(View("", "", view.last)), FRESHNESS: NOT_TOLD.lower()}
+    return wanted(View(view.reason, view.message))
+
+
+def gap(written: Mapping[str, str], wanted: Mapping[str, str], view: View) -> float:
+    """How much what is written differs, in points of a score."""
+    if written.get(FRESHNESS) != wanted[FRESHNESS]:
+        return LARGE
+    largest = SMALL if written.keys() != wanted.keys() else 0.0
+    for name in wanted.keys() & written.keys():
+        before, after = written[name], wanted[name]
+        if before != after:
+            moved = _moved(before, after)
+            points = SMALL if moved is None else moved * _points_per_unit(name, view)
+            largest = max(largest, TINY, points)
+    return largest
+
+
+def _moved(before: str, after: str) -> float | None:
+    try:
+        return abs(float(after) - float(before))
+    except ValueError:
+        return None  # it appeared or vanished: worth telling, not worth haste
+
+
+def _points_per_unit(name: str, view: View) -> float:
+    if name.startswith(SCORE):
+        return WEIGHTS.get(name.removeprefix(SCORE), 1.0)
+    if name in (IDLE, FRAGMENTATION):
+        return 2 * WEIGHTS["gpuIdle"]
+    if name == NODES:
+        return SMALL
+    if view.score is None:
+        return 0.0
+    scale = view.score.resources.get(GPU_SCALE)
+    return 200.0 / scale.full_scale if scale is not None and scale.full_scale > 0 else 0.0
+
+
+def ours(properties: Sequence[Property]) -> dict[str, str]:
+    """What of a profile's properties we have written."""
+    return {one.name: one.value for one in properties if one.name.startswith(PREFIX)}
+
+
+def observed_at(properties: Sequence[Property]) -> str | None:
+    """When we last said something; the earliest, if they differ."""
+    times = [one.last_observed_time or "" for one in properties if one.name.startswith(PREFIX)]
+    return min(times, default=None) or None
+
+
+def merged(
+    properties: Sequence[Property], wanted: Mapping[str, str], at: str, *, observed: bool = True
+) -> tuple[list[dict[str, str]], str]:
+    """(the whole list with ours in it, what is wrong). Of others nothing is changed, not even the
+    order; if what they have put there is absurdly much, nothing is written at all. ``observed``:
+    False = what stays was not seen again, and keeps its time."""
+    kept = [_plain(one) for one in properties if not one.name.startswith(PREFIX)]
+    seen = {(one.name, one.value): one.last_observed_time for one in properties if not observed}
+    told = [
+        {"name": name, "value": value, "lastObservedTime": seen.get((name, value)) or at}
+        for name, value in wanted.items()
+    ]
+    size = sum(len(text) for one in (*kept, *told) for text in one.values())
+    if size > MAX_BYTES:
+        return [], f"{len(kept)} properties of others, {size} characters with ours: too many"
+    return [*kept, *told], ""
+
+
+def _plain(one: Property) -> dict[str, str]:
+    seen = {"lastObservedTime": one.last_observed_time} if one.last_observed_time else {}
+    return {"name": one.name, "value": one.value} | seen
+
+
+def claims(view: View) -> dict[str, str]:
+    """What the cluster claims of itself, by the claims' names."""
+    score = view.score
+    gangs = score.largest_gang if score is not None else {}
+    largest = max(sorted(gangs), key=lambda model: gangs[model], default="")
+    return {
+        CLAIM_FRESHNESS: "fresh" if view.fresh else view.reason.lower(),
+        CLAIM_GPU_FREE: str(int(score.free_gpus)) if score is not None else "0",
+        CLAIM_GANG: str(gangs.get(largest, 0)),
+        CLAIM_MODEL: short_name(largest),
+    }
+
+
+def claim_gap(before: str, after: str) -> float:
+    """Something becomes nothing, or the reverse: at once. All else has time."""
+    if before == after:
+        return 0.0
+    return LARGE if "0" in (before, after) or "fresh" in (before, after) else SMALL

@@ -1,0 +1,57 @@
+"""What the service ocm can be told."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from berthmaster.hub.ocm.core.pace import CLAIM_RULES, Rules
+from berthmaster.hub.ocm.core.policy import DEFAULT_NAME, OcmPolicy
+from berthmaster.hub.ocm.core.profiles import nameable
+from berthmaster.lib.door_client.settings import SideSettings
+from berthmaster.lib.kube.joining import ClusterSettings
+from berthmaster.lib.runtime.settings import setting
+
+
+def _object_name(text: str) -> str:
+    return "" if nameable(text) else "the name of an object: a-z, 0-9, - and ., at most 253"
+
+
+def _namespace(text: str) -> str:
+    good = not text or (nameable(text) and "." not in text and len(text) <= 63)
+    return "" if good else "the name of a namespace, or nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OcmSettings(SideSettings, ClusterSettings):
+    """Each with its unit and the reason of its default."""
+
+    side: Literal["hub", "worker"] = setting(
+        "hub",
+        help="hub: writes scores and properties of all clusters; worker: claims of one, in it",
+    )
+    score_name: str = setting(
+        DEFAULT_NAME,
+        check=_object_name,
+        help="name of the AddOnPlacementScores; the default is that of OCM's own addon, so that "
+        "Placements that exist go on as they are. The Role names it too",
+    )
+    unreported: bool = setting(
+        True,
+        help="give managed clusters without an agent the worst score; else they have none, which "
+        "OCM counts as 0 and so prefers to many that report",
+    )
+    create_profiles_in: str = setting(
+        "",
+        check=_namespace,
+        help="namespace in which clusters that report, and that nobody manages, get a "
+        "ClusterProfile; empty = none are made",
+    )
+
+    @property
+    def policy(self) -> OcmPolicy:
+        """What the cores go by."""
+        return OcmPolicy(
+            rules=CLAIM_RULES if self.side == "worker" else Rules(),
+            score_name=self.score_name,
+            unreported=self.unreported,
+            create_profiles_in=self.create_profiles_in,
+        )

@@ -1,0 +1,615 @@
+"""The evaluator: what changes comes in, what is to be written goes out. Pure; time is passed in.
+
+Rules of this file:
+
+- A Placement is looked at when something changed that it can depend on, when a time that an outcome
+  named has come, and after a write that failed. One that is not ours is left alone, whatever is
+  wrong with it.
+- Nothing is decided before everything has been listed (``complete``), nor while a mirror is known
+  to be behind (``behind``): unknown is not empty.
+- A Placement that is wrong is decided by its last good request (last_good.py). Where there is none,
+  or that does not work any more either, nobody comes; who is gone or not bound any more goes.
+- Of one that is Open Cluster Management's (again), only our own annotations are taken away.
+- At most one lot of writes of a Placement is under way; its answers are taken as seen.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from berthmaster.hub.placement.cel.question import CelAnswer
+from berthmaster.hub.placement.core import status
+from berthmaster.hub.placement.core.index import DecisionIndex
+from berthmaster.hub.placement.core.instructions import (
+    Instruction,
+    PutPage,
+    PutStatus,
+    Write,
+    WriteDecisions,
+)
+from berthmaster.hub.placement.core.kube_events import EventHistory
+from berthmaster.hub.placement.core.last_good import Good, good, kept
+from berthmaster.hub.placement.core.names import (
+    DISABLED,
+    MAX_LABEL_CHARS,
+    NOTES,
+    RANKING,
+    REQUEST,
+    Misconfigured,
+)
+from berthmaster.hub.placement.core.objects import (
+    AddOnPlacementScore,
+    GroupStatus,
+    ManagedCluster,
+    ManagedClusterSet,
+    ManagedClusterSetBinding,
+    Placement,
+    PlacementDecision,
+)
+from berthmaster.hub.placement.core.pages import pages, ranking
+from berthmaster.hub.placement.core.planning import plan, reduced
+from berthmaster.hub.placement.core.scheduling import sets
+from berthmaster.hub.placement.core.scheduling.plugin import Snapshot
+from berthmaster.hub.placement.core.scheduling.request import Request, read
+from berthmaster.hub.placement.core.scheduling.scheduler import ScheduleResult, schedule
+from berthmaster.hub.placement.core.scheduling.verdicts import Pending, Unfinished, Verdicts
+from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.mirror import Key
+from berthmaster.lib.kube.objects import key_of
+from berthmaster.lib.kube.resources import PLACEMENTS
+
+FIRST_RETRY_S: Final = 0.05
+LONGEST_RETRY_S: Final = 15.0
+LOUD_AFTER: Final = 5  # failures in a row, after which people are told
+NOTHING: Final = ScheduleResult(0, (), 0, {}, (), (), ())
+Thing = (
+    Placement
+    | PlacementDecision
+    | ManagedCluster
+    | ManagedClusterSet
+    | ManagedClusterSetBinding
+    | AddOnPlacementScore
+)
+
+
+class OwnPlacement:
+    __slots__ = (
+        "again_at_s",
+        "busy",
+        "dirty",
+        "due_s",
+        "error",
+        "events",
+        "failures",
+        "good",
+        "later",
+        "outcome",
+        "pending",
+        "placement",
+        "refreshed_at_s",
+        "request",
+        "untold",
+        "verdicts",
+    )
+
+    def __init__(self) -> None:
+        self.placement = Placement()
+        self.request: Request | None = None
+        self.error: Misconfigured | None = None  # of the Placement's own making
+        # Requests that led to an outcome, the last first; after one that nobody has tried out yet,
+        # the last that somebody has.
+        self.good: tuple[Good, ...] = ()
+        self.outcome: ScheduleResult | None = None
+        self.verdicts = Verdicts()
+        self.pending: Pending | None = None  # what expressions are asked; until then it rests
+        self.busy = False
+        self.dirty = True
+        self.due_s = 0.0  # not before
+        self.again_at_s: float | None = None
+        self.failures = 0
+        self.refreshed_at_s = float("-inf")
+        self.later: Mapping[str, Mapping[str, str | None]] = {}  # annotations of pages
+        self.events = EventHistory()
+        self.untold: tuple[KubeEvent, ...] = ()  # until what they tell of is written
+
+    def reads(self, resource: str) -> bool:
+        """Whether scores of this resource can matter to what it is decided by."""
+        return any(one is not None and one.reads(resource) for one in self._followed)
+
+    @property
+    def asks(self) -> bool:
+        """Whether expressions, which may look at anything of a cluster, can matter."""
+        return any(one is None or one.asks for one in self._followed)
+
+    @property
+    def _followed(self) -> tuple[Request | None, ...]:
+        return (self.request, *(one.request for one in self.good))
+
+    def worked(self, outcome: ScheduleResult) -> Good:
+        """Its own request led to this."""
+        assert self.request is not None
+        if not self.good or self.good[0].request is not self.request:
+            self.good = (good(self.placement, self.request, self.verdicts), *self.good[-1:])
+            self.refreshed_at_s = float("-inf")
+        if outcome.ranked or not any(one.expressions for one in self.request.predicates):
+            self.good = self.good[:1]
+        return self.good[0]
+
+
+class _Tidying:
+    """Of one Placement that is not ours any more."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.due_s = 0.0
+        self.failures = 0
+
+    def answered(self, answer: Answer, now_s: float) -> None:
+        self.busy = False
+        self.failures = 0 if answer.done else self.failures + 1
+        self.due_s = 0.0 if answer.done else now_s + _pause_s(self.failures)
+
+
+class Evaluator:
+    """All of our Placements on one hub."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.behind = False
+        self.aside = SetAside()
+        self.index = DecisionIndex()
+        self._ours: dict[Key, OwnPlacement] = {}
+        self._clusters: dict[str, ManagedCluster] = {}
+        self._sets: dict[str, ManagedClusterSet] = {}
+        self._bound: dict[str, set[str]] = {}  # by namespace
+        self._scores: dict[Key, AddOnPlacementScore] = {}
+        self._theirs: set[Key] = set()
+        self._untidy: dict[Key, _Tidying] = {}  # of theirs, those whose pages may have our notes
+
+    def __len__(self) -> int:
+        return len(self._ours)
+
+    @property
+    def misconfigured(self) -> int:
+        """How many of ours are wrong."""
+        return sum(standing.error is not None for standing in self._ours.values())
+
+    def outcome(self, key: Key) -> ScheduleResult | None:
+        """The last outcome of a Placement."""
+        standing = self._ours.get(key)
+        return standing.outcome if standing is not None else None
+
+    def pending(self, key: Key) -> Pending | None:
+        """What expressions have to answer before it can be decided."""
+        standing = self._ours.get(key)
+        return standing.pending if standing is not None else None
+
+    def settle(self, key: Key, pending: Pending, answer: CelAnswer | None, now_s: float) -> None:
+        """The answer of expressions; None if there is none now, and it is asked again later."""
+        standing = self._ours.get(key)
+        if standing is None or standing.pending is not pending:
+            return
+        standing.pending = None
+        standing.dirty = True
+        if answer is not None:
+            pending.settle(answer)
+        else:
+            self._failed(key, standing, now_s)
+
+    def has(self, key: Key) -> bool:
+        return key in self._ours
+
+    # ---- what comes in
+
+    def on_object(self, thing: Thing, *, gone: bool) -> None:
+        """An object as it is now, or the last of one that is gone."""
+        match thing:
+            case Placement():
+                self._on_placement(thing, gone=gone)
+            case PlacementDecision():
+                self._on_decision(thing, gone=gone)
+            case ManagedCluster():
+                self._on_cluster(thing, gone=gone)
+            case ManagedClusterSet():
+                _keep(self._sets, thing.metadata.name, thing, gone=gone)
+                self._stir(self._ours)
+            case ManagedClusterSetBinding():
+                bound = self._bound.setdefault(thing.metadata.namespace, set())
+                (bound.discard if gone else bound.add)(thing.metadata.name)
+                self._stir(key for key in self._ours if key[0] == thing.metadata.namespace)
+            case AddOnPlacementScore():
+                self._on_score(thing, gone=gone)
+
+    def _on_placement(self, placement: Placement, *, gone: bool) -> None:
+        key = key_of(placement.metadata)
+        ours = placement.metadata.annotations.get(DISABLED) == "true"
+        leaving = placement.metadata.deletion_timestamp is not None
+        if gone or leaving or not ours:
+            if self._ours.pop(key, None) is not None:
+                self.index.intend(key, None)
+            (self._theirs.discard if gone or leaving else self._theirs.add)(key)
+            self._look_for_notes(key)
+            return
+        self._theirs.discard(key)
+        standing = self._ours.setdefault(key, OwnPlacement())
+        before = standing.placement
+        standing.placement = placement
+        if before.metadata.uid != placement.metadata.uid:
+            self._ours[key] = fresh = OwnPlacement()
+            fresh.placement, fresh.busy = placement, standing.busy
+            standing = fresh
+        same = (
+            before.spec == placement.spec
+            and before.metadata.annotations == placement.metadata.annotations
+            and before.metadata.uid == placement.metadata.uid
+        )
+        if same and before.status == placement.status:
+            return
+        if not same:
+            standing.request, standing.error, standing.verdicts = None, None, Verdicts()
+        standing.dirty = True
+
+    def _on_decision(self, decision: PlacementDecision, *, gone: bool) -> None:
+        key = key_of(decision.metadata)
+        known = self.index.page(key)
+        if gone:
+            self._stir(self.index.drop(key))
+        elif known is None or _version(known) != _version(decision):
+            owners = self.index.set(decision)
+            self._stir(owners)
+            for owner in owners:
+                self._look_for_notes(owner)
+
+    def _on_cluster(self, cluster: ManagedCluster, *, gone: bool) -> None:
+        _ = cluster.spec, cluster.status, cluster.document  # whoever cannot be read is set aside
+        before = self._clusters.get(cluster.name)
+        _keep(self._clusters, cluster.name, cluster, gone=gone)
+        versions = [one for one in (before, cluster) if one is not None]
+        beat = False
+        if before is not None and not gone:
+            if _told(before) == _told(cluster):
+                return
+            beat = _without_words(before) == _without_words(cluster)
+        self._stir(
+            key
+            for key, standing in self._ours.items()
+            if (not beat or standing.asks)
+            and (standing.error is not None or self._concerns(key, standing, versions))
+        )
+
+    def _concerns(self, key: Key, standing: OwnPlacement, versions: list[ManagedCluster]) -> bool:
+        """Whether a cluster is, or was, one that the Placement may choose."""
+        bound = frozenset(self._bound.get(key[0], ())) & self._sets.keys()
+        try:
+            tests = [
+                sets.member_of(self._sets[name])
+                for name in sets.eligible(bound, standing.placement.spec.cluster_sets or ())
+            ]
+        except Misconfigured:
+            return True
+        return any(test(one) for test in tests for one in versions)
+
+    def _on_score(self, score: AddOnPlacementScore, *, gone: bool) -> None:
+        key = key_of(score.metadata)
+        before = self._scores.get(key)
+        _keep(self._scores, key, score, gone=gone)
+        same = before is not None and (before.status, before.ours) == (score.status, score.ours)
+        if same and not gone:
+            return
+        self._stir(
+            key for key, standing in self._ours.items() if standing.reads(score.metadata.name)
+        )
+
+    def _stir(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if (standing := self._ours.get(key)) is not None:
+                standing.dirty = True
+
+    # ---- what goes out
+
+    def due(self, now_s: float) -> list[Key]:
+        if not self.complete or self.behind:
+            return []
+        return [
+            key
+            for key, one in self._ours.items()
+            if not one.busy
+            and one.pending is None
+            and one.due_s <= now_s
+            and (one.dirty or (one.again_at_s is not None and one.again_at_s <= now_s))
+        ]
+
+    def _look_for_notes(self, key: Key) -> None:
+        if key in self._theirs and any(_notes(page) for page in self.index.pages(key).values()):
+            self._untidy.setdefault(key, _Tidying())
+
+    def tidy(self, now_s: float) -> list[Instruction]:
+        """Takes our annotations from the pages of Placements that are not ours any more."""
+        out: list[Instruction] = []
+        if not self.complete or self.behind:
+            return out
+        for key, one in list(self._untidy.items()):
+            if one.busy or one.due_s > now_s:
+                continue
+            pages = self.index.pages(key) if key in self._theirs else {}
+            writes = tuple(
+                PutPage(name, page.metadata, {"annotations": dict.fromkeys(notes)}, None)
+                for name, page in sorted(pages.items())
+                if (notes := _notes(page))
+            )
+            if writes:
+                one.busy = True
+                out.append(WriteDecisions(key, writes))
+            else:
+                del self._untidy[key]
+        return out
+
+    def wake_at_s(self) -> float:
+        """When one is due next without any change; infinite if none is."""
+        if not self.complete or self.behind:
+            return float("inf")
+        times = [
+            max(one.due_s, 0.0 if one.dirty else one.again_at_s or float("inf"))
+            for one in self._ours.values()
+            if not one.busy and one.pending is None and (one.dirty or one.again_at_s is not None)
+        ]
+        times += [one.due_s for one in self._untidy.values() if not one.busy]
+        return min(times, default=float("inf"))
+
+    def rest(self, key: Key, until_s: float) -> None:
+        """Do not look at it again before then: its last look was dear."""
+        if (standing := self._ours.get(key)) is not None:
+            standing.due_s = max(standing.due_s, until_s)
+
+    def begin(self) -> None:
+        """This replica writes from now on; what it knows is what the hub shows."""
+
+    def act(self, now_s: float) -> list[Instruction]:
+        """One look at every Placement that is due."""
+        looks = [one for key in self.due(now_s) for one in self.evaluate(key, now_s)]
+        return [*looks, *self.tidy(now_s)]
+
+    def evaluate(self, key: Key, now_s: float) -> list[Instruction]:
+        """One look at one Placement. One that makes this raise is set aside and tried again later,
+        less and less often."""
+        standing = self._ours[key]
+        out: list[Instruction] = []
+        with self.aside.trying(Phase.ACTING, PLACEMENTS, standing.placement.metadata):
+            out += self._evaluate(key, standing, now_s)
+        if self.aside.holds(Phase.ACTING, PLACEMENTS, key):
+            self._failed(key, standing, now_s)
+        return out
+
+    def _evaluate(self, key: Key, standing: OwnPlacement, now_s: float) -> list[Instruction]:
+        standing.dirty = False
+        standing.again_at_s = None
+        try:
+            if standing.request is None:
+                standing.request = read(standing.placement)
+            outcome = schedule(self._snapshot(key, standing.verdicts, now_s), standing.request)
+        except Unfinished as unfinished:
+            standing.pending = unfinished.pending
+            return []
+        except Misconfigured as error:
+            return self._wrong(key, standing, error, now_s)
+        standing.error = None
+        standing.events.over("Misconfigured")
+        return self._right(key, standing, standing.worked(outcome), outcome, now_s)
+
+    def _snapshot(self, key: Key, verdicts: Verdicts, now_s: float) -> Snapshot:
+        return Snapshot(
+            now_s=now_s,
+            bound=frozenset(self._bound.get(key[0], ())),
+            sets=self._sets,
+            clusters=self._clusters,
+            scores=self._scores,
+            decided=frozenset(self.index.decided(key)),
+            elsewhere=self.index.elsewhere(key),
+            verdicts=verdicts,
+        )
+
+    def _wrong(
+        self, key: Key, standing: OwnPlacement, error: Misconfigured, now_s: float
+    ) -> list[Instruction]:
+        standing.error = error
+        if not standing.good:
+            found = kept(standing.placement, self.index.pages(key))
+            standing.good = (found,) if found is not None else ()
+        for known in standing.good:
+            if known.request is standing.request:
+                continue
+            try:
+                outcome = schedule(self._snapshot(key, known.verdicts, now_s), known.request)
+            except Unfinished as unfinished:
+                standing.pending = unfinished.pending
+                return []
+            except Misconfigured:
+                continue  # what they have in common is wrong: a set, or what an expression costs
+            return self._right(key, standing, known, outcome, now_s)
+        return self._stopped(key, standing, error, now_s)
+
+    def _stopped(
+        self, key: Key, standing: OwnPlacement, error: Misconfigured, now_s: float
+    ) -> list[Instruction]:
+        """No request can be followed: what was decided stays, but for whom nobody may have. Where
+        nothing is decided there is an empty page, as with OCM, for those who wait for one."""
+        placement, present = standing.placement, self.index.pages(key)
+        bound = frozenset(self._bound.get(key[0], ()))
+        puts, left = reduced(present, sets.rightful(bound, self._sets, self._clusters))
+        groups: tuple[GroupStatus, ...] | None = None
+        verdicts = [status.misconfigured(error, "the decisions made before stay" if left else "")]
+        if not present and len(key[1]) <= MAX_LABEL_CHARS:
+            wanted, groups = pages(Request(*key), NOTHING)
+            puts = plan(placement, wanted, {}, {}, refresh=True).puts
+        elif puts:
+            counts = {name: len(page.clusters) for name, page in present.items()}
+            counts |= {put.name: len((put.status or {})["decisions"]) for put in puts}
+            groups = status.reduced(placement.status.decision_groups or (), counts)
+            self.index.intend(key, left)
+        if puts or not left:
+            verdicts.append(status.left_over(error, len(left)))
+        body = status.patch(placement, verdicts, groups, len(left), now_s)
+        writes = (*puts, *((PutStatus(placement.metadata, body),) if body else ()))
+        told = standing.events.warning(placement.metadata, "Misconfigured", verdicts[0].message)
+        return self._work(key, standing, writes, told)
+
+    def _right(
+        self,
+        key: Key,
+        standing: OwnPlacement,
+        known: Good,
+        outcome: ScheduleResult,
+        now_s: float,
+    ) -> list[Instruction]:
+        before = self.index.decided(key)
+        placement, request = standing.placement, known.request
+        wanted, groups = pages(request, outcome)
+        refresh = now_s >= standing.refreshed_at_s + request.rate_limit_s
+        sure = standing.good[-1].text
+        notes = {RANKING: ranking(outcome), **({REQUEST: sure} if sure else {})}
+        made = plan(
+            placement,
+            wanted,
+            notes,
+            self.index.pages(key),
+            refresh=refresh,
+            by_score=request.by_score,
+        )
+        standing.outcome = outcome
+        standing.again_at_s = outcome.again_at_s
+        if made.stale:
+            again_at_s = standing.refreshed_at_s + request.rate_limit_s
+            standing.again_at_s = min(again_at_s, standing.again_at_s or again_at_s)
+        elif made.writes or made.later:
+            standing.refreshed_at_s = now_s
+        if made.later is not None:
+            standing.later = made.later
+        is_right = status.configured(request.notes)
+        told: tuple[KubeEvent, ...] = ()
+        if standing.error is not None:
+            is_right = status.misconfigured(
+                standing.error,
+                f"until that is mended, the request of generation {known.generation} is followed",
+            )
+            told = standing.events.warning(placement.metadata, "Misconfigured", is_right.message)
+        verdicts = (status.satisfied(outcome, request.cluster_sets), is_right)
+        body = status.patch(placement, verdicts, groups, len(outcome.selected), now_s)
+        writes = (*made.writes, *((PutStatus(placement.metadata, body),) if body else ()))
+        told += standing.events.outcome(placement.metadata, outcome, before, request.notes)
+        if made.writes:
+            chosen = tuple(name for page in wanted for name in page.clusters)
+            self.index.intend(key, chosen)
+            # Who was chosen just now scores as decided from now on, which may change the order.
+            standing.dirty |= request.by_score and set(chosen) != set(before)
+        return self._work(key, standing, writes, told)
+
+    def _work(
+        self,
+        key: Key,
+        standing: OwnPlacement,
+        writes: tuple[Write, ...],
+        told: tuple[KubeEvent, ...],
+    ) -> list[Instruction]:
+        writes = writes or self._annotations(key, standing)
+        standing.busy = bool(writes)
+        if not writes:
+            return [*told]
+        standing.untold = told
+        return [WriteDecisions(key, writes)]
+
+    def _annotations(self, key: Key, standing: OwnPlacement) -> tuple[Write, ...]:
+        """What is left to write when all that readers wait for is written."""
+        later, standing.later = standing.later, {}
+        pages_there = self.index.pages(key)
+        return tuple(
+            PutPage(name, pages_there[name].metadata, {"annotations": annotations}, None)
+            for name, annotations in later.items()
+            if name in pages_there
+        )
+
+    # ---- how it went
+
+    def on_seen(self, decision: PlacementDecision) -> None:
+        """A page as the server answered our write."""
+        self.index.set(decision)
+
+    def on_deleted(self, key: Key) -> None:
+        """A page that we deleted."""
+        self.index.drop(key)
+
+    def on_status(self, placement: Placement) -> None:
+        """A Placement as the server answered our write of its status."""
+        standing = self._ours.get(key_of(placement.metadata))
+        if standing is not None and standing.placement.spec == placement.spec:
+            standing.placement = placement
+
+    def on_answer(
+        self, write: WriteDecisions, answer: Answer, now_s: float
+    ) -> tuple[Instruction, ...]:
+        """A lot of writes is through, or failed; what is to be told of that."""
+        key = write.placement
+        standing = self._ours.get(key)
+        if standing is None:
+            self.index.intend(key, None)
+            if (tidying := self._untidy.get(key)) is not None:
+                tidying.answered(answer, now_s)
+            return ()
+        told, standing.untold = standing.untold, ()
+        if answer.done:
+            self.index.intend(key, None)
+            standing.failures = 0
+            # If something changed meanwhile, decisions come first.
+            writes = self._annotations(key, standing) if not standing.dirty else ()
+            standing.busy = bool(writes)
+            return (*([WriteDecisions(key, writes)] if writes else ()), *told)
+        self._failed(key, standing, now_s)
+        if all(isinstance(one, PutPage) and one.status is None for one in write.writes):
+            standing.refreshed_at_s = float("-inf")  # annotations: looked at anew
+        told = tuple(one for one in told if one.warning)  # who came and went did not
+        if standing.failures != LOUD_AFTER:
+            return told
+        meta, note = standing.placement.metadata, f"decisions cannot be written: {answer.why}"
+        return (*told, KubeEvent(PLACEMENTS, meta, True, "DecisionsNotWritten", note))
+
+    def _failed(self, key: Key, standing: OwnPlacement, now_s: float) -> None:
+        """What was decided does not count; it is decided again after a growing pause."""
+        self.index.intend(key, None)
+        standing.busy = False
+        standing.failures += 1
+        standing.dirty = True
+        standing.due_s = now_s + _pause_s(standing.failures)
+
+
+def _pause_s(failures: int) -> float:
+    return min(FIRST_RETRY_S * 2.0 ** min(failures - 1, 16), LONGEST_RETRY_S)
+
+
+def _notes(page: PlacementDecision) -> list[str]:
+    return [name for name in NOTES if name in page.metadata.annotations]
+
+
+def _keep(kept: dict, key: object, thing: object, *, gone: bool) -> None:  # type: ignore[type-arg]
+    if gone:
+        kept.pop(key, None)
+    else:
+        kept[key] = thing
+
+
+def _version(decision: PlacementDecision) -> str:
+    return decision.metadata.resource_version
+
+
+def _told(cluster: ManagedCluster) -> tuple[Any, ...]:
+    """All of a cluster that a look can depend on."""
+    meta = cluster.metadata
+    labels = (meta.labels, meta.annotations, meta.finalizers, meta.deletion_timestamp)
+    return *labels, cluster.as_told, cluster.as_seen
+
+
+def _without_words(cluster: ManagedCluster) -> tuple[Any, ...]:
+    """The same, less what conditions say beside being true, which only expressions can ask for."""
+    *others, seen = _told(cluster)
+    conditions = (seen or {}).get("conditions") or ()
+    kept = [(one.get("type"), one.get("status"), one.get("reason")) for one in conditions]
+    return *others, {**(seen or {}), "conditions": kept}

@@ -1,0 +1,72 @@
+"""Clusters with taints that the Placement does not tolerate drop out. Pure.
+
+PreferNoSelect keeps nobody away; NoSelectIfNew keeps only those away that are not chosen yet. A
+toleration for some seconds counts from when the taint was added, and then ends by itself.
+"""
+
+from typing import Final
+
+from berthmaster.hub.placement.core.objects import ManagedCluster, Taint, Toleration
+from berthmaster.hub.placement.core.scheduling.plugin import Clusters, Filtered, Snapshot, earlier
+from berthmaster.hub.placement.core.scheduling.request import Request
+from berthmaster.lib.kube.objects import seconds
+
+NAME: Final = "TaintToleration"
+DESCRIPTION: Final = "clusters remain whose taints are all tolerated, as long as they are"
+FOR_EVER: Final = float("inf")
+
+
+def keep(snapshot: Snapshot, request: Request, clusters: Clusters) -> Filtered:
+    """Those that are tolerated now, and when the first of them is not any more."""
+    passed: list[ManagedCluster] = []
+    again_at_s: float | None = None
+    for cluster in clusters:
+        decided = cluster.name in snapshot.decided
+        until_s = min(
+            (tolerated_until_s(taint, request.tolerations, decided, snapshot.now_s))
+            for taint in (*cluster.spec.taints, _NONE)
+        )
+        if until_s <= snapshot.now_s:
+            continue
+        passed.append(cluster)
+        if until_s != FOR_EVER:
+            again_at_s = earlier(again_at_s, until_s)
+    return Filtered(tuple(passed), again_at_s)
+
+
+_NONE: Final = Taint(effect="PreferNoSelect")  # which is tolerated by all, for ever
+
+
+def tolerated_until_s(
+    taint: Taint, tolerations: tuple[Toleration, ...], decided: bool, now_s: float
+) -> float:
+    """Until when one taint is tolerated: the past = it is not. The first toleration that fits and
+    has not run out counts, as with OCM."""
+    if taint.effect == "PreferNoSelect" or (taint.effect == "NoSelectIfNew" and decided):
+        return FOR_EVER
+    for toleration in tolerations:
+        if _fits(taint, toleration):
+            until_s = _until_s(taint, toleration)
+            if until_s > now_s:
+                return until_s
+    return 0.0
+
+
+def _fits(taint: Taint, toleration: Toleration) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def _until_s(taint: Taint, toleration: Toleration) -> float:
+    if toleration.toleration_seconds is None:
+        return FOR_EVER
+    try:
+        added_s = seconds(taint.time_added)
+    except ValueError:
+        added_s = 0.0
+    if not added_s:
+        return 0.0  # nobody knows since when: OCM counts from the beginning of time
+    return added_s + toleration.toleration_seconds

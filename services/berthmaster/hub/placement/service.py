@@ -1,0 +1,150 @@
+"""`berth serve placement`: Placements that are not Open Cluster Management's are decided by us.
+
+::
+
+    berth serve placement                      in a pod of the hub
+    berth serve placement --kubeconfig F --context C --namespace berth-system
+
+Ours are those annotated ``cluster.open-cluster-management.io/experimental-scheduling-disable:
+"true"``; all others are left alone. It needs no bus; replicas stand by on a Lease. While the API
+server is away all decisions stay as they are. Rights:
+deploy/chart/templates/pods-rights.yaml.
+"""
+
+import asyncio
+import time
+from typing import Any, Final
+
+from berthmaster.hub.placement.cel.client import CelWorker, Unanswered
+from berthmaster.hub.placement.core.evaluator import Evaluator
+from berthmaster.hub.placement.core.instructions import WriteDecisions
+from berthmaster.hub.placement.core.scheduling.verdicts import Pending
+from berthmaster.hub.placement.metrics import PlacementMetrics
+from berthmaster.hub.placement.settings import PlacementSettings
+from berthmaster.hub.placement.watch import WATCHED
+from berthmaster.hub.placement.writer import PlacementWriter
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.kube_events import instance_of
+from berthmaster.lib.kube.controller.loop import Controller
+from berthmaster.lib.kube.controller.watch import Watched
+from berthmaster.lib.kube.joining import reached
+from berthmaster.lib.kube.lease import Lease
+from berthmaster.lib.kube.mirror import Key
+from berthmaster.lib.runtime.service import Context, Service
+
+NAME: Final = "placement"
+LEASE: Final = "berthmaster-placement"
+CONTROLLER: Final = "placement-evaluator"
+LEASE_S: Final = 5.0  # until a silent evaluator is replaced by one that stands by
+PAUSE_S: Final = 0.02  # between two looks at one Placement, at least
+ABSENT_S: Final = 5.0  # between two looks for a kind that the hub does not serve
+DEAR: Final = 10.0  # a look is followed by so many times its own length of rest …
+ALL_DEAR: Final = 3.0  # … for each Placement: in a storm of scores all take a third of a core
+
+
+class PlacementController(Controller[WriteDecisions]):
+    """One replica. A Placement that was looked at rests for many times as long as that took: none
+    starves the others, and all of them together leave most of a core alone."""
+
+    def __init__(self, ctx: Context[PlacementSettings], client: Client) -> None:
+        self._evaluator = core = Evaluator()
+        super().__init__(ctx, client, core, PlacementWriter(client, core), name=CONTROLLER)
+        self.watches(WATCHED, absent_s=ABSENT_S)
+        self._figures = PlacementMetrics(ctx.metrics)
+        self._expressions = CelWorker()
+        self._spent_s: dict[Key, float] = {}  # CPU time of expressions since the last decision
+        self._loop_s = asyncio.get_running_loop().time
+        self._changed_at_s = 0.0  # the first change not yet looked at; 0 = none
+        self._since_s: dict[Key, float] = {}  # what is being written: since when it was to change
+        self._asked_since_s: dict[Key, float] = {}  # likewise, what waits for its expressions
+
+    async def run(self) -> None:
+        """Until the service is asked to stop; the lease is given back at the end."""
+        self.start()
+        settings = self.ctx.settings
+        self.lead_by(
+            Lease(
+                self.client,
+                namespace=settings.namespace or self.client.access.namespace or "default",
+                name=LEASE,
+                holder=instance_of(NAME),
+                now=self.ctx.now,
+                log=self.ctx.log,
+                ttl_s=LEASE_S,
+                on_gained=lambda _: self.wake(),
+            )
+        )
+        try:
+            await self.finish()
+        finally:
+            await self._expressions.close()
+
+    def on_object(self, one: Watched, thing: Any, gone: bool) -> None:
+        self._evaluator.on_object(thing, gone=gone)
+        self._changed_at_s = self._changed_at_s or self._loop_s()
+
+    def before_act(self) -> None:
+        self._evaluator.complete = self.may_act()
+        self._evaluator.behind = bool(self.watch.trouble)
+
+    async def act(self) -> None:
+        changed_at_s, self._changed_at_s = self._changed_at_s, 0.0
+        for key in self._evaluator.due(self.now()):
+            if self.may_act() and self._evaluator.has(key):
+                self._look(key, changed_at_s)
+            await asyncio.sleep(0)  # what else this loop does must go on
+        if self.may_act():
+            for instruction in self._evaluator.tidy(self.now()):
+                self.carry_out(instruction)
+
+    def _look(self, key: Key, changed_at_s: float) -> None:
+        now_s, began_s = self.now(), time.thread_time()
+        changed_at_s = self._asked_since_s.pop(key, 0.0) or changed_at_s
+        for instruction in self._evaluator.evaluate(key, now_s):
+            if isinstance(instruction, WriteDecisions):
+                self._since_s[key] = changed_at_s
+            self.carry_out(instruction)
+        took_s = time.thread_time() - began_s
+        self._figures.look_s.observe(took_s)
+        if (pending := self._evaluator.pending(key)) is not None:
+            self._asked_since_s[key] = changed_at_s
+            self._spawn(self._ask(key, pending), "ask expressions")
+            return
+        took_s += self._spent_s.pop(key, 0.0)
+        rest_s = took_s * max(DEAR, ALL_DEAR * len(self._evaluator))
+        self._evaluator.rest(key, now_s + max(PAUSE_S, rest_s))
+
+    async def _ask(self, key: Key, pending: Pending) -> None:
+        answer = None
+        try:
+            answer = await self._expressions.ask(pending.question)
+        except Unanswered as error:
+            self.ctx.log.warning(
+                "expressions not evaluated", placement="/".join(key), why=str(error)
+            )
+        else:
+            self._spent_s[key] = self._spent_s.get(key, 0.0) + answer.spent_s
+        self._evaluator.settle(key, pending, answer, self.now())
+        self.wake()
+
+    def about(self, write: WriteDecisions) -> str:
+        return "/".join(write.placement)
+
+    def wrote(self, write: WriteDecisions, answer: Answer) -> None:
+        super().wrote(write, answer)
+        since_s = self._since_s.pop(write.placement, 0.0)
+        if answer.done and since_s:
+            self._figures.reaction_s.observe(self._loop_s() - since_s)
+
+    def show(self) -> None:
+        self._figures.show(self._evaluator)
+
+
+async def main(ctx: Context[PlacementSettings]) -> None:
+    """Watch the hub, and act while the lease is ours."""
+    async with reached(ctx, NAME) as client:
+        await PlacementController(ctx, client).run()
+
+
+SERVICE = Service(NAME, PlacementSettings, main)

@@ -1,0 +1,108 @@
+"""Carries out the writes of one look at a Placement, in order; the first that fails ends it.
+
+Every write names the version that it was decided on. A conflict is no accident: somebody else wrote
+first, and the evaluator looks again. Answers are handed back at once, as they are newer than what
+the mirrors know.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
+from berthmaster.hub.placement.core.evaluator import Evaluator
+from berthmaster.hub.placement.core.instructions import DropPage, PutPage, PutStatus, WriteDecisions
+from berthmaster.hub.placement.core.objects import Placement, PlacementDecision
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.answer import Answer
+from berthmaster.lib.kube.controller.writer import Writer
+from berthmaster.lib.kube.errors import AlreadyExists, NotFound
+from berthmaster.lib.kube.mirror import Key
+from berthmaster.lib.kube.objects import Metadata
+from berthmaster.lib.kube.resources import PLACEMENT_DECISIONS, PLACEMENTS
+
+MANAGER: Final = "berthmaster-placement"
+
+
+class PlacementWriter(Writer[WriteDecisions]):
+    def __init__(self, client: Client, core: Evaluator) -> None:
+        super().__init__(client)
+        self._core = core
+
+    def right(self, write: WriteDecisions) -> Hashable:
+        return write.placement[0]
+
+    async def write(self, write: WriteDecisions) -> Answer:
+        """One after the other."""
+        for one in write.writes:
+            match one:
+                case PutPage():
+                    await self._put(write.placement, one)
+                case DropPage():
+                    await self._drop(write.placement, one)
+                case PutStatus():
+                    await self._status(write.placement, one)
+        return Answer()
+
+    async def _put(self, key: Key, page: PutPage) -> None:
+        namespace = key[0]
+        path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
+        present = page.present
+        try:
+            made = present is None
+            if present is None:
+                present = await self._made(namespace, page)
+            if page.status is not None:
+                status = f"{path}/status"
+                present = await self._patched(status, {"status": page.status}, present)
+            if page.metadata is not None and not made:
+                await self._patched(path, {"metadata": page.metadata}, present)
+        except NotFound:
+            self._core.on_deleted((namespace, page.name))  # the mirror will say so, too
+            raise
+
+    async def _made(self, namespace: str, page: PutPage) -> Metadata:
+        body = {
+            "apiVersion": PLACEMENT_DECISIONS.group_version,
+            "kind": PLACEMENT_DECISIONS.kind,
+            "metadata": {"name": page.name, "namespace": namespace, **(page.metadata or {})},
+        }
+        collection = PLACEMENT_DECISIONS.path(namespace=namespace)
+        try:
+            made = await self.client.create(
+                collection, body, PlacementDecision, field_manager=MANAGER
+            )
+        except AlreadyExists:
+            # Of nobody's, or not mirrored yet: the name belongs to the Placement.
+            path = PLACEMENT_DECISIONS.path(namespace=namespace, name=page.name)
+            found = await self.client.get(path, PlacementDecision)
+            return await self._patched(path, {"metadata": page.metadata}, found.metadata)
+        self._core.on_seen(made)
+        return made.metadata
+
+    async def _patched(self, path: str, body: Mapping[str, Any], present: Metadata) -> Metadata:
+        answer = await self.client.merge_patch(
+            path,
+            body,
+            PlacementDecision,
+            resource_version=present.resource_version,
+            field_manager=MANAGER,
+        )
+        self._core.on_seen(answer)
+        return answer.metadata
+
+    async def _drop(self, key: Key, page: DropPage) -> None:
+        path = PLACEMENT_DECISIONS.path(namespace=key[0], name=page.name)
+        await self.client.delete(
+            path, uid=page.present.uid, resource_version=page.present.resource_version
+        )
+        self._core.on_deleted((key[0], page.name))
+
+    async def _status(self, key: Key, write: PutStatus) -> None:
+        path = PLACEMENTS.path(namespace=key[0], name=key[1], subresource="status")
+        answer = await self.client.merge_patch(
+            path,
+            {"status": write.status},
+            Placement,
+            resource_version=write.present.resource_version,
+            field_manager=MANAGER,
+        )
+        self._core.on_status(answer)

@@ -1,0 +1,1 @@
+"""What several services or commands need. No package here knows which service uses it."""

@@ -1,0 +1,70 @@
+"""Keeps the credentials of an agent's pod that logs in: `python -m
+berthmaster.lib.access.agent_login`.
+
+The container `login` of an agent with worker.login runs it. It shows the login service the pod's
+token, writes the credentials that it gets to a file that the pod's other containers read, and
+renews them before they end. /readyz says whether there are credentials.
+"""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berthmaster.lib.access.login import keep_logged_in, log_in, read_token
+from berthmaster.lib.nats.jwts import Creds
+from berthmaster.lib.runtime.service import Context, Service, run
+from berthmaster.lib.runtime.settings import CommonSettings, required, setting
+
+NAME: Final = "agent-login"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentLoginSettings(CommonSettings):
+    """Whose credentials, by what, and where they go."""
+
+    cluster: str = required(
+        help="this cluster's name, as its MultiKueueCluster on the hub is named"
+    )
+    sentinel_file: Path = setting(
+        Path("/etc/berth/sentinel.creds"),
+        help="sentinel.creds of the bus, which permits nothing but to ask the login service",
+    )
+    token_file: Path = setting(
+        Path("/var/run/secrets/berth/token"),
+        help="token of the pod, read anew at each login; its audience is the one that the login "
+        "service's mapping names",
+    )
+    creds_file: Path = setting(
+        Path("/run/berth/agent.creds"), help="file for the credentials, written whole or not at all"
+    )
+
+
+async def main(ctx: Context[AgentLoginSettings]) -> None:
+    """Log in, and again before what that gave ends, until told to stop."""
+    settings = ctx.settings
+    failing = ctx.metrics.gauge("failing", "1 while the login service refuses or does not answer")
+
+    async def login(seed: str) -> Creds:
+        token = await asyncio.to_thread(read_token, settings.token_file)
+        return await log_in(
+            settings, settings.sentinel_file, token, ctx.log, seed=seed, cluster=settings.cluster
+        )
+
+    def report(trouble: str) -> None:
+        failing.set(bool(trouble))
+        ctx.health.ready("login", not trouble, trouble)
+        if trouble:
+            ctx.log.warning("login failed", why=trouble)
+        else:
+            ctx.log.info("logged in")
+
+    ctx.health.ready("login", False, "not logged in yet")
+    await keep_logged_in(login, settings.creds_file, ctx.stopping, told=report)
+
+
+SERVICE: Final = Service(NAME, AgentLoginSettings, main)
+
+if __name__ == "__main__":
+    run(SERVICE, sys.argv[1:])

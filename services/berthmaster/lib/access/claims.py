@@ -1,0 +1,401 @@
+"""What the JWTs say by which nats-server knows accounts and users (jwts.py signs them). Pure.
+
+Rules of this file:
+
+- Only STREAMS has JetStream, and no user is in it. JetStream checks no right for the reply
+  subject of a request, but the server rewrites the reply subject of an imported one: the answer
+  reaches the asker's own account, and leads to no further import that holds a wildcard.
+- Services are in CORE, which imports the streams' subjects and JetStream's API.
+- A tenant's account imports its own part of the API, its own events and its jobs' figures, a
+  cluster's what the door offers it and what is assigned to it, that of a user apart what that user
+  may do.
+- Events reach tenants by way of STREAMS, so that no answer within CORE reaches them. Assignments
+  are CORE's: the server hands on to a client no message that came to an account as a request.
+- Exports are public, which is safe: imports stand in account JWTs, and those only the operator's
+  key signs.
+- What tenants ask of the gateway and clusters of the door comes by lanes (see subjects.py).
+- An account's default permissions are a second fence, for JWTs that have none of their own.
+- Times are handed in.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from berthmaster.lib.messages.api import GATEWAY_VERBS
+from berthmaster.lib.messages.door import DOOR_VERBS
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.jwts import Body
+from berthmaster.lib.nats.subjects import LOGIN as LOGIN_SUBJECT
+
+STREAMS: Final = "STREAMS"
+CORE: Final = "CORE"
+SYSTEM: Final = "SYS"
+LOGIN: Final = "LOGIN"
+TENANT: Final = "T_"
+CLUSTER: Final = "C_"
+ALWAYS: Final = (STREAMS, CORE, SYSTEM)
+
+API_ANSWER_S: Final = 15  # how long an unanswered request's reply subject lives
+AGENT_ANSWER_S: Final = 60  # polls of agents are long
+LOGIN_ANSWER_S: Final = 10
+LOGIN_SUBJECTS: Final = "login.*"
+STORE_ANSWER_S: Final = 30
+JETSTREAM_ANSWER_S: Final = 90  # of a stream with many subjects the server needs a minute
+BATCH_ANSWER_S: Final = 30  # between two messages of one answer; a pull is over after 20 s
+
+# What is stored.
+STORED: Final = (
+    *(subjects.ALL_WORKLOADS, subjects.ALL_DECISIONS, subjects.ALL_FLEET, subjects.ALL_CONTROL),
+    *(subjects.ALL_ARCHIVE, subjects.ALL_DEAD, subjects.ALL_LOG_ENDS, subjects.ALL_LEASES),
+    *subjects.SNAPSHOT_PARTS,
+)
+ACKNOWLEDGEMENTS: Final = "$JS.ACK.>"
+_JETSTREAM: Final = (
+    *("*", "STREAM.*", "STREAM.INFO.*", "STREAM.MSG.GET.*", "STREAM.MSG.DELETE.*"),
+    *("STREAM.PURGE.*", "CONSUMER.INFO.*.*"),
+    *("CONSUMER.LIST.*", "CONSUMER.NAMES.*"),
+)
+_OF_SETUP: Final = (
+    *("STREAM.CREATE.*", "STREAM.UPDATE.*", "STREAM.DELETE.*"),
+    "CONSUMER.CREATE.>",
+)
+# Services by the subject that others ask under: how long an answer may take, and whether several
+# messages make one. Each subject holds a wildcard: an answer whose reply subject is that of a
+# literal import would be led on through that import.
+STREAMS_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+    {
+        **dict.fromkeys((*STORED, ACKNOWLEDGEMENTS), (STORE_ANSWER_S, False)),
+        **{
+            f"{subjects.JETSTREAM}{each}": (JETSTREAM_ANSWER_S, False)
+            for each in (*_JETSTREAM, *_OF_SETUP)
+        },
+        "$JS.API.DIRECT.GET.>": (BATCH_ANSWER_S, True),
+        "$JS.API.CONSUMER.MSG.NEXT.*.*": (BATCH_ANSWER_S, True),
+    }
+)
+CORE_SERVICES: Final[Mapping[str, tuple[int, bool]]] = MappingProxyType(
+    {
+        "berth.api.*.*": (API_ANSWER_S, False),
+        "berth.agent.*.*": (AGENT_ANSWER_S, False),
+        "berth.operator.*": (API_ANSWER_S, False),
+        subjects.ALL_INQUIRIES: (API_ANSWER_S, False),
+        "$SRV.*": (API_ANSWER_S, True),
+        LOGIN_SUBJECTS: (LOGIN_ANSWER_S, False),
+    }
+)
+HEARD_OF_STREAMS: Final = (
+    subjects.ALL_STORED,
+    *(subjects.ALL_FLEET, subjects.ALL_CONTROL, subjects.ALL_DECISIONS),
+)
+_NS: Final = 1_000_000_000
+Revocations = Mapping[str, int]  # public key of a user, "*" = all: until when JWTs were signed
+
+
+class Limits(NamedTuple):
+    """What all clients of an account may have together."""
+
+    connections: int = -1
+    subscriptions: int = -1
+    payload_bytes: int = -1
+    leaf_nodes: int = -1
+    jetstream: bool = False
+
+
+STREAMS_LIMITS: Final = Limits(jetstream=True)
+TENANT_LIMITS: Final = Limits(20, 200, 256 * 1024, 0)
+# Each node may have a telemetry agent, which is one connection and its inbox.
+CLUSTER_LIMITS: Final = Limits(1000, 4000, 512 * 1024, 2)
+LOGIN_LIMITS: Final = Limits(200, 1000, 16 * 1024, 0)
+APART_LIMITS: Final = Limits(100, 10_000, 256 * 1024, 0)
+
+
+class Scope(NamedTuple):
+    """A key that may sign users of an account, who may do this whatever their JWTs say."""
+
+    key: str  # public
+    publish: Sequence[str]
+    subscribe: Sequence[str]
+
+
+def operator(key: str, *, system: str) -> Body:
+    """Who signs accounts; ``system``: public key of the account that may push them."""
+    return _body(key, "berth", {"type": "operator", "system_account": system})
+
+
+def streams(key: str, *, revocations: Revocations | None = None) -> Body:
+    """Where JetStream is, and what others may have of it."""
+    return _account(
+        key,
+        STREAMS,
+        STREAMS_LIMITS,
+        revocations=revocations or {},
+        exports=[
+            *_services(STREAMS_SERVICES),
+            *(_stream(each) for each in HEARD_OF_STREAMS),
+        ],
+    )
+
+
+def core(key: str, *, streams: str, revocations: Revocations | None = None) -> Body:
+    """Where the services are, and all that others may have of them."""
+    in_lanes = (
+        *(subjects.api_of_all_tenants(verb) for verb in GATEWAY_VERBS),
+        *(subjects.agent_of_all_clusters(verb) for verb in DOOR_VERBS),
+    )
+    body = _account(
+        key,
+        CORE,
+        Limits(),
+        revocations=revocations or {},
+        exports=[
+            *_services(CORE_SERVICES),
+            *(_stream(f"berth.{each}.>") for each in ("figures", "telemetry", "quality", "held")),
+            _stream(subjects.ALL_ASSIGNMENTS),
+        ],
+        imports=[
+            *(
+                _import("service", each, streams)
+                for each in STREAMS_SERVICES
+                if not _of_setup(each)
+            ),
+            *(
+                _import("stream", each, streams)
+                for each in (subjects.ALL_STORED, subjects.ALL_EVENTS)
+            ),
+        ],
+    )
+    body["nats"]["mappings"] = {
+        asked: [{"subject": subjects.lane_of_subject(asked), "weight": 100}] for asked in in_lanes
+    }
+    return body
+
+
+def apart(
+    key: str,
+    name: str,
+    *,
+    core: str,
+    streams: str,
+    publish: Sequence[str],
+    subscribe: Sequence[str],
+    revocations: Revocations | None = None,
+) -> Body:
+    """The account of one user: of CORE and STREAMS it imports the services that this user asks, of
+    which its rights leave less, and what it may subscribe to."""
+    offers = ((streams, STREAMS_SERVICES), (core, CORE_SERVICES))
+    asked = [_own_name(each) for each in publish]
+    heard = {
+        each: streams if subjects.among((*HEARD_OF_STREAMS, subjects.ALL_EVENTS), each) else core
+        for each in subscribe
+    }
+    return _account(
+        key,
+        name,
+        APART_LIMITS,
+        revocations=revocations or {},
+        imports=[
+            *(
+                _import("service", offer, account)
+                for account, offered in offers
+                for offer in offered
+                if any(subjects.covers(offer, each) for each in asked)
+            ),
+            *(_import("stream", each, account) for each, account in heard.items()),
+        ],
+        defaults=_permissions(publish, [*subscribe, "_INBOX.>"]),
+    )
+
+
+def system(key: str) -> Body:
+    """The server's own: accounts are pushed from there."""
+    return _account(key, SYSTEM, Limits())
+
+
+def tenant(
+    key: str,
+    name: str,
+    *,
+    core: str,
+    streams: str,
+    revocations: Revocations | None = None,
+    scope: Scope | None = None,
+) -> Body:
+    """One tenant; ``name`` as it stands in subjects."""
+    asked = f"berth.api.{name}.*"
+    heard = {f"berth.event.{name}.>": streams, f"berth.figures.{name}.>": core}
+    return _guest(
+        key, f"{TENANT}{name}", TENANT_LIMITS, asked, heard, core, revocations or {}, scope
+    )
+
+
+def cluster(
+    key: str,
+    name: str,
+    *,
+    core: str,
+    revocations: Revocations | None = None,
+    scope: Scope | None = None,
+) -> Body:
+    """One worker cluster; ``name`` as it stands in subjects."""
+    asked, heard = f"berth.agent.{name}.*", {f"berth.assign.{name}.>": core}
+    own = (f"berth.agent.{name}.telemetry",)  # of its nodes, heard where it is sent
+    return _guest(
+        key, f"{CLUSTER}{name}", CLUSTER_LIMITS, asked, heard, core, revocations or {}, scope, own
+    )
+
+
+def _guest(
+    key: str,
+    name: str,
+    limits: Limits,
+    asked: str,
+    heard: Mapping[str, str],
+    core: str,
+    revocations: Revocations,
+    scope: Scope | None,
+    own: Sequence[str] = (),
+) -> Body:
+    """An account that asks under one subject of the core's and hears some, each of the account that
+    it stands with, and nothing else; ``own`` is what its users hear of one another."""
+    return _account(
+        key,
+        name,
+        limits,
+        revocations=revocations,
+        imports=[
+            _import("service", asked, core),
+            *(_import("stream", subject, account) for subject, account in heard.items()),
+        ],
+        defaults=_permissions([asked], [*heard, *own, "_INBOX.>"]),
+        scope=scope,
+    )
+
+
+def login(key: str, *, core: str, revocations: Revocations | None = None) -> Body:
+    """Where those are who have no credentials yet: they may ask for some, and nothing else."""
+    return _account(
+        key,
+        LOGIN,
+        LOGIN_LIMITS,
+        revocations=revocations or {},
+        imports=[_import("service", LOGIN_SUBJECTS, core)],
+        defaults=_permissions([LOGIN_SUBJECT], ["_INBOX.>"]),
+    )
+
+
+def scoped_user(key: str, name: str, *, account: str) -> Body:
+    """One user of an account, to be signed with a scoped key of it: what it may do is said there,
+    and one that says anything itself is refused."""
+    return _body(key, name, {"type": "user", "issuer_account": account})
+
+
+def user(key: str, name: str, *, publish: Sequence[str], subscribe: Sequence[str]) -> Body:
+    """One user; whoever signs it with an account's key takes it in there."""
+    nats = _permissions(publish, subscribe) | {"subs": -1, "data": -1, "payload": -1}
+    return _body(key, name, nats | {"type": "user"})
+
+
+def deletion(operator: str, account: str) -> Body:
+    """The request to take an account away."""
+    return _body(operator, "delete", {"type": "generic", "accounts": [account]})
+
+
+def _body(key: str, name: str, nats: Body) -> Body:
+    return {"sub": key, "name": name, "nats": nats | {"version": 2}}
+
+
+def _account(
+    key: str,
+    name: str,
+    limits: Limits,
+    *,
+    exports: Sequence[Body] = (),
+    imports: Sequence[Body] = (),
+    revocations: Revocations = MappingProxyType({}),
+    defaults: Body | None = None,
+    scope: Scope | None = None,
+) -> Body:
+    stored = -1 if limits.jetstream else 0
+    nats = {
+        "type": "account",
+        "exports": list(exports),
+        "imports": list(imports),
+        "limits": {
+            "subs": limits.subscriptions,
+            "data": -1,
+            "payload": limits.payload_bytes,
+            "imports": -1,
+            "exports": -1,
+            "wildcards": True,
+            "conn": limits.connections,
+            "leaf": limits.leaf_nodes,
+            "mem_storage": stored,
+            "disk_storage": stored,
+            "streams": stored,
+            "consumer": stored,
+        },
+        "default_permissions": defaults or {"pub": {}, "sub": {}},
+    }
+    if scope is not None:
+        nats["signing_keys"] = [_scope(scope)]
+    if revocations:
+        nats["revocations"] = dict(revocations)
+    return _body(key, name, nats)
+
+
+def _scope(scope: Scope) -> Body:
+    allowed = _permissions(scope.publish, scope.subscribe)
+    template = allowed | {"subs": -1, "data": -1, "payload": -1}
+    return {"kind": "user_scope", "key": scope.key, "role": "login", "template": template}
+
+
+def _permissions(publish: Sequence[str], subscribe: Sequence[str]) -> Body:
+    return {"pub": _allowed(publish), "sub": _allowed(subscribe)}
+
+
+def _allowed(subjects: Sequence[str]) -> Body:
+    # An empty list of what is allowed would mean "everything" to the server.
+    return {"allow": list(subjects)} if subjects else {"deny": [">"]}
+
+
+def _services(offered: Mapping[str, tuple[int, bool]]) -> list[Body]:
+    return [
+        {
+            "name": subject,
+            "subject": subject,
+            "type": "service",
+            "response_type": "Stream" if several else "Singleton",
+            "response_threshold": answer_s * _NS,
+        }
+        for subject, (answer_s, several) in offered.items()
+    ]
+
+
+def _of_setup(subject: str) -> bool:
+    return subject.removeprefix("$JS.API.") in _OF_SETUP
+
+
+def _stream(subject: str) -> Body:
+    return {"name": subject, "subject": subject, "type": "stream"}
+
+
+def _import(kind: str, subject: str, account: str) -> Body:
+    if subjects.covers(subjects.ALL_EVENTS, subject):
+        said = {"name": subject, "account": account, "type": kind}
+        return said | {"subject": subjects.offered(subject), "local_subject": subject}
+    said = {"name": subject, "subject": subject, "account": account, "type": kind}
+    request = subject.removeprefix(subjects.JETSTREAM)
+    if request == subject or (local := subjects.jetstream(request, imported=True)) == subject:
+        return said
+    return said | {"local_subject": local}
+
+
+def _own_name(subject: str) -> str:
+    """How STREAMS names what others ask of JetStream under another name."""
+    if subject.startswith(subjects.IMPORTED_JETSTREAM):
+        return f"{subjects.JETSTREAM}{subject.removeprefix(subjects.IMPORTED_JETSTREAM)}"
+    return subject
+
+
+# ---- files

@@ -1,0 +1,452 @@
+"""A folder of keys: the operator's, the accounts', and one file of credentials for each user.
+
+    operator.seed             signs accounts; whoever has it has the bus
+    login/NAME.json           where the login service runs: for each tenant's and cluster's account
+                              a key that signs users who may do what its JWT says, and no more
+    accounts/NAME.seed, .jwt  STREAMS, CORE, SYS, and T_<tenant> for each tenant, C_<cluster> for
+                              each worker cluster, one each for users apart (permissions.py), LOGIN
+                              where the login service runs; .removed = a .jwt of old, kept so that
+                              what was revoked stays so
+    <user>.creds              JWT and seed of one user: what that user connects with
+    accounts.conf             for the server: public keys and JWTs, nothing secret
+
+All but the last are for their owner alone. What is there stays: one more user changes nobody
+else's, and a JWT is signed anew only if it shall say something else (a newer version permits other
+subjects). A seed is never shown: not printed, not logged, not put into an error.
+
+    python -m berthmaster.lib.access.keys FOLDER [--user tenant.acme]… [--owner UID]
+"""
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from berthmaster.lib.access import claims
+from berthmaster.lib.access.claims import CORE, LOGIN, STREAMS, SYSTEM, Scope
+from berthmaster.lib.access.permissions import (
+    APART,
+    SENTINEL,
+    SERVICES,
+    UnknownUser,
+    account_of,
+    grants,
+    inbox_prefix,
+)
+from berthmaster.lib.nats import jwts
+from berthmaster.lib.nats.jwts import ClaimsError, Creds, Kind, decoded
+from berthmaster.lib.nats.subjects import text
+
+DEFAULT_USERS: Final = (*SERVICES, "operator", "tenant.default")
+SERVER_CONF: Final = "accounts.conf"
+CREDS_SUFFIX: Final = ".creds"
+SIGNERS: Final = "login"  # where those keys are, for the login service
+DAY_S: Final = 86_400.0
+_ACCOUNTS: Final = "accounts"
+_OPERATOR: Final = "operator.seed"
+
+
+class Signer(NamedTuple):
+    """What signs users of one account, who may do what the account's JWT says of its key."""
+
+    account: str  # public key
+    seed: str
+
+
+class KeysError(Exception):
+    """A folder or a file in it is not what it should be; the text names it."""
+
+
+class WasRemoved(KeysError):
+    """A tenant of this name was removed. Its jobs, their history and its Secrets still go by the
+    name, so a key for the name reads and uses them."""
+
+    def __init__(self, tenant: str) -> None:
+        super().__init__(
+            f"tenant {tenant!r} was removed before, and a new key reads the jobs, history and "
+            f"Secrets of that one: `berth tenant add {tenant} --again` if it is the same tenant, "
+            "else another name"
+        )
+
+
+def creds_file(folder: Path, user: str) -> Path:
+    return folder / f"{user}{CREDS_SUFFIX}"
+
+
+def make_keys(
+    folder: Path, users: Iterable[str] = DEFAULT_USERS, *, owner_uid: int | None = None
+) -> Mapping[str, str]:
+    """Make what is missing and bring up to date what is there; every user of the folder with its
+    public key.
+
+    A tenant that was removed stays so, see ``removed_tenants``. ``owner_uid``: who shall be able to
+    read all of it, if that is not whoever calls this (a container's user, say); only root can give
+    files away. Raises UnknownUser, KeysError, and its kind WasRemoved.
+    """
+    wanted = sorted(set(users))
+    for user in wanted:
+        grants(user)  # raises for a name that means nothing, before anything is written
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        keys = _Keys(folder)
+        there = sorted(public_keys(folder))
+        if SENTINEL in {*there, *wanted}:
+            keys.signers.mkdir(exist_ok=True, mode=0o700)
+        for name in dict.fromkeys([*claims.ALWAYS, *map(account_of, [*there, *wanted])]):
+            keys.account(name)
+        for user in dict.fromkeys([*there, *wanted]):
+            keys.user(user)
+        keys.write_server_conf()
+        if owner_uid is not None:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, owner_uid, -1)
+        return public_keys(folder)
+    except OSError as error:
+        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+
+
+def sign_user(folder: Path, user: str, *, days: float, again: bool = False) -> Creds:
+    """A JWT for a user, new or not, that ends after so many days. ``again``: a tenant that was
+    removed comes back as the same one. Raises UnknownUser, KeysError, and its kind WasRemoved."""
+    grants(user)
+    try:
+        keys = _Keys(folder)
+        keys.account(account_of(user), again=again)
+        made = keys.user(user, ends_s=time.time() + days * DAY_S)
+        keys.write_server_conf()
+    except OSError as error:
+        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+    return made
+
+
+def remove_user(folder: Path, user: str) -> bool:
+    """Forget a user, and revoke what it has; whether there was one. A tenant's or cluster's account
+    goes with its last user. Servers must be told then (see push.py). Raises KeysError."""
+    path = creds_file(folder, user)
+    try:
+        if not path.exists():
+            return False
+        keys = _Keys(folder)
+        name = account_of(user)
+        others = {account_of(each) for each in public_keys(folder) if each != user}
+        if name in {*claims.ALWAYS, *others}:
+            keys.account(name, revoke=_public_key(path))
+        else:
+            keys.account(name, revoke="*")
+            jwt = folder / _ACCOUNTS / f"{name}.jwt"
+            jwt.replace(jwt.with_suffix(".removed"))
+            (keys.signers / f"{name}.json").unlink(missing_ok=True)
+        path.unlink()
+        keys.write_server_conf()
+    except OSError as error:
+        raise KeysError(f"{error.filename or folder}: {error.strerror}") from error
+    return True
+
+
+def public_keys(folder: Path) -> dict[str, str]:
+    """Every user of the folder with its public key. Raises KeysError, OSError."""
+    there = sorted(folder.glob(f"*{CREDS_SUFFIX}"))
+    return {path.name.removesuffix(CREDS_SUFFIX): _public_key(path) for path in there}
+
+
+def account_jwts(folder: Path) -> dict[str, str]:
+    """Every account with its JWT. Raises OSError."""
+    return _jwts(folder, ".jwt")
+
+
+def removed_accounts(folder: Path) -> dict[str, str]:
+    """Every account that was removed, with a JWT that takes nobody in. Raises OSError."""
+    return _jwts(folder, ".removed")
+
+
+def removed_tenants(folder: Path) -> set[str]:
+    """The tenants that were removed and not brought back, as subjects spell them."""
+    removed = (folder / _ACCOUNTS).glob(f"{claims.TENANT}*.removed")
+    return {path.stem.removeprefix(claims.TENANT) for path in removed}
+
+
+def _jwts(folder: Path, suffix: str) -> dict[str, str]:
+    there = sorted((folder / _ACCOUNTS).glob(f"*{suffix}"))
+    return {path.stem: path.read_text().strip() for path in there}
+
+
+def accounts_state(folder: Path) -> object:
+    """Another one when an account was made, changed or removed. Raises OSError."""
+    there = (path for kind in ("jwt", "removed") for path in (folder / _ACCOUNTS).glob(f"*.{kind}"))
+    return frozenset((path.name, path.stat().st_mtime_ns) for path in there)
+
+
+def first_end(folder: Path) -> tuple[float, str] | None:
+    """When the first JWT of a user ends, and whose that is. Raises KeysError, OSError."""
+    users = {path: _read_creds(path).jwt for path in folder.glob(f"*{CREDS_SUFFIX}")}
+    ends = [(decoded(jwt).get("exp"), path.stem) for path, jwt in users.items()]
+    return min(((ends_s, user) for ends_s, user in ends if ends_s), default=None)
+
+
+def deletion(folder: Path, name: str) -> str:
+    """What takes an account away from a server. Raises KeysError."""
+    signer = _seed(folder / _OPERATOR, "operator")
+    body = claims.deletion(jwts.public_key(signer), account_key(folder, name))
+    return jwts.signed(body, signer, now_s=time.time())
+
+
+def account_key(folder: Path, name: str) -> str:
+    """The public key of an account, which its data lie under. Raises KeysError."""
+    return _seed_key(folder / _ACCOUNTS / f"{name}.seed")
+
+
+def signer(signers: Path, account: str) -> Signer | None:
+    """The key that signs users of an account, by the account's name; None = there is no such
+    account. Raises KeysError."""
+    path = signers / f"{account}.json"
+    try:
+        found = json.loads(path.read_text())
+        jwts.public_key(found["seed"])
+        return Signer(str(found["account"]), found["seed"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise KeysError(f"{path} holds no key that signs users") from None
+
+
+def server_config(folder: Path, resolver: Path) -> str:
+    """What a server is to be told of the accounts; ``resolver``: the folder that it keeps their
+    JWTs in, into which those that are there now are laid. Raises KeysError."""
+    keys = {decoded(jwt)["sub"]: jwt for jwt in account_jwts(folder).values()}
+    try:
+        resolver.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for stale in {path.stem for path in resolver.glob("*.jwt")} - set(keys):
+            (resolver / f"{stale}.jwt").unlink()
+        for key, jwt in keys.items():
+            (resolver / f"{key}.jwt").write_text(jwt)
+    except OSError as error:
+        raise KeysError(f"{error.filename or resolver}: {error.strerror}") from error
+    return _server_conf(folder, claims.ALWAYS) + resolver_block(resolver)
+
+
+def resolver_block(resolver: Path) -> str:
+    """Where a server keeps accounts, and that they may be taken away."""
+    return f'resolver {{ type: full, dir: "{resolver}", allow_delete: true, interval: "2m" }}\n'
+
+
+def _server_conf(folder: Path, names: Iterable[str]) -> str:
+    accounts = account_jwts(folder)
+    preloaded = [f"  {decoded(accounts[name])['sub']}: {accounts[name]}" for name in names]
+    lines = [
+        "# Rendered by berthmaster/lib/access/keys.py; changes here are lost.",
+        f"operator: {(folder / 'operator.jwt').read_text().strip()}",
+        f"system_account: {account_key(folder, SYSTEM)}",
+        "resolver_preload {",
+        *preloaded,
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+class _Keys:
+    """Signs what a folder needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._accounts = folder / _ACCOUNTS
+        self._accounts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.signers = folder / SIGNERS
+        self._operator = _seed(folder / _OPERATOR, "operator")
+        body = claims.operator(jwts.public_key(self._operator), system=self._key(SYSTEM))
+        _sign(folder / "operator.jwt", body, self._operator, time.time())
+
+    def _seed(self, name: str) -> str:
+        return _seed(self._accounts / f"{name}.seed", "account")
+
+    def _key(self, name: str) -> str:
+        return jwts.public_key(self._seed(name))
+
+    def revocations(self, name: str) -> dict[str, int]:
+        """What was revoked in an account, also of one that was removed."""
+        path = self._accounts / f"{name}.jwt"
+        for each in (path, path.with_suffix(".removed")):
+            if each.exists():
+                return dict(_decoded(each, each.read_text().strip())["nats"].get("revocations", {}))
+        return {}
+
+    def account(self, name: str, *, revoke: str = "", again: bool = False) -> None:
+        """Make it, if its JWT would say something else; ``revoke``: a user of it, "*" = all.
+        Raises WasRemoved unless ``again`` says that a removed tenant comes back."""
+        tenant = name.removeprefix(claims.TENANT)
+        if not again and tenant != name and tenant in removed_tenants(self.folder):
+            raise WasRemoved(text(tenant))
+        revocations = self.revocations(name)
+        if revoke:
+            # Beyond the last one: what came back in that very second was signed a second later.
+            revocations[revoke] = max(int(time.time()), revocations.get(revoke, 0) + 1)
+        key = self._key(name)
+        kind, part = name[:2], name[2:]
+        scope = self._scope(name, key) if revoke != "*" else None
+        streams, core = self._key(STREAMS), self._key(CORE)
+        if name == STREAMS:
+            body = claims.streams(key, revocations=revocations)
+        elif name == CORE:
+            body = claims.core(key, streams=streams, revocations=revocations)
+        elif user := APART.get(name):
+            allowed = grants(user)
+            own = f"{inbox_prefix(user)}.>"
+            body = claims.apart(
+                key,
+                name,
+                core=core,
+                streams=streams,
+                publish=allowed.publish,
+                subscribe=[each for each in allowed.subscribe if each != own],
+                revocations=revocations,
+            )
+        elif name == SYSTEM:
+            body = claims.system(key)
+        elif name == LOGIN:
+            body = claims.login(key, core=core, revocations=revocations)
+        elif kind == claims.TENANT:
+            body = claims.tenant(
+                key, part, core=core, streams=streams, revocations=revocations, scope=scope
+            )
+        else:
+            body = claims.cluster(key, part, core=core, revocations=revocations, scope=scope)
+        jwt = self._accounts / f"{name}.jwt"
+        removed, now_s = jwt.with_suffix(".removed"), time.time()
+        if removed.exists():
+            # A server takes no notice of the very JWT of an account that it has deleted.
+            now_s = max(now_s, _decoded(removed, removed.read_text().strip())["iat"] + 1)
+        _sign(jwt, body, self._operator, now_s)
+        removed.unlink(missing_ok=True)
+
+    def _scope(self, name: str, account: str) -> Scope | None:
+        """What the login service may sign for; None where there is none, or no such account."""
+        role = {claims.TENANT: "tenant", claims.CLUSTER: "agent"}.get(name[:2])
+        if role is None or not self.signers.is_dir():
+            return None
+        if (had := signer(self.signers, name)) is None:
+            had = Signer(account, jwts.new_seed("account", secrets.token_bytes(32)))
+            write_whole(self.signers / f"{name}.json", json.dumps(had._asdict()), mode=0o600)
+        allowed = grants(f"{role}.{name[2:]}")
+        return Scope(jwts.public_key(had.seed), allowed.publish, allowed.subscribe)
+
+    def user(self, user: str, *, ends_s: float | None = None) -> Creds:
+        """Make it, or sign it anew; ``ends_s``: None = as before, for ever if it is new."""
+        path = creds_file(self.folder, user)
+        had = _read_creds(path) if path.exists() else None
+        seed = had.seed if had else jwts.new_seed("user", secrets.token_bytes(32))
+        account = account_of(user)
+        signer = self._seed(account)
+        key = jwts.public_key(seed)
+        allowed = grants(user)
+        body = claims.user(key, user, publish=allowed.publish, subscribe=allowed.subscribe)
+        if had is not None and ends_s is None:
+            said = decoded(had.jwt)
+            if jwts.says(had.jwt, body) and said.get("iss") == jwts.public_key(signer):
+                return had
+            ends_s = said.get("exp")
+        revoked = self.revocations(account)
+        since = max(revoked.get("*", 0), revoked.get(key, 0))
+        now_s = max(time.time(), since + 1)  # what was signed in that second is revoked, too
+        made = Creds(jwts.signed(body, signer, now_s=now_s, ends_s=ends_s), seed)
+        write_whole(path, jwts.creds_text(made), mode=0o600)
+        return made
+
+    def write_server_conf(self) -> None:
+        """With every account, for a server whose folder of accounts is not at hand."""
+        names = account_jwts(self.folder)
+        write_whole(self.folder / SERVER_CONF, _server_conf(self.folder, names), mode=0o644)
+
+
+# ---- files
+
+
+def _sign(path: Path, body: dict[str, Any], signer: str, now_s: float) -> None:
+    """Unless it says that already."""
+    if path.exists():
+        had = path.read_text().strip()
+        if jwts.says(had, body | {"iss": jwts.public_key(signer)}):
+            return
+    write_whole(path, jwts.signed(body, signer, now_s=now_s) + "\n", mode=0o600)
+
+
+def _seed(path: Path, kind: Kind) -> str:
+    """The seed in a file, made if there is none."""
+    if not path.exists():
+        write_whole(path, jwts.new_seed(kind, secrets.token_bytes(32)) + "\n", mode=0o600)
+    seed = path.read_text().strip()
+    try:
+        jwts.public_key(seed)
+    except ClaimsError as error:
+        raise KeysError(f"{path} holds {error}") from None
+    return seed
+
+
+def _seed_key(path: Path) -> str:
+    try:
+        return jwts.public_key(path.read_text().strip())
+    except ClaimsError as error:
+        raise KeysError(f"{path} holds {error}") from None
+    except OSError as error:
+        raise KeysError(f"{path}: {error.strerror}") from error
+
+
+def _decoded(path: Path, jwt: str) -> dict[str, Any]:
+    try:
+        return decoded(jwt)
+    except ClaimsError as error:
+        raise KeysError(f"{path} holds {error}") from None
+
+
+def _read_creds(path: Path) -> Creds:
+    try:
+        return jwts.parse_creds(path.read_text())
+    except (ClaimsError, UnicodeDecodeError) as error:
+        why = error if isinstance(error, ClaimsError) else "no text"
+        raise KeysError(f"{path} holds {why}") from None
+
+
+def _public_key(path: Path) -> str:
+    return jwts.public_key(_read_creds(path).seed)
+
+
+def write_whole(path: Path, text: str, mode: int) -> None:
+    """Whole or not at all, and never readable by others in between."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+    fresh.replace(path)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; says what it made, without a secret."""
+    parser = argparse.ArgumentParser(
+        prog="python -m berthmaster.lib.access.keys", description="accounts and users of the bus"
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--user",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"one more user, such as tenant.acme; always there: {', '.join(DEFAULT_USERS)}",
+    )
+    parser.add_argument("--owner", type=int, metavar="UID", help="who may read what is secret")
+    args = parser.parse_args(argv)
+    try:
+        made = make_keys(args.folder, [*DEFAULT_USERS, *args.user], owner_uid=args.owner)
+    except (UnknownUser, KeysError) as error:
+        sys.stderr.write(f"keys: {error}\n")
+        return 2
+    sys.stdout.write(f"{args.folder / SERVER_CONF}: {len(made)} users: {', '.join(sorted(made))}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,565 @@
+"""What runs in a worker cluster speaks to the door, and to nothing else on the bus.
+
+A request without an answer is asked again, with growing pauses: another replica has it then, or the
+same one that was started anew. What was told is told again with the same bytes and the same guard,
+so it is stored once. What must be known is taken as a level: from a cursor on, and all that is open
+now and then and whenever the connection was lost, so that nothing that was missed stays unknown.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from berthmaster.lib.door_client.wire import RawHint, RawTake
+from berthmaster.lib.lifecycle.instructions import Outcome, Refused, Stored, Unknown
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.api import Refusal
+from berthmaster.lib.messages.door import (
+    MAX_AGENT_BYTES,
+    MAX_POLL_S,
+    MAX_TOLD,
+    DeadRequest,
+    GreetReply,
+    GreetRequest,
+    HintEvent,
+    LeaseName,
+    LeaseReply,
+    LeaseRequest,
+    OwnWorkload,
+    StoryReply,
+    StoryRequest,
+    TakeRequest,
+    TellOutcome,
+    TellReply,
+)
+from berthmaster.lib.messages.families import NUDGES, UNREADABLE, encode
+from berthmaster.lib.messages.workload import WorkloadEvent
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.lib.runtime import lease
+from berthmaster.lib.runtime.backoff import Backoff
+from berthmaster.lib.runtime.candidacy import Record
+from berthmaster.lib.runtime.lease import ANSWER_SHARE, Outdated, StoreAway
+from berthmaster.lib.runtime.log import LogLike
+from berthmaster.lib.runtime.periodic import stopped_within
+from berthmaster.lib.runtime.redact import excerpt, redact, redact_bytes
+
+ASK_TIMEOUT_S: Final = 4.0
+TELL_LIMIT_S: Final = 10.0
+POLL_GRACE_S: Final = 2.0  # for the answer of a poll that has waited long enough
+SILENT_S: Final = 3 * MAX_POLL_S  # whoever follows is answered once in a poll's time
+GREET_AFTER_S: Final = MAX_POLL_S  # without an answer, as nothing was asked
+NUDGE_GRACE_S: Final = 0.25  # the poll's own answer is on its way, mostly
+LIST_EVERY_S: Final = 30.0
+REQUESTS_IN_FLIGHT: Final = 8  # that tell something; what comes meanwhile goes together
+TELL_BYTES: Final = MAX_AGENT_BYTES // 2
+LONGEST_TOLD_S: Final = 5.0  # that the door may have us wait before we ask again
+RECONNECT_POLL_S: Final = 1.0
+FORGET_AFTER: Final = 20  # stories that the door is behind of: the log was cut, or put back
+MAX_LETTER_BYTES: Final = 64 * 1024
+_PAUSES: Final = Backoff(first_s=0.05, most_s=5.0)
+_TELL_PAUSES: Final = Backoff(first_s=0.02, most_s=1.0)
+T = TypeVar("T")
+
+_OTHERS: Final = msgspec.json.Decoder(GreetReply | TellReply | StoryReply | LeaseReply | Refusal)
+_HINT_EVENTS: Final = msgspec.json.Decoder(HintEvent)
+
+
+class DoorRefused(BusError):
+    """The door said no; ``refusal`` says whether asking again may help."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        where = f"{refusal.field}: " if refusal.field else ""
+        super().__init__(f"{where}{refusal.expected}")
+        self.refusal = refusal
+
+
+class Taken(NamedTuple):
+    event: HintEvent
+    sequence: int
+    held: bool  # of a list: some executor has claimed it
+    receipt: str = ""  # of a placement
+
+
+class Heard(NamedTuple):
+    """Hints in their order. ``listed``: they are all that is open in the cluster."""
+
+    hints: Sequence[Taken]
+    listed: bool
+    cursor: int
+    renewed: bool = False  # it is another log than before, or what of it counts is something else
+
+
+class Story(NamedTuple):
+    workload: Workload | None  # None unless it is open in this cluster
+    failed: str = ""  # why its events cannot be read
+    receipt: str = ""  # of its placement
+    why: str = ""  # what the asker holds is not the log's
+    now_s: float = 0.0  # the server's time then, 0 = not told
+
+
+class _Tale:
+    def __init__(self, event: WorkloadEvent) -> None:
+        self.event = event
+        self.data = encode(event)
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+
+class DoorClient:
+    """One cluster's side of the door."""
+
+    def __init__(self, conn: Connection, cluster: str) -> None:
+        self.conn = conn
+        self.cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._seen = 0  # no story is read from an older view of the log
+        self._log_name = ""
+        self._untold: deque[_Tale] = deque()
+        self._telling = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._chance = random.Random()
+        self._not_before_s: dict[str, float] = {}  # verb -> when the door wants to be asked again
+
+    @property
+    def log(self) -> LogLike:
+        return self.conn.log
+
+    def now(self) -> float:
+        """The server's time."""
+        return self.conn.now()
+
+    @property
+    def seen(self) -> int:
+        """The sequence of the log up to which the door's answers were read."""
+        return self._seen
+
+    @property
+    def silent(self) -> str:
+        """For whoever asks all the time: that there was no answer for long, "" = there was."""
+        silent_s = self._loop.time() - self._heard_s
+        return f"the door has not answered for {silent_s:.0f} s" if silent_s > SILENT_S else ""
+
+    async def ask(
+        self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> bytes:
+        """One request; the answer as it came, unless it is a refusal. Waits first for as long as
+        the door has asked for with its last refusal of this verb. Raises BusError."""
+        data = request if isinstance(request, bytes) else encode(request)
+        told_s = self._not_before_s.get(verb, 0.0) - self._loop.time()
+        if told_s > 0:
+            await asyncio.sleep(told_s)
+        reply = await self.conn.request(
+            subjects.agent(self.cluster, verb), data, timeout_s=timeout_s
+        )
+        self._heard_s = self._loop.time()
+        if reply.data.startswith(b'{"type":"api.refusal.'):
+            refusal = _OTHERS.decode(reply.data)
+            if isinstance(refusal, Refusal):
+                wait_s = min(refusal.retry_after_s, LONGEST_TOLD_S)
+                self._not_before_s[verb] = self._loop.time() + wait_s
+                raise DoorRefused(refusal)
+        return reply.data
+
+    async def _asked(
+        self, verb: str, request: msgspec.Struct | bytes, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> GreetReply | TellReply | StoryReply | LeaseReply:
+        reply: GreetReply | TellReply | StoryReply | LeaseReply | Refusal
+        try:
+            reply = _OTHERS.decode(await self.ask(verb, request, timeout_s=timeout_s))
+        except UNREADABLE as error:
+            raise NoAnswer(f"an answer of the door cannot be read: {error}") from error
+        if isinstance(reply, Refusal):
+            raise DoorRefused(reply)
+        return reply
+
+    async def hello(self) -> GreetReply:
+        """Whether the door is open. Raises BusError."""
+        return _of(GreetReply, await self._asked("hello", GreetRequest()))
+
+    async def keep_greeting(self, stopping: asyncio.Event) -> None:
+        """Ask the door for an answer whenever there was none for a poll's time, until the service
+        stops. A service that publishes only, or has nothing to publish, asks nothing else, and
+        ``silent`` shall tell of the door and not of how little the service has to say."""
+        while not stopping.is_set():
+            wait_s = self._heard_s + GREET_AFTER_S - self._loop.time()
+            if wait_s <= 0:
+                try:
+                    await self.hello()
+                except BusError:
+                    wait_s = GREET_AFTER_S  # ``silent`` tells how long that has been so
+            await stopped_within(wait_s, stopping)
+
+    async def connected(self) -> None:
+        """Wait for the server, instead of asking one that is away."""
+        back = asyncio.Event()
+        forget = self.conn.when_reconnected(back.set)
+        try:
+            while not self.conn.connected:
+                back.clear()
+                try:
+                    async with asyncio.timeout(RECONNECT_POLL_S):
+                        await back.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            forget()
+
+    # Telling
+
+    async def append(self, event: WorkloadEvent) -> Outcome:
+        """Store one event if its workload still is at ``event.after``. Unknown only after a time
+        limit. Raises TooLarge."""
+        tale = _Tale(event)
+        if len(tale.data) > TELL_BYTES:
+            raise TooLarge(f"{len(tale.data)} bytes; an event has at most {TELL_BYTES}")
+        self._untold.append(tale)
+        self._tell_more()
+        return await tale.outcome
+
+    def _tell_more(self) -> None:
+        """All that waits goes together, as soon as a request may go."""
+        while self._untold and self._telling < REQUESTS_IN_FLIGHT:
+            tales: list[_Tale] = []
+            size = 0
+            while self._untold and len(tales) < MAX_TOLD:
+                size += len(self._untold[0].data)
+                if tales and size > TELL_BYTES:
+                    break
+                tale = self._untold.popleft()
+                if not tale.outcome.cancelled():
+                    tales.append(tale)
+            if tales:
+                self._telling += 1
+                task = self._loop.create_task(self._tell(tales))
+                self._tasks.add(task)
+                task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[None]) -> None:
+        self._telling -= 1
+        self._tasks.discard(task)
+        self._tell_more()
+
+    async def _tell(self, tales: list[_Tale]) -> None:
+        """Until each has its outcome, or the time limit passes."""
+        deadline = self._loop.time() + TELL_LIMIT_S
+        again = False
+        failures = 0
+        while tales:
+            why = ""
+            body = b",".join(tale.data for tale in tales)
+            flag = b',"again":true' if again else b""
+            try:
+                reply = await self._asked("tell", b'{"events":[' + body + b"]" + flag + b"}")
+                told = _of(TellReply, reply)
+                self._seen = max(self._seen, told.position)
+                for tale, outcome in zip(tales, told.outcomes, strict=True):
+                    again |= outcome.result == "unknown"
+                    why = outcome.why or outcome.result
+                    self._settle(tale, outcome)
+            except DoorRefused as error:
+                why = str(error)
+                if not error.refusal.retry:
+                    failures = -1
+            except (NoAnswer, NotConnected) as error:
+                again, why = True, str(error)
+            except (BusError, ValueError) as error:
+                failures, why = -1, str(error)
+            tales = [tale for tale in tales if not tale.outcome.done()]
+            if failures < 0 or self._loop.time() >= deadline:
+                for tale in tales:
+                    tale.outcome.set_result(Unknown(why))
+                return
+            if tales:
+                failures += 1
+                await asyncio.sleep(_TELL_PAUSES.delay_s(failures, self._chance))
+
+    def _settle(self, tale: _Tale, outcome: TellOutcome) -> None:
+        if tale.outcome.done():
+            return
+        match outcome.result:
+            case "stored":
+                self._seen = max(self._seen, outcome.sequence)
+                tale.outcome.set_result(Stored(outcome.sequence))
+            case "refused":
+                tale.outcome.set_result(Refused())
+            case _:
+                pass  # nobody knows, or nothing was done: tell it again
+
+    # Reading
+
+    async def story(
+        self,
+        tenant: str,
+        workload_id: str,
+        *,
+        receipt: str = "",
+        executor: str = "",
+        timeout_s: float = ASK_TIMEOUT_S,
+    ) -> Story:
+        """A workload as it stands. ``receipt``: of the placement whose pods ``executor`` holds,
+        which the door brings back first if the log has lost it. Raises BusError."""
+        request = StoryRequest(
+            tenant=tenant, id=workload_id, after=self._seen, receipt=receipt, executor=executor
+        )
+        reply = _of(StoryReply, await self._asked("story", request, timeout_s=timeout_s))
+        workload = _folded(reply.workload) if reply.workload is not None else None
+        return Story(workload, reply.failed, reply.receipt, reply.why, reply.now_s)
+
+    def forget(self) -> None:
+        """The log may have been put back: what was seen of it counts no more."""
+        self._seen = 0
+
+    async def follow(
+        self, heard: Callable[[Heard], None], *, inquired: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Tell what happens, and all that is open at first, again and again, until cancelled.
+        ``inquired``: called with an inquiry of `berth recover`, also while the door has nothing to
+        tell."""
+        news: asyncio.Event = asyncio.Event()
+        lost: asyncio.Event = asyncio.Event()
+        newest = 0
+
+        def nudged(_subject: str, data: bytes) -> None:
+            nonlocal newest
+            try:
+                nudge = NUDGES.decode(data)
+            except UNREADABLE:
+                return
+            if nudge.inquiry:
+                inquired(nudge.inquiry)
+                return
+            newest = nudge.sequence
+            news.set()
+
+        subscription = await self.conn.subscribe(subjects.assign(self.cluster), nudged)
+        forget = self.conn.when_reconnected(lost.set)
+        cursor = 0
+        list_at_s = 0.0
+        failures = 0
+        try:
+            while True:
+                await self.connected()
+                if lost.is_set() or self._loop.time() >= list_at_s:
+                    lost.clear()
+                    cursor = 0
+                news.clear()
+                try:
+                    if not cursor:
+                        cursor = await self._list(heard)
+                        list_at_s = self._loop.time() + LIST_EVERY_S
+                    else:
+                        left_s = max(0.1, list_at_s - self._loop.time())
+                        cursor = await self._take(
+                            cursor, min(MAX_POLL_S, left_s), heard, news, lambda: newest
+                        )
+                    failures = 0
+                except BusError as error:
+                    failures += 1
+                    if failures == 1:
+                        self.log.warning("the door does not answer", why=str(error))
+                    await asyncio.sleep(_PAUSES.delay_s(failures, self._chance))
+        finally:
+            forget()
+            await subscription.unsubscribe()
+
+    async def _list(self, heard: Callable[[Heard], None]) -> int:
+        """All that is open, page by page. Raises BusError."""
+        first = await self._took(TakeRequest())
+        hints = list(first.hints)
+        page = first
+        while page.next:
+            page = await self._took(
+                TakeRequest(
+                    after=first.cursor, log=first.log, page=page.next, wait_s=ASK_TIMEOUT_S / 2
+                )
+            )
+            if page.log != first.log:
+                raise NoAnswer("the log was replaced while it was listed")
+            hints += page.hints
+        is_renewed = self._log_name not in ("", first.log)
+        self._log_name = first.log
+        if is_renewed:  # not at the first list: what was told before may be newer than it
+            self._seen = 0
+        self._seen = max(self._seen, first.cursor)
+        heard(Heard(self._read(hints), True, first.cursor, is_renewed))
+        return first.cursor
+
+    async def _take(
+        self,
+        cursor: int,
+        wait_s: float,
+        heard: Callable[[Heard], None],
+        news: asyncio.Event,
+        newest: Callable[[], int],
+    ) -> int:
+        """One poll; a nudge ends it if it was lost with its door. Raises BusError."""
+        request = TakeRequest(after=cursor, log=self._log_name, wait_s=wait_s)
+        polling = asyncio.ensure_future(self._took(request, wait_s + POLL_GRACE_S))
+        try:
+            while not polling.done():
+                nudge = asyncio.ensure_future(news.wait())
+                try:
+                    await asyncio.wait({polling, nudge}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    nudge.cancel()
+                if news.is_set() and not polling.done():
+                    news.clear()
+                    await asyncio.wait({polling}, timeout=NUDGE_GRACE_S)
+                    if not polling.done() and newest() > cursor:
+                        return cursor  # nothing is lost: the next poll begins there
+            reply = polling.result()
+        finally:
+            polling.cancel()
+        if reply.reset:
+            return 0
+        self._seen = max(self._seen, reply.cursor)
+        if reply.hints:
+            heard(Heard(self._read(reply.hints), False, reply.cursor))
+        return reply.cursor
+
+    async def _took(self, request: TakeRequest, timeout_s: float = ASK_TIMEOUT_S) -> RawTake:
+        raw = await self.ask("take", request, timeout_s=timeout_s)
+        try:
+            return msgspec.json.decode(raw, type=RawTake)
+        except UNREADABLE as error:
+            raise NoAnswer(f"an answer of the door cannot be read: {error}") from error
+
+    def _read(self, hints: Sequence[RawHint]) -> list[Taken]:
+        """What this version can read of them; the door freezes what it cannot read itself."""
+        found: list[Taken] = []
+        for hint in hints:
+            try:
+                event = _HINT_EVENTS.decode(hint.event)
+            except UNREADABLE as error:
+                self.log.error("a hint cannot be read", sequence=hint.sequence, why=str(error))
+                continue
+            found.append(Taken(event, hint.sequence, hint.held, hint.receipt))
+        return found
+
+    # The rest
+
+    async def observe(self, data: bytes) -> None:
+        """One node's telemetry, unacknowledged. Raises TooLarge, NotConnected."""
+        await self.conn.publish(subjects.agent(self.cluster, "telemetry"), data)
+
+    async def figures(self, data: bytes) -> None:
+        """One job's figures, unacknowledged. Raises TooLarge, NotConnected."""
+        await self.conn.publish(subjects.agent(self.cluster, "figures"), data)
+
+    async def hear_nodes(self, heard: Callable[[str, bytes], None]) -> None:
+        """Hear the telemetry of this cluster's own nodes, on its way to the door."""
+        await self.conn.subscribe(subjects.agent(self.cluster, "telemetry"), heard)
+
+    async def bury(
+        self, service: str, *, subject: str, reason: str, body: bytes = b"", workload: str = ""
+    ) -> bool:
+        """Keep what could not be handled, with the reason. If even that fails (False), the log
+        line remains."""
+        subject, reason = redact(subject)[:2000], excerpt(reason, 2000)
+        self.log.error("dead letter", subject=subject, reason=reason, workload=workload)
+        try:
+            letter = msgspec.convert(
+                {
+                    "service": service,
+                    "subject": subject,
+                    "reason": reason,
+                    "workload": workload,
+                    "body": redact_bytes(body, MAX_LETTER_BYTES),
+                },
+                DeadRequest,
+            )
+            await self.ask("dead", letter)
+        except (BusError, msgspec.ValidationError) as error:
+            self.log.error("a dead letter could not be kept", why=str(error))
+            return False
+        return True
+
+
+class DoorLease(lease.Lease):
+    """Tries to hold one lease of this cluster for as long as ``run`` runs."""
+
+    def __init__(
+        self,
+        door: DoorClient,
+        name: LeaseName,
+        holder: str,
+        *,
+        ttl_s: float,
+        on_gained: Callable[[int], None] | None = None,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(
+            _LeaseStore(door, name, ttl_s * ANSWER_SHARE),
+            f"{name}.{subjects.token(door.cluster)}",
+            holder,
+            ttl_s=ttl_s,
+            log=door.log,
+            on_gained=on_gained,
+            on_lost=on_lost,
+        )
+
+
+class _LeaseStore:
+    """A lease's record, by way of the door."""
+
+    def __init__(self, door: DoorClient, name: LeaseName, timeout_s: float) -> None:
+        self._door = door
+        self._name: LeaseName = name
+        self._timeout_s = timeout_s
+
+    async def read(self) -> Record | None:
+        return await self._ask(LeaseRequest(name=self._name))
+
+    async def write(self, over: Record | None, holder: str, ttl_s: float, *, taken: bool) -> Record:
+        del taken
+        version = int(over.version) if over is not None else 0
+        request = LeaseRequest(
+            name=self._name, act="write", version=version, holder=holder, ttl_s=ttl_s
+        )
+        found = await self._ask(request)
+        if found is None:
+            raise StoreAway("the door did not say what was written")
+        return found
+
+    async def release(self, over: Record) -> None:
+        await self._ask(
+            LeaseRequest(
+                name=self._name,
+                act="release",
+                version=int(over.version),
+                holder=over.holder,
+                ttl_s=over.ttl_s,
+            )
+        )
+
+    async def _ask(self, request: LeaseRequest) -> Record | None:
+        try:
+            reply = _of(
+                LeaseReply,
+                await self._door._asked("lease", request, timeout_s=self._timeout_s),
+            )
+        except BusError as error:
+            raise StoreAway(str(error)) from error
+        if reply.outdated:
+            raise Outdated("somebody else has written since")
+        if not reply.version:
+            return None
+        return Record(str(reply.version), reply.holder, reply.ttl_s, reply.epoch)
+
+
+def _of(kind: type[T], reply: object) -> T:
+    if not isinstance(reply, kind):
+        raise NoAnswer(f"the door answered with a {type(reply).__name__}")
+    return reply
+
+
+def _folded(own: OwnWorkload) -> Workload:
+    fields = {name: getattr(own, name) for name in OwnWorkload.__struct_fields__}
+    return Workload(**fields | {"state": State(own.state)})

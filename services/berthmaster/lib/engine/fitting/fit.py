@@ -1,0 +1,290 @@
+"""Where pods fit: the choice of nodes and GPUs inside a cluster, one pod after another by value.py.
+
+And how tightly, for who knows no mix of pods, by best fit: a pod goes where it leaves least behind.
+Tightness (lower is better) is, in GPU milli,
+what stays free on the GPUs that it could have had (of whole-GPU pods: on the other free GPUs of
+the node; of a fraction: on its GPU), then 1 % of all that is free on the node, then a trace of its
+free CPU. Ties go to the first node by name. Pods without GPUs go to nodes without, then to the
+tightest CPU.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.lib.engine.fitting.topology import Chooser, Mask, choices, shaped
+from berthmaster.lib.engine.fleet.fleet import WHOLE, Fleet, Holding
+from berthmaster.lib.engine.fleet.needs import (
+    Suitable,
+    gpus_for,
+    isolation_at,
+    named_gpus,
+    wants_fraction,
+)
+from berthmaster.lib.engine.fleet.pieces import pieces_of
+from berthmaster.lib.engine.fleet.shares import charged_milli, is_packed, part_of
+from berthmaster.lib.engine.scoring.room import room_of
+from berthmaster.lib.engine.scoring.score_cache import Scorecard, can_seat, seat_of_one, seats
+from berthmaster.lib.engine.scoring.value import NOT_HERE as NO_SCORE
+from berthmaster.lib.engine.scoring.value import Worth, pick_gpus, score_nodes, worth_of
+from berthmaster.lib.messages.fleet import GpuDevice, NodeReport
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import Isolation, PodSet
+
+NOT_HERE: Final = np.inf
+_NODE_SHARE: Final = 0.01
+_CPU_SHARE: Final = 1e-7
+_NOTHING_LEARNED: Final = worth_of(())
+_HAS_GPUS: Final = 1e9  # a pod without GPUs on a node with some: after every node without
+
+
+def tightness(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, among: slice | None = None
+) -> NDArray[np.float64]:
+    """How tightly one pod of the set would sit on each node (of a slice), or NOT_HERE."""
+    at = among if among is not None else slice(None)
+    cpu = fleet.arrays.cpu[at]
+    fits = suitable.nodes[at] & fleet.arrays.open[at] & (cpu >= pods.cpu_milli)
+    fits &= fleet.arrays.memory[at] >= pods.memory_mib
+    if suitable.pieces:
+        fits &= suitable.pods_by_pieces(fleet, at) > 0
+    milli = fleet.arrays.milli[at]
+    if not pods.gpus:
+        left = np.where(fleet.arrays.capacity_milli[at] > 0, _HAS_GPUS, 0.0)
+    elif wants_fraction(pods):
+        gpu = fleet.arrays.gpu[at]
+        need: int | NDArray[np.int64] = pods.gpu_milli
+        enough = gpu >= need
+        if suitable.offered is not None:
+            need = suitable.offered[at]
+            enough = gpu >= need[:, np.newaxis]
+        if suitable.gpus is not None:
+            enough &= suitable.gpus[at]
+        best = np.where(enough, gpu, 2 * WHOLE).min(axis=1, initial=2 * WHOLE)
+        fits &= best <= WHOLE
+        left = (best - need).astype(np.float64)
+    else:
+        whole = fleet.arrays.whole[at]
+        if suitable.gpus is not None:
+            whole = ((fleet.arrays.gpu[at] >= WHOLE) & suitable.gpus[at]).sum(axis=1)
+        fits &= whole >= pods.gpus
+        left = (whole - pods.gpus) * float(WHOLE)
+    rest = left + _NODE_SHARE * milli + _CPU_SHARE * cpu
+    return np.where(fits, rest, NOT_HERE).astype(np.float64, copy=False)
+
+
+class Bound(NamedTuple):
+    """Places for all pods of a request in one cluster."""
+
+    bindings: tuple[PodBinding, ...]
+    holdings: tuple[Holding, ...]
+
+
+def assumed_gpus(fleet: Fleet, cluster: str, node: str, pods: PodSet) -> tuple[int, ...]:
+    """Which GPUs a pod is charged to when its cluster does not say: of those that it may have, the
+    ones with most room left, or for a part the fullest with room where that is what it got. None
+    where the node no longer has GPUs of its resource or model."""
+    report = fleet.node(cluster, node)
+    slot = fleet.slot(cluster, node)
+    if report is None or slot is None or not pods.gpus:
+        return ()
+    row = fleet.arrays.gpu[slot].tolist()
+    kind = fleet.kinds[fleet.arrays.kind[slot]]
+    named, _ = named_gpus(kind, pods)
+    positions = gpus_for(kind, pods)[0] or named
+    if pods.gpu_milli < WHOLE and is_packed(report.shares):
+        fit = [p for p in positions if row[p] >= _takes(report, pods, report.gpus[p])]
+        if fit:
+            return (report.gpus[min(fit, key=row.__getitem__)].index,)
+    order = sorted(positions, key=lambda p: (-row[p], p))
+    return tuple(sorted(report.gpus[p].index for p in order[: pods.gpus]))
+
+
+def _takes(report: NodeReport, pods: PodSet, gpu: GpuDevice) -> int:
+    """What a part comes to of a GPU."""
+    return charged_milli(
+        part_of(pods), report.shares, gpu.memory_mib, gpu.index, fractions=report.fractions
+    )
+
+
+def holding(cluster: str, binding: PodBinding, pods: PodSet) -> Holding:
+    return Holding(
+        cluster,
+        binding.node,
+        pods.cpu_milli,
+        pods.memory_mib,
+        pods.gpu_milli,
+        binding.gpus,
+        pods.gpu_memory_mib,
+        part_of(pods).profile,
+        pieces_of(pods),
+        pods.isolation,
+    )
+
+
+def bind_one(
+    fleet: Fleet,
+    slot: int,
+    pods: PodSet,
+    suitable: Suitable,
+    worth: Worth = _NOTHING_LEARNED,
+    index: int = 0,
+    card: Scorecard | None = None,
+) -> tuple[PodBinding, Holding]:
+    """Bind one pod to a node where it fits. ``card``: up to date, if there is any."""
+    cluster, node = fleet.names[slot]
+    isolation: Isolation = ""
+    gpus = seat_of_one(fleet, slot, card) if card is not None and pods.gpus else None
+    if gpus is None:
+        gpus = pick_gpus(fleet, slot, pods, suitable, worth)
+        isolation = isolation_at(fleet, slot, pods) if wants_fraction(pods) else ""
+    binding = PodBinding(
+        pod=f"{pods.name}-{index}",
+        node=node,
+        gpus=gpus,
+        isolation=isolation,
+        charged_milli=_charged(fleet, slot, pods, suitable, gpus),
+    )
+    return binding, holding(cluster, binding, pods)
+
+
+def _charged(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, gpus: tuple[int, ...]
+) -> int:
+    """What the part of a GPU is charged with; 0 = as much as the pods ask for."""
+    if suitable.offered is None or not gpus:
+        return 0
+    report = fleet.report_at(slot)
+    gpu = next(each for each in report.gpus if each.index == gpus[0])
+    milli = _takes(report, pods, gpu)
+    return milli if milli != pods.gpu_milli else 0
+
+
+def pods_that_fit(
+    fleet: Fleet, pods: PodSet, suitable: Suitable, fits: NDArray[np.floating]
+) -> NDArray[np.int64]:
+    """Of each node, how many pods of the set fit: see room.py. ``fits``: finite for all nodes where
+    one does, as tightness and scores are."""
+    room = np.minimum(room_of(fleet, pods, suitable, slice(None)), pods.count)
+    return np.where(np.isfinite(fits), room, 0)
+
+
+def bind_gang(
+    fleet: Fleet,
+    cluster: int,
+    pod_sets: Sequence[PodSet],
+    suitables: Sequence[Suitable],
+    scratch: "Scratch",
+    worth: Worth = _NOTHING_LEARNED,
+    cards: Sequence[Scorecard] | None = None,
+) -> Bound | None:
+    """Places for all pods in one cluster, or None: one after another, each where it costs least.
+    Sets that ask for most are seated first. ``cards``: up to date, if there are any.
+
+    Uses ``scratch`` to take room while it looks; all of it is given back.
+    """
+    if cards is not None and can_seat(fleet, cluster, pod_sets, cards):
+        return _seat_compiled(fleet, cluster, pod_sets, cards)
+    if not shaped(pod_sets):
+        within: tuple[Mask | None, ...] = (None,) * len(pod_sets)
+        return _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+    for within in choices(fleet, cluster, pod_sets, suitables, worth):
+        found = _seat_within(fleet, cluster, pod_sets, suitables, scratch, worth, cards, within)
+        if found is not None:
+            return found
+    return None
+
+
+def _seat_within(
+    fleet: Fleet,
+    cluster: int,
+    pod_sets: Sequence[PodSet],
+    suitables: Sequence[Suitable],
+    scratch: "Scratch",
+    worth: Worth,
+    cards: Sequence[Scorecard] | None,
+    within: Sequence[Mask | None],
+) -> Bound | None:
+    """Places on the nodes that each set may use."""
+    first, last = fleet.span(cluster)
+    order = _largest_first(pod_sets)
+    bindings: dict[int, list[PodBinding]] = {i: [] for i in range(len(pod_sets))}
+    holdings: list[Holding] = []
+    try:
+        for i in order:
+            pods, suitable = pod_sets[i], suitables[i]
+            if cards is not None and cards[i].seen == fleet.touched.end:
+                scores = cards[i].scores[first:last].copy()
+            else:
+                scores = score_nodes(fleet, pods, suitable, worth, slice(first, last))
+            chooser = Chooser(fleet, slice(first, last), pods, suitable, scores, within[i])
+            for index in range(pods.count):
+                best = chooser.next()
+                if best < 0:
+                    return None
+                binding, held = bind_one(fleet, first + best, pods, suitable, worth, index)
+                bindings[i].append(binding)
+                holdings.append(held)
+                scratch.take(held)
+                if index + 1 < pods.count:
+                    chooser.took(best, _score_now(fleet, first + best, pods, suitable, worth))
+    finally:
+        scratch.give_back()
+    return Bound(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
+
+
+def _largest_first(pod_sets: Sequence[PodSet]) -> list[int]:
+    def size(number: int) -> tuple[int, int, int]:
+        pods = pod_sets[number]
+        return -pods.gpus * pods.gpu_milli, -pods.cpu_milli, number
+
+    return sorted(range(len(pod_sets)), key=size)
+
+
+def _seat_compiled(
+    fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], cards: Sequence[Scorecard]
+) -> Bound | None:
+    """The same by C, which gives back itself what it takes."""
+    order = _largest_first(pod_sets)
+    found = seats(fleet.span(cluster), [(pod_sets[i], cards[i]) for i in order])
+    if found is None:
+        return None
+    name = fleet.clusters[cluster]
+    bindings: dict[int, list[PodBinding]] = {}
+    holdings: list[Holding] = []
+    for number, places in zip(order, found, strict=True):
+        pods = pod_sets[number]
+        bindings[number] = [
+            PodBinding(pod=f"{pods.name}-{index}", node=fleet.names[slot][1], gpus=gpus)
+            for index, (slot, gpus) in enumerate(places)
+        ]
+        holdings += [holding(name, binding, pods) for binding in bindings[number]]
+    return Bound(tuple(b for i in range(len(pod_sets)) for b in bindings[i]), tuple(holdings))
+
+
+def _score_now(
+    fleet: Fleet, slot: int, pods: PodSet, suitable: Suitable, worth: Worth
+) -> np.float32 | float:
+    """Of one node, as ``score_nodes`` has it; where the GPUs are gone, without looking further."""
+    if pods.gpus and pods.gpu_milli == WHOLE and fleet.arrays.whole[slot] < pods.gpus:
+        return NO_SCORE
+    found: np.float32 = score_nodes(fleet, pods, suitable, worth, slice(slot, slot + 1))[0]
+    return found
+
+
+class Scratch:
+    """Room taken for as long as a gang is being seated."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._taken: list[Holding] = []
+
+    def take(self, held: Holding) -> None:
+        self._taken.append(held)
+        self._fleet.lend((held,), +1)
+
+    def give_back(self) -> None:
+        self._fleet.lend(self._taken, -1)
+        self._taken = []

@@ -1,0 +1,213 @@
+"""What a decider knows of clusters: signs of life, scores, cordons, who was declared lost.
+
+Times are the server's. A cluster that fell silent gets no new placements and keeps what it has.
+"""
+
+from bisect import insort
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.engine.fleet.cluster_view import ClusterView
+from berthmaster.lib.engine.fleet.twins import TWIN, Twins
+from berthmaster.lib.messages.fleet import (
+    ClusterProfile,
+    ClusterScore,
+    Membership,
+    QueueReport,
+    Taint,
+)
+
+CORDONED: Final = "cordoned"
+LOST: Final = "declared lost"
+SILENT: Final = "silent"
+NOT_CLAIMING: Final = "does not claim"
+UNHEALTHY: Final = "not healthy, says its hub"
+UNSCORED: Final = "withdrawn by the scorer"
+DOUBTED_FOR: Final = 10.0  # times as long as it is passed over
+
+
+class Cluster(msgspec.Struct, kw_only=True):
+    """One cluster, as its facts and its operators say."""
+
+    name: str
+    alive_at_s: float = float("-inf")  # server's time of its newest sign of life
+    profile: ClusterProfile | None = None
+    membership: Membership | None = None
+    queues: dict[str, QueueReport] = {}  # its Kueue's ClusterQueues
+    score: ClusterScore | None = None
+    cordoned: str | None = None  # the reason; None = not cordoned
+    lost: bool = False
+    same_as: str = ""  # the name that counts of its API server; "" = this one does
+    unclaimed_at_s: float | None = None
+    # When it last left a placement unclaimed, or was tried after that; None = it claims.
+
+    def is_doubted(self, now_s: float, avoid_s: float) -> bool:
+        """Whether it left a placement unclaimed not long ago, and has claimed none since: it is
+        tried with a few, or everybody who waits would be sent there again and again."""
+        at_s = self.unclaimed_at_s
+        return at_s is not None and now_s < at_s + DOUBTED_FOR * avoid_s
+
+    @property
+    def tells(self) -> dict[str, str]:
+        """All labels and properties. Of one name the hub's counts, and a property over a label."""
+        told: dict[str, str] = {}
+        for each in (self.profile, self.membership):
+            if each is not None:
+                told |= each.labels | each.properties
+        return told
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What it says of itself, and over that what its hub says of it."""
+        own = self.profile.labels if self.profile is not None else {}
+        return own | self.membership.labels if self.membership is not None else own
+
+    @property
+    def counted_as(self) -> Mapping[str, str]:
+        """What pods ask for -> the resource that its Kueue counts it as, where that is another."""
+        return self.profile.counted_as if self.profile is not None else {}
+
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """Its own and its hub's."""
+        own = self.profile.taints if self.profile is not None else ()
+        return own + self.membership.taints if self.membership is not None else own
+
+    def take_membership(self, fact: Membership) -> bool:
+        """Whether something that placements depend on has changed."""
+        before = (self.labels, self.taints, self.unhealthy)
+        self.membership = None if fact.gone else fact
+        return before != (self.labels, self.taints, self.unhealthy)
+
+    def take_queue(self, fact: QueueReport) -> None:
+        """A ClusterQueue as it is now, or that it is no more."""
+        if fact.gone:
+            self.queues.pop(fact.queue, None)
+        else:
+            self.queues[fact.queue] = fact
+
+    @property
+    def closed_by_people(self) -> str:
+        """Why it is closed whatever it says of itself, or ""."""
+        if self.lost:
+            return LOST
+        if self.cordoned is not None:
+            return f"{CORDONED}: {self.cordoned}" if self.cordoned else CORDONED
+        return ""
+
+    @property
+    def closed_by_news(self) -> str:
+        """Why it is closed although it was heard of just now, or ""."""
+        if self.same_as:
+            return f"{TWIN}: {self.same_as}"
+        if self.unhealthy:
+            return self.unhealthy
+        if self.score is not None and self.score.freshness == "withdrawn":
+            return UNSCORED
+        return ""
+
+    @property
+    def lost_gpus(self) -> Mapping[str, tuple[int, ...]]:
+        """By node, the GPUs that telemetry calls lost. An old score still counts: silence heals
+        none."""
+        return self.score.lost_gpus if self.score is not None else {}
+
+    @property
+    def fresh_score(self) -> ClusterScore | None:
+        """What is measured of it, if that is as it is now."""
+        score = self.score
+        return score if score is not None and score.freshness == "fresh" else None
+
+    @property
+    def unhealthy(self) -> str:
+        """What its hub says is wrong with it, or ""."""
+        if self.membership is None or self.membership.healthy is not False:
+            return ""
+        reason = self.membership.reason
+        return f"{UNHEALTHY}: {reason}" if reason else UNHEALTHY
+
+
+class Clusters:
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+        self._by_name: list[Cluster] = []
+        self._twins = Twins()
+        self.changed: set[str] = set()  # handed out since whoever follows them looked last
+        self.unclaimed: set[str] = set()  # those that have left a placement unclaimed
+
+    def get(self, name: str) -> Cluster:
+        """The cluster, made known by the asking, to be changed; to read it is ``peek``."""
+        self.changed.add(name)
+        return self.peek(name)
+
+    def peek(self, name: str) -> Cluster:
+        """The cluster as it is: not to be changed."""
+        cluster = self._clusters.get(name)
+        if cluster is None:
+            cluster = self._clusters[name] = Cluster(name=name)
+            insort(self._by_name, cluster, key=attrgetter("name"))
+        return cluster
+
+    def take_profile(self, fact: ClusterProfile) -> bool:
+        """Take over what a cluster says of itself. Return whether another name of an API server
+        counts now."""
+        self.get(fact.cluster).profile = fact
+        return self._settle(self._twins.put(fact))
+
+    def set_lost(self, name: str, lost: bool) -> None:
+        """Take over whether an operator declared a cluster lost."""
+        self.get(name).lost = lost
+        self._settle(self._twins.set_lost(name, lost))
+
+    def _settle(self, names: set[str]) -> bool:
+        changed = False
+        for name in sorted(names):
+            first = self._twins.first(name)
+            if self.peek(name).same_as != first:
+                self.get(name).same_as = first
+                changed = True
+        return changed
+
+    def left_unclaimed(self, name: str, at_s: float | None) -> None:
+        """It has left a placement unclaimed; None: it claims."""
+        self.get(name).unclaimed_at_s = at_s
+        if at_s is None:
+            self.unclaimed.discard(name)
+        else:
+            self.unclaimed.add(name)
+
+    def claim_but_for(self, told: Mapping[str, float]) -> None:
+        """None but these, as a decision told, has left a placement unclaimed."""
+        for name in self.unclaimed - told.keys():
+            self.left_unclaimed(name, None)
+
+    def doubted(self, now_s: float, avoid_s: float) -> dict[str, float]:
+        """Those that are passed over or tried with a few, and since when."""
+        found: dict[str, float] = {}
+        for name in sorted(self.unclaimed):
+            cluster = self.peek(name)
+            if cluster.unclaimed_at_s is not None and cluster.is_doubted(now_s, avoid_s):
+                found[name] = cluster.unclaimed_at_s
+        return found
+
+    def known(self) -> list[Cluster]:
+        """All of them by name."""
+        return list(self._by_name)
+
+    def view(self, name: str, now_s: float, *, stale_after_s: float, avoid_s: float) -> ClusterView:
+        """The cluster at one moment: how old its news is, and why it is closed if it is."""
+        cluster = self.peek(name)
+        age_s = max(0.0, now_s - cluster.alive_at_s)
+        closed = cluster.closed_by_people
+        if not closed and not age_s <= stale_after_s:
+            closed = SILENT
+        closed = closed or cluster.closed_by_news
+        unclaimed_at_s = cluster.unclaimed_at_s
+        if not closed and unclaimed_at_s is not None and now_s < unclaimed_at_s + avoid_s:
+            closed = NOT_CLAIMING
+        score = cluster.fresh_score
+        idle = score.idle_gpu_percent if score is not None else None
+        return ClusterView(name=name, age_s=age_s, idle_percent=idle, closed=closed)

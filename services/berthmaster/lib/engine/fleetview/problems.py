@@ -1,0 +1,84 @@
+"""What is broken, or not as it should be, in words: for the page and the terminal alike. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from berthmaster.lib.engine.fleetview.rows import ClusterRow
+from berthmaster.lib.messages.fleet import NodeReport
+
+Level = Literal["broken", "note"]
+SILENT_INTERVALS: Final = 3.0
+SILENT_LEAST_S: Final = 10.0
+PROBLEMS_A_CLUSTER: Final = 20  # of its nodes, that are told
+NODES_NAMED: Final = 3  # of those with one problem
+LETTERS_S: Final = 86_400.0  # age limit of letters here; `berth problems dead` has 30 days
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line; those who see all are told ``detail`` too, which may name what is others'."""
+
+    level: Level
+    text: str
+    cluster: str = ""
+    since_s: float | None = None  # when it was, by the server's clock
+    detail: str = ""
+
+
+def of_cluster(row: ClusterRow, interval_s: float) -> Iterator[Problem]:
+    """``interval_s``: at which it gives signs of life; 0 = not known."""
+    limit_s = max(SILENT_LEAST_S, SILENT_INTERVALS * interval_s)
+    if row.lost is not None:
+        yield Problem("broken", f"declared lost: {row.lost}", row.cluster)
+    elif row.seen_s is None:
+        yield Problem("note", "has given no sign of life yet", row.cluster)
+    elif row.seen_s > limit_s:
+        yield Problem("broken", "is silent", row.cluster)
+    if row.same_as:
+        text = (
+            f"is the API server of cluster {row.same_as}, which counts: this one takes no jobs; "
+            f"stop its agent, or declare {row.same_as} lost if that is its old name"
+        )
+        yield Problem("broken", text, row.cluster)
+    for one in row.unlisted:
+        text = f"its API server cannot list {one.kind}, so what is known of them may be old"
+        yield Problem("broken", text, row.cluster, one.since_s, one.why)
+    if row.freshness in ("stale", "withdrawn"):
+        yield Problem("note", f"scores are {row.freshness}: {row.note}", row.cluster)
+    if row.cordoned is not None:
+        yield Problem("note", f"cordoned: {row.cordoned}", row.cluster)
+    if row.cordoned_nodes:
+        yield Problem("note", f"{many(row.cordoned_nodes, 'node')} cordoned", row.cluster)
+
+
+def of_nodes(cluster: str, reports: Iterable[NodeReport]) -> Iterator[Problem]:
+    """Yield what the inventory found wrong with nodes, one line for all nodes with the same
+    problem."""
+    nodes: dict[str, list[str]] = {}
+    for report in reports:
+        for text in report.problems:
+            nodes.setdefault(text, []).append(report.node)
+    by_number = sorted(nodes.items(), key=lambda one: (-len(one[1]), one[0]))
+    for text, names in by_number[:PROBLEMS_A_CLUSTER]:
+        named = ", ".join(sorted(names)[:NODES_NAMED])
+        more = f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
+        yield Problem(
+            "note", f"{'node' if len(names) == 1 else 'nodes'} {named}{more}: {text}", cluster
+        )
+    if (left := len(by_number) - PROBLEMS_A_CLUSTER) > 0:
+        yield Problem("note", f"{many(left, 'other problem')} of nodes", cluster)
+
+
+def of_letters(newest: Mapping[str, tuple[float, str]], now_s: float) -> Iterator[Problem]:
+    """``newest``: of each service's dead letters, when it was stored and why it is one."""
+    for service, (at_s, reason) in sorted(newest.items()):
+        if now_s - at_s <= LETTERS_S:
+            what = "could not handle a message, or deliver a letter"
+            text = f"{service} {what} (see `berth problems dead`)"
+            yield Problem("note", text, "", at_s, reason)
+
+
+def many(count: int, noun: str) -> str:
+    """3 nodes, 1 node."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

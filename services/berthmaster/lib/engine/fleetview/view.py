@@ -1,0 +1,214 @@
+"""The fleet as of the newest facts: the fold of FLEET and CONTROL, up to one sequence each.
+
+Everything follows from the messages alone. Whoever holds placements charges them to ``fleet`` (the
+resolver its live ones, a hub's decider the pods that nodes report as ours); how pods went and what
+kinds of pods arrive is learned from the events that the decider's own log brings (``learn``).
+"""
+
+from collections.abc import Iterable, Mapping
+
+from berthmaster.lib.engine.fleet.clusters import Clusters
+from berthmaster.lib.engine.fleet.fleet import Fleet
+from berthmaster.lib.engine.fleet.lost import without_lost
+from berthmaster.lib.engine.fleet.needs import Shape, Suitable
+from berthmaster.lib.engine.fleetview.derived import FleetDerived
+from berthmaster.lib.engine.fleetview.policy import RankingPolicy
+from berthmaster.lib.engine.fleetview.snapshot import ClusterSnapshot
+from berthmaster.lib.engine.scoring.mix import Mix
+from berthmaster.lib.engine.scoring.sampled import Sampled
+from berthmaster.lib.engine.scoring.score_cache import Scorecard
+from berthmaster.lib.engine.scoring.value import Worth
+from berthmaster.lib.messages.control import ClusterLost, ControlFact, Cordon, QueueSetting
+from berthmaster.lib.messages.fleet import (
+    ClusterAlive,
+    ClusterProfile,
+    ClusterScore,
+    CopyReport,
+    FleetFact,
+    Membership,
+    NodeGone,
+    NodeReport,
+    QueueReport,
+)
+from berthmaster.lib.messages.placement import Pressure
+from berthmaster.lib.messages.workload import Submitted, WorkloadEvent
+
+
+def _counts(fact: ClusterProfile) -> tuple[object, ...]:
+    """What of a profile placements depend on."""
+    return fact.labels, fact.taints, fact.job_kinds, fact.counted_as
+
+
+class FleetView:
+    """Fleet, clusters and what operators set; beside them, in ``derived``, what follows."""
+
+    def __init__(
+        self, fleet: Fleet, queues: dict[str, QueueSetting], derived: FleetDerived
+    ) -> None:
+        self.fleet_sequence = 0
+        self.control_sequence = 0
+        self.heard_s = float("-inf")  # server's time of the newest message
+        self.fleet = fleet
+        self.clusters = Clusters()
+        self.cordons: set[tuple[str, str]] = set()  # cluster, node
+        self.cordons_set: dict[tuple[str, str], Cordon] = {}  # of whole clusters ("") too
+        self.drains: dict[tuple[str, str], Cordon] = {}  # those of them
+        self.queues = queues
+        self.mix = Mix()
+        self.derived = derived
+        self._reported: dict[tuple[str, str], NodeReport] = {}  # of nodes with lost GPUs, as told
+
+    @classmethod
+    def empty(cls) -> "FleetView":
+        """Of somebody who derives nothing more than this package does."""
+        fleet = Fleet()
+        return cls(fleet, {}, FleetDerived(fleet))
+
+    # Facts
+
+    def take_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None:
+        """Take over the newest value of something in the fleet."""
+        self.fleet_sequence = max(self.fleet_sequence, sequence)
+        self.heard_s = max(self.heard_s, stored_at_s)
+        cluster, derived = self.clusters.get(fact.cluster), self.derived
+        match fact:
+            case NodeReport():
+                self._put_node(fact, cluster.lost_gpus.get(fact.node, ()))
+            case NodeGone():
+                self.drop_node(fact.cluster, fact.node)
+            case ClusterAlive():
+                # After a silence that may have closed it, all that waits is looked at again.
+                derived.growth += stored_at_s > cluster.alive_at_s + 2 * fact.interval_s
+                cluster.alive_at_s = stored_at_s
+            case ClusterProfile():
+                known = cluster.profile
+                derived.growth += known is None or _counts(known) != _counts(fact)
+                derived.growth += self.clusters.take_profile(fact)
+            case Membership():
+                derived.growth += cluster.take_membership(fact)
+            case QueueReport():
+                derived.growth += 1
+                cluster.take_queue(fact)
+            case CopyReport():
+                pass  # of interest to a hub's decider only
+            case ClusterScore():
+                if cluster.score is not None and cluster.score.freshness != fact.freshness:
+                    derived.growth += 1
+                before, cluster.score = cluster.lost_gpus, fact
+                self._take_lost(fact.cluster, before, fact.lost_gpus)
+
+    def _take_lost(
+        self,
+        cluster: str,
+        before: Mapping[str, tuple[int, ...]],
+        now: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        for node in sorted(before.keys() | now.keys()):
+            if before.get(node, ()) == now.get(node, ()):
+                continue
+            told = self._reported.get((cluster, node)) or self.fleet.node(cluster, node)
+            if told is not None:
+                self._put_node(told, now.get(node, ()))
+
+    def _put_node(self, told: NodeReport, lost: tuple[int, ...]) -> None:
+        """A node as it reports itself, without the GPUs that telemetry calls lost."""
+        name, derived = (told.cluster, told.node), self.derived
+        report = without_lost(told, lost)
+        self._reported.pop(name, None)
+        if report is not told:
+            self._reported[name] = told
+        before = self.fleet.node(*name)
+        derived.changes += 1
+        derived.growth += self.fleet.put_node(report)
+        derived.growth += derived.ledger.node_changed(before, report)
+
+    def drop_node(self, cluster: str, node: str) -> None:
+        """A node is no more; what runs there by our account still does."""
+        before = self.fleet.node(cluster, node)
+        self._reported.pop((cluster, node), None)
+        self.fleet.drop_node(cluster, node)
+        self.derived.changes += 1
+        self.derived.growth += self.derived.ledger.node_changed(before, None)
+
+    def take_control(self, fact: ControlFact, sequence: int) -> None:
+        self.control_sequence = max(self.control_sequence, sequence)
+        self.derived.growth += 1
+        if isinstance(fact, Cordon):
+            self._take_cordon(fact)
+        match fact:
+            case QueueSetting():
+                self.queues[fact.queue] = fact
+            case Cordon(node=None):
+                cluster = self.clusters.get(fact.cluster)
+                cluster.cordoned = fact.reason if fact.cordoned else None
+            case Cordon():
+                name = (fact.cluster, fact.node or "")
+                (self.cordons.add if fact.cordoned else self.cordons.discard)(name)
+                self.fleet.set_cordon(fact.cluster, fact.node or "", fact.cordoned)
+            case ClusterLost():
+                self.clusters.set_lost(fact.cluster, fact.lost)
+
+    def _take_cordon(self, cordon: Cordon) -> None:
+        place = cordon.cluster, cordon.node or ""
+        self.cordons_set.pop(place, None)
+        self.drains.pop(place, None)
+        if cordon.cordoned:
+            self.cordons_set[place] = cordon
+            if cordon.drain:
+                self.drains[place] = cordon
+
+    def learn(self, event: WorkloadEvent) -> None:
+        """Of an event that counted: what pods arrive."""
+        if isinstance(event, Submitted):
+            for pods in event.request.pod_sets:
+                self.mix.add(pods)
+
+    # What follows
+
+    def card(self, shape: Shape, index: int, worth: Worth) -> tuple[Suitable, Scorecard]:
+        """What nodes suit a pod set of a shape, and their scores. The fleet must be arranged."""
+        suitables = self.derived.suitables
+        suitable = suitables.of(self.fleet, shape, index)
+        kind, pods = suitables.kind(shape, index)
+        return suitable, self.derived.scores.card(self.fleet, kind, pods, suitable, worth)
+
+    def snapshot(
+        self,
+        policy: RankingPolicy,
+        now_s: float,
+        sampled: Sampled,
+        *,
+        pressure: Pressure,
+        also: Iterable[str] = (),
+    ) -> ClusterSnapshot:
+        """All clusters as of now. ``sampled``: the mix of pods that holes are valued by;
+        ``pressure``: which nodes are scarce;
+        ``also``: clusters to be seen although they have no nodes, behind those that have some."""
+        fleet, derived = self.fleet, self.derived
+        fleet.arrange()
+        more = [name for name in also if name not in fleet.clusters]
+        layout = (fleet.layout, *more)
+        derived.table.follow(self.clusters, [*fleet.clusters, *more], layout)
+        cpu_a_gpu = derived.ledger.cpu_a_gpu()
+        worth = derived.appraiser.under(pressure, fleet, sampled, cpu_a_gpu)
+        return ClusterSnapshot(policy, now_s, derived.table, worth, pressure)
+
+    def pressure(self, sampled: Sampled, before: Pressure) -> Pressure:
+        """Which nodes are scarce now, by the mix of pods."""
+        self.fleet.arrange()
+        cpu_a_gpu = self.derived.ledger.cpu_a_gpu()
+        return self.derived.appraiser.pressure(self.fleet, sampled, cpu_a_gpu, before)
+
+    def lay_out(self, sampled: Sampled) -> None:
+        """The arrays of the nodes, and their pools, where nodes came or went: what takes long of
+        the first look at them."""
+        if not self.fleet.arranged:
+            self.fleet.arrange()
+            self.derived.appraiser.gauge.pools(self.fleet, sampled)
+
+    @property
+    def engine_bytes(self) -> int:
+        """What the engine's arrays take, of all that grows with the nodes and the kinds of pods."""
+        derived = self.derived
+        caches = derived.suitables.array_bytes + derived.scores.array_bytes
+        return self.fleet.array_bytes + caches

@@ -1,0 +1,158 @@
+"""What open jobs are expected to take, and what it is learned from: a fold of the log.
+
+How long a job will take is settled when it is submitted, by what it states or by what had ended
+until then. What a job states stays with it; what is only guessed is settled anew while it waits
+(due_order.py), and counts as known when a decision has told it: so a resolver that begins when much
+of the log was purged goes on as the one before it, and each decision can be repeated.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from berthmaster.lib.engine.queueing.learned import Learned
+from berthmaster.lib.engine.queueing.life_tables import LivesSeen
+from berthmaster.lib.engine.queueing.order import LATE, Outlook, gpu_share
+from berthmaster.lib.engine.queueing.predict import Durations, Sizes
+from berthmaster.lib.lifecycle.run_times import saved_s
+from berthmaster.lib.lifecycle.workload import Key, Workload, key
+from berthmaster.lib.messages.placement import Decision, Expected, ToldOutlook
+from berthmaster.lib.messages.workload import JobRequest
+
+_LONGEST_S: Final = 1e12
+OnTold = Callable[[Key, JobRequest, float, float], None]  # expected, and what was known before
+
+
+class Expectations:
+    def __init__(self, learned: Learned | None = None) -> None:
+        learned = learned or Learned()
+        self.durations = Durations(learned.durations)
+        self.sizes = Sizes(learned.sizes)
+        self.lives = LivesSeen(learned.lives)
+        self._expected_s = dict(learned.expected_s)
+        self.untold: dict[Key, None] = dict.fromkeys(learned.untold)
+        self.submissions = learned.submitted  # jobs that ever came, as far as is known
+        self.late = learned.late  # of those left behind, who waited for long
+
+    def submitted(self, workload: Workload) -> None:
+        """A job is new: what will it take?"""
+        request = workload.request
+        if request is None:
+            return
+        self.submissions += 1
+        expected_s = self.guess_s(workload)
+        if request.expected_duration_s is None:
+            self._expected_s[workload.key] = expected_s
+            self.untold[workload.key] = None
+        else:
+            self.sizes.learn(gpu_share(request) * expected_s)
+
+    def succeeded(self, workload: Workload, at_s: float) -> bool:
+        """A job has run to its end. Whether something was learned from it."""
+        if workload.request is None or not workload.running_at_s > 0:
+            return False
+        ran_s = saved_s(workload) + max(0.0, at_s - workload.running_at_s)
+        self.durations.learn(workload.tenant, workload.request, workload.submitted_at_s, ran_s)
+        self.lives.learn(gpu_share(workload.request), ran_s)
+        return True
+
+    def ended(self, name: Key) -> None:
+        self._expected_s.pop(name, None)
+        self.untold.pop(name, None)
+
+    def guess_s(self, workload: Workload) -> float:
+        """How long a job will take, by all that is known now."""
+        request = workload.request
+        assert request is not None  # it was submitted
+        return self.durations.expected_s(workload.tenant, request, workload.submitted_at_s)
+
+    @property
+    def any_unstated(self) -> bool:
+        """Whether an open job does not say how long it takes."""
+        return bool(self._expected_s)
+
+    def is_stated(self, name: Key) -> bool:
+        """Whether an open job says itself how long it takes."""
+        return name not in self._expected_s
+
+    def of_unstated(self, name: Key) -> float:
+        """What is expected of an open job that does not say it itself."""
+        return self._expected_s.get(name, 0.0)
+
+    def expected_s(self, name: Key, request: JobRequest) -> float:
+        """How long an open job will take, as it was settled."""
+        if request.expected_duration_s is not None:
+            return request.expected_duration_s
+        return self.of_unstated(name)
+
+    # What decisions tell
+
+    def take(
+        self, expected: Iterable[Expected], open_: Mapping[Key, Workload], on_told: OnTold
+    ) -> None:
+        for each in expected:
+            name = key(each.tenant, each.id)
+            self.untold.pop(name, None)
+            workload = open_.get(name)
+            if workload is None or workload.request is None:
+                continue
+            before_s = self.of_unstated(name)
+            self._expected_s[name] = each.expected_s
+            on_told(name, workload.request, each.expected_s, before_s)
+
+    def take_told(self, decision: Decision, open_: Mapping[Key, Workload], on_told: OnTold) -> None:
+        """What a decision told, and which of those left behind had waited for long when it placed
+        them."""
+        told = decision.outlook
+        if told is None:
+            return
+        self.take(decision.expected, open_, on_told)
+        self.submissions = max(self.submissions, told.submitted)
+        self.late = told.late
+        seen = from_told(told)
+        for choice in decision.placements:
+            workload = open_.get(key(choice.tenant, choice.id))
+            if workload is None or workload.request is None or choice.attempt > 1:
+                continue
+            request = workload.request
+            expected_s = self.expected_s(workload.key, request)
+            service_s = service_ms(gpu_share(request), expected_s) / 1000
+            if self.is_stated(workload.key) and service_s > seen.left_gpu_s:
+                self.late += decision.now_s - workload.submitted_at_s > LATE * seen.patience_s
+
+    def learned(self, open_: Iterable[Key]) -> Learned:
+        """For a snapshot, with what was settled of these jobs."""
+        settled: Mapping[Key, float] = self._expected_s
+        return Learned(
+            durations=self.durations.kept(),
+            sizes=self.sizes.kept(),
+            lives=self.lives.tabulated(),
+            expected_s={name: settled[name] for name in open_ if name in settled},
+            untold=list(self.untold),
+            submitted=self.submissions,
+            late=self.late,
+        )
+
+
+def service_ms(share: float, expected_s: float) -> int:
+    """GPU-milliseconds that a job of such a share takes if it lasts as long as expected."""
+    return round(1000 * (share * min(expected_s, _LONGEST_S)))
+
+
+def as_told(seen: Outlook, submitted: int, late: int) -> ToldOutlook:
+    def finite(value: float) -> float | None:
+        return value if value < math.inf else None
+
+    return ToldOutlook(
+        patience_s=finite(seen.patience_s),
+        gpus=finite(seen.gpus),
+        left_gpu_s=finite(seen.left_gpu_s),
+        submitted=submitted,
+        late=late,
+    )
+
+
+def from_told(told: ToldOutlook) -> Outlook:
+    """As it was."""
+    values = (told.patience_s, told.gpus, told.left_gpu_s)
+    return Outlook(*(math.inf if value is None else value for value in values))

@@ -1,0 +1,195 @@
+"""How long a job will take, from how long its likes took: a fold of endings in the log's order.
+
+Jobs are alike in three degrees: of the same tenant, queue, shape and labels; the same without
+labels; of the same size. What was submitted together is alike above all (a sweep, a retry,
+somebody's day): of a kind the mean of the NEAREST in the time of submission counts, those that are
+nearer more. That holds for a job that is just submitted, whose nearest are the newest, and for one
+that waits while others that came with it end.
+
+Which degree tells most differs from place to place: labels may name the experiment or nothing of
+use. So of each degree it is remembered how far off it was, and the one that was least so counts. Of
+a job without likes, all that ended are.
+
+What a request states of its own duration goes before all of this. A job that has run for longer
+than was expected is expected to run for as long again as a share OVERRUN of what it has run.
+
+``Sizes`` keeps what jobs of late said that they take, to tell which are so large that they may be
+left behind (order.py).
+
+Pure: durations in, estimates out; ``kept`` and ``restored`` carry both through a snapshot.
+"""
+
+import bisect
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from berthmaster.lib.engine.fleet.needs import shape_of
+from berthmaster.lib.engine.queueing.learned import (
+    DEGREES,
+    Ending,
+    Kind,
+    KindHistory,
+    LearnedDurations,
+)
+from berthmaster.lib.messages.workload import JobRequest
+
+ENOUGH: Final = 3  # endings of a kind, before it is believed
+KEPT: Final = 128  # endings of a kind; the oldest are forgotten
+NEAREST: Final = 5  # endings that an expectation is made of
+TOGETHER_S: Final = 300.0  # what was submitted within so long of each other is about equally near
+KINDS: Final = 4096  # the one that was least lately added to is forgotten
+JUDGED: Final = 100.0  # expectations; how far off older ones were fades
+FIRST_GUESS_S: Final = 3600.0  # before anything has ended
+OVERRUN: Final = 0.5
+CAUTION: Final = 1.9  # who may take others' room must be expected to leave so many times sooner
+SIZES_KEPT: Final = 2000  # jobs of late
+SIZES_ENOUGH: Final = 50  # before any job is called large
+LARGE_QUANTILE: Final = 0.97  # three jobs in a hundred are larger
+
+Kinds = tuple[Kind | None, ...]  # None: it has no labels
+ALL: Final[Kind] = ("all",)
+
+
+def kinds_of(tenant: str, request: JobRequest) -> Kinds:
+    """What a job is compared with: of each degree, the closest first; then all."""
+    size = str(sum(p.count * p.gpus * p.gpu_milli for p in request.pod_sets))
+    own = ("shape", tenant, request.queue, shape_of(request).key.hex())
+    labelled = None
+    if request.labels:
+        labels = sorted(request.labels.items())
+        labelled = (*own, *(f"{name}={value}" for name, value in labels))
+    return labelled, own, ("size", size), ALL
+
+
+def neighbours(endings: Sequence[Ending], at_s: float) -> Sequence[Ending]:
+    """The NEAREST in the time of submission; ``endings`` are sorted. Of two that are equally near
+    the later."""
+    low = high = bisect.bisect_left(endings, (at_s, -math.inf))
+    while high - low < NEAREST and (low > 0 or high < len(endings)):
+        before_s = at_s - endings[low - 1][0] if low > 0 else math.inf
+        after_s = endings[high][0] - at_s if high < len(endings) else math.inf
+        if before_s < after_s:
+            low -= 1
+        else:
+            high += 1
+    return endings[low:high]
+
+
+def expected_from(near: Sequence[Ending], at_s: float) -> float:
+    """The mean of how long they ran, each weighed by how near it was submitted."""
+    weights = [1.0 / (abs(at_s - submitted_s) + TOGETHER_S) for submitted_s, _ in near]
+    base_s = near[0][1]  # so that of equal ones the mean is exact
+    more_s = sum((w * (ran_s - base_s) for w, (_, ran_s) in zip(weights, near, strict=True)), 0.0)
+    return max(0.0, base_s + more_s / sum(weights, 0.0))
+
+
+class _Endings:
+    __slots__ = ("by_submission", "newest")
+
+    def __init__(self, endings: Iterable[Ending] = ()) -> None:
+        self.newest = deque(endings)
+        self.by_submission = sorted(self.newest)
+
+    def add(self, ending: Ending) -> None:
+        self.newest.append(ending)
+        bisect.insort(self.by_submission, ending)
+        if len(self.newest) > KEPT:
+            oldest = self.newest.popleft()
+            del self.by_submission[bisect.bisect_left(self.by_submission, oldest)]
+
+
+class Durations:
+    def __init__(self, learned: LearnedDurations | None = None) -> None:
+        learned = learned or LearnedDurations()
+        self._ended = OrderedDict((each.kind, _Endings(each.endings)) for each in learned.kinds)
+        self._judged = list(learned.judged)
+        self._off = list(learned.off)
+
+    def learn(self, tenant: str, request: JobRequest, submitted_at_s: float, ran_s: float) -> None:
+        """A job ended well after so long."""
+        if not (0 <= ran_s < math.inf and math.isfinite(submitted_at_s)):
+            return
+        kinds = kinds_of(tenant, request)
+        if request.expected_duration_s is None:
+            self._judge(kinds, submitted_at_s, ran_s)
+        for kind in kinds:
+            if kind is None:
+                continue
+            endings = self._ended.get(kind)
+            if endings is None:
+                endings = self._ended[kind] = _Endings()
+            endings.add((submitted_at_s, ran_s))
+            self._ended.move_to_end(kind)
+        while len(self._ended) > KINDS:
+            self._ended.popitem(last=False)
+
+    def _judge(self, kinds: Kinds, submitted_at_s: float, ran_s: float) -> None:
+        for degree, kind in enumerate(kinds[:DEGREES]):
+            expected_s = self._from_kind(kind, submitted_at_s)
+            if expected_s is not None:
+                judged = self._judged[degree] = min(JUDGED, self._judged[degree] + 1.0)
+                off = abs(math.log((1.0 + expected_s) / (1.0 + ran_s)))
+                self._off[degree] += (off - self._off[degree]) / judged
+
+    def _from_kind(self, kind: Kind | None, submitted_at_s: float) -> float | None:
+        """What one kind lets expect; None if too little is known of it."""
+        endings = self._ended.get(kind) if kind is not None else None
+        if endings is None or (len(endings.newest) < ENOUGH and kind != ALL):
+            return None
+        return expected_from(neighbours(endings.by_submission, submitted_at_s), submitted_at_s)
+
+    def expected_s(self, tenant: str, request: JobRequest, submitted_at_s: float) -> float:
+        """How long it will take: as it says, or as its likes did."""
+        if request.expected_duration_s is not None:
+            return request.expected_duration_s
+        kinds = kinds_of(tenant, request)
+        for degree in (*sorted(range(DEGREES), key=self._off.__getitem__), DEGREES):
+            expected_s = self._from_kind(kinds[degree], submitted_at_s)
+            if expected_s is not None:
+                return expected_s
+        return FIRST_GUESS_S
+
+    def kept(self) -> LearnedDurations:
+        """What a new one is made of."""
+        return LearnedDurations(
+            kinds=[KindHistory(kind, list(ends.newest)) for kind, ends in self._ended.items()],
+            judged=tuple(self._judged),
+            off=tuple(self._off),
+        )
+
+
+def left_s(expected_s: float, ran_s: float) -> float:
+    """How long a running job will still take."""
+    return expected_s - ran_s if ran_s < expected_s else OVERRUN * ran_s
+
+
+class Sizes:
+    """The service of the jobs of late that stated their duration, in GPU-seconds."""
+
+    def __init__(self, kept: Iterable[float] = ()) -> None:
+        self._newest: deque[float] = deque()
+        self._sorted: list[float] = []
+        for service in kept:
+            self.learn(service)
+
+    def learn(self, service_gpu_s: float) -> None:
+        if not 0 <= service_gpu_s < math.inf:
+            return
+        self._newest.append(service_gpu_s)
+        bisect.insort(self._sorted, service_gpu_s)
+        if len(self._newest) > SIZES_KEPT:
+            oldest = self._newest.popleft()
+            del self._sorted[bisect.bisect_left(self._sorted, oldest)]
+
+    def large_gpu_s(self) -> float:
+        """A job of more service than this is large; infinite while too few are known."""
+        known = len(self._sorted)
+        if known < SIZES_ENOUGH:
+            return math.inf
+        return self._sorted[min(known - 1, math.ceil(LARGE_QUANTILE * known) - 1)]
+
+    def kept(self) -> list[float]:
+        """What a new one is made of, oldest first."""
+        return list(self._newest)

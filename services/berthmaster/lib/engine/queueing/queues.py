@@ -1,0 +1,377 @@
+"""Queues: what each may take of the fleet, what it has, and whose turn it is.
+
+Amounts are kept by resource: ``cpu`` in milli, ``memory`` in MiB, ``gpu`` in GPU milli of whatever
+model, ``gpu/<model>`` in GPU milli of one, and extended resources in pieces by their full names,
+such as ``rdma/hca``. The rules of this file:
+
+- A queue never exceeds its capability, in any resource that it names.
+- GPUs count as nodes charge for them (``lib/engine/fleet/shares.py``, ``charged_milli``), not as
+  requests ask. A part of a GPU may cost more on one node than on another. A job has a right to run
+  where the cheapest place keeps the limits; ``Right.left`` says what dearer places may cost.
+- What a queue does not use others may borrow. Nobody borrows what another queue's guarantee still
+  has to give while a job of that queue fits: jobs within their queue's guarantee go first of all.
+- Then go the queues of higher priority, then those below what they deserve, then the one with the
+  least weighted dominant share; the age of its first job and its name decide a tie.
+- A dominant share is the largest of a queue's shares of the fleet: allocated * multiplier / total,
+  over CPU, memory and each GPU model, divided by the queue's weight. What no node has counts not,
+  and neither do extended resources.
+- Making room for a guarantee that is lent out is preemption's business: nothing here stops a job.
+- Queues may have parents (tree.py). Then all of this holds among the children of one parent, and
+  for a job among the queues on its way to the top, each with what all below it have together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from berthmaster.lib.engine.fleet.models import is_one_of
+from berthmaster.lib.engine.fleet.pieces import pieces_of
+from berthmaster.lib.engine.fleet.shares import Charges
+from berthmaster.lib.messages.control import QueueSetting
+from berthmaster.lib.messages.workload import JobRequest
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+GPU: Final = "gpu"
+MODEL: Final = f"{GPU}/"
+_WHOLE: Final = 1000  # GPU milli; services without numpy read this file
+
+Amounts = dict[str, int]
+Models = tuple[str, ...]  # all that nodes report
+
+
+def of_model(model: str) -> str:
+    """The resource's name of a GPU model."""
+    return f"{MODEL}{model}"
+
+
+class QueueShare(NamedTuple):
+    """What operators set of a queue, as far as order and limits go."""
+
+    queue: str
+    priority: int = 0
+    weight: float = 1.0
+    guarantee: Mapping[str, int] = {}
+    deserved: Mapping[str, int] = {}
+    capability: Mapping[str, int] = {}
+    max_running: int | None = None
+    max_job_gpu_milli: int | None = None
+    held: bool = False
+
+
+def share_of(queue: str, setting: QueueSetting | None) -> QueueShare:
+    """A queue's share. Where its cluster's Kueue governs it, its amounts and numbers are shown to
+    people and limit nothing: quota has one owner."""
+    if setting is None:
+        return QueueShare(queue)
+    if setting.via != "direct":
+        return QueueShare(queue, setting.priority, setting.weight, held=setting.held)
+    guarantee, deserved, capability = (
+        _amounts(setting, name) for name in ("guarantee", "deserved", "capability")
+    )
+    return QueueShare(
+        queue,
+        setting.priority,
+        setting.weight,
+        guarantee,
+        deserved,
+        capability,
+        setting.max_running_jobs,
+        setting.max_job_gpu_milli,
+        setting.held,
+    )
+
+
+def _amounts(setting: QueueSetting, name: str) -> Amounts:
+    found = {
+        resource: amount
+        for resource, each in setting.resources.items()
+        if (amount := getattr(each, name)) is not None
+    }
+    gpus = getattr(setting, f"{name}_gpu_milli")
+    return found if gpus is None else {GPU: gpus} | found
+
+
+class SetAsk(NamedTuple):
+    """What pods that accept the same GPU models are charged together."""
+
+    models: Models  # acceptable; () = any
+    milli: int  # where that is least
+    charges: Charges = ()  # by GPU model and price, of pods that take parts of GPUs; () = no matter
+
+    def least_of(self, resource: str) -> int:
+        """The least that the pods are charged on GPUs of a resource, 0 where there are none."""
+        prices = prices_of(self.charges, resource)
+        return min(prices, default=0) if self.charges else self.milli
+
+
+class Ask(NamedTuple):
+    """What a job is charged with at least, whatever its place. It may not say which GPU model it
+    wants, or say several."""
+
+    cpu_milli: int
+    memory_mib: int
+    gpu_milli: int
+    sets: tuple[SetAsk, ...]
+    jobs: int = 1  # that it adds to those that run: none, if it is of one that counts already
+    pieces: tuple[tuple[str, int], ...] = ()  # extended resource, how many
+    held_milli: int = 0  # GPU milli that the same job is charged with already
+
+    @property
+    def varies(self) -> bool:
+        """Whether some nodes charge it more than others."""
+        return any(len(one.charges) > 1 for one in self.sets)
+
+    def of(self, resource: str, models: Models) -> int:
+        """The most that it may take of a resource, at the least price."""
+        if resource == CPU:
+            return self.cpu_milli
+        if resource == MEMORY:
+            return self.memory_mib
+        if resource == GPU:
+            return self.gpu_milli
+        if not resource.startswith(MODEL):
+            return dict(self.pieces).get(resource, 0)
+        return sum(
+            one.least_of(resource) for one in self.sets if meet(one.models, resource, models)
+        )
+
+    def names(self, resource: str, models: Models) -> bool:
+        """Whether it says by itself that it takes of this resource."""
+        if resource.startswith(MODEL):
+            return any(one.models and meet(one.models, resource, models) for one in self.sets)
+        return self.of(resource, models) > 0
+
+
+def prices_of(charges: Charges, resource: str) -> list[int]:
+    """The prices of a part on GPUs of a resource: ``gpu``, or one model's."""
+    if resource == GPU:
+        return [milli for _, milli in charges]
+    named = (resource.removeprefix(MODEL),)
+    return [milli for model, milli in charges if is_one_of(named, model)]
+
+
+def ask_of(request: JobRequest, charges_of: Callable[[int], Charges] | None = None) -> Ask:
+    """Return what all pods of a request are charged with at least, together.
+
+    ``charges_of``: of a pod set, by its number, what nodes charge for a part of a GPU; empty where
+    no node takes the pods. Without it parts count as the request asks for them, which is what is
+    known of them wherever they go.
+    """
+    cpu = memory = gpu = 0
+    sets: dict[Models, int] = {}
+    parts: list[SetAsk] = []
+    pieces: dict[str, int] = {}
+    for number, pods in enumerate(request.pod_sets):
+        cpu += pods.count * pods.cpu_milli
+        memory += pods.count * pods.memory_mib
+        if pods.tpus or pods.resources:
+            for name, each in pieces_of(pods):
+                pieces[name] = pieces.get(name, 0) + pods.count * each
+        milli = pods.count * pods.gpus * pods.gpu_milli
+        if not milli:
+            continue
+        charges: Charges = ()
+        if charges_of is not None and pods.gpu_milli < _WHOLE:
+            charges = tuple((model, pods.count * each) for model, each in charges_of(number))
+        if charges:
+            milli = min(each for _, each in charges)
+            parts.append(SetAsk(pods.gpu_models, milli, charges))
+        else:
+            sets[pods.gpu_models] = sets.get(pods.gpu_models, 0) + milli
+        gpu += milli
+    of_sets = (*(SetAsk(models, milli) for models, milli in sets.items()), *parts)
+    every = tuple(sorted(pieces.items()))
+    return Ask(cpu, memory, gpu, of_sets, int(request.part is None), every)
+
+
+@lru_cache(maxsize=4096)
+def meet(wanted: tuple[str, ...], resource: str, models: Models) -> bool:
+    """Whether there is a GPU that will do for who wants one of these and is of this resource."""
+    named = (resource.removeprefix(MODEL),)
+    return any(
+        is_one_of(named, model) and (not wanted or is_one_of(wanted, model)) for model in models
+    )
+
+
+def used_of(used: Mapping[str, int], resource: str) -> int:
+    """How much of a resource is in use, by whatever name nodes report their GPUs."""
+    if not resource.startswith(MODEL):
+        return used.get(resource, 0)
+    named = (resource.removeprefix(MODEL),)
+    return sum(
+        amount
+        for name, amount in used.items()
+        if name.startswith(MODEL) and is_one_of(named, name.removeprefix(MODEL))
+    )
+
+
+class Tier(IntEnum):
+    """How good a queue's right to one more job is; less goes first."""
+
+    GUARANTEED = 0
+    DESERVED = 1
+    BORROWED = 2
+
+
+def tier(share: QueueShare, used: Mapping[str, int], ask: Ask, models: Models) -> Tier:
+    """By what right a queue would have the job, beside what it uses."""
+    if _within(share.guarantee, used, ask, models):
+        return Tier.GUARANTEED
+    if _within(share.deserved, used, ask, models):
+        return Tier.DESERVED
+    return Tier.BORROWED
+
+
+def _within(limits: Mapping[str, int], used: Mapping[str, int], ask: Ask, models: Models) -> bool:
+    """Whether the job takes of what the limits are about, and stays within each of them."""
+    counts = False
+    for resource, limit in limits.items():
+        if not ask.names(resource, models):
+            continue
+        if used_of(used, resource) + ask.of(resource, models) > limit:
+            return False
+        counts = True
+    return counts
+
+
+def dominant_share(
+    used: Mapping[str, int],
+    totals: Mapping[str, int],
+    weight: float,
+    multipliers: Mapping[str, float] = {},
+) -> float:
+    """A queue's largest share of any resource of the fleet, by its weight."""
+    most = 0.0
+    for resource, amount in used.items():
+        total = totals.get(resource, 0)
+        if total <= 0 or amount <= 0:
+            continue
+        if resource not in (CPU, MEMORY) and not resource.startswith(MODEL):
+            continue  # models are the resources, not their sum
+        share = amount * multipliers.get(resource, 1.0) / total
+        if share > most:
+            most = share
+    return most / weight
+
+
+class Right(NamedTuple):
+    """Whether a queue may have the job, and of which GPU models it must not be."""
+
+    refusal: str  # why not, or ""
+    barred: tuple[str, ...] = ()  # names of models of which it would exceed its capability
+    left: tuple[tuple[str, int], ...] = ()
+    # GPU resource, milli that the job may be charged of it: only of jobs that some nodes charge
+    # more than others.
+
+
+_UNLIMITED: Final = Right("")
+
+
+def right(
+    share: QueueShare,
+    used: Mapping[str, int],
+    running: int,
+    ask: Ask,
+    models: Models,
+    who: str = "its queue",
+    barred_before: Sequence[str] = (),
+) -> Right:
+    """Whether one more job keeps the queue within its limits. ``who``: what people are told of it;
+    ``barred_before``: models that the job must not have in any case."""
+    if share.held:
+        return Right(f"{who} is held")
+    most = share.max_job_gpu_milli
+    if most is not None and ask.gpu_milli + ask.held_milli > most:
+        return Right(f"{who} takes no job of more than {most / 1000:g} GPUs")
+    if share.max_running is not None and ask.jobs and running + ask.jobs > share.max_running:
+        return Right(f"{who} runs the {share.max_running} jobs that it may")
+    left: dict[str, int] = {}
+    if most is not None and ask.varies:
+        left[GPU] = most - ask.held_milli
+    if not share.capability:
+        return Right("", (), tuple(left.items())) if left else _UNLIMITED
+    barred = []
+    for resource, limit in share.capability.items():
+        asked = ask.of(resource, models)
+        if not asked:
+            continue
+        free = limit - used_of(used, resource)
+        if ask.varies and (resource == GPU or resource.startswith(MODEL)):
+            left[resource] = min(free, left.get(resource, free))
+        if asked <= free:
+            continue
+        if not resource.startswith(MODEL):
+            return Right(f"{who} is at its capability of {amount_text(resource, limit)}")
+        barred.append(resource.removeprefix(MODEL))
+    names = tuple(barred)
+    for wanted, *_ in ask.sets if names else ():
+        there = models_left(wanted, (), models)
+        if there and not models_left(wanted, (*barred_before, *names), models):
+            told = next((n for n in names if meet(wanted, of_model(n), models)), names[0])
+            limit_text = amount_text(of_model(told), share.capability[of_model(told)])
+            return Right(f"{who} is at its capability of {limit_text}")
+    return Right("", names, tuple(left.items()))
+
+
+def models_left(wanted: tuple[str, ...], barred: tuple[str, ...], models: Models) -> Models:
+    """Of the models that nodes report, those that will do and are not barred."""
+    return tuple(
+        model
+        for model in models
+        if (not wanted or is_one_of(wanted, model)) and not is_one_of(barred, model)
+    )
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """For people: 1.5 GPUs, 8 H100, 4 CPUs, 512 MiB of memory, 2 rdma/hca."""
+    if resource == MEMORY:
+        return f"{amount} MiB of memory"
+    if resource not in (CPU, GPU) and not resource.startswith(MODEL):
+        return f"{amount} {resource}"
+    unit = {CPU: "CPUs", GPU: "GPUs"}.get(resource, resource.removeprefix(MODEL))
+    return f"{amount / 1000:g} {unit}"
+
+
+def fair_shares(
+    capacity: float, demands: Mapping[str, float], weights: Mapping[str, float]
+) -> dict[str, float]:
+    """What each would have if all that is there were divided by weight and nobody got more than it
+    wants: what one leaves the others share."""
+    shares = dict.fromkeys(demands, 0.0)
+    wanting = {name for name, demand in demands.items() if demand > 0}
+    left = capacity
+    while wanting and left > 0:
+        total = sum((weights.get(name, 1.0) for name in sorted(wanting)), 0.0)
+        level = left / total
+        sated = sorted(
+            name
+            for name in wanting
+            if demands[name] - shares[name] <= level * weights.get(name, 1.0)
+        )
+        for name in sated or sorted(wanting):
+            most = level * weights.get(name, 1.0)
+            part = min(demands[name] - shares[name], most) if sated else most
+            shares[name] += part
+            left -= part
+        if not sated:
+            break
+        wanting.difference_update(sated)
+    return shares
+
+
+def overcommitted(shares: Mapping[str, QueueShare], totals: Mapping[str, int]) -> dict[str, str]:
+    """Resource -> why the guarantees of all queues together cannot be kept, where they cannot."""
+    promised: Amounts = {}
+    for share in shares.values():
+        for resource, amount in share.guarantee.items():
+            promised[resource] = promised.get(resource, 0) + amount
+    gpus = sum(amount for name, amount in totals.items() if name.startswith(MODEL))
+    there = {name: gpus if name == GPU else used_of(totals, name) for name in promised}
+    return {
+        resource: f"guarantees of {amount_text(resource, amount)} are promised, "
+        f"the fleet has {amount_text(resource, there[resource])}"
+        for resource, amount in sorted(promised.items())
+        if amount > there[resource]
+    }

@@ -1,0 +1,224 @@
+"""Scorecards: what every node is worth to one kind of pod, kept up to date instead of made anew.
+
+Between two pods of a kind only a few nodes have changed, so only those are scored again, when the
+kind is asked for next. Of each cluster the best node is kept too, and looked for again only when it
+was that one that got worse. The slow, obviously right twin is ``score_all`` and its maximum.
+
+Where compiled.py has it, all of that is one call into C, which leaves the same numbers in a card.
+
+Bounded: as many cards as a board keeps, 4 bytes a node each; the one not asked for longest goes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berthmaster.lib.engine.fleet.fleet import Fleet
+from berthmaster.lib.engine.fleet.needs import Suitable
+from berthmaster.lib.engine.fleet.pieces import makes_slice
+from berthmaster.lib.engine.scoring.asks import ask_of
+from berthmaster.lib.engine.scoring.compiled import COMPILED, cards, nodes_of
+from berthmaster.lib.engine.scoring.parts import fit
+from berthmaster.lib.engine.scoring.room import Room
+from berthmaster.lib.engine.scoring.value import NOT_HERE, Worth, score_all, score_nodes
+from berthmaster.lib.messages.workload import MAX_PODS, PodSet, Topology
+
+CARDS_KEPT: Final = 160
+_FREELY: Final = Topology()
+_FEW: Final = 0.25  # of the nodes: when more have changed, all are scored
+
+
+class Scorecard:
+    """Of one kind of pod: every node's score, and the best node of each cluster."""
+
+    __slots__ = ("ask", "best", "best_slot", "costs", "nodes", "room", "scores", "seen", "worth")
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.scores: NDArray[np.float32] = np.empty(len(fleet.names), np.float32)
+        # Of each cluster; NOT_HERE = no room. The slot is the first of the best.
+        self.best: NDArray[np.float32] = np.empty(len(fleet.clusters), np.float32)
+        self.best_slot: NDArray[np.int64] = np.empty(len(fleet.clusters), np.int64)
+        self.worth: Worth | None = None  # that it was made with
+        self.costs = fit.Costs(0.0, 0.0)  # by that: what scores of clusters' best nodes come to
+        self.seen = 0  # where the log of touched slots ended
+        self.room: Room | None = None  # made for the first gang that asks
+        self.ask: cards.Ask | None = None  # for C; None = numpy does it
+        self.nodes: cards.Nodes | None = None
+
+    def room_for(self, fleet: Fleet, pods: PodSet, suitable: Suitable) -> Room:
+        """How many pods of the kind nodes and clusters can hold, up to date."""
+        if self.room is None:
+            self.room = Room()
+        self.room.follow(fleet, pods, suitable, self.nodes, self.ask)
+        return self.room
+
+    def follow(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        worth: Worth,
+        nodes: "cards.Nodes | None",
+    ) -> None:
+        """Bring it up to date with the fleet, which is laid out as when the card was begun.
+        ``nodes``: the fleet's arrays for C; None = numpy does it."""
+        self.nodes = nodes
+        touched = fleet.touched
+        seen, self.seen = self.seen, touched.end
+        gone, holds = touched.forgotten, self._still_holds(pods, suitable, worth)
+        if holds and nodes is not None and self.ask is not None and seen >= gone:
+            if seen < self.seen:
+                arrays = self.scores, self.best, self.best_slot
+                cards.update(nodes, self.ask, *arrays, seen - gone, self.seen - gone, gone)
+            return
+        changed = touched.since(seen) if holds else None
+        if changed is None or len(changed) > _FEW * len(self.scores):
+            self._make(fleet, pods, suitable, worth, nodes)
+        elif len(changed):
+            self._update(fleet, pods, suitable, worth, changed)
+
+    def _still_holds(self, pods: PodSet, suitable: Suitable, worth: Worth) -> bool:
+        """Whether nothing that was learned since makes another score of this kind of pod."""
+        if self.worth is worth:
+            return True
+        if self.worth is None or not self.worth.same_for(pods, suitable, worth):
+            return False
+        self._learn(pods, worth)
+        return True
+
+    def _learn(self, pods: PodSet, worth: Worth) -> None:
+        self.worth, self.costs = worth, fit.costs(pods, worth)
+
+    def _make(
+        self,
+        fleet: Fleet,
+        pods: PodSet,
+        suitable: Suitable,
+        worth: Worth,
+        nodes: "cards.Nodes | None",
+    ) -> None:
+        self._learn(pods, worth)
+        self.ask = ask_of(pods, suitable, worth) if nodes is not None else None
+        if nodes is not None and self.ask is not None:
+            cards.make(nodes, self.ask, self.scores, self.best, self.best_slot)
+            return
+        self.scores[:] = score_all(fleet, pods, suitable, worth)
+        for cluster in range(len(fleet.clusters)):
+            self._look(fleet, cluster)
+
+    def _update(
+        self, fleet: Fleet, pods: PodSet, suitable: Suitable, worth: Worth, at: NDArray[np.int64]
+    ) -> None:
+        scores = score_nodes(fleet, pods, suitable, worth, at)
+        self.scores[at] = scores
+        best, best_slot = self.best, self.best_slot
+        clusters = fleet.arrays.cluster_of[at]
+        # Only where a best node changed, or a node is now as good as the best, is there news.
+        news = scores >= best[clusters]
+        news &= scores > NOT_HERE
+        news |= best_slot[clusters] == at
+        told = news.nonzero()[0]
+        if not len(told):
+            return
+        again: set[int] = set()
+        for slot, score, cluster in zip(
+            at[told].tolist(), scores[told].tolist(), clusters[told].tolist(), strict=True
+        ):
+            if cluster in again:
+                continue
+            if slot == best_slot[cluster]:
+                if score < best[cluster]:
+                    again.add(cluster)
+                else:
+                    best[cluster] = score
+            elif score > best[cluster] or (score == best[cluster] and slot < best_slot[cluster]):
+                best[cluster], best_slot[cluster] = score, slot
+        for cluster in again:
+            self._look(fleet, cluster)
+
+    def _look(self, fleet: Fleet, cluster: int) -> None:
+        first, last = fleet.span(cluster)
+        at = first + int(self.scores[first:last].argmax())
+        self.best_slot[cluster], self.best[cluster] = at, self.scores[at]
+
+
+def can_seat(
+    fleet: Fleet, cluster: int, pod_sets: Sequence[PodSet], of_sets: Sequence[Scorecard]
+) -> bool:
+    """Whether C knows how to seat a gang in a cluster: by the GPUs' columns, where the pods need
+    not stand to each other in any way but that a node has so many at most."""
+    if not fleet.columns_only[cluster]:
+        return False
+    if any(card.ask is None or card.nodes is None for card in of_sets):
+        return False
+    return all(
+        not makes_slice(pods)
+        and (topology := pods.topology or _FREELY).same == ""
+        and not topology.nodes
+        and not topology.gpu_domain
+        for pods in pod_sets
+    )
+
+
+def seats(
+    span: tuple[int, int], sets: Sequence[tuple[PodSet, Scorecard]]
+) -> list[list[tuple[int, tuple[int, ...]]]] | None:
+    """Slot and GPUs for each pod of these sets, by C; None if there is no room for all."""
+    asks = []
+    for pods, card in sets:
+        assert card.ask is not None  # as ``can_seat`` has it
+        most = (pods.topology or _FREELY).max_pods_a_node or MAX_PODS
+        asks.append((card.ask, pods.count, most))
+    nodes = sets[0][1].nodes
+    assert nodes is not None
+    return cards.seat(nodes, tuple(asks), *span)
+
+
+def seat_of_one(fleet: Fleet, slot: int, card: Scorecard) -> tuple[int, ...] | None:
+    """GPUs for one pod on a node, by C; None if only numpy knows which, or it does not fit."""
+    if card.ask is None or card.nodes is None:
+        return None
+    if not fleet.columns_only[fleet.arrays.cells.cluster_of[slot]]:
+        return None
+    found = cards.seat(card.nodes, ((card.ask, 1, 1),), slot, slot + 1)
+    return found[0][0][1] if found is not None else None
+
+
+class ScoreCache:
+    """The cards of the kinds of pods that are asked for."""
+
+    def __init__(self, cards_kept: int = CARDS_KEPT, *, compiled: bool = COMPILED) -> None:
+        self._cards: OrderedDict[bytes, Scorecard] = OrderedDict()
+        self._kept = cards_kept
+        self._compiled = compiled
+        self._layout = -1  # of the fleet, for which the cards are
+        self._nodes: cards.Nodes | None = None
+
+    def card(
+        self, fleet: Fleet, kind: bytes, pods: PodSet, suitable: Suitable, worth: Worth
+    ) -> Scorecard:
+        """The card of a kind of pod, up to date. The fleet must be arranged."""
+        if self._layout != fleet.layout:
+            self._cards.clear()
+            self._layout = fleet.layout
+        nodes = self._nodes
+        # Not by the layout: a board that was copied with its fleet has the other one's arrays.
+        if self._compiled and (nodes is None or nodes.cpu is not fleet.arrays.cpu):
+            nodes = self._nodes = nodes_of(fleet)
+        card = self._cards.get(kind)
+        if card is None:
+            card = self._cards[kind] = Scorecard(fleet)
+            if len(self._cards) > self._kept:
+                self._cards.popitem(last=False)
+        else:
+            self._cards.move_to_end(kind)
+        card.follow(fleet, pods, suitable, worth, nodes)
+        return card
+
+    @property
+    def array_bytes(self) -> int:
+        rooms = sum(c.room.nodes.nbytes for c in self._cards.values() if c.room is not None)
+        return rooms + sum(card.scores.nbytes for card in self._cards.values())

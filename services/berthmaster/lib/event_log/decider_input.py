@@ -1,0 +1,155 @@
+"""What a decider hears: the log, facts of the fleet, and what operators set, decoded once.
+
+Every decider, the resolver and the MultiKueue reconciler, folds the same three streams. What it
+cannot read goes to the dead letters: an event freezes its workload, a decision of its own cell
+keeps it from deciding at all, since a newer decider is at work.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from berthmaster.lib.lifecycle.fold import LOST, Verdict
+from berthmaster.lib.messages.control import ControlFact
+from berthmaster.lib.messages.families import DECISIONS, UNREADABLE
+from berthmaster.lib.messages.fleet import FleetFact
+from berthmaster.lib.messages.placement import Decision
+from berthmaster.lib.messages.workload import WorkloadEvent
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.control import ControlReader
+from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.event_subjects import decode_event
+from berthmaster.lib.nats.facts import Seen
+from berthmaster.lib.nats.follow import Recorded
+from berthmaster.lib.runtime.service import Context
+
+MAX_BURIALS: Final = 256  # dead letters on their way; more are in the log and counted
+LAST_BURIALS_S: Final = 1.0
+REMEDY: Final = "a newer version reads it"
+
+
+class Decider(Protocol):
+    @property
+    def cell(self) -> str:
+        """Whose chain of decisions is its own."""
+
+    @property
+    def stirred(self) -> bool:
+        """Whether it has something to look at."""
+
+    def on_event(
+        self,
+        event: WorkloadEvent,
+        sequence: int,
+        stored_at_s: float,
+        *,
+        void: bool = False,
+    ) -> Verdict | None:
+        """An event of the log, in its order; ``void``: its content is another workload's."""
+
+    def on_unreadable(self, tenant: str, workload_id: str, sequence: int, why: str) -> None:
+        """An event that this reader does not understand."""
+
+    def on_unreadable_decision(self, sequence: int, why: str) -> None:
+        """A decision of its cell that this reader does not understand."""
+
+    def on_decision(self, decision: Decision, sequence: int) -> None: ...
+
+    def on_fact(self, fact: FleetFact, sequence: int, stored_at_s: float) -> None: ...
+
+    def on_control(self, fact: ControlFact, sequence: int) -> None: ...
+
+
+class DeciderInput:
+    """Feeds one core. ``wake`` is called when it may have something to do."""
+
+    def __init__(self, ctx: Context[Any], core: Decider, wake: Callable[[], None]) -> None:
+        self._settings = ControlReader()
+        self.conn: Connection | None = None  # without one, dead letters are only logged
+        self._ctx = ctx
+        self._core = core
+        self._wake = wake
+        self._burials: set[asyncio.Task[bool]] = set()
+        self._void = ctx.metrics.counter("void_events", "Events without effect", ["verdict"])
+        self._unreadable = ctx.metrics.counter("unreadable", "Messages that could not be decoded")
+
+    def on_recorded(self, recorded: Recorded) -> None:
+        if subjects.is_decision(recorded.subject):
+            self._on_decision(recorded)
+            return
+        core = self._core
+        try:
+            event, is_astray = decode_event(recorded.subject, recorded.data)
+        except subjects.SubjectError as error:
+            self._bury(recorded, str(error))
+            return
+        except UNREADABLE as error:
+            where = subjects.parse_workload_event(recorded.subject)
+            core.on_unreadable(where.tenant, where.id, recorded.sequence, str(error))
+            self._bury(recorded, str(error), workload=f"{where.tenant}/{where.id}")
+            return
+        verdict = core.on_event(event, recorded.sequence, recorded.stored_at_s, void=is_astray)
+        if verdict in (Verdict.VOID, Verdict.IMPOSSIBLE, Verdict.AHEAD):
+            self._void.labels(verdict.value).inc()
+        if verdict is Verdict.IMPOSSIBLE:
+            self._bury(recorded, "no state of its workload allows this event")
+        elif verdict is Verdict.AHEAD:
+            self._bury(recorded, LOST, workload=f"{event.tenant}/{event.id}")
+        if core.stirred:
+            self._wake()
+
+    def _on_decision(self, recorded: Recorded) -> None:
+        if recorded.subject != subjects.decision(self._core.cell):
+            return
+        try:
+            decision = DECISIONS.decode(recorded.data)
+        except UNREADABLE as error:
+            why = f"decision {recorded.sequence} of the log cannot be read ({error}); {REMEDY}"
+            self._core.on_unreadable_decision(recorded.sequence, why)
+            self._ctx.health.ready("chain", False, f"nothing is decided: {why}")
+            self._bury(recorded, str(error))
+            return
+        self._core.on_decision(decision, recorded.sequence)
+
+    def on_fact(self, seen: Seen) -> None:
+        self._core.on_fact(seen.fact, seen.sequence, seen.stored_at_s)
+        if self._core.stirred:
+            self._wake()
+
+    def on_control(self, recorded: Recorded) -> None:
+        try:
+            fact = self._settings.read(recorded)
+        except UNREADABLE as error:
+            self._bury(recorded, str(error))
+            return
+        self._core.on_control(fact, recorded.sequence)
+        self._wake()
+
+    def _bury(self, recorded: Recorded, reason: str, workload: str = "") -> None:
+        self._unreadable.inc()
+        if self.conn is None or len(self._burials) >= MAX_BURIALS:
+            self._ctx.log.error(
+                "a dead letter too many at once",
+                subject=recorded.subject,
+                sequence=recorded.sequence,
+                reason=reason,
+            )
+            return
+        burying = bury(
+            self.conn,
+            service=self._ctx.name,
+            subject=recorded.subject,
+            reason=reason,
+            body=recorded.data,
+            sequence=recorded.sequence,
+            workload=workload,
+        )
+        task = asyncio.create_task(burying)
+        self._burials.add(task)
+        task.add_done_callback(self._burials.discard)
+
+    async def close(self) -> None:
+        """Let the dead letters that are on their way arrive, within a time limit."""
+        if self._burials:
+            await asyncio.wait(self._burials, timeout=LAST_BURIALS_S)

@@ -1,0 +1,227 @@
+"""Keeps a service from working on a log that is not the one that it has read or written.
+
+A service compares the logs with the marks of all services when it begins and at each connection,
+and with its own mark every second (compare.py). While something is wrong it is not ready, decides
+and stores nothing, and says why; executors keep what they run. When `berth recover` has put another
+log in its place, the service folds that from its beginning.
+
+For example, a server lost the newest block of WORKLOADS when it was restarted. The resolver, which
+had read up to 930, connects again, sees that the log ends at 512, and is damaged a second later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from berthmaster.lib.event_log.compare import REMEDY, StreamSeen, by_service, digest_of, is_replaced
+from berthmaster.lib.event_log.marks import WATCHED, check, keep, publish_kept, remembered
+from berthmaster.lib.messages.records import LogMark, StreamMark
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, StreamReplaced
+from berthmaster.lib.nats.recorded import Recorded
+from berthmaster.lib.nats.stored import last_message
+from berthmaster.lib.nats.storing import stream_of
+from berthmaster.lib.nats.streams import CONTROL, WORKLOADS
+from berthmaster.lib.nats.subjects import ALL_CONTROL
+from berthmaster.lib.runtime.periodic import any_set_within, stopped_within, unless_stopped
+from berthmaster.lib.runtime.service import Context
+
+CHECK_S: Final = 1.0
+FIRST_CHECKS_S: Final = 0.25
+SETTLE_S: Final = 1.0  # a new leader may need a moment to see all that was stored
+PART: Final = "logs"
+UNCHECKED: Final = "the log was not compared since the connection was lost"
+MEMORY_HELP: Final = (
+    "folder in which to remember how far the logs were, beside what the bus remembers of it; "
+    "empty = only on the bus"
+)
+
+
+class LogGuard:
+    """One service's part in it."""
+
+    def __init__(
+        self,
+        ctx: Context[Any],
+        conn: Connection,
+        name: str,
+        *,
+        folder: str = "",
+        on_change: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``folder``: where to remember beside the bus. ``on_change``: called with why nothing may
+        be decided ("" = all is well) whenever that changes."""
+        self._ctx = ctx
+        self._conn = conn
+        self._name = name
+        self._folder = Path(folder) if folder else None
+        self._on_change = on_change
+        self._compared_through = -1  # number of the connection
+        self._last: tuple[int, str, bytes] | None = None  # newest of WORKLOADS, read or written
+        self._own: dict[str, StreamMark] = {}
+        self._kept: tuple[StreamMark, ...] = ()
+        self._wrong_since_s: float | None = None
+        self._reason = ""
+        self._reported: str | None = None
+        self._begun = False
+        conn.when_stored(self._stored)
+        self._gauge = ctx.metrics.gauge("log_damaged", "1 while a log is not what it was")
+
+    @property
+    def sound(self) -> bool:
+        """Whether anything may be decided on the log."""
+        return self._begun and not self.why
+
+    @property
+    def why(self) -> str:
+        """Why nothing may be decided; "" = it may."""
+        if self._reason:
+            return self._reason
+        return UNCHECKED if self._compared_through != self._conn.reconnects else ""
+
+    async def begin(self) -> bool:
+        """Compare until the logs are what they were. False: the service was told to stop first."""
+        stopping = self._ctx.stopping
+        self._begun = False
+        self._own, self._last, self._reported = {}, None, None
+        self._ctx.health.ready(PART, False, "the logs have not been compared yet")
+        while not stopping.is_set():
+            try:
+                await unless_stopped(self._compare(), stopping)
+            except (BusError, OSError) as error:
+                self._ctx.health.ready(PART, False, f"the logs cannot be compared: {error}")
+            else:
+                if not stopping.is_set() and self._wrong_since_s is None:
+                    self._begun = True
+                    self._report()
+                    return True
+            if await stopped_within(FIRST_CHECKS_S, stopping):
+                break
+        return False
+
+    def saw(self, recorded: Recorded) -> None:
+        """A message of WORKLOADS, as the service follows it."""
+        self._last = (recorded.sequence, recorded.subject, recorded.data)
+
+    def _stored(self, subject: str, data: bytes, sequence: int) -> None:
+        """A write of this service was acknowledged."""
+        newest = self._last[0] if self._last is not None else 0
+        if stream_of(subject) == WORKLOADS and sequence > newest:
+            self._last = (sequence, subject, data)
+
+    async def run(self) -> None:
+        """Compare every second and at each connection, and keep the service's mark. Raises
+        StreamReplaced when another log has taken the place of the one that was compared."""
+        connected = asyncio.Event()
+
+        def reconnected() -> None:
+            self._report()
+            connected.set()
+
+        forget = self._conn.when_reconnected(reconnected)
+        try:
+            while True:
+                await any_set_within(CHECK_S, self._ctx.stopping, connected)
+                if self._ctx.stopping.is_set():
+                    return
+                connected.clear()
+                try:
+                    await self._compare()
+                    await self._keep()
+                except StreamReplaced:
+                    raise
+                except (BusError, OSError) as error:
+                    self._conn.log.info("the logs cannot be compared", why=str(error))
+        finally:
+            forget()
+
+    async def _compare(self) -> None:
+        """Raises BusError, OSError, StreamReplaced."""
+        through = self._conn.reconnects
+        own = [(mark, self._name) for mark in (*self._own.values(), *self._newest())]
+        marks = own
+        if through != self._compared_through or self._wrong_since_s is not None:
+            marks = [*own, *by_service(await remembered(self._conn, self._folder))]
+        checked = {stream: await check(self._conn, stream, marks) for stream in WATCHED}
+        seen = {stream: one for stream, (one, _) in checked.items() if one is not None}
+        if self._begun and is_replaced(seen, list(self._own.values())):
+            self._begun = False
+            raise StreamReplaced("`berth recover` has built another log")
+        wrong = "; ".join(why for _, why in checked.values() if why)
+        loop = asyncio.get_running_loop()
+        if not wrong:
+            self._wrong_since_s, self._reason = None, ""
+            self._compared_through = through
+            await self._remember(seen)
+        else:
+            self._wrong_since_s = self._wrong_since_s or loop.time()
+            if self._folder is not None:
+                await publish_kept(self._conn, self._name, self._folder)
+            if loop.time() - self._wrong_since_s >= SETTLE_S:
+                self._reason = wrong
+            else:
+                self._compared_through = -1  # until it is known whether it lasts
+        self._report()
+
+    def _newest(self) -> list[StreamMark]:
+        """A mark of the last message that this service has read or written, of the same stream as
+        its mark before."""
+        known = self._own.get(WORKLOADS)
+        if known is None or self._last is None or self._last[0] <= known.sequence:
+            return []
+        sequence, subject, data = self._last
+        return [
+            StreamMark(
+                stream=WORKLOADS,
+                incarnation=known.incarnation,
+                sequence=sequence,
+                digest=digest_of(sequence, subject, data),
+                subject=subject,
+            )
+        ]
+
+    async def _remember(self, seen: dict[str, StreamSeen]) -> None:
+        """What a later comparison is made with. Raises BusError."""
+        newest = {mark.stream: mark for mark in self._newest()}
+        for stream, one in seen.items():
+            known = self._own.get(stream)
+            if stream == WORKLOADS and stream in newest:
+                self._own[stream] = newest[stream]
+            elif known is None or (one.last > known.sequence and not self._follows(stream)):
+                self._own[stream] = await self._mark_of(stream, one)
+
+    def _follows(self, stream: str) -> bool:
+        return stream == WORKLOADS and self._last is not None
+
+    async def _mark_of(self, stream: str, seen: StreamSeen) -> StreamMark:
+        subject = ALL_CONTROL if stream == CONTROL else "berth.>"
+        last = await last_message(self._conn, stream, subject) if seen.last else None
+        return StreamMark(
+            stream=stream,
+            incarnation=seen.incarnation,
+            sequence=last.sequence if last is not None else seen.last,
+            digest=digest_of(last.sequence, last.subject, last.data) if last is not None else "",
+            subject=last.subject if last is not None else "",
+        )
+
+    async def _keep(self) -> None:
+        """Raises BusError, OSError."""
+        marks = tuple(self._own[stream] for stream in WATCHED if stream in self._own)
+        if self._wrong_since_s is None and marks and marks != self._kept:
+            mark = LogMark(service=self._name, at_s=self._conn.now(), streams=marks)
+            await keep(self._conn, mark, self._folder)
+            self._kept = marks
+
+    def _report(self) -> None:
+        """To health, metrics, the service's log, and whoever waits for it."""
+        why = self.why
+        if why == self._reported:
+            return
+        self._reported = why
+        self._gauge.set(1 if self._reason else 0)
+        if self._reason:
+            self._ctx.log.error("a log is damaged", why=self._reason, remedy=REMEDY)
+        if self._reason or not why:
+            self._ctx.health.ready(PART, not why, f"nothing is decided: {why}; {REMEDY}")
+        self._on_change(f"nothing is decided: {why}" if why else "")

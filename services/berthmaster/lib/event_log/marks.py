@@ -1,0 +1,154 @@
+"""Where marks are kept: on the bus beside the leases, one a service, and in a file if there is a
+folder for it."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.event_log.compare import (
+    StreamSeen,
+    by_service,
+    damage,
+    is_another,
+    may_be_removed,
+    to_compare,
+)
+from berthmaster.lib.event_log.log import EventLog, archived_story
+from berthmaster.lib.messages.families import LOG_MARKS, UNREADABLE, encode
+from berthmaster.lib.messages.records import LogMark, StreamMark
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import ApiError
+from berthmaster.lib.nats.stored import last_message, message_at
+from berthmaster.lib.nats.streams import (
+    CONTROL,
+    LEASES,
+    NO_STREAM,
+    RECOVERING,
+    REPLACES,
+    WORKLOADS,
+    find_stream,
+)
+from berthmaster.lib.runtime.log import LogLike
+
+WATCHED: Final = (WORKLOADS, CONTROL)
+
+
+class _Subjects(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _Info(msgspec.Struct):
+    state: _Subjects
+
+
+_INFO: Final = msgspec.json.Decoder(_Info)
+
+
+async def seen_of(conn: Connection, stream: str) -> StreamSeen | None:
+    """What the server says of a stream; None = there is none. Raises BusError."""
+    info = await find_stream(conn, stream)
+    if info is None:
+        return None
+    return StreamSeen(
+        incarnation=info.making,
+        last=info.state.last_seq,
+        replaces=frozenset(info.metadata.get(REPLACES, "").split()),
+        recovering=RECOVERING in info.metadata,
+        lost_bytes=info.state.lost.bytes if info.state.lost is not None else 0,
+    )
+
+
+async def remembered(conn: Connection, folder: Path | None = None) -> list[LogMark]:
+    """Every mark that can be read, of the bus and of the folder. Raises BusError."""
+    found: list[LogMark] = []
+    wanted = {"subjects_filter": subjects.ALL_LOG_MARKS}
+    try:
+        raw = await conn.api(f"STREAM.INFO.{LEASES}", wanted)
+    except ApiError as error:
+        if error.code != NO_STREAM:
+            raise
+        raw = b'{"state":{}}'
+    for subject in _INFO.decode(raw).state.subjects or {}:
+        message = await last_message(conn, LEASES, subject)
+        if message is not None:
+            _take(found, conn.log, message.data)
+    for kept in _in_folder(folder) if folder is not None else ():
+        _take(found, conn.log, kept)
+    return found
+
+
+def _in_folder(folder: Path, names: str = "log-*.json") -> list[bytes]:
+    return [file.read_bytes() for file in sorted(folder.glob(names))]
+
+
+def _into_folder(folder: Path, service: str, raw: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"log-{service}.json"
+    beside = file.with_suffix(f".{os.getpid()}.new")
+    beside.write_bytes(raw)
+    beside.replace(file)
+
+
+def _take(found: list[LogMark], log: LogLike, raw: bytes) -> None:
+    try:
+        found.append(LOG_MARKS.decode(raw))
+    except UNREADABLE as error:
+        log.warning("a mark of the logs cannot be read", why=str(error))
+
+
+async def keep(conn: Connection, mark: LogMark, folder: Path | None) -> None:
+    """Remember it in place of the one before. Raises BusError, OSError."""
+    raw = encode(mark)
+    if folder is not None:
+        _into_folder(folder, mark.service, raw)
+    await conn.store(subjects.log_mark(mark.service), raw)
+
+
+async def publish_kept(conn: Connection, service: str, folder: Path) -> None:
+    """Put the mark that the folder has of a service on a bus that has lost it: `berth recover`
+    looks there for what the new log replaces. Raises BusError, OSError."""
+    for raw in _in_folder(folder, f"log-{service}.json"):
+        if await last_message(conn, LEASES, subjects.log_mark(service)) is None:
+            await conn.store(subjects.log_mark(service), raw)
+
+
+async def check(
+    conn: Connection, stream: str, marks: list[tuple[StreamMark, str]]
+) -> tuple[StreamSeen | None, str]:
+    """What the server says of a stream, and what is wrong with it by these marks ("" = nothing).
+    Raises BusError."""
+    seen = await seen_of(conn, stream)
+    if (why := damage(stream, seen, marks)) or seen is None:
+        return seen, why
+    for mark in to_compare(stream, seen, marks):
+        there = await message_at(conn, stream, mark.sequence)
+        if there is None:
+            if not await _was_removed(conn, mark):
+                return seen, f"{stream} has lost message {mark.sequence}, which nobody removed"
+        elif is_another(mark, there.subject, there.data):
+            return seen, f"{stream} has another message under {mark.sequence} than it had"
+    return seen, ""
+
+
+async def _was_removed(conn: Connection, mark: StreamMark) -> bool:
+    """Whether a message that is gone may have been removed by the archivist. Raises BusError."""
+    if mark.stream != WORKLOADS:
+        return False
+    if subjects.is_decision(mark.subject):
+        newer = await last_message(conn, WORKLOADS, mark.subject)
+        return may_be_removed(mark, newer.subject if newer is not None else "")
+    place = subjects.parse_workload_event(mark.subject)
+    left = await EventLog(conn).counts(place.tenant, place.id)
+    if left:
+        return any(may_be_removed(mark, subject) for subject in left)
+    return bool(await archived_story(conn, place.tenant, place.id))
+
+
+async def all_damage(conn: Connection) -> list[str]:
+    """What is wrong with the logs by all that is remembered on the bus. Raises BusError."""
+    marks = by_service(await remembered(conn))
+    checked = [await check(conn, stream, marks) for stream in WATCHED]
+    return [why for _, why in checked if why]

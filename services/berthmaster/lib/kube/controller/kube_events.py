@@ -1,0 +1,59 @@
+"""Events on objects, as cores ask for them: written to the log and, soon, to the API server."""
+
+import os
+import socket
+from typing import Any
+
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.instructions import KubeEvent
+from berthmaster.lib.kube.events import EventKind, Recorder, Subject
+from berthmaster.lib.runtime.service import Context
+
+MAX_INSTANCE_CHARS = 128
+
+
+def instance_of(service: str) -> str:
+    """A replica's name, as it stands in Events and leases."""
+    return f"{service}-{socket.gethostname()}-{os.getpid()}"[:MAX_INSTANCE_CHARS]
+
+
+class KubeEvents:
+    def __init__(
+        self, ctx: Context[Any], client: Client, controller: str, *, quiet: bool = False
+    ) -> None:
+        """``controller``: its name after ``berthmaster.io/``. ``quiet``: into the log only, for who
+        may write nothing."""
+        self._ctx = ctx
+        self._quiet = quiet
+        self._recorder = Recorder(
+            client,
+            controller=f"berthmaster.io/{controller}",
+            instance=instance_of(controller),
+            log=ctx.log,
+            now=ctx.now,
+        )
+
+    @property
+    def dropped(self) -> int:
+        return self._recorder.dropped
+
+    def start(self) -> None:
+        """Write what is published until the service stops, and then what is left."""
+        self._ctx.spawn(self._recorder.run(self._ctx.stopping), name="events for people")
+
+    def publish(self, event: KubeEvent) -> None:
+        """Have it written soon; returns at once."""
+        about = Subject(event.resource, event.metadata)
+        kind: EventKind = "Warning" if event.warning else "Normal"
+        if not self._quiet:
+            self._recorder.tell(about, kind, event.reason, event.note)
+        name, namespace = event.metadata.name, event.metadata.namespace
+        self._ctx.log.info(
+            "told",
+            kind=kind,
+            about=f"{event.resource.kind} {namespace}/{name}"
+            if namespace
+            else f"{event.resource.kind} {name}",
+            reason=event.reason,
+            note=event.note,
+        )

@@ -1,0 +1,256 @@
+"""What a service watches of an API server: a mirror a kind, fed to the core.
+
+What a change means is the core's. Shared is when enough is known to act on (every kind is listed,
+or is one that servers may lack and this one surely lacks), what health and metrics say, and that an
+object which cannot be read, or makes the core raise, is set aside and nobody else's loss. The core
+hears what answers to its writes show, too, in one order with what is watched (ahead.py).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.ahead import Ahead, Told
+from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.metrics import CallMetrics
+from berthmaster.lib.kube.mirror import (
+    Added,
+    Change,
+    Deleted,
+    Listed,
+    Unreadable,
+    Updated,
+    shed_long_annotations,
+)
+from berthmaster.lib.kube.objects import Metadata, Object, key_of
+from berthmaster.lib.kube.reflector import PAGE, SURE_S, Reflector
+from berthmaster.lib.kube.resources import Resource
+from berthmaster.lib.runtime.service import Context
+
+NEVER_S: Final = 1e9  # the age that is shown of a mirror which never heard anything
+
+
+class Watched(NamedTuple):
+    """A kind that is mirrored, or the part of it that is selected."""
+
+    resource: Resource
+    struct: type[Object]
+    optional: bool = False  # a server may lack it
+    deniable: bool = False  # of what is optional: nor need we be allowed to look
+    namespace: str = ""
+    labels: str = ""  # a selector
+    fields: str = ""  # a selector
+    page: int = PAGE  # objects in one answer to a list
+    part: str = ""  # what the selected are called, where a kind is mirrored in several parts
+
+    @property
+    def name(self) -> str:
+        """By which people know it, and a ``Watch`` is asked for it."""
+        return self.part or self.resource.plural
+
+
+OnObject = Callable[[Watched, Any, bool], None]  # what it is of, the object, whether it is gone
+OnListed = Callable[[Watched], None]
+
+
+class Watch:
+    """All kinds that are watched, each mirrored by a task of its own."""
+
+    def __init__(
+        self,
+        ctx: Context[Any],
+        client: Client,
+        watched: Iterable[Watched],
+        aside: SetAside,
+        *,
+        on_object: OnObject | None = None,
+        on_listed: OnListed | None = None,
+        on_change: Callable[[], None] | None = None,
+        absent_s: float,
+        sure_s: float = SURE_S,
+    ) -> None:
+        """``on_object``: one as it is now, or as it was when it went; what this raises sets it
+        aside. ``on_listed``: all of a kind is known. ``on_change``: after each change, whatever it
+        was. ``absent_s``: between two looks for a kind that is not there; ``sure_s``: for how long
+        a server must have said so."""
+        self._ctx = ctx
+        self.log = ctx.log
+        self.aside = aside
+        self._on_object = on_object
+        self._on_listed = on_listed
+        self._on_change = on_change
+        self._sure_s = sure_s
+        self.now = asyncio.get_running_loop().time
+        metrics = ctx.metrics
+        self._objects = metrics.gauge("objects", "Objects mirrored", ["resource"])
+        self._bad = metrics.gauge("unreadable_objects", "Objects of a wrong form", ["resource"])
+        self._lists = metrics.gauge("mirror_lists", "Times a kind was listed", ["resource"])
+        self._age_s = metrics.gauge("mirror_age_seconds", "Since a watch was heard", ["resource"])
+        self._calls = CallMetrics(metrics, client, "Calls of the API")
+        self.watched = {one.name: one for one in watched}
+        self.reflectors: dict[str, Reflector[Any]] = {
+            one.name: Reflector(
+                client,
+                one.resource,
+                one.struct,
+                namespace=one.namespace,
+                label_selector=one.labels,
+                field_selector=one.fields,
+                page=one.page,
+                on_change=partial(self._on_one, one),
+                absent_s=absent_s,
+                log=ctx.log,
+            )
+            for one in self.watched.values()
+        }
+        self._ahead = {name: Ahead() for name in self.watched}
+
+    def start(self) -> None:
+        """Mirror until the service stops."""
+        self.show()
+        for name, reflector in self.reflectors.items():
+            self._ctx.spawn(reflector.run(self._ctx.stopping), name=f"mirror of {name}")
+
+    def has(self, name: str) -> bool:
+        """Whether it is mirrored, and all of it is known."""
+        return name in self.reflectors and self.reflectors[name].caught_up
+
+    def lacks(self, name: str) -> bool:
+        """Whether the server surely has no such kind, and need not."""
+        reflector = self.reflectors[name]
+        surely = reflector.absent_for_s(self.now()) >= self._sure_s
+        return surely and self.watched[name].optional
+
+    def excused(self, name: str) -> bool:
+        """Whether the service is ready without a mirror of this kind."""
+        return self.lacks(name)
+
+    @property
+    def lacking(self) -> list[str]:
+        return [name for name in self.reflectors if self.lacks(name)]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is known: what is not here, is not there."""
+        return all(self.has(name) or self.lacks(name) for name in self.reflectors)
+
+    @property
+    def trouble(self) -> str:
+        """Why what is mirrored may be old, or ""."""
+        told = (one.trouble for name, one in self.reflectors.items() if not self.lacks(name))
+        return next((why for why in told if why), "")
+
+    def show(self) -> None:
+        now_s = self.now()
+        for name, reflector in self.reflectors.items():
+            excused = self.excused(name)
+            good = excused or (reflector.caught_up and not reflector.trouble)
+            why = reflector.trouble or "not listed yet"
+            self._ctx.health.ready(f"mirror of {name}", good, why, note=why if excused else "")
+            self._objects.labels(name).set(len(reflector.objects))
+            self._bad.labels(name).set(len(reflector.unreadable))
+            self._lists.labels(name).set(reflector.lists)
+            self._age_s.labels(name).set(min(reflector.age_s(now_s), NEVER_S))
+            self._ahead[name].forget(now_s)
+        self._calls.show()
+        self._forget_unreadable()
+
+    def answered(self, found: object) -> None:
+        """What the answer to a write shows of an object, if it is one of those that are watched and
+        more than is known of it."""
+        if not isinstance(found, Object) or (one := self._holding(found)) is None:
+            return
+        mirror, ahead = self.reflectors[one.name], self._ahead[one.name]
+        shed_long_annotations(found)
+        version = mirror.resource_version
+        self._feed(one, ahead.answered(found, mirror.objects, version, self.now()))
+
+    def _holding(self, thing: Object) -> Watched | None:
+        """What it is one of; None if it may be one of several parts of its kind, or of none."""
+        found = [one for one in self.watched.values() if one.struct is type(thing)]
+        if len(found) != 1 or found[0].namespace not in ("", thing.metadata.namespace):
+            return None
+        return found[0]
+
+    def unreadable(self, name: str) -> dict[str, str]:
+        """Objects of a kind that cannot be read: name -> why."""
+        return {key[1]: bad.why for key, bad in self.reflectors[name].unreadable.items()}
+
+    def _on_one(self, one: Watched, change: Change[Any]) -> None:
+        self.hear(one, change)
+        if self._on_change is not None:
+            self._on_change()
+
+    def hear(self, one: Watched, change: Change[Any]) -> None:
+        """One change that a mirror tells. Raises nothing."""
+        match change:
+            case Added() | Updated():
+                self._feed(one, self._news(one, change.object, gone=False))
+            case Deleted():
+                last = _last(change.object, change.previous)
+                self._feed(one, self._news(one, last, gone=True))
+                self.aside.gone(one.resource, key_of(change.previous.metadata))
+            case Unreadable():
+                self._set_aside(one, change)
+            case Listed():
+                mirrored = self.reflectors[one.name].objects
+                self._feed(one, self._ahead[one.name].listed(mirrored, change.resource_version))
+                if self._on_listed is not None:
+                    self._on_listed(one)
+
+    def _news(self, one: Watched, thing: Object, *, gone: bool) -> list[Told]:
+        self.aside.clear(Phase.READING, one.resource, key_of(thing.metadata))
+        return self._ahead[one.name].told(thing, gone, self.now())
+
+    def _feed(self, one: Watched, news: Iterable[Told]) -> None:
+        if self._on_object is None:
+            return
+        for thing, gone in news:
+            with self.aside.trying(Phase.HEARING, one.resource, thing.metadata):
+                self._on_object(one, thing, gone)
+
+    def _set_aside(self, one: Watched, change: Unreadable[Any]) -> None:
+        bad = change.object
+        name = f"{bad.namespace}/{bad.name}" if bad.namespace else bad.name
+        self.log.warning("an object has a wrong form", resource=one.name, name=name, why=bad.why)
+        about = Metadata(name=bad.name, namespace=bad.namespace)
+        if change.previous is not None:
+            about = change.previous.metadata
+        self.aside.put(Phase.READING, one.resource, about, bad.why)
+
+    def _forget_unreadable(self) -> None:
+        """What could not be read, and is gone or can be read now."""
+        for resource in {one.resource for one in self.watched.values()}:
+            still = {
+                key
+                for one in self.watched.values()
+                if one.resource == resource
+                for key in self.reflectors[one.name].unreadable
+            }
+            for key in self.aside.keys(Phase.READING, resource):
+                if key not in still:
+                    self.aside.clear(Phase.READING, resource, key)
+
+
+def metadata_of(change: Change[Any]) -> Metadata:
+    """Of the object that a change is about; empty where it is about all of a kind."""
+    match change:
+        case Listed():
+            return Metadata()
+        case Unreadable(object=bad):
+            return Metadata(name=bad.name, namespace=bad.namespace)
+        case _:
+            metadata: Metadata = change.object.metadata
+            return metadata
+
+
+def _last(final: Object, known: Object) -> Object:
+    """An object that is gone, as it was known, as of the version in which it went: one that a
+    selector lost may have shed the very labels by which it was known."""
+    version = final.metadata.resource_version
+    meta = msgspec.structs.replace(known.metadata, resource_version=version)
+    return msgspec.structs.replace(known, metadata=meta)

@@ -1,0 +1,95 @@
+"""Pod templates, as far as a request is made of them. Pure.
+
+Every field may be missing or null: what a person left out is not an error.
+"""
+
+from berthmaster.lib.kube.objects import Struct
+
+Quantity = str | int | float | None
+
+
+class Resources(Struct, frozen=True):
+    """What one container asks for."""
+
+    requests: dict[str, Quantity] | None = None
+    limits: dict[str, Quantity] | None = None
+
+
+class Container(Struct, frozen=True):
+    resources: Resources | None = None
+    restart_policy: str | None = None  # Always, on an init container: a sidecar
+
+
+class Requirement(Struct, frozen=True):
+    """One expression of a node selector term."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class Term(Struct, frozen=True):
+    """Expressions that all must hold."""
+
+    match_expressions: tuple[Requirement, ...] | None = None
+
+
+class NodeSelector(Struct, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: tuple[Term, ...] | None = None
+
+
+class NodeAffinity(Struct, frozen=True):
+    """Only what is required matters for where pods can run."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class Affinity(Struct, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class PodToleration(Struct, frozen=True):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class ResourceClaim(Struct, frozen=True):
+    """Devices that a pod asks for by an object of its own (dynamic resource allocation)."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSpec(Struct, frozen=True):
+    """What decides where a pod can run."""
+
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[PodToleration, ...] | None = None
+    resource_claims: tuple[ResourceClaim, ...] | None = None
+    resources: Resources | None = None  # of the pod as a whole
+    overhead: dict[str, Quantity] | None = None  # of its RuntimeClass
+
+
+class TemplateMetadata(Struct, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class PodTemplate(Struct, frozen=True):
+    metadata: TemplateMetadata | None = None
+    spec: PodSpec | None = None
+
+
+class TemplateSet(Struct, frozen=True):
+    """Equal pods of one template."""
+
+    name: str = "main"
+    count: int = 1
+    template: PodTemplate | None = None

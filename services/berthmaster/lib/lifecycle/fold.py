@@ -1,0 +1,325 @@
+"""From events to a workload as it stands: the one fold that every reader uses.
+
+An event names in ``after`` the sequence of the workload's last event on which it was decided. Say a
+workload's last event stands under 40:
+
+    event stored under   ``after``   verdict
+    55                   40          applied, if the state table and the attempt allow it;
+                                     IMPOSSIBLE otherwise
+    55                   31          VOID: another writer was first
+    55                   55, 60      VOID: nobody had read that event yet
+    55                   47          AHEAD: 47 is missing here. An ending is applied all the same,
+                                     since nothing can follow it; anything else changes nothing
+    38                   any         REPEATED: it was applied before
+
+``carried`` is applied whatever came before: it is the first event of its workload in a log that
+`berth recover` has built, and says all that is known.
+
+Of an unknown workload ``submitted`` and ``carried`` are the beginning, whatever earlier event they
+name: no event before them has counted. An ending is its tombstone. All others that name an earlier
+event are AHEAD: they are what is left of an ended workload whose first events the archivist has
+removed.
+
+A void event moves the workload's sequence like every other, since the server's check of the last
+sequence has counted it too: a writer that was refused fits in again. On replicated servers a stale
+writer's event can be stored in spite of that check; every reader ignores the same ones.
+
+AHEAD of a known workload means that the log has lost events. Readers freeze such a workload: they
+decide nothing about it until its ending.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from berthmaster.lib.lifecycle.bindings import as_reported, set_pods, with_known_gpus
+from berthmaster.lib.lifecycle.faults import OWN, backoff_s, repeats_after
+from berthmaster.lib.lifecycle.run_times import counted_s
+from berthmaster.lib.lifecycle.sizes import together, without
+from berthmaster.lib.lifecycle.states import STATE_OF, Ending, NoSuchTransition, State, after
+from berthmaster.lib.lifecycle.workload import Hold, Wish, Workload
+from berthmaster.lib.messages.api import RecordedEvent
+from berthmaster.lib.messages.placement import Target
+from berthmaster.lib.messages.workload import (
+    Admitted,
+    Cancelled,
+    CancelRequested,
+    Carried,
+    CarriedWorkload,
+    Checkpointed,
+    Claimed,
+    Committed,
+    Divided,
+    Evicted,
+    EvictionRequested,
+    Failed,
+    Held,
+    HoldReleased,
+    MoveRequested,
+    Placed,
+    Progressed,
+    Released,
+    Reprioritized,
+    Resized,
+    ResizeRequested,
+    Running,
+    Submitted,
+    Succeeded,
+    Withdrawn,
+    WorkloadEvent,
+)
+
+LOST: Final = "events of it are missing from the log"  # why a workload is frozen
+_NEW: Final = State.NEW  # of an enum, looking it up takes longer than comparing
+
+
+class Verdict(Enum):
+    """What became of an event that was offered to the fold."""
+
+    __hash__ = object.__hash__  # there is one of each; by its name takes a call in Python
+    COUNTED = "counted"
+    REPEATED = "repeated"  # seen before: nothing changed
+    VOID = "void"  # lost a race: stored, and without effect
+    IMPOSSIBLE = "impossible"  # passed its guard, yet no row allows it: the writer is wrong
+    AHEAD = "ahead"  # events before it are missing: nothing changed
+
+
+def offer(
+    workload: Workload,
+    event: WorkloadEvent,
+    sequence: int,
+    stored_at_s: float,
+    *,
+    void: bool = False,
+) -> Verdict:
+    """Fold one event, in stream order, into its aggregate.
+
+    ``sequence`` is the event's stream sequence, ``stored_at_s`` the server's time stamp. ``void``:
+    it is without effect whatever it names, since its content is another workload's.
+    """
+    last = workload.sequence
+    if sequence <= last:
+        return Verdict.REPEATED
+    if event.after != last or void or workload.state is _NEW:
+        return _offer_apart(workload, event, sequence, stored_at_s, void=void)
+    workload.sequence = sequence
+    try:
+        state = after(workload.state, type(event))
+    except NoSuchTransition:
+        return Verdict.IMPOSSIBLE
+    if not _names_the_open_attempt(workload, event):
+        return Verdict.IMPOSSIBLE
+    return _count(workload, event, state, sequence, stored_at_s)
+
+
+def _offer_apart(
+    workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float, *, void: bool
+) -> Verdict:
+    """Fold an event that does not follow on the workload's last one, or is its first."""
+    last, workload.sequence = workload.sequence, sequence
+    if void:
+        return Verdict.VOID
+    if isinstance(event, Carried):
+        return _count(workload, event, event.workload.state, sequence, stored_at_s)
+    if workload.ended or not last <= event.after < sequence:
+        return Verdict.VOID
+    if workload.state is _NEW and isinstance(event, Submitted):
+        return _count(workload, event, State.QUEUED, sequence, stored_at_s)
+    if not event.after:
+        return Verdict.IMPOSSIBLE  # only a submission is the first event of a workload
+    if not isinstance(event, Ending):
+        workload.sequence = last
+        return Verdict.AHEAD
+    own = event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
+    if not (own or event.attempt > workload.attempt):
+        return Verdict.VOID
+    workload.attempt, workload.cluster = event.attempt, event.cluster
+    workload.submitted_at_s, workload.digest = event.submitted_at_s, event.digest
+    return _count(workload, event, STATE_OF[type(event)], sequence, stored_at_s)
+
+
+def _count(
+    workload: Workload, event: WorkloadEvent, state: State, sequence: int, stored_at_s: float
+) -> Verdict:
+    workload.state, workload.changed_at_s = state, stored_at_s
+    _apply(workload, event, sequence, stored_at_s)
+    return Verdict.COUNTED
+
+
+def fold_history(
+    tenant: str, workload_id: str, history: Sequence[RecordedEvent]
+) -> tuple[Workload, list[Verdict]]:
+    """Fold the events that the log has of a workload, and say what became of each."""
+    workload = Workload(tenant=tenant, id=workload_id)
+    verdicts = [
+        offer(workload, one.event, one.sequence, one.stored_at_s, void=one.void) for one in history
+    ]
+    return workload, verdicts
+
+
+def is_whole(history: Sequence[RecordedEvent]) -> bool:
+    """Whether the history goes back to its beginning in this log, without a gap. Else the archive
+    has more."""
+    if not history or not isinstance(history[0].event, Submitted | Carried):
+        return False
+    last = 0
+    for one in history:
+        if last < one.event.after < one.sequence:
+            return False
+        last = one.sequence
+    return True
+
+
+def _names_the_open_attempt(workload: Workload, event: WorkloadEvent) -> bool:
+    """Its number and cluster, where the event says them; a placement opens the next one."""
+    match event:
+        case Submitted() | Carried() | Released() | Reprioritized() | Held() | HoldReleased():
+            return True
+        case Placed() | Divided():
+            return event.attempt == workload.attempt + 1
+        case CancelRequested():
+            return event.cluster == workload.cluster
+        case Succeeded() | Failed() | Cancelled():  # "" when it never was placed, or waits again
+            return event.attempt == workload.attempt and event.cluster in ("", workload.cluster)
+        case Admitted() | Running() if workload.held_back:
+            return False
+        case Resized() if not workload.resizing or without(event.pods, workload.pods):
+            return False
+        case Checkpointed() if not workload.attempt:  # once it waits again it is the last one's
+            return False
+        case _:
+            return event.attempt == workload.attempt and event.cluster == workload.cluster
+
+
+def _apply(workload: Workload, event: WorkloadEvent, sequence: int, stored_at_s: float) -> None:
+    """Take over what the event says; state and sequence are the caller's."""
+    match event:
+        case Submitted():
+            _take_up(workload, event, sequence, stored_at_s)
+        case Placed() | Divided():
+            _begin(workload, event, stored_at_s)
+        case Committed():
+            workload.committed = True
+            workload.running_at_s = stored_at_s if workload.parts else 0.0
+        case Claimed():
+            workload.claimed_at_s = stored_at_s
+            workload.executor = event.executor
+        case Carried():
+            for field in CarriedWorkload.__struct_fields__:
+                setattr(workload, field, getattr(event.workload, field))
+        case Running():
+            workload.running_at_s = workload.running_at_s or stored_at_s
+            set_pods(workload, together(as_reported(event.pods, workload.pods), workload.resizing))
+        case ResizeRequested():
+            workload.resizing = with_known_gpus(event.pods, workload.pods)
+            workload.coming = len(without(workload.resizing, workload.pods))
+            set_pods(workload, together(workload.pods, workload.resizing))
+        case Resized():
+            workload.resizing, workload.coming = (), 0
+            workload.resized_at_s = stored_at_s
+            workload.kept_size = event.reason
+            workload.kept_sizes = workload.kept_sizes + 1 if event.reason else 0
+            set_pods(workload, as_reported(event.pods, workload.pods))
+        case Evicted():
+            _give_back(workload, event, stored_at_s)
+        case Withdrawn():
+            _wait_again(workload)
+            workload.reason = event.reason
+        case Succeeded() | Failed() | Cancelled():
+            workload.resizing = workload.parts = ()
+            workload.coming = 0
+            workload.reason = event.reason
+        case EvictionRequested():
+            workload.leaving = event.reason
+            workload.leads_to = event.to
+        case Checkpointed():
+            workload.checkpoint, workload.checkpoint_at_s = event.checkpoint, stored_at_s
+        case Progressed():
+            workload.progress, workload.progress_at_s = event.progress, stored_at_s
+        case Admitted():
+            workload.resizable = event.resizable
+        case _:
+            _wish(workload, event, stored_at_s)
+
+
+def _give_back(workload: Workload, event: Evicted, stored_at_s: float) -> None:
+    """Its attempt is over, and it waits again."""
+    _wait_again(workload)
+    _blame(workload, event, stored_at_s)
+    workload.moves += bool(workload.leaving)
+    workload.ran_s += counted_s(workload, stored_at_s, blameless=event.blameless)
+    workload.checkpoint = event.checkpoint or workload.checkpoint
+    workload.reason = event.reason
+
+
+def _blame(workload: Workload, event: Evicted, stored_at_s: float) -> None:
+    """Count an attempt that was given back as whoever's fault it was."""
+    own = event.fault in OWN
+    workload.evictions += not (event.blameless or own)
+    workload.failures += own
+    workload.repeats = repeats_after(event.fault, workload.last_fault, workload.repeats)
+    workload.last_fault = event.fault
+    if own and workload.request is not None:
+        workload.retry_at_s = stored_at_s + backoff_s(workload.request, workload.failures)
+
+
+def _wish(
+    workload: Workload,
+    event: Released | Reprioritized | Held | HoldReleased | CancelRequested | MoveRequested,
+    stored_at_s: float,
+) -> None:
+    """What people want of it, and that it need not wait for other jobs any more."""
+    match event:
+        case Released():
+            workload.released = True
+        case Reprioritized():
+            workload.priority = event.priority
+        case CancelRequested():
+            workload.cancel_requested = True
+        case Held():
+            workload.hold = Hold(event.who, stored_at_s, event.operator, event.reason)
+        case HoldReleased():
+            workload.hold = None
+        case MoveRequested():
+            workload.wish = Wish(event.how, event.who, stored_at_s, event.to, event.reason)
+
+
+def _begin(workload: Workload, event: Placed | Divided, stored_at_s: float) -> None:
+    """An attempt. Of one in several clusters its parts have the pods."""
+    workload.attempt = event.attempt
+    if isinstance(event, Divided):
+        workload.cluster, workload.target, workload.parts = "", Target(), event.parts
+    else:
+        workload.cluster, workload.target = event.cluster, event.target
+    workload.decision = event.decision
+    workload.placed_at_s = stored_at_s
+    workload.claimed_at_s = workload.running_at_s = workload.resized_at_s = 0.0
+    workload.progress, workload.progress_at_s = None, 0.0
+    workload.kept_size, workload.kept_sizes = "", 0
+    workload.executor = workload.leaving = workload.leads_to = ""
+    workload.committed = workload.resizable = False
+    workload.wish = None
+    set_pods(workload, event.pods if isinstance(event, Placed) else ())
+
+
+def _take_up(workload: Workload, event: Submitted, sequence: int, stored_at_s: float) -> None:
+    """It is new. For a part of a divided job room is kept, and it goes on where the job was."""
+    workload.request = event.request
+    workload.digest = event.digest
+    workload.cell = event.cell
+    workload.origin = event.origin
+    workload.priority = event.request.priority
+    workload.submitted_sequence = sequence
+    workload.submitted_at_s = stored_at_s
+    if (part := event.request.part) is not None:
+        workload.leads_to = part.clusters[part.number]
+        workload.checkpoint = part.checkpoint
+
+
+def _wait_again(workload: Workload) -> None:
+    """It wishes again for what it asked for."""
+    workload.resizing = workload.parts = ()
+    workload.coming = 0
+    workload.wish = None
+    if workload.wished is not None:
+        workload.request, workload.wished = workload.wished, None

@@ -1,0 +1,71 @@
+"""The time that a workload has run, the part of it that is saved, and the expected end. Pure.
+
+Durations are in seconds. Points in time are in seconds since 1970, by the server's clock.
+"""
+
+from typing import Final
+
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Workload
+
+PROGRESS_EVERY_S: Final = 10.0
+PROGRESS_SHARE: Final = 0.01  # of what it has run
+
+
+def progress_every_s(ran_s: float) -> float:
+    """Return the least time between two reports of a job's progress.
+
+    The time grows with the run, so that a history stays short: some 90 reports in the first 15
+    minutes, 230 more in each tenfold of that."""
+    return max(PROGRESS_EVERY_S, PROGRESS_SHARE * ran_s)
+
+
+def ends_as_told_s(workload: Workload) -> float | None:
+    """Return the end of the attempt, as the job reported while it ran; None without a report."""
+    progress = workload.progress
+    if progress is None or progress.eta_s is None or workload.state is not State.RUNNING:
+        return None
+    return workload.progress_at_s + progress.eta_s
+
+
+def unsaved_s(workload: Workload, now_s: float) -> float:
+    """Return the run time that is lost if the attempt ends now.
+
+    Counted is the time since the last checkpoint that the job reported. Without a report, since the
+    last one that was due. Without checkpoints, the whole run.
+
+    Example at 2,000 s: an attempt began at 1,000 s and writes a checkpoint every 600 s. With one
+    reported at 1,900 s, 100 s are lost. With none reported, 400 s are lost.
+    """
+    if not workload.running_at_s:
+        return 0.0
+    ran_s = max(0.0, now_s - workload.running_at_s)
+    if workload.checkpoint_at_s > workload.running_at_s:
+        return min(ran_s, max(0.0, now_s - workload.checkpoint_at_s))
+    every_s = workload.request.checkpoint_every_s if workload.request is not None else None
+    return ran_s if every_s is None else ran_s % every_s
+
+
+def counted_s(workload: Workload, over_at_s: float, *, blameless: bool) -> float:
+    """Return the part of a finished attempt that counts towards max_run_s.
+
+    All of the run counts. Where the job is not to blame for the end, only the saved part counts."""
+    if not workload.running_at_s:
+        return 0.0
+    ran_s = max(0.0, over_at_s - workload.running_at_s)
+    return ran_s - unsaved_s(workload, over_at_s) if blameless else ran_s
+
+
+def saved_s(workload: Workload) -> float:
+    """Return the saved run time of the finished attempts.
+
+    Of a job with checkpoints this is the part that max_run_s counts, of any other job 0."""
+    request = workload.request
+    writes = request is not None and request.checkpoint_every_s is not None
+    return workload.ran_s if writes or workload.checkpoint is not None else 0.0
+
+
+def age_s(workload: Workload, now_s: float) -> float:
+    """Return the run time of a job: what finished attempts saved, and the running attempt."""
+    running = workload.live and workload.running_at_s > 0
+    return saved_s(workload) + (max(0.0, now_s - workload.running_at_s) if running else 0.0)

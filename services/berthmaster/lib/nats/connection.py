@@ -1,0 +1,452 @@
+"""One connection to NATS, with limits that suit a service that must never hang and never lie.
+
+It reconnects for ever, gives up on no request later than its time limit, keeps the server's clock
+(ages are measured by one clock, never by that of a distant machine), and makes permission
+violations loud: the server reports them out of band, so that without this they look like time-outs.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from berthmaster.lib.nats.acks import stored_sequence
+from berthmaster.lib.nats.clock import ServerClock
+from berthmaster.lib.nats.connecting import ConnectionSettings, options_of, user_of, why_refused
+from berthmaster.lib.nats.errors import ApiError, BusError, NoAnswer, NotConnected, TooLarge
+from berthmaster.lib.nats.nats_py import Msg, Subscription
+from berthmaster.lib.nats.nats_py import errors as nats_errors
+from berthmaster.lib.nats.requests import Listening, PatientClient, Requests
+from berthmaster.lib.nats.storing import Storing
+from berthmaster.lib.nats.subjects import JETSTREAM, jetstream, without_lanes
+from berthmaster.lib.nats.tls import distrust
+from berthmaster.lib.runtime.log import LogLike
+from berthmaster.lib.runtime.redact import redact
+
+REQUEST_TIMEOUT_S: Final = 1.0
+CLOCK_INTERVAL_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 1.0  # of each of two steps; a service has five seconds to end
+MAX_PASSED_ON_BYTES: Final = 4 * 1024 * 1024  # that wait for the server
+COMPLAINT_INTERVAL_S: Final = 1.0  # drops come by the thousand, lines about them do not
+
+
+class _ApiErrorBody(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _ApiReply(msgspec.Struct):
+    error: _ApiErrorBody | None = None
+    ts: str = ""  # JetStream's
+    now_s: float = 0.0  # a ``hello``'s
+
+
+_API_REPLY: Final = msgspec.json.Decoder(_ApiReply)
+SERVER_CLOCK: Final = f"{JETSTREAM}STREAM.INFO.FLEET"  # JetStream's answers tell the server's time
+Handler = Callable[[str, bytes], None]
+
+
+def _header_bytes(headers: Mapping[str, str] | None) -> int:
+    """What the server adds to the payload when it compares it with its limit."""
+    if not headers:
+        return 0
+    return 14 + sum(len(name) + len(value.encode()) + 4 for name, value in headers.items())
+
+
+class Connection:
+    """An open connection. Make it with ``open``; use it as an async context manager."""
+
+    def __init__(self, name: str, log: LogLike, clock: ServerClock | None = None) -> None:
+        self.name = name
+        self.log = log
+        self.nc = PatientClient()
+        self.reconnects = 0
+        self._stored_listeners: list[Callable[[str, bytes, int], None]] = []
+        self.dropped = 0  # messages that came faster than their handlers took them
+        self.parts: dict[type, object] = {}  # what users of this connection share, by its type
+        self.violations: list[str] = []  # newest last, bounded
+        self.closed = asyncio.Event()
+        self.on_violation: Callable[[str], None] | None = None
+        self._requests = Requests(self.nc)
+        self._reconnect_waiters: list[Callable[[], None]] = []
+        self._clock = clock or ServerClock()
+        self.storing = Storing(log, self._clock.monotonic)
+        self._clock_subject = SERVER_CLOCK
+        self._clock_task: asyncio.Task[None] | None = None
+        self.imports = False  # whether JetStream is in another account
+        self._url = ""
+        self._ca_file: Path | None = None
+        self._creds_file: Path | None = None
+        self._begun = False  # connecting, so that there is something to close
+        self._refused: asyncio.Future[str] | None = None  # set while connecting for the first time
+        self._trouble = ""  # why there is no connection, as far as we were told
+        self._told_trouble = ""
+        self._next_complaint_s = 0.0
+
+    @classmethod
+    async def open(
+        cls,
+        settings: ConnectionSettings,
+        name: str,
+        log: LogLike,
+        *,
+        timeout_s: float | None = None,
+        clock: ServerClock | None = None,
+        clock_subject: str = SERVER_CLOCK,
+    ) -> "Connection":
+        """Connect; waits for a server that is not there yet, for ``timeout_s`` or for ever.
+
+        ``clock_subject``: whom to ask for the server's time; those who may not ask JetStream ask
+        the service that they speak to (verb ``hello``); "": nobody.
+
+        Raises NotConnected when the time is over, BusError when the server will not have us or the
+        settings cannot be right.
+        """
+        self = cls(name, log, clock)
+        self._clock_subject = clock_subject
+        try:
+            await self._connect(settings, timeout_s)
+            await self._requests.start()
+            await self._read_clock()
+        except BaseException:
+            await self.close()
+            raise
+        self._clock_task = asyncio.create_task(self._keep_clock(), name=f"{name}: server clock")
+        return self
+
+    async def _connect(self, settings: ConnectionSettings, timeout_s: float | None) -> None:
+        options = options_of(settings, self.name)
+        self._ca_file = settings.nats_ca_file
+        self._creds_file = settings.nats_creds_file
+        self.imports = bool(user_of(settings.nats_creds_file))
+        self.nc.plaintext = settings.nats_plaintext
+        self._url = redact(settings.nats_url)  # for people: it may hold a password
+        self._refused = asyncio.get_running_loop().create_future()
+        connecting = asyncio.ensure_future(
+            self.nc.connect(
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_closed,
+                **options,
+            )
+        )
+        self._begun = True
+        first: set[asyncio.Future[Any]] = {connecting, self._refused}
+        try:  # the library tries for ever, and takes a refusal for one more reason to try again
+            await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if self._refused.done():
+                raise BusError(f"{self._url}: {self._refused.result()}")
+            if not connecting.done():
+                raise NotConnected(f"no NATS server at {self._url}: {self._trouble or 'silence'}")
+            try:
+                connecting.result()
+            except (nats_errors.Error, ValueError, OSError) as error:
+                self._begun = False
+                raise BusError(f"cannot connect to {self._url}: {error}") from error
+        finally:
+            connecting.cancel()
+            self._refused.cancel()
+            self._refused = None
+        self._trouble = self._told_trouble = ""
+
+    # What the client library tells us
+
+    async def _on_error(self, error: Exception) -> None:
+        text = (str(error) or type(error).__name__).removeprefix("nats: ")
+        if "permissions violation" in text.lower():
+            text = without_lanes(text)
+            self.violations = [*self.violations[-99:], text]
+            self.log.error("permission violation", what=text)
+            self._requests.denied(text)
+            if self.on_violation is not None:
+                self.on_violation(text)
+        elif isinstance(error, nats_errors.SlowConsumerError):
+            self._count_drop(error)
+        elif "authorization violation" in text.lower() or "authentication" in text.lower():
+            text = f"{text}; {why}" if (why := why_refused(self._creds_file, time.time())) else text
+            self._hopeless(f"refuses this user: {text}")
+            self._complain(self.log.error, "NATS refuses this user", text)
+        elif why := distrust(error, self._ca_file):
+            self._hopeless(why)
+            self._complain(self.log.error, "NATS is not trusted", why)
+        elif self.nc.is_connected:
+            self.log.error("NATS error", error=error)
+        else:
+            self._complain(self.log.warning, "waiting for NATS", text)
+
+    def _hopeless(self, why: str) -> None:
+        """Whoever connects for the first time need not wait for what asking again will not cure."""
+        if self._refused is not None and not self._refused.done():
+            self._refused.set_result(why)
+
+    def _complain(self, log: Callable[..., None], event: str, why: str) -> None:
+        """Say why there is no connection, once for each reason: it is tried ten times a second."""
+        self._trouble = why
+        if event != self._told_trouble:
+            self._told_trouble = event
+            log(event, url=self._url, why=why)
+
+    def _count_drop(self, error: nats_errors.SlowConsumerError) -> None:
+        self.dropped += 1
+        now_s = self._clock.monotonic()
+        if now_s >= self._next_complaint_s:
+            self._next_complaint_s = now_s + COMPLAINT_INTERVAL_S
+            self.log.error(
+                "slow consumer: messages were dropped", subject=error.subject, so_far=self.dropped
+            )
+
+    async def _on_disconnected(self) -> None:
+        if not self.nc.is_closed:
+            self._requests.interrupted()
+            self.log.warning("disconnected from NATS")
+
+    async def _on_reconnected(self) -> None:
+        self.reconnects += 1
+        self._trouble = self._told_trouble = ""
+        self._requests.resumed()
+        self.storing.restarted()
+        self.log.info("reconnected to NATS", reconnects=self.reconnects)
+        for waiter in list(self._reconnect_waiters):
+            waiter()
+
+    async def _on_closed(self) -> None:
+        self._requests.closed()
+        self.closed.set()
+
+    def when_reconnected(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call this at each reconnection. Returns what ends that."""
+        self._reconnect_waiters.append(call)
+        return lambda: self._reconnect_waiters.remove(call)
+
+    def when_stored(self, call: Callable[[str, bytes, int], None]) -> None:
+        """Call this with subject, data and sequence of each write that is acknowledged, from now
+        on; of a batch with those of its last message."""
+        self._stored_listeners.append(call)
+
+    # Core NATS
+
+    @property
+    def connected(self) -> bool:
+        return self.nc.is_connected
+
+    def check_size(self, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Raises TooLarge. The server counts the headers too, and hangs up on what is too large."""
+        size = len(data) + _header_bytes(headers)
+        if size > self.nc.max_payload:
+            raise TooLarge(
+                f"{size} bytes with headers; the server takes at most {self.nc.max_payload}"
+            )
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Send and forget. Raises TooLarge, and NotConnected when the buffer for an absent server
+        is full."""
+        self.check_size(data, headers)
+        try:
+            await self.nc.publish(subject, data, reply=reply, headers=headers)
+        except (nats_errors.Error, OSError) as error:
+            raise NotConnected(f"cannot publish: {error}") from error
+
+    async def flush(self, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Until the server has taken all that was sent before, subscriptions too. Raises NoAnswer,
+        NotConnected."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                # The library's ping overtakes what is buffered, and nothing tells when that is out.
+                while self.nc.pending_data_size:  # noqa: ASYNC110
+                    await asyncio.sleep(0.0005)
+                await self.nc.flush()
+        except TimeoutError as error:
+            raise NoAnswer(f"the server did not take all within {timeout_s:g} s") from error
+        except (nats_errors.Error, OSError) as error:
+            raise NotConnected(f"cannot flush: {error}") from error
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        headers: dict[str, str] | None = None,
+    ) -> Msg:
+        """Send and wait for one answer. Raises NoAnswer, TooLarge, NotConnected, NotPermitted."""
+        self.check_size(data, headers)
+        try:
+            return await self._requests.ask(subject, data, timeout_s, headers)
+        except (nats_errors.Error, OSError) as error:
+            raise NotConnected(f"cannot ask {subject}: {error}") from error
+
+    async def store(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        headers: dict[str, str] | None = None,
+    ) -> int:
+        """Write to a stream; the sequence under which it was stored. Raises what ``request`` does,
+        and ApiError when the stream refuses it."""
+        began_s = self.storing.began()
+        try:
+            reply = await self.request(subject, data, timeout_s=timeout_s, headers=headers)
+            sequence = stored_sequence(reply.data)
+        except BusError as error:
+            if self.connected:
+                self.storing.failed(subject, error, began_s)
+            raise
+        self.storing.stored(subject)
+        for listener in self._stored_listeners:
+            listener(subject, data, sequence)
+        return sequence
+
+    async def subscribe(
+        self, subject: str, handler: Handler, *, queue: str = "", pending_messages: int = 65_536
+    ) -> Subscription:
+        """Core subscription; the handler is plain and quick. Beyond the bound, messages drop."""
+
+        async def each(msg: Msg) -> None:
+            try:
+                handler(msg.subject, msg.data)
+            except Exception as error:  # noqa: BLE001 # one message must not end them all
+                self.log.error("message handler failed", error=error, subject=msg.subject)
+
+        return await self.subscribe_raw(
+            subject, each, queue=queue, pending_messages=pending_messages
+        )
+
+    async def subscribe_raw(
+        self,
+        subject: str,
+        each: Callable[[Msg], Awaitable[None]],
+        *,
+        queue: str = "",
+        pending_messages: int = 65_536,
+    ) -> Subscription:
+        """Core subscription to whole messages, for the rest of the bus package."""
+        try:
+            return await self.nc.subscribe(
+                subject,
+                queue=queue,
+                cb=each,
+                pending_msgs_limit=pending_messages,
+                pending_bytes_limit=256 * 1024 * 1024,
+            )
+        except (nats_errors.Error, OSError) as error:
+            raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
+
+    async def observe(self, subject: str, handler: Handler, *, queue: str = "") -> Listening:
+        """Core subscription whose messages wait nowhere: the handler is called with each as it is
+        read, and drops what it has no use for before anything else is done. Raises NotConnected."""
+
+        def take(asked: bytes, reply: bytes, headers: bytes, body: bytes) -> None:
+            del reply, headers
+            try:
+                handler(asked.decode("utf-8", "replace"), body)
+            except Exception as error:  # noqa: BLE001 # one message must not end them all
+                self.log.error("message handler failed", error=error, subject=subject)
+
+        try:
+            return await self.nc.listen(subject, take, queue)
+        except (nats_errors.Error, OSError) as error:
+            raise NotConnected(f"cannot subscribe to {subject}: {error}") from error
+
+    def pass_on(self, subject: str, data: bytes) -> bool:
+        """Publish without waiting; return whether the server was there and took what was published
+        before. What comes late is worth less than the memory in which it would wait."""
+        if not self.connected or self.nc.pending_data_size > MAX_PASSED_ON_BYTES:
+            return False
+        self.nc.send_now(subject, data)
+        return True
+
+    # JetStream's API
+
+    async def api(
+        self, subject: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 5.0
+    ) -> bytes:
+        """One request to ``$JS.API.<subject>``, by whatever name this account knows that; the raw
+        reply. Raises ApiError for its errors."""
+        data = msgspec.json.encode(body) if body is not None else b""
+        reply = await self.request(self.api_subject(subject), data, timeout_s=timeout_s)
+        head = _API_REPLY.decode(reply.data)
+        if head.error is not None:
+            raise ApiError(head.error.err_code, head.error.description)
+        return reply.data
+
+    def api_subject(self, request: str) -> str:
+        """Return where this user sends a request to JetStream."""
+        return jetstream(request, imported=self.imports)
+
+    # The server's clock
+
+    def now(self) -> float:
+        """The server's time in seconds since 1970, as far as we know it."""
+        return self._clock.now()
+
+    async def _read_clock(self) -> None:
+        if not self._clock_subject:
+            return
+        subject = self._clock_subject
+        if subject.startswith(JETSTREAM):
+            subject = self.api_subject(subject.removeprefix(JETSTREAM))
+        try:
+            sent_s = self._clock.monotonic()
+            reply = await self.request(subject, b"{}")
+            received_s = self._clock.monotonic()
+            told = _API_REPLY.decode(reply.data)
+            told_s = datetime.fromisoformat(told.ts).timestamp() if told.ts else told.now_s
+            if told_s:
+                self._clock.observe(sent_s, received_s, told_s)
+        except (BusError, msgspec.DecodeError, ValueError):
+            pass  # nobody may be there yet; the local clock serves until the next try
+
+    async def _keep_clock(self) -> None:
+        while True:
+            await asyncio.sleep(CLOCK_INTERVAL_S if self._clock.known else 1.0)
+            if self.connected:
+                await self._read_clock()
+
+    # The end
+
+    async def close(self) -> None:
+        """Send what is buffered, then close; never longer than its time limit."""
+        if self._clock_task is not None:
+            self._clock_task.cancel()
+        if not self._begun:
+            return
+        try:
+            if self.nc.is_connected:
+                await self.flush(timeout_s=CLOSE_TIMEOUT_S)
+            elif unsent := self.nc.pending_data_size:
+                self.log.warning("closing with unsent messages", bytes=unsent)
+        except BusError:
+            self.log.warning("closing, though NATS may not have taken all")
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.nc.close()
+        except (TimeoutError, nats_errors.Error, OSError, RuntimeError):
+            pass  # whatever it waited for, the process does not (uvloop: "the handler is closed")
+        except asyncio.CancelledError:
+            # Also what a stream raises whose end the try to connect waited for as it was ended.
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+        self._requests.closed()
+        self.closed.set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,434 @@
+"""Request endpoints through the NATS micro-service API: discoverable, shared by replicas, bounded.
+
+Handlers of one service run concurrently up to a bound, and those who ask are served in turn where
+the service says who they are (turns.py); a request beyond the bounds is answered at once with what
+the service says to that, instead of waiting until its sender has given up. Whatever goes
+wrong, whoever asked gets an answer; except that none is sent when it cannot arrive: the server
+keeps the way back for a while after the request, and only for the connection that brought it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, lru_cache, partial
+from typing import Final, NamedTuple
+
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NotConnected, TooLarge
+from berthmaster.lib.nats.nats_py import Msg, Subscription
+from berthmaster.lib.nats.nats_py import errors as nats_errors
+from berthmaster.lib.nats.reading import Taker
+from berthmaster.lib.nats.turns import NUMBER_AGAIN_S, RATE_AGAIN_S, Beyond, Share, Turns
+
+# isort: split
+from nats import micro  # after nats_py, which sees to what nats imports
+from nats.micro.request import Request
+from nats.micro.service import EndpointConfig, Service, ServiceConfig
+
+MAX_CONCURRENT: Final = 2048
+ANSWER_LIMIT_S: Final = 10.0  # whoever asked has given up by then
+LATE_S: Final = 3.0  # beyond the limit for answers; the server forgets requests soon after that
+TELL_EVERY_S: Final = 1.0
+# Where an answer may go. Whoever asks names that subject, and the answer is sent with our rights:
+# a refusal that is sent anywhere would stand in the log as an event or a decision.
+INBOXES: Final = ("_INBOX.", "_R_.")
+KNOWN_SUBJECTS: Final = 4096
+REFUSALS_AT_ONCE: Final = 16  # some 0.1 ms of the server's time
+REFUSALS_AT_MOST: Final = 64  # where the last went long ago: the loop or its core was busy
+REFUSALS_PAUSE_S: Final = 0.004
+REFUSALS_PER_S: Final = REFUSALS_AT_ONCE / REFUSALS_PAUSE_S
+REFUSALS_WAITING: Final = 16_384  # four seconds'
+DRAIN_S: Final = 2.0
+START_LIMIT_S: Final = 10.0  # a server that others keep busy is no reason not to start
+
+Answer = Callable[[str, bytes], Awaitable[bytes | None]]  # (subject, body) -> reply; None: not us
+Failed = Callable[[str, Exception], bytes]
+Overloaded = Callable[[Beyond], bytes]
+
+
+class Endpoint(NamedTuple):
+    """One subject (wildcards allowed) and who answers it."""
+
+    subject: str
+    answer: Answer
+    work: int = 1  # about how long its steps keep the event loop, of turns.PORTION
+
+
+class Fairness(NamedTuple):
+    """Who asks, and what each of them may have."""
+
+    asker: Callable[[str], str]  # of a request's subject
+    share: Share
+
+
+class _Asked(NamedTuple):
+    """A request and what its answer depends on."""
+
+    subject: str
+    reply: str
+    data: bytes
+    came_s: float
+    life: int  # which connection brought it
+    back: "_Answers"
+
+
+class _Answers:
+    """Sends answers, but none that the server would only complain about."""
+
+    def __init__(self, conn: Connection, failed: Failed, limit_s: float) -> None:
+        self._conn = conn
+        self.log = conn.log
+        self._limit_s = limit_s
+        self._failed = failed
+        self._too_late = 0
+        self._astray = 0
+        self._slow = 0
+        self._next_line_s = 0.0
+
+    def astray(self, to: str) -> bool:
+        """Return whether its answer would go where no inbox is: such a request is not worked on.
+        Without a reply subject it is no request, but may be an answer of JetStream that somebody
+        with a service's key has led here."""
+        if to.startswith(INBOXES):
+            return False
+        self._astray += 1
+        self._tell("requests with a reply subject that is no inbox were ignored", self._astray)
+        return True
+
+    def slow(self, subject: str) -> None:
+        """A request was not answered within its time limit: in a flood many at one moment, and a
+        traceback of each would keep everybody waiting."""
+        self._slow += 1
+        self._tell("requests took longer than their time limit", self._slow, subject)
+
+    def asked(self, subject: str, reply: str, data: bytes) -> _Asked:
+        return _Asked(subject, reply, data, asyncio.get_running_loop().time(), self._life(), self)
+
+    async def send(self, asked: _Asked, reply: bytes) -> None:
+        conn, to = self._conn, asked.reply
+        if self._is_late(asked):
+            self._count()
+            return
+        try:
+            try:
+                await conn.publish(to, reply)
+            except TooLarge as error:
+                conn.log.error("an answer is too large", subject=asked.subject, why=str(error))
+                await conn.publish(to, self._failed(asked.subject, error))
+        except BusError as error:
+            conn.log.error("an answer was not sent", subject=asked.subject, why=str(error))
+
+    def _life(self) -> int:
+        return int(self._conn.nc.stats["reconnects"])
+
+    def _is_late(self, asked: _Asked) -> bool:
+        age_s = asyncio.get_running_loop().time() - asked.came_s
+        same = self._conn.connected and self._life() == asked.life
+        return not same or age_s > self._limit_s + LATE_S
+
+    def _count(self) -> None:
+        self._too_late += 1
+        self._tell("answers came too late to be sent", self._too_late)
+
+    def _tell(self, event: str, count: int, subject: str = "") -> None:
+        """They come by the thousand, lines about them do not."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + TELL_EVERY_S
+            about = {"subject": subject} if subject else {}
+            self._conn.log.warning(event, so_far=count, **about)
+
+
+def refusals_due(since_s: float) -> int:
+    """How many may go, so long after the last ones. Where a pause takes longer than it should, more
+    go at once: else the last of thousands would go when the server has forgotten who asked."""
+    return min(max(REFUSALS_AT_ONCE, int(since_s * REFUSALS_PER_S)), REFUSALS_AT_MOST)
+
+
+class _Refusals:
+    """Sends them a few at a time. They come by the thousand, on the way that everything else takes
+    as well: the server takes each in turn, and what others wait for would stand behind them all."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._commands: deque[bytes] = deque()
+        self._life = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, reply: bytes, data: bytes) -> None:
+        """Beyond the bound they are left out: whoever sends so much reads none of them."""
+        life = int(self._conn.nc.stats["reconnects"])
+        if life != self._life:
+            self._life = life
+            self._commands.clear()  # nobody is there who could be told
+        if len(self._commands) >= REFUSALS_WAITING:
+            return
+        self._commands.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(data), data))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send(), name="refusals")
+
+    async def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        last_s = loop.time()
+        while self._commands:
+            now_s = loop.time()
+            few = min(len(self._commands), refusals_due(now_s - last_s))
+            last_s = now_s
+            await self._conn.nc.send_raw([self._commands.popleft() for _ in range(few)])
+            await asyncio.sleep(REFUSALS_PAUSE_S)
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+Begin = Callable[[_Asked, Endpoint, Callable[[], None]], None]  # the last is called at its end
+_Find = Callable[[str], tuple[str, Endpoint | None]]  # what was asked, and of whom, by the subject
+
+
+class _Door:
+    """Who may come in: those who ask have their turns, and what each has in hand is bounded."""
+
+    def __init__(self, begin: Begin, most: int, fairness: Fairness | None) -> None:
+        self._start = begin
+        self._most = most
+        self._under_way = 0
+        self._full = Beyond(f"at most {most} requests at once", NUMBER_AGAIN_S)
+        self._turns = Turns(fairness.share) if fairness else None
+        self.asker = fairness.asker if fairness else lambda _: ""
+
+    def beyond(self, asker: str, size: int) -> Beyond | None:
+        """Why one more request of his must not come in, if so."""
+        turns, most = self._turns, self._most
+        if turns is None:
+            return self._full if self._under_way >= most else None
+        # Several who ask without end must not keep out one who hardly asks.
+        if turns.in_hand >= most and turns.in_hand >= most * (2 if turns.is_new(asker) else 1):
+            return self._full
+        return turns.beyond(asker, size)
+
+    def enter(self, asker: str, asked: _Asked, endpoint: Endpoint) -> None:
+        """A request that nothing is ``beyond``."""
+        turns = self._turns
+        if turns is None:
+            self._under_way += 1
+            self._start(asked, endpoint, self._over)
+            return
+        size = len(asked.data)
+        over = partial(turns.leave, asker, size)
+        turns.join(asker, size, endpoint.work, partial(self._start, asked, endpoint, over))
+
+    def _over(self) -> None:
+        self._under_way -= 1
+
+
+class _Row:
+    """What is asked by one connection. Requests are taken as they are read, since whatever is done
+    for each of a flood is done before anything that stands behind it."""
+
+    def __init__(self, conn: Connection, door: _Door, back: _Answers, overloaded: Overloaded):
+        self._takers = conn.nc.reading.takers
+        self._mine: list[bytes] = []
+        self._door = door
+        self._back = back
+        self._refusals = _Refusals(conn)
+        self._refusal = cache(overloaded)  # of a handful of reasons
+
+    def taker(self, find: _Find) -> Taker:
+        asker = self._door.asker
+
+        @lru_cache(maxsize=KNOWN_SUBJECTS)
+        def known(subject: bytes) -> tuple[str, str, Endpoint | None]:
+            asked, endpoint = find(subject.decode("utf-8", "replace"))
+            return asked, asker(asked), endpoint
+
+        return partial(self._take, known)
+
+    def listen(self, heard: Subscription, take: Taker) -> None:
+        """From now on its messages are taken as they are read."""
+        self._mine.append(b"%d" % heard._id)
+        self._takers[self._mine[-1]] = take
+
+    def stop(self) -> None:
+        for number in self._mine:
+            self._takers.pop(number, None)
+        self._refusals.stop()
+
+    def _take(
+        self,
+        known: Callable[[bytes], tuple[str, str, Endpoint | None]],
+        subject: bytes,
+        reply: bytes,
+        headers: bytes,
+        body: bytes,
+    ) -> None:
+        del headers  # requests have none that matter
+        text, asker, endpoint = known(subject)
+        to = reply.decode("utf-8", "replace")
+        if endpoint is None or self._back.astray(to):
+            return
+        if (beyond := self._door.beyond(asker, len(body))) is not None:
+            self._refusals.add(reply, self._refusal(beyond))
+            return
+        self._door.enter(asker, self._back.asked(text, to, body), endpoint)
+
+
+class Stopping(Exception):
+    """The service ends before it could answer; another replica may."""
+
+
+class Endpoints:
+    """A running micro service."""
+
+    def __init__(
+        self,
+        service: Service,
+        lanes: Sequence[Subscription],
+        rows: Sequence[_Row],
+        tasks: set[asyncio.Task[None]],
+    ) -> None:
+        self._service = service
+        self._lanes = lanes
+        self._rows = rows
+        self._tasks = tasks
+
+    async def stop(self) -> None:
+        """Take no more requests; finish those in hand, within a time limit."""
+        stopping = [self._service.stop(), *(_drained(lane) for lane in self._lanes)]
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                # The server may be away, so nothing more comes from it either.
+                await asyncio.gather(*stopping, return_exceptions=True)
+        except TimeoutError:
+            pass
+        for row in self._rows:
+            row.stop()
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(set(self._tasks), timeout=DRAIN_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=DRAIN_S)
+
+
+async def serve(
+    conn: Connection,
+    name: str,
+    endpoints: Mapping[str, Endpoint],
+    *,
+    version: str,
+    description: str,
+    overloaded: Overloaded,
+    failed: Failed,
+    max_concurrent: int = MAX_CONCURRENT,
+    fairness: Fairness | None = None,
+    answer_limit_s: float = ANSWER_LIMIT_S,
+    lanes: Sequence[Connection] = (),
+) -> Endpoints:
+    """Start answering. ``overloaded(beyond)`` and ``failed(subject, error)`` make the replies for
+    requests beyond the bounds and for handlers that raised, took too long (TimeoutError), answered
+    too much (TooLarge) or were cut short (Stopping). ``lanes``: connections by which requests of
+    tenants or clusters come, where the server puts them into lanes. Raises NotConnected."""
+    tasks: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+    no_turn = Beyond(f"a turn within {answer_limit_s:g} s, which did not come", RATE_AGAIN_S)
+
+    def begin(asked: _Asked, endpoint: Endpoint, over: Callable[[], None]) -> None:
+        if loop.time() > asked.came_s + answer_limit_s:  # whoever asked may still be told
+            work = asked.back.send(asked, overloaded(no_turn))
+        else:
+            work = _work(asked, endpoint, failed, answer_limit_s)
+        task = asyncio.create_task(work, name=asked.subject)
+        tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            over()
+
+        task.add_done_callback(ended)
+
+    door = _Door(begin, max_concurrent, fairness)
+
+    def row_of(by: Connection) -> _Row:
+        return _Row(by, door, _Answers(by, failed, answer_limit_s), overloaded)
+
+    row = row_of(conn)
+    rows = [row]
+    in_lanes: list[Subscription] = []
+    try:
+        service = await micro.add_service(
+            conn.nc, ServiceConfig(name=name, version=version, description=description)
+        )
+        for endpoint_name, endpoint in endpoints.items():
+            take = row.taker(partial(_by_itself, endpoint))
+            config = EndpointConfig(
+                name=endpoint_name,
+                subject=endpoint.subject,
+                handler=partial(_of_service, take),
+                queue_group=name,  # replicas share; another service hears all of it too
+            )
+            await service.add_endpoint(config)
+            if (heard := service._endpoints[-1]._subscription) is not None:
+                row.listen(heard, take)
+        kinds = subjects.kinds_in_lanes(each.subject for each in endpoints.values())
+        # An operator's verb may be called as a tenant's: only who may ask for it comes to it.
+        by_verb = {subjects.kind_and_verb(each.subject): each for each in endpoints.values()}
+        for number, lane in enumerate(lanes):
+            rows.append(row_of(lane))
+            for kind in kinds:
+                take = rows[-1].taker(partial(_by_lane, by_verb))
+                heard = await lane.subscribe_raw(
+                    subjects.lane(number, kind), partial(_of_lane, take), queue=name
+                )
+                rows[-1].listen(heard, take)
+                in_lanes.append(heard)
+        # From here on, whoever asks is heard.
+        await asyncio.gather(*(by.flush(timeout_s=START_LIMIT_S) for by in (conn, *lanes)))
+    except (BusError, nats_errors.Error, OSError) as error:
+        raise NotConnected(f"cannot serve {name}: {error}") from error
+    return Endpoints(service, in_lanes, rows, tasks)
+
+
+async def _drained(lane: Subscription) -> None:
+    await lane.drain()  # type: ignore[no-untyped-call]
+
+
+def _by_itself(endpoint: Endpoint, subject: str) -> tuple[str, Endpoint]:
+    return subject, endpoint
+
+
+def _by_lane(
+    by_verb: Mapping[tuple[str, str], Endpoint], subject: str
+) -> tuple[str, Endpoint | None]:
+    asked = subjects.without_lanes(subject)
+    return asked, by_verb.get(subjects.kind_and_verb(asked))
+
+
+async def _of_service(take: Taker, request: Request) -> None:
+    """What came between subscribing and listening."""
+    await _of_lane(take, request._msg)
+
+
+async def _of_lane(take: Taker, message: Msg) -> None:
+    take(message.subject.encode(), message.reply.encode(), b"", message.data)
+
+
+async def _work(asked: _Asked, endpoint: Endpoint, failed: Failed, limit_s: float) -> None:
+    answers = asked.back
+    limit = asyncio.timeout_at(asked.came_s + limit_s)
+    try:
+        async with limit:
+            reply = await endpoint.answer(asked.subject, asked.data)
+    except asyncio.CancelledError:
+        await answers.send(asked, failed(asked.subject, Stopping("the service is stopping")))
+        raise
+    except Exception as error:  # noqa: BLE001 # the sender gets an answer all the same
+        if isinstance(error, TimeoutError) and limit.expired():
+            answers.slow(asked.subject)
+        else:
+            answers.log.error("request handler failed", error=error, subject=asked.subject)
+        reply = failed(asked.subject, error)
+    if reply is not None:
+        await answers.send(asked, reply)

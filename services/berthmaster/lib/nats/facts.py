@@ -1,0 +1,290 @@
+"""Last-value facts: written so that a late one is recognised, mirrored so that none is missed.
+
+A writer's life has an epoch, larger than that of any life before on the same subject; within it a
+counter rises. A mirror takes a fact only if its stamp is not older than the one it has: facts never
+go back, whatever the order of arrival. And no writer puts one over a newer one, as one that stood
+still for a while would: a mirror that begins after that has nothing to know the older by. The age
+of a fact is the server's time stamp.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.messages.families import FLEET_FACTS, UNREADABLE, encode
+from berthmaster.lib.messages.fleet import FleetFact, Stamp
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.dead import bury
+from berthmaster.lib.nats.errors import ApiError, BusError
+from berthmaster.lib.nats.follow import Follower, Recorded
+from berthmaster.lib.nats.stored import GUARD, WRONG_LAST_SEQUENCE, Message, last_message
+from berthmaster.lib.nats.streams import FLEET
+
+RELIST_S: Final = 600.0
+PUT_TIMEOUT_S: Final = 2.0
+MAX_OF_CLUSTER: Final = 200_000  # subjects that one cluster may have here: some 1 KiB each
+IGNORED_EVERY_S: Final = 10.0
+MAX_LETTERS: Final = 1000  # undecodable facts that wait to be kept; beyond it they are only logged
+
+
+class Overtaken(BusError):
+    """Another life of the writer has told something newer there."""
+
+
+class _AnyStamp(msgspec.Struct):
+    epoch: int = 0
+    counter: int = 0
+
+
+class _AnyFact(msgspec.Struct):
+    stamp: _AnyStamp | None = None
+
+
+_ANY_FACT: Final = msgspec.json.Decoder(_AnyFact)
+
+
+class Stamps:
+    """One writer's lives: an epoch each, and a counter within it."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._counter = 0
+
+    def new_life(self, earlier: int, now_s: float) -> int:
+        """An epoch above that of the newest fact there is, and above the clock in milliseconds."""
+        self.epoch = max(earlier, self.epoch, int(now_s * 1000)) + 1
+        self._counter = 0
+        return self.epoch
+
+    def stamp(self) -> Stamp:
+        if not self.epoch:
+            raise RuntimeError("a fact was stamped before the writer's life began")
+        self._counter += 1
+        return Stamp(epoch=self.epoch, counter=self._counter)
+
+
+class FactWriter(Stamps):
+    """Writes facts under one epoch. Call ``begin`` first, and again when a lease was regained."""
+
+    def __init__(self, conn: Connection) -> None:
+        super().__init__()
+        self._conn = conn
+        self._last: dict[str, int] = {}  # subject -> sequence of what this life put there
+
+    async def begin(self, filter_subject: str) -> int:
+        """Choose an epoch above that of the newest fact under these subjects. Raises BusError."""
+        previous = await last_message(self._conn, FLEET, filter_subject)
+        self._last.clear()
+        return self.new_life(_stamp_of(previous).epoch if previous else 0, self._conn.now())
+
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        """Store a fact; its sequence. ``keep_s``: the server forgets it after so long, for facts of
+        things that come and go without end; None = never. Raises BusError, Overtaken where a newer
+        one is there: a newer value comes soon, so no retry."""
+        headers = {"Nats-TTL": f"{max(1, round(keep_s))}s"} if keep_s is not None else {}
+        after = self._last.get(subject)
+        if after is None:
+            after = await self._behind(subject, fact.stamp)
+        try:
+            sequence = await self._store(subject, fact, headers, after)
+        except ApiError as error:
+            if error.code not in WRONG_LAST_SEQUENCE:
+                raise
+            # What was put without an answer, and has arrived; or another life's.
+            after = await self._behind(subject, fact.stamp)
+            sequence = await self._store(subject, fact, headers, after)
+        if keep_s is None:
+            self._last[subject] = sequence
+        return sequence
+
+    async def _behind(self, subject: str, stamp: Stamp) -> int:
+        """The sequence of the last fact there, which must be an older one; 0 = there is none."""
+        last = await last_message(self._conn, FLEET, subject)
+        if last is None:
+            return 0
+        there = _stamp_of(last)
+        if (there.epoch, there.counter) > (stamp.epoch, stamp.counter):
+            raise Overtaken(f"a newer fact than this is stored under {subject}")
+        return last.sequence
+
+    async def _store(
+        self, subject: str, fact: FleetFact, headers: dict[str, str], after: int
+    ) -> int:
+        return await self._conn.store(
+            subject,
+            encode(fact),
+            timeout_s=PUT_TIMEOUT_S,
+            headers={**headers, GUARD: str(after)},
+        )
+
+
+def _stamp_of(message: Message) -> _AnyStamp:
+    try:
+        return _ANY_FACT.decode(message.data).stamp or _AnyStamp()
+    except UNREADABLE:
+        return _AnyStamp()  # not one of ours, so it orders nothing
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One fact in a mirror."""
+
+    subject: str
+    sequence: int
+    stored_at_s: float
+    fact: FleetFact
+
+
+def _cluster_of(subject: str) -> str:
+    return subject.split(".", 3)[2]
+
+
+class FactMirror:
+    """The last value under every subject of FLEET (or some), kept as it changes.
+
+    ``on_fact`` is called, in stream order, with each fact that is new and not older than what was
+    there; ``on_gone`` with a subject whose fact a relisting no longer found.
+    """
+
+    def __init__(
+        self,
+        conn: Connection,
+        service: str,
+        filters: Sequence[str],
+        *,
+        on_fact: Callable[[Seen], None],
+        on_gone: Callable[[str], None] | None = None,
+        relist_s: float = RELIST_S,
+    ) -> None:
+        self._conn = conn
+        self._service = service
+        self._on_fact = on_fact
+        self._on_gone = on_gone
+        self._follower = Follower(conn, FLEET, filters, start="last-per-subject", relist_s=relist_s)
+        self._stamps: dict[str, tuple[int, Stamp]] = {}
+        self._listed: set[str] | None = None
+        self._buried: dict[str, int] = {}  # subject -> sequence that could not be decoded
+        self._letters: deque[tuple[Recorded, str]] = deque()
+        self._some_letters = asyncio.Event()
+        self._of_cluster: Counter[str] = Counter()
+        self._next_line_s = 0.0
+        self.dropped_old = 0
+        self.ignored = 0
+        self.undecodable = 0
+
+    @property
+    def sequence(self) -> int:
+        """The last sequence applied: the mirror is the stream as of then."""
+        return self._follower.sequence
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that was stored at the start has been applied."""
+        return self._follower.caught_up
+
+    @property
+    def last_heard_s(self) -> float:
+        """Event loop time of the last message or heartbeat."""
+        return self._follower.last_heard_s
+
+    async def run(self, *, caught_up: Callable[[], None] | None = None) -> None:
+        def listed() -> None:
+            self._forget_unlisted()
+            if caught_up is not None:
+                caught_up()
+
+        burying = asyncio.create_task(self._bury_as_they_come(), name="undecodable facts")
+        try:
+            await self._follower.run(self._take, caught_up=listed, relisting=self._start_listing)
+        finally:
+            burying.cancel()
+
+    def _start_listing(self, replaced: bool) -> None:
+        self._listed = set()
+        if replaced:  # the same sequence is another message now; stamps still order the facts
+            self._stamps = {subject: (0, stamp) for subject, (_, stamp) in self._stamps.items()}
+            self._buried.clear()
+
+    def _forget_unlisted(self) -> None:
+        if self._listed is None:
+            return
+        for subject in sorted(set(self._stamps) - self._listed):
+            del self._stamps[subject]
+            self._of_cluster[_cluster_of(subject)] -= 1
+            if self._on_gone is not None:
+                self._on_gone(subject)
+        self._listed = None
+
+    def _take(self, recorded: Recorded) -> None:
+        subject = recorded.subject
+        if self._listed is not None:
+            self._listed.add(subject)
+        known = self._stamps.get(subject)
+        if known is not None and known[0] == recorded.sequence:
+            return  # listed again, nothing new
+        try:
+            fact = FLEET_FACTS.decode(recorded.data)
+        except UNREADABLE as error:
+            self._keep_letter(recorded, str(error))
+            return
+        if known is not None and fact.stamp < known[1]:
+            self.dropped_old += 1
+            return
+        if known is None and not self._has_room(subject):
+            return
+        self._stamps[subject] = (recorded.sequence, fact.stamp)
+        self._on_fact(Seen(subject, recorded.sequence, recorded.stored_at_s, fact))
+
+    def _has_room(self, subject: str) -> bool:
+        """Whether a cluster may have one more fact here: one that tells of nodes without end must
+        not take the memory of whoever looks after all clusters."""
+        cluster = _cluster_of(subject)
+        if self._of_cluster[cluster] < MAX_OF_CLUSTER:
+            self._of_cluster[cluster] += 1
+            return True
+        self.ignored += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + IGNORED_EVERY_S
+            self._conn.log.error(
+                "too many facts of a cluster, new ones are ignored",
+                cluster=cluster,
+                most=MAX_OF_CLUSTER,
+                so_far=self.ignored,
+            )
+        return False
+
+    def _keep_letter(self, recorded: Recorded, reason: str) -> None:
+        if self._buried.get(recorded.subject) == recorded.sequence:
+            return  # listed again, buried already
+        self._buried[recorded.subject] = recorded.sequence
+        self.undecodable += 1
+        if len(self._letters) >= MAX_LETTERS:
+            self._conn.log.error(
+                "undecodable fact, and too many wait", subject=recorded.subject, reason=reason
+            )
+            return
+        self._letters.append((recorded, reason))
+        self._some_letters.set()
+
+    async def _bury_as_they_come(self) -> None:
+        while True:
+            await self._some_letters.wait()
+            self._some_letters.clear()
+            await self._bury_undecodable()
+
+    async def _bury_undecodable(self) -> None:
+        """Send what could not be decoded to the dead letters; ``run`` does so by itself."""
+        while self._letters:
+            recorded, reason = self._letters.popleft()
+            await bury(
+                self._conn,
+                service=self._service,
+                subject=recorded.subject,
+                reason=reason,
+                body=recorded.data,
+                stream=FLEET,
+                sequence=recorded.sequence,
+            )

@@ -1,0 +1,305 @@
+"""How whoever knows facts at first hand tells them: on change, and all again now and then.
+
+Emulated and real inventories know different things and tell them in one way. Only the last value
+of a fact counts, so changes within an interval become one report and the first goes out at once.
+Each is stored and acknowledged; one that was not is due again. At the start of a writer's life all
+is told, and what earlier lives told is handed to the source, which knows what of it is no more.
+
+The sign of life means "nothing older than this is left to tell", so there is none while there is,
+and one at once when there no longer is: until then no decider places anything in the cluster.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from berthmaster.lib.messages.fleet import REFRESH_S, ClusterAlive, FleetFact, Stamp
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError, NoAnswer, TooLarge
+from berthmaster.lib.nats.facts import FactMirror, FactWriter, Seen
+from berthmaster.lib.runtime.periodic import beats, set_within, stopped_within, unless_stopped
+
+AT_ONCE: Final = 64  # facts on their way
+ALIVE_INTERVAL_S: Final = 1.0
+LOOK_S: Final = 0.02  # how often pending changes are looked at while there are some
+RETRY_S: Final = 0.5
+LIST_LIMIT_S: Final = 10.0
+REMEMBERED: Final = 1024  # subjects whose last report's time is kept without asking what for
+
+
+# A fact as it is to be stored, and after how long the bus forgets it; None = never.
+Told = tuple[FleetFact, float | None]
+
+
+class Source(Protocol):
+    """Whoever knows. Called from the event loop, one call at a time; must not block."""
+
+    def changes(self) -> Mapping[str, bool]:
+        """Subjects that have changed since the last call; True: before those that can wait."""
+        ...
+
+    def everything(self) -> Iterable[str]:
+        """Every subject with a fact, in the order in which they are put at first: AT_ONCE of them
+        together, so that these may be stored in any."""
+        ...
+
+    def earlier(self, facts: Sequence[FleetFact]) -> None:
+        """What earlier lives left on the bus. What of it is no more is a change."""
+        ...
+
+    def fact(self, subject: str, stamp: Stamp, now_s: float) -> Told | None:
+        """What is to be told under a subject now; None: nothing."""
+        ...
+
+
+class Writer(Protocol):
+    """Where facts are told. Calls raise BusError."""
+
+    async def begin(self) -> list[FleetFact]:
+        """A new life, with an epoch above all before; what those have left."""
+        ...
+
+    def stamp(self) -> Stamp: ...
+
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        """Store a fact; its sequence."""
+        ...
+
+
+class StreamFacts:
+    """Straight to the stream, for services that have the right."""
+
+    def __init__(self, conn: Connection, scope: str) -> None:
+        """``scope``: the subjects, as one pattern, whose facts this writer is the only one to
+        tell."""
+        self._conn = conn
+        self._scope = scope
+        self._writer = FactWriter(conn)
+
+    async def begin(self) -> list[FleetFact]:
+        await self._writer.begin(self._scope)
+        found: dict[str, FleetFact] = {}
+        listed = asyncio.Event()
+
+        def take(seen: Seen) -> None:
+            found[seen.subject] = seen.fact
+
+        mirror = FactMirror(self._conn, self._conn.name, [self._scope], on_fact=take)
+        listing = asyncio.create_task(mirror.run(caught_up=listed.set), name="earlier facts")
+        try:
+            async with asyncio.timeout(LIST_LIMIT_S):
+                await listed.wait()
+        except TimeoutError as error:
+            raise NoAnswer(f"{self._scope} was not listed in time") from error
+        finally:
+            listing.cancel()
+            await asyncio.wait({listing})
+        return list(found.values())
+
+    def stamp(self) -> Stamp:
+        return self._writer.stamp()
+
+    async def put(self, subject: str, fact: FleetFact, *, keep_s: float | None = None) -> int:
+        return await self._writer.put(subject, fact, keep_s=keep_s)
+
+
+class Coalescer:
+    """Which subjects to report now. Knows no clock."""
+
+    def __init__(self, interval_s: float, rate_per_s: float) -> None:
+        """At most one report of a subject per interval; at most ``rate_per_s`` of those that are
+        not urgent."""
+        self._interval_s = interval_s
+        self._rate_per_s = rate_per_s
+        self._pending: dict[str, bool] = {}
+        self._sent_s: dict[str, float] = {}
+        self._tidy_at = REMEMBERED
+        self._budget = 1.0
+        self._budget_s = 0.0
+
+    def mark(self, changed: Mapping[str, bool]) -> None:
+        """These subjects have changed; True: urgently."""
+        for subject, urgent in changed.items():
+            self._pending[subject] = urgent or self._pending.get(subject, False)
+
+    @property
+    def pending(self) -> int:
+        """Subjects with changes that nobody has been told."""
+        return len(self._pending)
+
+    def due(self, now_s: float) -> list[str]:
+        """Subjects to report now, urgent ones first, each once; they count as reported."""
+        most = max(1.0, self._rate_per_s * self._interval_s)
+        gained = (now_s - self._budget_s) * self._rate_per_s
+        self._budget = min(most, self._budget + max(0.0, gained))
+        self._budget_s = now_s
+        ripe_s = now_s - self._interval_s
+        ripe = [n for n in self._pending if self._sent_s.get(n, -1e18) <= ripe_s]
+        chosen = [subject for subject in ripe if self._pending[subject]]
+        for subject in ripe:
+            if self._budget < 1:
+                break
+            if not self._pending[subject]:
+                self._budget -= 1
+                chosen.append(subject)
+        for subject in chosen:
+            del self._pending[subject]
+            self._sent_s[subject] = now_s
+        if len(self._sent_s) > self._tidy_at:
+            self._sent_s = {n: at_s for n, at_s in self._sent_s.items() if at_s > ripe_s}
+            self._tidy_at = max(REMEMBERED, 2 * len(self._sent_s))
+        return chosen
+
+
+class FactReporter:
+    """Tells what a source knows, for as long as it may."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        source: Source,
+        writer: Writer,
+        *,
+        interval_s: float,
+        rate_per_s: float,
+        may_tell: Callable[[], bool] = lambda: True,
+        on_told: Callable[[FleetFact, float | None], None] = lambda _fact, _waited_s: None,
+    ) -> None:
+        """``may_tell`` is asked before each write, for those who do it under a lease. ``on_told``
+        gets each fact with the seconds since its change was known, None for what is told anew."""
+        self._conn = conn
+        self._source = source
+        self._writer = writer
+        self._coalescer = Coalescer(interval_s, rate_per_s)
+        self._may_tell = may_tell
+        self._on_told = on_told
+        self._changed = asyncio.Event()
+        self._since_s: dict[str, float] = {}  # subject -> when a change of it was first known
+        self._telling = False
+        self._refresh_at_s = 0.0  # event loop time
+        self._too_large: set[str] = set()
+        self._abreast = asyncio.Event()
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is something older to tell than now."""
+        return not self._abreast.is_set()
+
+    def wake(self) -> None:
+        """The source has changes. Whoever does not tell leaves them: a life begins with all."""
+        changed = self._source.changes()
+        if not (changed and self._telling):
+            return
+        now_s = asyncio.get_running_loop().time()
+        for subject in changed:
+            self._since_s.setdefault(subject, now_s)
+        self._coalescer.mark(changed)
+        self._changed.set()
+
+    async def run(self, until: asyncio.Event) -> None:
+        """A writer's life: begin, tell all, then what changes; may be called again."""
+        try:
+            await self._begin(until)
+            while not until.is_set():
+                if not self._coalescer.pending:
+                    await self._wait_for_change()
+                self._changed.clear()
+                self._refresh()
+                if await self._send(self._coalescer.due(self._conn.now())):
+                    self._abreast.set()
+                    await stopped_within(LOOK_S if self._coalescer.pending else 0.0, until)
+                else:
+                    self._abreast.clear()
+                    await stopped_within(RETRY_S, until)
+        finally:
+            self._abreast.clear()
+            self._telling = False
+            self._since_s.clear()
+
+    async def _begin(self, until: asyncio.Event) -> None:
+        """Choose an epoch and learn what is left of earlier lives. Tries until the bus answers."""
+        while not until.is_set():
+            try:
+                earlier = await self._writer.begin()
+            except BusError as error:
+                self._conn.log.warning("cannot report", why=str(error))
+                await stopped_within(RETRY_S, until)
+                continue
+            self._telling = True
+            self._source.earlier(earlier)
+            self._coalescer.mark(dict.fromkeys(self._source.everything(), True))
+            self._refresh_at_s = asyncio.get_running_loop().time() + REFRESH_S
+            self.wake()
+            return
+
+    def _refresh(self) -> None:
+        """Tell everything again now and then: the log of facts keeps some days only, and whoever
+        repeats a decision from it needs every fact that was true then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._refresh_at_s:
+            self._refresh_at_s = now_s + REFRESH_S
+            self._coalescer.mark(dict.fromkeys(self._source.everything(), False))
+
+    async def _wait_for_change(self) -> None:
+        try:
+            async with asyncio.timeout(ALIVE_INTERVAL_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _send(self, subjects: Sequence[str]) -> bool:
+        """Report these; whether all were taken. Those that were not are due again."""
+        good = True
+        for start in range(0, len(subjects), AT_ONCE):
+            part = subjects[start : start + AT_ONCE]
+            results = await asyncio.gather(*map(self._put, part), return_exceptions=True)
+            for subject, result in zip(part, results, strict=True):
+                if isinstance(result, BusError):
+                    good = False
+                    self._coalescer.mark({subject: True})
+                elif isinstance(result, BaseException):
+                    raise result
+        return good
+
+    async def _put(self, subject: str) -> None:
+        if not self._may_tell():
+            return  # the next life tells all
+        since_s = self._since_s.pop(subject, None)
+        told = self._source.fact(subject, self._writer.stamp(), self._conn.now())
+        if told is None:
+            return
+        fact, keep_s = told
+        try:
+            await self._writer.put(subject, fact, keep_s=keep_s)
+        except TooLarge as error:  # repeating is pointless, and must not silence all the rest
+            if subject not in self._too_large:
+                self._too_large.add(subject)
+                self._conn.log.error("fact too large", subject=subject, why=str(error))
+            return
+        except BusError:
+            if since_s is not None:
+                self._since_s.setdefault(subject, since_s)
+            raise
+        now_s = asyncio.get_running_loop().time()
+        self._on_told(fact, now_s - since_s if since_s is not None else None)
+
+    async def keep_alive(
+        self,
+        subject: str,
+        sign: Callable[[Stamp, float], ClusterAlive | None],
+        stopping: asyncio.Event,
+    ) -> None:
+        """The sign of life, once a second, unless there is something older to tell, and then when
+        that is told; ``sign`` may have reasons of its own for silence."""
+        async for _ in beats(ALIVE_INTERVAL_S, stopping):
+            if self.behind:
+                await unless_stopped(set_within(ALIVE_INTERVAL_S, self._abreast), stopping)
+            if self.behind or not self._conn.connected or not self._may_tell():
+                continue
+            fact = sign(self._writer.stamp(), self._conn.now())
+            if fact is None:
+                continue
+            try:
+                await self._writer.put(subject, fact)
+            except BusError as error:
+                self._conn.log.warning("no sign of life", cluster=fact.cluster, why=str(error))

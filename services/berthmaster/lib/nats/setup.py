@@ -1,0 +1,57 @@
+"""Makes the streams and ends: `python -m berthmaster.lib.nats.setup`, with the settings of a
+service.
+
+For deployments where nobody's process is the parent of all: no service may make streams (see
+permissions.py), so this runs once at each start or upgrade, as the user "setup". Running it again
+changes nothing.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from berthmaster.lib.nats.connection import Connection
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.nats.streams import GIB, ensure_streams
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.service import Context, Service, run
+from berthmaster.lib.runtime.settings import CommonSettings, setting
+
+NAME: Final = "setup"
+SERVER_WAIT_S: Final = 60.0  # for a server that is just starting
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupSettings(CommonSettings):
+    """How the streams are to be."""
+
+    replicas: int = setting(
+        1, least=1, most=5, help="servers that hold each stream; 3 where there are three of them"
+    )
+    workloads_max_gib: int = setting(
+        16,
+        least=1,
+        most=10_000,
+        help="GiB of the workloads' stream; near it new submits are refused, events never",
+    )
+
+
+async def main(ctx: Context[SetupSettings]) -> None:
+    """Connect, make or update, end. Raises CannotStart."""
+    settings = ctx.settings
+    try:
+        async with await Connection.open(settings, NAME, ctx.log, timeout_s=SERVER_WAIT_S) as conn:
+            await ensure_streams(
+                conn,
+                replicas=settings.replicas,
+                workloads_max_bytes=settings.workloads_max_gib * GIB,
+            )
+    except BusError as error:
+        raise CannotStart(f"the streams cannot be made: {error}") from error
+    ctx.log.info("streams_ready", replicas=settings.replicas)
+
+
+SERVICE: Final = Service(NAME, SetupSettings, main)
+
+if __name__ == "__main__":
+    run(SERVICE, sys.argv[1:])

@@ -1,0 +1,182 @@
+"""Secrets do not belong in a request, which is kept for years and shown to whoever sees the job.
+
+Pure. A request that holds what looks like a secret is refused, with the way to name a Secret of
+Kubernetes instead, whose value only the pods get. Every text of every request is looked at, be it a
+variable, a word of the command, a label or a reason. Two rules, both meant to err rarely:
+
+1. a value that is known by its looks (lib/runtime/redact.py): keys, tokens, a password in a URL;
+2. a value that could be a secret under a name that says so. The name is a variable's or a label's,
+   or stands in the text: DB_PASS=hunter2, --password hunter2, {"clientSecret": "hunter2"}.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.messages.api import Refusal
+from berthmaster.lib.messages.explain import Step, invalid
+from berthmaster.lib.messages.workload import JobRequest
+from berthmaster.lib.runtime.redact import HIDDEN, may_hold_secret, secret_in
+
+# In lower case one of these is in each name of a secret, and in each flag that has one behind it.
+_HINTS: Final = (
+    *("pass", "pwd", "_pw", "-pw", '"pw', "ppw", "secret", "token", "key", "cred", "seed", "auth"),
+    *("cookie", "session", "sig", "_pat", "-pat", '"pat', '"-u"', "user"),
+)
+_NO_TEXT: Final = (int, float, bool)
+_Found = tuple[tuple[Step, ...], str]  # a path, and what kind of secret stands there
+_WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-.]")  # between words of a name
+# Their values are secrets, unless they are none at all or only say where or whether.
+_SURE: Final = re.compile(
+    r"(?:SECRETS?(?:_(?:ACCESS_)?KEY(?:_BASE)?|_TOKEN|_VALUE)?|PASSW(?:OR)?D|PASSPHRASE|PASSCODE)"
+    r"(?:_?\d+)?\Z"
+    r"|(?:^|_|DB|USER|ROOT|ADMIN|SMTP|MYSQL|PG|REDIS|LDAP|HTTP|PROXY)(?:PASS|PWD|PW)(?:_?\d+)?\Z"
+    r"|PASSWORD(?!.*_(?:FILE|PATH|DIR|NAME|LENGTH|POLICY|HASHER|PROMPT)\Z)"
+)
+_NO_PASS: Final = re.compile(
+    r"(?:^|_)(?:RENDER|FIRST|SECOND|HIGH|LOW|BAND|ALL|MULTI|SINGLE|ONE|TWO|FORWARD|BACKWARD|FAST"
+    r"|MAX|MIN|NUM|OLD|LAST)_?(?:PASS|PWD)\Z|^PWD\Z"
+)
+_NOTHING: Final = re.compile(
+    r"(?i)(?:true|false|yes|no|none|null|\d{0,5}|(?:file:|\.{0,2}/).*|\$\(\w+\)|\$\{?\w+\}?|\{\{[^}]*\}\}"
+    r"|\*+|<hidden>)\Z"
+)
+# A key may sort and a token end a sentence: only a value that no person would think up is one.
+_PERHAPS: Final = re.compile(
+    r"(?:^|_)(?:\w*SECRET\w*|\w*TOKENS?|\w*(?:ACCESS|API|ACCOUNT|SIGNING)_?KEYS?|KEYS?(?:_ID|_BASE)?"
+    r"|CREDENTIALS?|CREDS?|SEED|AUTH|AUTHORIZATION|PAT|COOKIE|SESSION(?:_ID|_KEY)?|SIG|SIGNATURE)"
+    r"(?:_?\d+)?\Z"
+)
+_PUBLIC: Final = re.compile(r"PUBLIC")
+_MADE_UP: Final = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z])[\w.~+/=:%-]{16,}\Z")
+# A name and its value within a text. The value is looked ahead at, as it may hold the next pair.
+_PAIR: Final = re.compile(
+    r"(?<![\w.-])(?=[\w.-]{0,64}?(?i:pass|pwd|pw|secret|token|key|cred|seed|auth|cookie|sess|sig|pat))"
+    r"([\w.-]++)([\"'\\]*+)\s*+([=:])\s*+(?=([\"'\\]*+)([^\s\"'\\&,;)}\]|]{1,512})(.?))"
+)
+_FLAG: Final = re.compile(r"(?<!\S)--?([\w.-]++)\s++(?=(?!-)[\"'\\]*+([^\s\"'\\;|&]{1,512}))")
+_WHOLE: Final = re.compile(r"-{0,2}([\w.-]+)=(\S+)\Z")
+# What a program's text has behind a name, and is no value: a type, a variable, a call.
+_TYPE: Final = re.compile(r"(?i)(?:str|string|bytes|any|text|optional|required|object|int|type)\b")
+_CODE: Final = re.compile(
+    r"(?:os|sys|self|args|cfg|config|settings|opts?|options|env|environ|request|input|getpass)"
+    r"[.\[(]|\w+[(\[]|[$`{\[(<%]"
+)
+_NAME: Final = re.compile(r"[A-Za-z_]+\Z")
+_USER: Final = re.compile(r"[^\s:$]*[A-Za-z][^\s:]*:(?!\$)[^\s:/]\S*\Z")
+
+
+def secret_fault(request: msgspec.Struct) -> Refusal | None:
+    """The first secret in a request, or the first variable named twice. The value is never
+    repeated."""
+    text = msgspec.json.encode(request).decode()
+    found = _secret((), request) if _may_name(text) or may_hold_secret(text) else None
+    if found is not None:
+        return _refused(*found, request)
+    if isinstance(request, JobRequest):
+        for name in request.run.secret_env:
+            if name in request.run.env:
+                path = ("run", "secret_env", name)
+                return invalid(path, name, "a name that run.env does not have")
+    return None
+
+
+def _may_name(text: str) -> bool:
+    lower = text.lower()
+    for hint in _HINTS:  # noqa: SIM110 # any() takes twice as long
+        if hint in lower:
+            return True
+    return False
+
+
+def _secret(path: tuple[Step, ...], value: object) -> _Found | None:
+    """Where the first secret stands, and of which kind it is."""
+    found = None
+    if isinstance(value, str):
+        kind = secret_in(value) or _named_within(value)
+        return (path, kind) if kind else None
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            each = getattr(value, field)
+            if each and type(each) not in _NO_TEXT:
+                found = found or _secret((*path, field), each)
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            found = found or _secret_member(path, str(name), each)
+    elif isinstance(value, tuple | list):
+        for at, each in enumerate(value):
+            found = found or _secret((*path, at), each)
+            if at and not found and isinstance(each, str):
+                kind = _by_flag(value[at - 1], each)
+                found = ((*path, at), kind) if kind else None
+    return found
+
+
+def _secret_member(path: tuple[Step, ...], name: str, value: object) -> _Found | None:
+    """The same of a member of a map, whose name may be a secret or say that its value is one."""
+    if kind := secret_in(name):
+        return path, kind
+    found = _secret((*path, name), value)
+    if found is None and isinstance(value, str) and (kind := _by_name(name, value)):
+        return (*path, name), kind
+    return found
+
+
+def _by_name(name: str, value: str) -> str:
+    """What kind of secret a value is by the name that it stands under; "" = none."""
+    if not _may_name(f'"{name}"') or _NOTHING.match(value):
+        return ""
+    name = _WORD.sub("_", name.rpartition("/")[2][-128:]).upper()
+    if _SURE.search(name) and not _NO_PASS.search(name):
+        return "a secret by its name"
+    if _PERHAPS.search(name) and not _PUBLIC.search(name) and _MADE_UP.match(value):
+        return "a secret by its name and its looks"
+    return ""
+
+
+def _by_flag(flag: object, value: str) -> str:
+    """The same for a word of a command behind a flag: --password hunter2, -u ada:hunter2."""
+    if not isinstance(flag, str) or flag[:1] != "-" or "=" in flag or value[:1] == "-":
+        return ""
+    if flag in ("-u", "--user", "--proxy-user") and _USER.match(value):
+        return "a user with a password"
+    return _by_name(flag.lstrip("-"), value)
+
+
+def _named_within(text: str) -> str:
+    """What kind of secret stands in a text behind its name; "" = none."""
+    if not _may_name(text):
+        return ""
+    if (whole := _WHOLE.match(text)) and (kind := _by_name(whole[1], whole[2])):
+        return kind
+    for found in _PAIR.finditer(text):
+        name, _, sign, quote, value, after = found.groups()
+        if (kind := _by_name(name, value)) and not _is_code(name, sign, quote, value, after):
+            return kind
+    for found in _FLAG.finditer(text):
+        if kind := _by_flag(f"-{found[1]}", found[2]):
+            return kind
+    return ""
+
+
+def _is_code(name: str, sign: str, quote: str, value: str, after: str) -> bool:
+    """Whether a value in a text is a type, a variable or a call of a program: password=args.pw."""
+    if quote:
+        return False
+    if _CODE.match(value) or (sign == ":" and _TYPE.match(value)):
+        return True
+    return name.islower() and after in (",", ")") and _NAME.match(value) is not None
+
+
+def _refused(path: tuple[Step, ...], kind: str, request: msgspec.Struct) -> Refusal:
+    right = f"no secret (this is {kind}), as what is stored stays readable"
+    if isinstance(request, JobRequest):
+        as_variable = f'["{str(path[2])[:64]}"]' if path[:2] == ("run", "env") and path[2:] else ""
+        right = (
+            f'no secret (this is {kind}): put it into a Secret "<tenant>.NAME" where the pods run, '
+            f"and name it as {'' if as_variable else 'a variable in '}run.secret_env{as_variable}"
+            ': {"name": "NAME", "key": "KEY"}'
+        )
+    return invalid(path, HIDDEN, right)

@@ -1,0 +1,316 @@
+"""How every service starts, lives and ends: one function, the same for all.
+
+`run` reads the settings, opens log, metrics and health, and calls the service's `main` with a
+Context. SIGTERM and SIGINT only set `stopping`; `main` then finishes what it has begun and returns.
+Four limits, one inside the other, make the end certain::
+
+    0 s     stopping is set, /readyz says 503
+    4.0 s   main or tasks still there: logged by name, then cancelled
+    4.5 s   they ignore that too: given up, exit code 4
+    5.0 s   the loop itself is stuck: a watchdog thread ends the process, exit code 4
+
+Tasks are owned: one that dies is logged, and the service drains and exits with 1, since half a
+service that looks alive is worse than none. Whoever supervises the process starts it again.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, NoReturn, TypeVar
+
+import click
+import uvloop
+
+from berthmaster.lib.runtime.errors import EXIT_DIED, EXIT_LATE, EXIT_OK, CannotStart, ServiceFault
+from berthmaster.lib.runtime.garbage import rarely_look_at_all
+from berthmaster.lib.runtime.health import Health
+from berthmaster.lib.runtime.http import StatusServer
+from berthmaster.lib.runtime.log import Bridge, Log
+from berthmaster.lib.runtime.metrics import Metrics
+from berthmaster.lib.runtime.open_files import raise_open_files
+from berthmaster.lib.runtime.settings import (
+    CommonSettings,
+    ServiceCommand,
+    command,
+    describe,
+    unknown_variables,
+)
+
+S = TypeVar("S", bound=CommonSettings)
+T = TypeVar("T")
+
+DRAIN_LIMIT_S = 4.0
+CANCEL_LIMIT_S = 0.5
+HARD_LIMIT_S = 5.0
+BEAT_S = 1.0
+
+
+class Context(Generic[S]):
+    """What a service has from its process; handed to its `main`."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: S,
+        *,
+        log: Log,
+        metrics: Metrics,
+        health: Health,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.log = log
+        self.metrics = metrics
+        self.health = health
+        self.stopping = asyncio.Event()
+        self.died: BaseException | None = None  # the first task that did, if any
+        self._clock = clock
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def now(self) -> float:
+        """The wall clock in seconds; the one place where a service gets the time from."""
+        return self._clock()
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Start a task that the service owns: if it raises, the service drains and exits with 1.
+
+        One that returns is done. Those that are left when `main` returns are cancelled.
+        """
+        task = asyncio.create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    @property
+    def tasks(self) -> frozenset[asyncio.Task[Any]]:
+        return frozenset(self._tasks)
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        if error := task.exception():
+            if isinstance(error, ServiceFault):
+                self.log.error("cannot_go_on", why=str(error), task=task.get_name())
+            else:
+                self.log.error("task_died", error=error, task=task.get_name())
+            self.died = self.died or error
+            self.stopping.set()
+
+
+@dataclass(frozen=True)
+class Service(Generic[S]):
+    """A service as `berth serve` finds it: its name, its settings, and what it does."""
+
+    name: str
+    settings: type[S]
+    main: Callable[[Context[S]], Awaitable[None]]
+
+
+def command_of(service: Service[S]) -> ServiceCommand:
+    """Return `berth serve NAME` of this service; the process ends with the service's exit code."""
+
+    def serve(settings: S) -> None:
+        click.get_current_context().exit(_run(service, settings))
+
+    doc = (sys.modules[service.main.__module__].__doc__ or "").partition("\n\n")[0]
+    return command(service.settings, service.name, serve, doc)
+
+
+def run(service: Service[S], argv: Sequence[str]) -> NoReturn:
+    """Run one service as this process, which ends with its exit code (see errors.py)."""
+    command_of(service).main(list(argv), prog_name=f"berth serve {service.name}")
+
+
+def _run(service: Service[S], settings: S) -> int:
+    log = Log(service.name, level=settings.log_level, format=settings.log_format)
+    for variable in unknown_variables(service.settings, service.name):
+        log.warning("unknown_setting", variable=variable, why="no setting has this name")
+    health = Health()
+    metrics = Metrics(service.name)
+    bridge = Bridge(log)
+    logging.getLogger().addHandler(bridge)
+    open_files = raise_open_files()
+    status: StatusServer | None = None
+    try:
+        if settings.http_port >= 0:
+            status = StatusServer(settings.http_host, settings.http_port, health, metrics, log)
+        log.info(
+            "starting",
+            pid=os.getpid(),
+            http_port=status.port if status else None,
+            open_files=open_files,
+            settings=describe(settings),
+        )
+        rarely_look_at_all()
+        process = _Process(service, settings, log, metrics, health)
+        code = process.run()
+        log.info("stopped", exit_code=code)
+        return code
+    except CannotStart as error:
+        log.error("cannot_start", why=str(error))
+        return error.exit_code
+    finally:
+        if status:
+            status.close()
+        logging.getLogger().removeHandler(bridge)
+
+
+class _Process(Generic[S]):
+    """One run of a service: its loop, its signals and its end."""
+
+    def __init__(
+        self, service: Service[S], settings: S, log: Log, metrics: Metrics, health: Health
+    ) -> None:
+        self._service = service
+        self._settings = settings
+        self._log = log
+        self._metrics = metrics
+        self._health = health
+        self._watchdog: threading.Timer | None = None
+        self._context: Context[S] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_told = False
+        self._asked = ""  # the signal that asked us to stop, which may come before the loop turns
+
+    def run(self) -> int:
+        """Turn the loop until the service has ended."""
+        previous = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(self._live())
+        finally:
+            if self._watchdog:
+                self._watchdog.cancel()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # In the main thread between two steps of it, whatever the loop is doing. Asking twice is
+        # harmless: a terminal's Ctrl-C and a supervisor's SIGTERM often come together.
+        self._asked = self._asked or signal.Signals(number).name
+        self._watch()
+        if self._loop and self._context:
+            self._loop.call_soon_threadsafe(self._stop, self._context, self._asked)
+
+    def _watch(self) -> None:
+        """From now on the end is certain, even if the loop never turns again."""
+        if self._watchdog is None:
+            self._watchdog = threading.Timer(HARD_LIMIT_S, self._give_up)
+            self._watchdog.daemon = True
+            self._watchdog.start()
+
+    def _stop(self, context: Context[S], why: str) -> None:
+        """Say once why it ends, and only then let `main` see that it shall."""
+        if not self._stop_told:
+            self._stop_told = True
+            self._log.info("stopping", why=why)
+        self._health.stop()
+        context.stopping.set()
+
+    def _give_up(self) -> None:
+        last = threading.Timer(CANCEL_LIMIT_S, os._exit, (EXIT_LATE,))
+        last.daemon = True
+        last.start()  # a log that nobody reads may block for ever
+        self._log.error("drain_limit", limit_s=HARD_LIMIT_S, why="the event loop is stuck")
+        os._exit(EXIT_LATE)
+
+    async def _live(self) -> int:
+        loop = asyncio.get_running_loop()
+        context = Context(
+            self._service.name,
+            self._settings,
+            log=self._log,
+            metrics=self._metrics,
+            health=self._health,
+        )
+        loop.set_exception_handler(self._on_loop_error)
+        self._loop, self._context = loop, context
+        if self._asked:
+            self._stop(context, self._asked)
+        beat = asyncio.create_task(self._beat(), name="beat")
+        main = asyncio.ensure_future(self._service.main(context))
+        asked = asyncio.create_task(context.stopping.wait(), name="stopping")
+        await asyncio.wait({main, asked}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            return await self._end(context, main)
+        finally:
+            beat.cancel()
+            asked.cancel()
+
+    async def _end(self, context: Context[S], main: "asyncio.Future[None]") -> int:
+        """Drain: main first, as it may still need its tasks; then what it left behind."""
+        self._watch()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + DRAIN_LIMIT_S
+        self._stop(context, self._why(context, main))
+        await asyncio.wait({main}, timeout=DRAIN_LIMIT_S)
+        if main.done() and context.tasks:
+            for task in context.tasks:
+                task.cancel()
+            await asyncio.wait(context.tasks, timeout=max(0.0, end_s - loop.time()))
+        code = self._verdict(context, main) if main.done() else EXIT_LATE
+        if not main.done() or context.tasks:
+            late = [task.get_name() for task in context.tasks]
+            late += [] if main.done() else ["main"]
+            self._log.error("drain_limit", limit_s=DRAIN_LIMIT_S, still_running=sorted(late))
+            await self._cut(context, main)
+            code = EXIT_LATE
+        if code == EXIT_OK and context.died:
+            return context.died.exit_code if isinstance(context.died, ServiceFault) else EXIT_DIED
+        return code
+
+    async def _cut(self, context: Context[S], main: "asyncio.Future[None]") -> None:
+        """Cancel whatever is left; what does not end by that is left behind with the process."""
+        rest: set[asyncio.Future[Any]] = {*context.tasks}
+        if not main.done():
+            rest.add(main)
+        for task in rest:
+            task.cancel()
+        _, stuck = await asyncio.wait(rest, timeout=CANCEL_LIMIT_S)
+        if stuck:
+            os._exit(EXIT_LATE)
+
+    def _why(self, context: Context[S], main: "asyncio.Future[None]") -> str:
+        if context.died:
+            return "a task died"
+        return "main returned" if main.done() else "the service asked for it"
+
+    def _verdict(self, context: Context[S], main: "asyncio.Future[None]") -> int:
+        """What the way in which main ended means for the exit code."""
+        if main.cancelled():
+            self._log.error("main_died", why="cancelled from inside")
+            return EXIT_DIED
+        error = main.exception()
+        if error is None or error is context.died:  # the latter: told and judged as the task's
+            return EXIT_OK
+        if isinstance(error, ServiceFault):
+            self._log.error("cannot_start", why=str(error))
+            return error.exit_code
+        self._log.error("main_died", error=error)
+        return EXIT_DIED
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+        """Errors that nobody waited for, which asyncio would only have printed."""
+        self._log.error("loop_error", error=told.get("exception"), why=str(told.get("message")))
+
+    async def _beat(self) -> None:
+        """Tell Health that the loop turns, and measure how late it does."""
+        lag = self._metrics.gauge("loop_lag_seconds", "How late the event loop woke the last beat")
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            lag.set(max(0.0, loop.time() - due_s))
+            self._health.beat()

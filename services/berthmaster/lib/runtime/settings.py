@@ -1,0 +1,278 @@
+"""Settings of a service: one frozen dataclass whose fields are options of `berth serve NAME`.
+
+A field declares its default, its unit, why that default, and its bounds. click makes of them the
+flags, the environment variables, `--help` and the errors. A flag wins over
+`BERTH_<SERVICE>_<FIELD>`, that one over `BERTH_<FIELD>` for settings that all services share, and
+that one over the default. An empty variable counts as none.
+
+::
+
+    @dataclass(frozen=True, kw_only=True)
+    class ScorerSettings(CommonSettings):
+        stale_after_s: float = setting(15.0, least=0.1, help="seconds until a cluster is stale")
+
+    settings = load(ScorerSettings, "scorer", ["--stale-after-s", "2"])
+"""
+
+import dataclasses
+import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import click
+
+from berthmaster.lib.runtime.log import Format, Level
+from berthmaster.lib.runtime.parse import EmptyMember, members
+from berthmaster.lib.runtime.redact import HIDDEN, redact
+
+T = TypeVar("T")
+C = TypeVar("C", bound="CommonSettings")
+
+PREFIX: Final = "BERTH_"
+_DECLARED: Final = "berth.setting"
+
+
+@dataclass(frozen=True)
+class _Declared:
+    help: str
+    least: float | None
+    most: float | None
+    check: Callable[[Any], str] | None
+    secret: bool
+
+
+def setting(
+    default: T,
+    *,
+    help: str,
+    least: float | None = None,
+    most: float | None = None,
+    check: Callable[[T], str] | None = None,
+    secret: bool = False,
+) -> T:
+    """A field with a default. `check` returns what is expected, or "" if the value is right."""
+    declared = _Declared(help, least, most, check, secret)
+    made: Any = dataclasses.field(default=default, repr=not secret, metadata={_DECLARED: declared})
+    return typing.cast("T", made)
+
+
+def required(*, help: str, check: Callable[[Any], str] | None = None) -> Any:
+    """A field that has no sensible default and must be given."""
+    return dataclasses.field(metadata={_DECLARED: _Declared(help, None, None, check, False)})
+
+
+def _nats_urls(text: str) -> str:
+    schemes = ("nats://", "tls://", "ws://", "wss://")
+    if all(url.strip().startswith(schemes) for url in text.split(",")):
+        return ""
+    return "nats://HOST:PORT (or tls, ws, wss), several with commas between them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonSettings:
+    """What every service can be told."""
+
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222",
+        check=_nats_urls,
+        help="NATS servers, with commas between them; the default is where `berth up` puts one",
+    )
+    nats_creds_file: Path | None = setting(
+        None,
+        secret=True,
+        help="file with this service's JWT and seed, read anew at each connection; none = no "
+        "authentication",
+    )
+    nats_ca_file: Path | None = setting(
+        None,
+        help="file with the authority (PEM) that a tls:// server's certificate must be from; "
+        "none = those that the system trusts",
+    )
+    nats_plaintext: bool = setting(
+        False,
+        help="true: a NATS server of another machine may be without TLS, so that whoever is in "
+        "between can read all and say anything; for networks that nobody else is in",
+    )
+    inbox_prefix: str = setting(
+        "_INBOX",
+        help="first token of reply subjects; each user of a NATS with permissions has its own",
+    )
+    http_host: str = setting(
+        "127.0.0.1", help="where health and metrics listen; 0.0.0.0 only inside a container"
+    )
+    http_port: int = setting(
+        0,
+        least=-1,
+        most=65535,
+        help="port of /healthz, /readyz and /metrics; 0 = any free one (the log says which), "
+        "-1 = none",
+    )
+    log_level: Level = setting("info", help="minimum level of log lines")
+    log_format: Format = setting("json", help="json: a line an event; text: for people")
+
+
+class _Number(click.FloatRange):
+    """A finite number: Python also reads nan, which no bound refuses."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is not finite", param)
+
+
+class _FilePath(click.ParamType[Any]):
+    """A path that need not exist yet, ~ being the home folder."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value).expanduser() if str(value) else self.fail("the path is empty", param)
+
+
+class _CommaSeparated(click.ParamType[Any]):
+    """Several values of one type with commas between them; an empty text is none."""
+
+    def __init__(self, each: click.ParamType[Any]) -> None:
+        self.each = each
+        self.name = f"{each.name},..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        try:
+            parts = members(value) if isinstance(value, str) else value
+        except EmptyMember as error:
+            self.fail(f"{value!r}: value [{error.index}] between the commas is empty", param)
+        return tuple(self.each.convert(part, param, ctx) for part in parts)
+
+
+def _type_of(kind: Any, declared: _Declared) -> click.ParamType[Any]:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        (one,) = (arg for arg in inner if arg is not types.NoneType)
+        return _type_of(one, declared)
+    if origin is Literal:
+        return click.Choice(inner)
+    if origin is tuple and inner[1:] == (Ellipsis,):
+        return _CommaSeparated(_type_of(inner[0], declared))
+    if kind is float:
+        return _Number(declared.least, declared.most)
+    if kind is int:
+        low, high = declared.least, declared.most
+        return click.IntRange(
+            None if low is None else int(low), None if high is None else int(high)
+        )
+    simple: dict[Any, click.ParamType[Any]] = {
+        str: click.STRING, bool: click.BOOL, Path: _FilePath(),
+    }  # fmt: skip
+    if kind not in simple:
+        raise TypeError(f"a setting cannot be of type {kind}")
+    return simple[kind]
+
+
+def _checked(declared: _Declared) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def check(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        right = declared.check(value) if declared.check and value is not None else ""
+        if right:
+            shown = HIDDEN if declared.secret else repr(value)
+            raise click.BadParameter(f"{shown} is not right, expected {right}", ctx, param)
+        return value
+
+    return check
+
+
+def options(cls: type[CommonSettings], name: str) -> list[click.Option]:
+    """Return the options of service `name`, those of its own before those of all services."""
+    common = {field.name for field in dataclasses.fields(CommonSettings)}
+    kinds = typing.get_type_hints(cls)
+    found: list[click.Option] = []
+    for field in dataclasses.fields(cls):
+        declared: _Declared | None = field.metadata.get(_DECLARED)
+        if declared is None:
+            raise TypeError(f"{cls.__name__}.{field.name}: declare it with setting() or required()")
+        upper = field.name.upper()
+        flag = f"--{field.name.replace('_', '-')}"
+        is_flag = kinds[field.name] is bool
+        is_required = field.default is dataclasses.MISSING
+        default: dict[str, Any] = {} if is_required else {"default": field.default}
+        option = click.Option(
+            [field.name, f"{flag}/--no-{flag[2:]}" if is_flag else flag],
+            type=_type_of(kinds[field.name], declared),
+            envvar=[_own_prefix(name) + upper, *([PREFIX + upper] if field.name in common else [])],
+            help=declared.help,
+            required=is_required,
+            callback=_checked(declared),
+            show_default=True,
+            show_envvar=True,
+            **default,
+        )
+        found.append(option)
+    return sorted(found, key=lambda option: option.name in common)
+
+
+class ServiceCommand(click.Command):
+    """`berth serve NAME`. Errors quote what was given, which may be a secret in a wrong place."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read flags and variables. Raises click.UsageError, redacted."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(redact(error.format_message()), ctx) from error
+
+
+def command(cls: type[C], name: str, callback: Callable[[C], Any], doc: str = "") -> ServiceCommand:
+    """Return the command that calls ``callback`` with the settings of service `name`."""
+    return ServiceCommand(
+        name,
+        params=list(options(cls, name)),
+        callback=lambda **values: callback(cls(**values)),
+        help=doc,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def load(cls: type[C], name: str, argv: Sequence[str] = ()) -> C:
+    """Return the settings of service `name` by these flags and the environment's variables.
+
+    Raises click.UsageError, which names the flag, the variable and what would be right."""
+    made = command(cls, name, lambda settings: settings)
+    settings: C = made.main(list(argv), prog_name=f"berth serve {name}", standalone_mode=False)
+    return settings
+
+
+def unknown_variables(cls: type[CommonSettings], name: str) -> list[str]:
+    """Variables that look like this service's settings and are none: most often a slip.
+
+    Not an error, since an orchestrator may set variables that begin like ours.
+    """
+    known = {variable for option in options(cls, name) for variable in option.envvar or ()}
+    ours = _own_prefix(name)
+    return sorted(key for key in os.environ if key.startswith(ours) and key not in known)
+
+
+def describe(settings: CommonSettings) -> dict[str, object]:
+    """The settings as they may be shown: without secrets."""
+    shown: dict[str, object] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        declared = field.metadata.get(_DECLARED)
+        if declared is not None and declared.secret and value is not None:
+            value = HIDDEN
+        shown[field.name] = str(value) if isinstance(value, Path) else value
+    return shown
+
+
+def by_name(settings: CommonSettings, names: Iterable[str]) -> dict[str, Any]:
+    """Return the settings among ``names``, for a core's policy that has fields of these names."""
+    return {name: getattr(settings, name) for name in names if hasattr(settings, name)}
+
+
+def _own_prefix(name: str) -> str:
+    return f"{PREFIX}{name.upper().replace('-', '_')}_"

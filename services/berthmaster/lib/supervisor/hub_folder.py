@@ -1,0 +1,112 @@
+"""The folder of keys of an installed hub: what is in it, and what each pod needs of it.
+
+Example: `prepare(Path("/data"), url="tls://berth-nats.berth-system.svc:4222", names=[…])` makes
+what is missing and leaves what is there::
+
+    keys/             a key for each service, the operator and each tenant
+    tls/              the authority of the bus and the certificate of its servers
+    connection.json   how `berth`, run beside the folder, finds the bus
+    external.json     where agents in other clusters find the bus
+
+`parts(folder)` returns the contents of the Secrets that the pods mount, see hub_keys.py.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from berthmaster.lib.access.certificates import Certificates, CertificatesError, ensure_certificates
+from berthmaster.lib.access.keys import (
+    CREDS_SUFFIX,
+    SERVER_CONF,
+    SIGNERS,
+    creds_file,
+    make_keys,
+    removed_tenants,
+)
+from berthmaster.lib.access.permissions import SENTINEL, inbox_prefix
+from berthmaster.lib.nats.subjects import token
+from berthmaster.lib.supervisor.folder import (
+    DEFAULT_TENANT,
+    KEYS_FOLDER,
+    TLS_FOLDER,
+    ConnectionFile,
+    FolderLock,
+    write_connection,
+    write_external,
+)
+from berthmaster.lib.supervisor.plan import HUB_ALSO, HUB_SERVICES, KARMADA, LOGIN, PIPELINE
+from berthmaster.lib.supervisor.stack import OPERATOR, RESTORER, SETUP, external_url
+
+# own: an authority of ours signs the certificate; given: cert-manager puts it into the folder.
+CertificateSource = Literal["own", "given"]
+USERS: Final = (*PIPELINE, *HUB_SERVICES, *HUB_ALSO, KARMADA, OPERATOR, RESTORER, SETUP)
+BUS_SECRET: Final = "berth-bus"  # for nats-server
+KEYS_SECRET: Final = "berth-hub-keys"  # for the hub's pod
+SIGNERS_SECRET: Final = "berth-hub-signers"  # for the login service
+
+
+def prepare(
+    folder: Path,
+    *,
+    url: str,
+    names: Sequence[str],
+    external: Sequence[str] = (),
+    monitors: Sequence[str] = (),
+    tenants: Sequence[str] = (DEFAULT_TENANT,),
+    login: bool = False,
+    certificates: CertificateSource = "own",
+) -> None:
+    """Make what is missing. Raises one of faults.FAULTS, or CertificatesError.
+
+    ``url``: of the bus for services beside it; ``names``: of its servers in this cluster;
+    ``external``: names and addresses for agents elsewhere.
+    """
+    folder = folder.absolute()
+    with FolderLock(folder):
+        keys = folder / KEYS_FOLDER
+        wanted = {token(tenant) for tenant in tenants} - removed_tenants(keys)
+        users = {*USERS, *(f"tenant.{tenant}" for tenant in wanted)}
+        make_keys(keys, users | ({LOGIN, SENTINEL} if login else set()))
+        renew_certificate(folder, [*external, *names], certificates)
+        write_external(folder, external_url(external, url) or url)
+        connection = ConnectionFile(
+            url=url,
+            tenant=tenants[0],
+            creds_file=str(creds_file(keys, OPERATOR)),
+            inbox_prefix=inbox_prefix(OPERATOR),
+            ca_file=str(folder / TLS_FOLDER / "ca.crt"),
+            monitors=tuple(monitors),
+        )
+        write_connection(folder, connection, {})
+
+
+def renew_certificate(folder: Path, names: Sequence[str], source: CertificateSource) -> None:
+    """Make the certificate of the servers if there is none, or if its end is near. Raises
+    CertificatesError."""
+    if source == "own":
+        ensure_certificates(folder / TLS_FOLDER, names, now_s=time.time())
+        return
+    for name in ("ca.crt", "server.crt"):
+        if not (folder / TLS_FOLDER / name).is_file():
+            raise CertificatesError(
+                f"{folder / TLS_FOLDER / name} is missing: cert-manager's Secret"
+            )
+
+
+def parts(folder: Path, source: CertificateSource) -> Mapping[str, Mapping[str, bytes]]:
+    """Return the contents of each Secret. Raises OSError."""
+    keys, tls = folder / KEYS_FOLDER, folder / TLS_FOLDER
+    files = Certificates(tls / "ca.crt", tls / "server.crt", tls / "server.key")
+    bus = {"accounts.conf": (keys / SERVER_CONF).read_bytes()}
+    hub = {
+        f"{user}{CREDS_SUFFIX}": creds_file(keys, user).read_bytes()
+        for user in (*USERS, LOGIN)
+        if user not in (OPERATOR, RESTORER, "accounts") and creds_file(keys, user).exists()
+    }
+    if source == "own":
+        bus["ca.crt"] = hub["ca.crt"] = files.ca.read_bytes()
+        bus["tls.crt"], bus["tls.key"] = files.certificate.read_bytes(), files.key.read_bytes()
+    signers = {path.name: path.read_bytes() for path in (keys / SIGNERS).glob("*.json")}
+    return {BUS_SECRET: bus, KEYS_SECRET: hub, SIGNERS_SECRET: signers}

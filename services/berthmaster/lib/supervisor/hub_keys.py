@@ -1,0 +1,190 @@
+"""Keeps the folder of keys of an installed hub, and brings its parts to the pods that need them.
+
+The container `keys` of the pod berth-accounts runs `python -m berthmaster.lib.supervisor.hub_keys`.
+The service makes the folder, writes three Secrets, and compares both every ten seconds: an account
+that `berth tenant add` made, or a renewed certificate, is in its Secret soon after. The service may
+patch these Secrets, which the chart has made empty, and read none.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from berthmaster.lib.access.certificates import CertificatesError
+from berthmaster.lib.runtime.errors import CannotStart
+from berthmaster.lib.runtime.periodic import beats
+from berthmaster.lib.runtime.service import Context, Service, run
+from berthmaster.lib.runtime.settings import CommonSettings, required, setting
+from berthmaster.lib.supervisor.faults import FAULTS, fault_text
+from berthmaster.lib.supervisor.folder import DEFAULT_TENANT
+from berthmaster.lib.supervisor.hub_folder import (
+    CertificateSource,
+    parts,
+    prepare,
+    renew_certificate,
+)
+
+NAME: Final = "hub"
+COMPARE_EVERY_S: Final = 10.0
+WRITE_AGAIN_S: Final = 600.0  # somebody else may have changed the Secrets meanwhile
+CALL_LIMIT_S: Final = 10.0
+TOKEN_FOLDER: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class PublishFailed(Exception):
+    """The API server did not take a Secret; the text names the Secret and the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubKeysSettings(CommonSettings):
+    """The folder, and what is made in it."""
+
+    data: Path = setting(Path("/data"), help="folder of keys and certificates")
+    names: tuple[str, ...] = required(
+        help="names of the bus's servers in this cluster; their certificate names them"
+    )
+    external: tuple[str, ...] = setting(
+        (),
+        help="host names and addresses under which agents in other clusters reach the bus; its "
+        "certificate names them",
+    )
+    monitors: tuple[str, ...] = setting(
+        (), help="http://HOST:PORT of each server, where `berth cluster list` asks who is connected"
+    )
+    tenants: tuple[str, ...] = setting((DEFAULT_TENANT,), help="tenants that get a key")
+    login: bool = setting(False, help="make the keys of the login service, too")
+    certificates: CertificateSource = setting(
+        "own",
+        help="own: an authority of our own signs the servers' certificate; given: cert-manager's "
+        "is in the folder",
+    )
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """The API server of the cluster of this pod."""
+
+    url: str
+    folder: Path  # token, authority and namespace
+
+    @classmethod
+    def of_pod(cls) -> "ApiServer":
+        """Raises CannotStart outside of a pod."""
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host or not (TOKEN_FOLDER / "token").exists():
+            raise CannotStart(f"this is no pod with a token in {TOKEN_FOLDER}")
+        return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", TOKEN_FOLDER)
+
+    def write(self, name: str, data: Mapping[str, bytes]) -> None:
+        """Let the Secret hold these data and no other of ours. Raises PublishFailed."""
+        try:
+            namespace = (self.folder / "namespace").read_text().strip()
+            body = {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": name, "namespace": namespace},
+                "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+            }
+            request = urllib.request.Request(
+                f"{self.url}/api/v1/namespaces/{namespace}/secrets/{name}"
+                "?fieldManager=berthmaster-keys&force=true",
+                data=json.dumps(body).encode(),
+                method="PATCH",
+                headers={
+                    "Authorization": f"Bearer {(self.folder / 'token').read_text().strip()}",
+                    "Content-Type": "application/apply-patch+yaml",
+                },
+            )
+            trusted = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+            with urllib.request.urlopen(request, timeout=CALL_LIMIT_S, context=trusted):
+                pass
+        except urllib.error.HTTPError as error:
+            with error:
+                why = HTTPStatus(error.code).phrase if error.code in set(HTTPStatus) else "refused"
+            hint = "; the chart makes the Secret empty: helm upgrade" if error.code == 404 else ""
+            raise PublishFailed(f"Secret {name}: {error.code} {why}{hint}") from None
+        except OSError as error:
+            raise PublishFailed(f"Secret {name}: {error}") from error
+
+
+class Publisher:
+    """Writes each Secret whose contents are not what it wrote last."""
+
+    def __init__(self, write: Callable[[str, Mapping[str, bytes]], None]) -> None:
+        self._write = write
+        self._written: dict[str, str] = {}
+        self._again_s = 0.0
+
+    def compare(self, wanted: Mapping[str, Mapping[str, bytes]], now_s: float) -> list[str]:
+        """Write what differs; the names. Raises PublishFailed."""
+        if now_s >= self._again_s:
+            self._written.clear()
+            self._again_s = now_s + WRITE_AGAIN_S
+        changed = []
+        for name, data in wanted.items():
+            digest = hashlib.sha256(repr(sorted(data.items())).encode()).hexdigest()
+            if self._written.get(name) != digest:
+                self._write(name, data)
+                self._written[name] = digest
+                changed.append(name)
+        return changed
+
+
+async def main(ctx: Context[HubKeysSettings]) -> None:
+    """Make the folder, then keep the Secrets like it. Raises CannotStart."""
+    settings = ctx.settings
+    names = [*settings.external, *settings.names]
+    ctx.health.ready("secrets", False, "not written yet")
+    try:
+        await asyncio.to_thread(
+            prepare,
+            settings.data,
+            url=settings.nats_url,
+            names=settings.names,
+            external=settings.external,
+            monitors=settings.monitors,
+            tenants=settings.tenants or (DEFAULT_TENANT,),
+            login=settings.login,
+            certificates=settings.certificates,
+        )
+    except (*FAULTS, CertificatesError) as error:
+        raise CannotStart(f"{settings.data} cannot be prepared: {fault_text(error)}") from error
+    publisher = Publisher(ApiServer.of_pod().write)
+    failing = ctx.metrics.gauge("keys_failing", "1 while the Secrets of the pods cannot be written")
+    loop = asyncio.get_running_loop()
+
+    def compare() -> list[str]:
+        renew_certificate(settings.data, names, settings.certificates)
+        return publisher.compare(parts(settings.data, settings.certificates), loop.time())
+
+    told = ""
+    async for _ in beats(COMPARE_EVERY_S, ctx.stopping):
+        trouble = ""
+        try:
+            if changed := await asyncio.to_thread(compare):
+                ctx.log.info("secrets written", names=changed)
+        except (PublishFailed, CertificatesError, OSError) as error:
+            trouble = str(error)
+        failing.set(bool(trouble))
+        ctx.health.ready("secrets", not trouble, trouble)
+        if trouble and trouble != told:
+            ctx.log.error("secrets not written", why=trouble)
+        told = trouble
+
+
+SERVICE: Final = Service(NAME, HubKeysSettings, main)
+
+if __name__ == "__main__":
+    run(SERVICE, sys.argv[1:])

@@ -1,0 +1,472 @@
+"""Keeps a set of processes running: started together, watched, restarted, stopped together.
+
+A slow start is no failure: whoever waits is told who is behind, and why, while it is tried on. A
+start does not wait long for services whose cluster does not answer: it goes on without them.
+
+A process that ends is started again after a pause that grows while it keeps ending, except when it
+said that its settings are wrong, or before it ever was ready that it cannot start: that does not
+improve by itself. One that runs and says something that only a new start cures is ended for that.
+Whoever watches is told of each change. All children die with this process, however it ends;
+stopping asks first and makes sure after a limit.
+"""
+
+import asyncio
+import math
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from berthmaster.lib.runtime.backoff import Backoff
+from berthmaster.lib.runtime.children import dying_with_this_process
+from berthmaster.lib.runtime.errors import EXIT_CANNOT_START, EXIT_SETTINGS
+from berthmaster.lib.supervisor.embedded import Server, ServerFailed
+
+WATCH_INTERVAL_S: Final = 0.02
+PROBE_TIMEOUT_S: Final = 1.0
+# What nats-server says of itself after a write that failed: of a stream, a consumer or a log; one
+# of several that replicate leaves off with all of JetStream.
+NEEDS_RESTART: Final = ("write error", "JetStream not enabled")
+RESTARTS: Final = Backoff(first_s=0.2, most_s=10.0)
+AGAIN: Final = Backoff(first_s=2.0, most_s=60.0)  # of what a broken kubeconfig keeps from starting
+CLUSTER_S: Final = 15.0  # a start waits so long for the services of a cluster that answers
+SETTLED_S: Final = 30.0  # up for so long, it counts as never having failed
+STOP_LIMIT_S: Final = 4.5  # services drain within 4; all of it is over within 5
+SERVER_STOP_LIMIT_S: Final = 2.0
+MAX_LOG_BYTES: Final = 64 * 1024 * 1024
+NO_LIMIT_S: Final = math.inf  # an API server or a hub that is away may be long in coming
+SLOW: Final = Backoff(first_s=30.0, most_s=300.0, jitter=0.0)  # between two words about it
+
+Condition = Literal["waiting", "starting", "ready", "unready", "restarting", "stopped", "failed"]
+
+
+class Child(Protocol):
+    """A process that can be started again and again."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def log_path(self) -> Path: ...
+    @property
+    def shown_url(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stop_last(self) -> bool: ...  # what the others need until they have ended
+    @property
+    def our_exit_codes(self) -> bool: ...  # whether its codes mean what runtime.errors says
+    @property
+    def cluster(self) -> str: ...  # whose API server it needs; "" = none: a start waits for it
+    def start(self) -> None: ...
+    def ended(self) -> int | None: ...  # exit code; None = it runs
+    async def unready(self) -> str: ...  # "" = ready, else why not
+    async def wants_restart(self, why: str) -> bool: ...  # being unready for that; a restart cures
+    def signal(self, number: signal.Signals) -> None: ...
+
+
+@dataclass(kw_only=True)
+class ServiceChild:
+    """One of our services: `berth serve NAME` with health over HTTP."""
+
+    name: str
+    argv: Sequence[str]
+    log_path: Path
+    http_port: int
+    stop_last: bool = False
+    our_exit_codes: bool = True
+    cluster: str = ""
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def shown_url(self) -> str:
+        """Where its health and metrics are."""
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def pid(self) -> int:
+        """0 before the first start."""
+        return self._process.pid if self._process is not None else 0
+
+    def start(self) -> None:
+        """Start it, with its output appended to its log. Raises OSError."""
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(self.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C is ours: we stop them in order
+                preexec_fn=dying_with_this_process(),  # noqa: PLW1509 # takes no lock
+            )
+
+    def ended(self) -> int | None:
+        """Its exit code."""
+        return self._process.poll() if self._process is not None else None
+
+    async def unready(self) -> str:
+        """Ask /readyz."""
+        return await probe("127.0.0.1", self.http_port, "/readyz")
+
+    async def wants_restart(self, why: str) -> bool:
+        """What it lacks comes to it while it runs."""
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it is there."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+@dataclass(kw_only=True)
+class ServerChild:
+    server: Server
+    name: str = "nats-server"
+    stop_last: bool = True
+    our_exit_codes: bool = False  # it ends with 2 when Go panics or memory is out
+    cluster: str = ""
+
+    @property
+    def log_path(self) -> Path:
+        return self.server.log_path
+
+    @property
+    def shown_url(self) -> str:
+        """Where clients connect."""
+        return self.server.url
+
+    @property
+    def pid(self) -> int:
+        """0 before the first start."""
+        return self.server.pid
+
+    def start(self) -> None:
+        """Start it on the ports of its first life."""
+        self.server.launch()
+
+    def ended(self) -> int | None:
+        """Its exit code."""
+        return self.server.returncode if self.server.pid else None
+
+    async def unready(self) -> str:
+        """Whether it has said that it is ready, and then whether it says that it is well."""
+        try:
+            if not self.server.ready():
+                return "starting"
+        except ServerFailed as error:
+            return str(error)
+        return await probe("127.0.0.1", self.server.config.monitor_port, "/healthz")
+
+    async def wants_restart(self, why: str) -> bool:
+        """After a write that failed, as on a full disk, it writes no more. As long as there is no
+        room it is left alone: one that is alone can be read from all the same."""
+        stuck = any(words in why for words in NEEDS_RESTART)
+        return stuck and await asyncio.to_thread(self.server.has_room)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it is there."""
+        if self.server.running:
+            os.kill(self.server.pid, number)
+
+
+async def probe(host: str, port: int, path: str) -> str:
+    """GET over HTTP: "" for a 200, else what is amiss. Never longer than its time limit."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+                answer = (await reader.read(64 * 1024)).decode(errors="replace")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError) as error:
+        return str(error) or "no answer in time"
+    head, _, body = answer.partition("\r\n\r\n")
+    return "" if " 200 " in head.split("\r\n")[0] else body.strip()[:500] or "not ready"
+
+
+@dataclass
+class Supervised:
+    """A child and how it fares."""
+
+    child: Child
+    condition: Condition = "waiting"
+    note: str = ""
+    starts: int = 0
+    failures: int = 0  # ends in a row
+    was_ready: bool = False
+    cure: str = ""  # why it was told to end: only a new start cures that
+    cure_s: float = 0.0
+    started_s: float = 0.0  # monotonic
+    restart_s: float = 0.0
+
+    @property
+    def restarts(self) -> int:
+        """How often it had to be started again."""
+        return max(0, self.starts - 1)
+
+
+class NotReady(Exception):
+    """A process did not come up in time, or never will."""
+
+
+@dataclass(frozen=True)
+class SlowStart:
+    """Processes that are not ready after so long; they go on being tried."""
+
+    after_s: float
+    behind: Mapping[str, str]  # by name: why
+
+    def __str__(self) -> str:
+        told = (f"{name} ({why})" for name, why in self.behind.items())
+        return f"not ready after {self.after_s:.0f} s: {', '.join(told)}"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A start went on without the services of these clusters; they go on being tried."""
+
+    clusters: Mapping[str, str]  # by name: why
+
+    def __str__(self) -> str:
+        told = (f"{name} ({why})" for name, why in self.clusters.items())
+        return f"going on without {', '.join(told)}"
+
+
+class Supervisor:
+    """Runs children until it is stopped. ``told(watched)`` is called at each change, ``slow`` now
+    and then while a start takes long, and when one goes on without clusters."""
+
+    def __init__(
+        self,
+        told: Callable[[Supervised], None] = lambda watched: None,
+        *,
+        slow: Callable[[SlowStart | LeftOut], None] = lambda slow: None,
+        backoff: Backoff = RESTARTS,
+        patience: Backoff = SLOW,
+        cluster_s: float = CLUSTER_S,
+    ) -> None:
+        self._cluster_s = cluster_s
+        self.watched: list[Supervised] = []
+        self._told = told
+        self._slow = slow
+        self._backoff = backoff
+        self._patience = patience
+        self._chance = random.Random()
+        self._task: asyncio.Task[None] | None = None
+        self._probes: set[asyncio.Task[None]] = set()
+
+    async def start(
+        self, children: Sequence[Child], *, timeout_s: float, away: Container[str] = ()
+    ) -> None:
+        """Start more children and wait until each is ready, for as long as that can still be. For
+        those of a cluster it waits ``cluster_s`` at most, and not at all for those of clusters that
+        are ``away``. Raises NotReady when another can never be ready, or the time is over; stop it
+        then."""
+        new = [Supervised(child) for child in children]
+        self.watched += new
+        for watched in new:
+            self._start(watched)
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch(), name="supervisor")
+        began_s = time.monotonic()
+        told = 1
+        say_s = self._patience.delay_s(told, self._chance)
+        waited_s = 0.0
+
+        def is_awaited(watched: Supervised) -> bool:
+            cluster = watched.child.cluster
+            return not cluster or (cluster not in away and waited_s < self._cluster_s)
+
+        while behind := [w for w in new if w.condition != "ready" and is_awaited(w)]:
+            for watched in new:
+                if watched.condition == "failed":
+                    raise NotReady(f"{watched.child.name} {watched.note}{_tail(watched.child)}")
+            waited_s = time.monotonic() - began_s
+            if waited_s > min(timeout_s, say_s):
+                slow = SlowStart(waited_s, {w.child.name: w.note or w.condition for w in behind})
+                if waited_s > timeout_s:
+                    raise NotReady(f"{slow}{_tail(behind[0].child)}")
+                self._slow(slow)
+                told += 1
+                say_s = waited_s + self._patience.delay_s(told, self._chance)
+            if self._task.done():
+                self._task.result()
+            await asyncio.sleep(WATCH_INTERVAL_S)
+        if late := {
+            w.child.cluster: f"{w.child.name}: {w.note or w.condition}"
+            for w in new
+            if w.condition != "ready" and w.child.cluster not in away
+        }:
+            self._slow(LeftOut(late))
+
+    async def stop(self) -> None:
+        """End all: services together, then what they need; within the limits of both."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=1)
+        for probe_ in self._probes:
+            probe_.cancel()
+        await self._end([w for w in self.watched if not w.child.stop_last], STOP_LIMIT_S)
+        await self._end([w for w in self.watched if w.child.stop_last], SERVER_STOP_LIMIT_S)
+
+    async def _end(self, those: Sequence[Supervised], limit_s: float) -> None:
+        for watched in those:
+            watched.child.signal(signal.SIGCONT)  # a stopped process cannot hear the next one
+            watched.child.signal(signal.SIGTERM)
+        await _until_gone(those, limit_s)
+        for watched in those:
+            late = _runs(watched)
+            watched.child.signal(signal.SIGKILL)
+            note = f"killed after {limit_s:g} s" if late else ""
+            self._set(watched, "stopped", note)
+        await _until_gone(those, STOP_LIMIT_S)  # SIGKILL cannot be refused
+
+    def _start(self, watched: Supervised) -> None:
+        watched.starts += 1
+        watched.started_s = time.monotonic()
+        try:
+            watched.child.start()
+            self._set(watched, "starting", watched.note)  # why it ended last, until it is ready
+        except (OSError, ServerFailed) as error:
+            why = f"cannot be started: {getattr(error, 'strerror', None) or error}"
+            if watched.was_ready:  # it could once: the disk is full, or memory is out
+                self._again(watched, why)
+            else:
+                self._set(watched, "failed", why)
+
+    async def _watch(self) -> None:
+        rounds = 0
+        while True:
+            rounds += 1
+            for watched in self.watched:
+                self._look(watched, probe_now=rounds % 50 == 0 or watched.condition == "starting")
+            if rounds % 500 == 0:
+                for watched in self.watched:
+                    bound_log(watched.child.log_path)
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def _look(self, watched: Supervised, *, probe_now: bool) -> None:
+        """One child, once: has it ended, is it due again, is it ready?"""
+        now_s = time.monotonic()
+        if watched.condition in ("failed", "stopped", "waiting"):
+            return
+        if watched.condition == "restarting":
+            if now_s >= watched.restart_s:
+                self._start(watched)
+            return
+        code = watched.child.ended()
+        if code is not None:
+            ours = watched.child.our_exit_codes
+            if ours and code == EXIT_SETTINGS:
+                self._set(watched, "failed", f"says that its settings are wrong (exit code {code})")
+                return
+            if ours and code == EXIT_CANNOT_START and not watched.was_ready:
+                why = f"cannot start (exit code {code})"
+                if watched.child.cluster:  # its kubeconfig may be mended
+                    self._again(watched, why, AGAIN)
+                else:
+                    self._set(watched, "failed", why)
+                return
+            cure, watched.cure = watched.cure, ""
+            why = f"told to: {cure}" if cure else f"ended with {describe_exit(code)}"
+            self._again(watched, why)
+        elif probe_now and len(self._probes) < 2 * len(self.watched):
+            task = asyncio.create_task(self._probe(watched), name=f"probe {watched.child.name}")
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    def _again(self, watched: Supervised, why: str, backoff: Backoff | None = None) -> None:
+        """Start it again after a pause."""
+        backoff = backoff or self._backoff
+        now_s = time.monotonic()
+        settled = now_s - watched.started_s > SETTLED_S
+        watched.failures = 1 if settled else watched.failures + 1
+        watched.restart_s = now_s + backoff.delay_s(watched.failures, self._chance)
+        self._set(watched, "restarting", why)
+
+    async def _probe(self, watched: Supervised) -> None:
+        starts = watched.starts
+        why = await watched.child.unready()
+        if why and await watched.child.wants_restart(why) and watched.starts == starts:
+            self._end_to_cure(watched, why)
+        if watched.starts != starts or watched.condition not in ("starting", "ready", "unready"):
+            return
+        if not why:
+            self._set(watched, "ready")
+        elif watched.condition != "starting":
+            self._set(watched, "unready", why)
+        else:
+            watched.note = why
+
+    def _end_to_cure(self, watched: Supervised, why: str) -> None:
+        now_s = time.monotonic()
+        if not watched.cure:
+            watched.cure, watched.cure_s = why, now_s
+            watched.child.signal(signal.SIGTERM)
+        elif now_s - watched.cure_s > STOP_LIMIT_S:
+            watched.child.signal(signal.SIGKILL)
+
+    def _set(self, watched: Supervised, condition: Condition, note: str = "") -> None:
+        changed = condition != watched.condition
+        watched.was_ready |= condition == "ready"
+        watched.condition, watched.note = condition, note
+        if changed:
+            self._told(watched)
+
+
+async def unless(stopping: asyncio.Event, work: Any) -> Any:
+    """The result of the work, or None when it was told to stop before it was done."""
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})  # it cleans up behind itself
+    return None if task.cancelled() else task.result()
+
+
+async def _until_gone(those: Sequence[Supervised], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while any(_runs(watched) for watched in those) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(WATCH_INTERVAL_S)
+
+
+def _runs(watched: Supervised) -> bool:
+    return bool(watched.child.pid) and watched.child.ended() is None
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: signals have names."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def bound_log(path: Path, most_bytes: int = MAX_LOG_BYTES) -> None:
+    """Keep a log and one predecessor within bounds: its writer appends, so it can be cut here."""
+    try:
+        if path.stat().st_size > most_bytes:
+            path.with_suffix(".log.1").write_bytes(path.read_bytes()[-most_bytes:])
+            os.truncate(path, 0)
+    except OSError:
+        pass  # the log is for people; that it cannot be cut stops nothing
+
+
+def _tail(child: Child, lines: int = 5) -> str:
+    """The end of a child's log, to be shown where it failed."""
+    try:
+        text = child.log_path.read_bytes()[-8192:].decode(errors="replace").strip()
+    except OSError:
+        return ""
+    shown = "\n  ".join(line[:300] for line in text.splitlines()[-lines:])
+    return f"\n  {shown}\n  (all of it: {child.log_path})" if shown else ""

@@ -1,0 +1,254 @@
+"""What an executor knows of one attempt: what the log says, what its pods do, what is under way.
+
+Two tables decide all: how far the log is (``logged``) and what the pods do (``pods``). The core
+moves one of them at a time and asks again, so that it does not matter in which order things are
+learned, nor whether they are learned from a restart.
+"""
+
+from enum import Enum
+from typing import NamedTuple, assert_never
+
+import msgspec
+
+from berthmaster.lib.lifecycle.digest import request_digest
+from berthmaster.lib.lifecycle.sizes import index_of, least, set_of, with_bound
+from berthmaster.lib.lifecycle.states import State
+from berthmaster.lib.lifecycle.workload import Workload
+from berthmaster.lib.messages.placement import PodBinding, Target
+from berthmaster.lib.messages.workload import Checkpoint, Fault, JobRequest, Placed, Progress
+from berthmaster.worker.executor.core.cluster_protocol import (
+    Attempt,
+    PodEvent,
+    PodsAdmitted,
+    PodsCompleted,
+    PodsExpired,
+    PodsFailed,
+    PodsFound,
+    PodsGone,
+    PodsQueued,
+    PodsRefused,
+    PodsRunning,
+    PodsSaid,
+    PodsWaiting,
+)
+
+
+class Pods(Enum):
+    """What the cluster has of the attempt, as far as we know."""
+
+    NONE = "none"  # nothing was asked for
+    ASKED = "asked"  # job object made, not all pods run
+    RUNNING = "running"
+    STOPPING = "stopping"  # told to stop
+    GONE = "gone"  # the object is there, and holds no resources
+
+
+class How(Enum):
+    COMPLETED = "completed"
+    FAILED = "failed"  # by its own doing
+    EVICTED = "evicted"  # by the cluster's doing or by a limit
+    CANCELLED = "cancelled"
+
+
+class FinalResult(NamedTuple):
+    """What will be appended once no pod is left."""
+
+    how: How
+    reason: str = ""
+    exit_code: int | None = None
+    blameless: bool = False  # of an eviction: nobody did anything wrong
+    fault: Fault = ""
+    node: str = ""  # on which that happened, "" = not known
+    hopeless: bool = False  # of a failure: another attempt would end the same way
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One attempt of one workload that we hold, or look at."""
+
+    attempt: Attempt
+    # The log
+    logged: State = State.NEW  # NEW = not read yet
+    sequence: int = 0  # the guard
+    request: JobRequest | None = None
+    placed: tuple[PodBinding, ...] = ()
+    target: Target = Target()
+    digest: str = ""
+    submitted_at_s: float = 0.0  # 0 = not known
+    claimed_at_s: float = 0.0  # by our clock, and not later than the log's own time of the claim
+    running_at_s: float = 0.0  # since when all its pods run; 0 = they do not yet
+    ran_s: float = 0.0  # of earlier attempts, what max_run_s counts
+    checkpoint: Checkpoint | None = None  # that it goes on from
+    told_checkpoint: Checkpoint | None = None  # the last in the log
+    evictions: int | None = None  # None = not known
+    failures: int = 0  # of its own, before this attempt; known when evictions are
+    last_fault: Fault = ""
+    repeats: int = 0  # attempts in a row that were ended by that
+    cancel: bool = False
+    cancel_reason: str = ""
+    committed: bool = False  # of a part of a gang: all others are claimed, its pods may start
+    leaving: str = ""  # why it is to make room for another; "" = it is not
+    told_pods: tuple[PodBinding, ...] = ()  # as the last ``running`` or ``resized`` says
+    resizing: tuple[PodBinding, ...] = ()  # pods that it shall have; () = what it has
+    resize_ordered: tuple[PodBinding, ...] = ()  # of the cluster, by this life
+    resize_failed: str = ""  # why it goes on with fewer new pods than it was to have
+    receipt: str = ""  # of its placement, as the door signed it; "" = not known
+    read_back: bool = False  # that it is claimed was read, not done by this life as far as it knows
+    # The cluster
+    pods: Pods = Pods.NONE
+    observed: tuple[PodBinding, ...] = ()
+    part_running: tuple[PodBinding, ...] = ()  # those that run while others do not
+    queued: bool = False  # in the cluster's own queue
+    admitted: bool = False  # out of it
+    resizable: bool = False  # and it lets the number of its pods change
+    waits_for: str = ""  # what the cluster says of pods that do not run
+    bound: int = 0  # pods that have a node while others have none
+    bound_since_s: float = 0.0  # so many
+    # What the job itself said and the log does not have; None = nothing
+    said_progress: Progress | None = None
+    said_at_s: float = 0.0  # when that progress was heard
+    said_checkpoint: Checkpoint | None = None
+    checkpoint_refusals: int = 0  # by the log, in a row
+    progress_due_s: float = 0.0  # not told before then
+    checkpoint_due_s: float = 0.0
+    due_s: float = 0.0  # if not all pods run by then, the attempt is given back
+    verdict: FinalResult | None = None
+    look_at_s: float = 0.0  # read again then: frozen, or not claimed as the cluster is away
+    # Under way
+    ref: str = ""  # of the one write or read in flight; "" = none
+    stale: bool = False  # the log has moved: read it before the next write
+    told: int = 0  # the newest event that was told of since its reading was asked for
+    frozen: str = ""  # why its story cannot be read; "" = it can
+    patience_s: float = 0.0  # the ending is not appended before then; 0 = not decided
+    hints: list[int] = []
+
+    @classmethod
+    def of(cls, placed: Placed, sequence: int, receipt: str = "") -> "Job":
+        return cls(
+            attempt=Attempt(placed.tenant, placed.id, placed.attempt),
+            logged=State.PLACED,
+            sequence=sequence,
+            request=with_bound(placed.request, placed.pods),
+            placed=placed.pods,
+            target=placed.target,
+            digest=request_digest(placed.request),
+            submitted_at_s=placed.submitted_at_s,
+            receipt=receipt,
+            ran_s=placed.ran_s,
+            checkpoint=placed.checkpoint,
+            told_checkpoint=placed.checkpoint,
+        )
+
+    def judge(self, verdict: FinalResult) -> None:
+        """The first verdict stands: what follows it is its consequence."""
+        if self.verdict is None:
+            self.verdict = verdict
+
+    @property
+    def held_back(self) -> bool:
+        """Whether its pods must not start yet: as the fold has it."""
+        part = self.request.part if self.request is not None else None
+        return part is not None and part.gang and not self.committed
+
+    @property
+    def half_started(self) -> bool:
+        """Whether some pods hold room while others wait for it."""
+        request = self.request
+        waits = self.pods is Pods.ASKED and self.verdict is None and not self.queued
+        count = sum(pods.count for pods in request.pod_sets) if request is not None else 0
+        return waits and self.bound > 0 and count > 1
+
+    @property
+    def is_resized(self) -> bool:
+        """Whether exactly those pods run that it shall have."""
+        return {each.pod for each in self.observed} == {each.pod for each in self.resizing}
+
+    def running_of(self, pods: tuple[PodBinding, ...]) -> tuple[PodBinding, ...]:
+        """Those of these that run, of each pod set as many as run without a gap; () if a pod set
+        has less than it needs."""
+        running = {each.pod for each in self.part_running}
+        found: list[PodBinding] = []
+        counts: dict[str, int] = {}
+        for each in sorted(pods, key=lambda one: (set_of(one.pod), index_of(one.pod))):
+            name = set_of(each.pod)
+            if each.pod in running and counts.get(name, 0) == index_of(each.pod):
+                counts[name] = counts.get(name, 0) + 1
+                found.append(each)
+        sets = self.request.pod_sets if self.request is not None else ()
+        return tuple(found) if all(counts.get(s.name, 0) >= least(s) for s in sets) else ()
+
+    def hear(self, event: PodEvent) -> bool:
+        """Take in what the cluster tells; whether the time in which all pods must run begins."""
+        match event:
+            case PodsFound(_, receipt):
+                self.receipt = self.receipt or receipt
+            case PodsQueued():
+                begins, self.queued = not self.queued, True
+                return begins
+            case PodsAdmitted(_, resizable):
+                begins, self.queued, self.admitted = not self.admitted, False, True
+                self.resizable = resizable
+                return begins
+            case PodsWaiting(_, reason, _, running):
+                self.waits_for = reason
+                self.part_running = running
+            case PodsRunning(_, pods):
+                if self.pods is Pods.ASKED:
+                    self.pods = Pods.RUNNING
+                self.observed = pods
+            case PodsSaid(_, progress, checkpoint):
+                self.said_progress = progress or self.said_progress
+                if checkpoint is not None:
+                    is_news = checkpoint != self.told_checkpoint
+                    self.said_checkpoint = checkpoint if is_news else None
+            case PodsRefused(_, reason, fault, node, hopeless):
+                how = How.FAILED if hopeless else How.EVICTED
+                self.judge(FinalResult(how, reason, fault=fault, node=node, hopeless=hopeless))
+            case PodsFailed(_, reason, exit_code, fault, node):
+                self.judge(FinalResult(How.FAILED, reason, exit_code, fault=fault, node=node))
+            case PodsCompleted():
+                self.judge(FinalResult(How.COMPLETED))
+                self.pods = Pods.GONE
+            case PodsExpired():
+                self.judge(FinalResult(How.EVICTED, "deadline", fault="deadline"))
+                self.pods = Pods.GONE
+            case PodsGone(_, reason):
+                self.judge(FinalResult(How.EVICTED, reason or "its pods vanished from the cluster"))
+                self.pods = Pods.GONE
+            case _:
+                assert_never(event)
+        return False
+
+    def moved_on(self, sequence: int) -> None:
+        """Something was told of that is not known: what is being read now may be from before."""
+        self.stale = True
+        self.told = max(self.told, sequence)
+
+    def adopt(self, work: Workload, behind_s: float) -> None:
+        """Take over what the log says of this attempt. ``behind_s``: by how much our clock is."""
+        self.logged = work.state
+        self.read_back = work.state is not State.PLACED
+        self.sequence = work.sequence
+        self.stale = self.told > work.sequence
+        self.request = work.request
+        self.digest = work.digest
+        self.submitted_at_s = work.submitted_at_s
+        self.claimed_at_s = work.claimed_at_s - behind_s
+        self.running_at_s = work.running_at_s
+        self.ran_s = work.ran_s
+        if self.pods is Pods.NONE:  # what its pods were told does not change
+            self.checkpoint = work.checkpoint
+        self.told_checkpoint = work.checkpoint
+        if self.said_checkpoint == work.checkpoint:
+            self.said_checkpoint = None
+        self.evictions = work.evictions
+        self.failures = work.failures
+        self.last_fault, self.repeats = work.last_fault, work.repeats
+        self.cancel = work.cancel_requested
+        self.leaving = work.leaving
+        self.committed = work.committed
+        if not (work.resizing and self.resize_failed):  # else it is on its way back
+            self.resizing, self.resize_failed = work.resizing, ""
+        # Where the log has lost that they run, it is told again.
+        self.told_pods = work.pods if work.state is State.RUNNING else ()
+        self.placed = self.placed or work.pods
+        self.target = work.target

@@ -1,0 +1,492 @@
+"""The job object of an attempt, as Kubernetes wants it. Pure: an order in, a document out.
+
+Rules of this file:
+
+- The schema is fixed: see lib/jobs/pods.py.
+- One pod set is a Job, several are a JobSet with a Job each. All or nothing: no pod is made twice
+  (``backoffLimit`` 0), so the first failure ends the attempt.
+- Ray's pods are a RayJob where KubeRay is served (ray.py).
+- Where the cluster is to run Jobs of Volcano's (volcano.py), all pod sets are one of those, except
+  what Kueue starts, what grows and shrinks, and parts of GPUs that others' schedulers hand out.
+- Where pods were placed is preferred and never required: the scheduler sees what we do not. HAMi
+  heeds no preference: it takes the node and the GPU that it likes, and what runs says which.
+- Devices are asked for as their nodes hand them out: by counting, by annotations of KAI's, or by a
+  claim (claims.py).
+- A deadline is enforced beside the pods and counts from when it was asked for. A job that the
+  cluster's own queueing starts counts from its start, so it cannot keep one, and is not made.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from berthmaster.lib.accelerators.table import (
+    KAI_FRACTION,
+    KAI_MEMORY,
+    MPS_MEMORY,
+    MPS_THREADS,
+    NVIDIA,
+    pieces_of_whole,
+)
+from berthmaster.lib.engine.fleet.pieces import pieces_of
+from berthmaster.lib.engine.fleet.shares import (
+    asked_as,
+    is_by_kais_memory,
+    isolation_of,
+    part_of,
+    sized_milli,
+    takes_milli,
+)
+from berthmaster.lib.jobs import rendezvous
+from berthmaster.lib.jobs.pods import OPENS_GPUS, Document, pod_spec
+from berthmaster.lib.jobs.templates import apply as templates_apply
+from berthmaster.lib.kube import labels
+from berthmaster.lib.kube.resources import JOB_SETS, JOBS, RAY_JOBS, VOLCANO_JOBS, Resource
+from berthmaster.lib.kueue.names import ELASTIC_JOB, EQUAL_COMPLETIONS, MIN_PARALLELISM, QUEUE_LABEL
+from berthmaster.lib.lifecycle.sizes import is_elastic, is_set_elastic, least, most
+from berthmaster.lib.lifecycle.volcano_jobs import is_for_volcano
+from berthmaster.lib.messages.fleet import Share
+from berthmaster.lib.messages.placement import PodBinding
+from berthmaster.lib.messages.workload import JobRequest, Part, PodSet
+from berthmaster.lib.requests.ray_jobs import is_for_kuberay
+from berthmaster.worker.executor.core import claims, gangs, ray, volcano
+from berthmaster.worker.executor.core.affinity import placing
+from berthmaster.worker.executor.core.claims import Existing
+from berthmaster.worker.executor.core.cluster_protocol import Attempt, CreatePods
+from berthmaster.worker.executor.core.gangs import GROUP, KAI_MEMBERS, Gangs, Group
+from berthmaster.worker.executor.core.offers import Offers
+
+PODS: Final = "berthmaster.io/pods"  # annotation: "<pod set>:<count> …", what must run
+SIZES: Final = "berthmaster.io/pod-bounds"  # annotation: "<pod set>:<least>-<most> …", if they vary
+EXPIRES: Final = "berthmaster.io/expires"  # annotation: seconds since 1970
+STOPPED: Final = "berthmaster.io/stopped"  # annotation: why we stopped it
+LEAVING: Final = "berthmaster.io/leaving"  # annotation of a pod: why it is about to be ended
+RECEIPT: Final = "berthmaster.io/receipt"  # annotation: of its placement, signed by the door
+MAX_RECEIPT_CHARS: Final = 192 * 1024  # all annotations of an object have 256 KiB
+HAMI_POLICY: Final = "hami.io/gpu-scheduler-policy"  # annotation
+HAMI_WEBHOOK: Final = "hami.io/webhook"  # label
+MAX_AVOIDED: Final = 1024  # hosts that an object names; it must stay small
+MAX_JOB_CHARS: Final = 58  # a pod's host name is the Job's with its index, at most 63
+MAX_JOB_SET_CHARS: Final = 46  # and of a JobSet: -s15-0-4095 and five random characters
+MAX_VOLCANO_JOB_CHARS: Final = 52  # of a host name: -s15-4095
+MAX_RAY_JOB_CHARS: Final = 47  # KubeRay's bound
+_MAX_CHARS: Final[Mapping[Resource, int]] = {
+    JOB_SETS: MAX_JOB_SET_CHARS,
+    VOLCANO_JOBS: MAX_VOLCANO_JOB_CHARS,
+    RAY_JOBS: MAX_RAY_JOB_CHARS,
+}
+KAI_QUEUE: Final = "kai.scheduler/queue"  # label of pods
+KAI_PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"  # label of pods; they may be, unless
+_DIGEST_CHARS: Final = 6
+
+
+class Unmakeable(Exception):
+    """No such object can be made here; the text says why, for people. ``of_request``: nor in any
+    other cluster."""
+
+    def __init__(self, why: str, *, of_request: bool = False) -> None:
+        super().__init__(why)
+        self.of_request = of_request
+
+
+class Style(NamedTuple):
+    """How this cluster wants its job objects."""
+
+    kai_scheduler: str = "kai-scheduler"
+    kai_queue: str = "default-queue"
+    run_as_non_root: bool = False
+    scheduler: str = ""  # of pods that neither KAI nor HAMi shares GPUs for; "" = the usual one
+    gangs: Gangs = Gangs.NONE  # what of it the cluster serves
+    kai_gangs: bool = True  # whether KAI is told of them
+    volcano_scheduler: str = "volcano"  # of all other pods, where Volcano starts the gangs
+    volcano_queue: str = "default"
+    volcano_jobs: bool = False  # Jobs of Volcano's are made where they can be
+    kuberay: bool = False  # whether it serves RayJobs that we may make
+
+
+def kind_of(order: CreatePods, style: Style) -> Resource:
+    if style.kuberay and is_for_kuberay(order.request, order.target.via):
+        return RAY_JOBS
+    if style.volcano_jobs and is_for_volcano(order.request.pod_sets, order.target.via):
+        return VOLCANO_JOBS
+    return JOBS if len(order.request.pod_sets) == 1 else JOB_SETS
+
+
+def object_name(attempt: Attempt, kind: Resource) -> str:
+    """``<id>-<attempt>-<digest>``: the same for one attempt, another for each tenant, since tenants
+    may share a namespace. A long id is cut; its digest still tells it apart."""
+    digest = hashlib.sha256(f"{attempt.tenant}/{attempt.id}".encode()).hexdigest()[:_DIGEST_CHARS]
+    tail = f"-{attempt.number}-{digest}"
+    limit = _MAX_CHARS.get(kind, MAX_JOB_CHARS)
+    # Volcano and KubeRay make Services of its name, which may have to begin with a letter.
+    head = "j-" if kind in (VOLCANO_JOBS, RAY_JOBS) and attempt.id[0].isdecimal() else ""
+    return head + attempt.id[: limit - len(head) - len(tail)].rstrip("-") + tail
+
+
+def document(
+    order: CreatePods,
+    left_s: int | None,
+    offers: Offers,
+    style: Style,
+    existing: Mapping[str, Existing] = {},
+    *,
+    resizable: bool = True,
+) -> Document:
+    """The whole object. ``left_s``: seconds that its pods may run; ``existing``: what the claims
+    are that the request names; ``resizable``: whether the cluster's Kueue, where it starts them,
+    lets the number of pods change. Raises Unmakeable."""
+    request, target = order.request, order.target
+    if not request.run.image:
+        why = "run.image is missing: a real cluster needs an image to run"
+        raise Unmakeable(why, of_request=True)
+    if target.via == "hub":
+        raise Unmakeable("its queue goes by way of the hub, whose reconciler makes its job")
+    if target.via == "worker" and left_s is not None:
+        why = "its deadline cannot be kept where the cluster's own queue starts it"
+        raise Unmakeable(why, of_request=True)
+    kind = kind_of(order, style)
+    name = object_name(order.attempt, kind)
+    style, peers = _said_by(kind, style), _peers_of(kind, request, name)
+    templates: dict[str, Document] = {}
+    pod_templates = []
+    for number, pods in enumerate(request.pod_sets):
+        devices = _devices(order, pods, offers, style)
+        template = ""
+        if devices.claim is not None:
+            template = f"{name}-{claims.GPU}" if kind is JOBS else f"{name}-s{number}-{claims.GPU}"
+            templates[template] = devices.claim
+        named = {claim: existing.get(claim, "template") for claim in pods.claims}
+        pod = _template(order, pods, devices, offers, style)
+        if kind is VOLCANO_JOBS:
+            volcano.number(pod["spec"], peers.number_source, left_s)
+        if request.runtime_used is not None:
+            templates_apply(pod["spec"], pods, request.runtime_used.template)
+        if kind is not RAY_JOBS and rendezvous.is_told(request, peers):
+            rendezvous.join(pod["spec"], request, peers, number)
+        claims.refer(pod["spec"], template, named)
+        pod_templates.append(pod)
+    spec = _spec(kind, order, pod_templates, left_s, style, named=bool(peers.service))
+    known, told = _identity(order)
+    if target.via == "worker":
+        spec["suspend"] = True
+        known[QUEUE_LABEL] = target.local_queue
+    if kind is not VOLCANO_JOBS:  # which is a group by itself
+        told |= _together(order, name, pod_templates, style)
+    if templates:
+        told[claims.TEMPLATES] = claims.encode(templates)
+    told[PODS] = counts_text({pods.name: pods.count for pods in request.pod_sets})
+    if is_elastic(request):
+        told[SIZES] = " ".join(f"{p.name}:{least(p)}-{most(p)}" for p in request.pod_sets)
+        if kueue_may_resize(order, kind):
+            told |= {ELASTIC_JOB: "true"} if resizable else _partly_admitted(request.pod_sets[0])
+    if order.stop_after_s is not None and order.asked_at_s is not None:
+        told[EXPIRES] = f"{order.asked_at_s + order.stop_after_s:.3f}"
+    if peers.service:
+        told[rendezvous.SERVICE] = peers.service
+    if 0 < len(order.receipt) <= MAX_RECEIPT_CHARS:
+        told[RECEIPT] = order.receipt
+    return {
+        "apiVersion": kind.group_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": name,
+            "namespace": target.namespace,
+            "labels": known,
+            "annotations": told,
+            "finalizers": [labels.FINALIZER],
+        },
+        "spec": spec,
+    }
+
+
+def kueue_may_resize(order: CreatePods, kind: Resource) -> bool:
+    """Whether it is of those whose number of pods Kueue may let change, if it is one that does."""
+    return order.target.via == "worker" and kind is JOBS and is_elastic(order.request)
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    return " ".join(f"{name}:{count}" for name, count in counts.items())
+
+
+def _partly_admitted(pods: PodSet) -> dict[str, str]:
+    """Kueue may let it in with fewer pods where its quota does not do for all. It has no Job of
+    which it would also let the number change (its elastic jobs)."""
+    if least(pods) >= pods.count:
+        return {}
+    return {MIN_PARALLELISM: str(least(pods)), EQUAL_COMPLETIONS: "true"}
+
+
+def _array_env(order: CreatePods) -> dict[str, str]:
+    index = order.request.array_index
+    return {} if index is None else {"BERTH_ARRAY_INDEX": str(index)}
+
+
+def _part_env(part: Part | None) -> dict[str, str]:
+    """What each pod of a part is told of the whole."""
+    if part is None:
+        return {}
+    return {
+        "BERTH_JOB": part.job,
+        "BERTH_PART": str(part.number),
+        "BERTH_PARTS": str(len(part.clusters)),
+        "BERTH_PART_CLUSTERS": " ".join(part.clusters),
+        "BERTH_PART_PODS": " ".join(map(str, part.pods)),
+        "BERTH_PART_OFFSET": str(sum(part.pods[: part.number])),
+    }
+
+
+def _sizes_env(pods: PodSet) -> dict[str, str]:
+    """What each pod of a set is told whose number varies: how many there are when the Job is made,
+    and between what that number stays. Who is there at the moment their rendezvous has to say."""
+    if not is_set_elastic(pods):
+        return {}
+    return {
+        "BERTH_COUNT": str(pods.count),
+        "BERTH_MIN_COUNT": str(least(pods)),
+        "BERTH_MAX_COUNT": str(most(pods)),
+    }
+
+
+def _together(
+    order: CreatePods, name: str, templates: Sequence[Document], style: Style
+) -> dict[str, str]:
+    """Annotations by which all pods start or none; the templates name the group they are of. Where
+    their number varies, as many as it needs at least: so others may come and go."""
+    if sum(each.count for each in order.request.pod_sets) < 2:
+        return {}
+    pods = sum(least(each) for each in order.request.pod_sets)
+    by_kai = [each["spec"].get("schedulerName") == style.kai_scheduler for each in templates]
+    if all(by_kai):
+        return {KAI_MEMBERS: str(pods)} if style.kai_gangs else {}
+    if any(by_kai) or style.gangs is Gangs.NONE:
+        return {}  # two schedulers have no gang in common
+    queue = style.volcano_queue if style.gangs is Gangs.VOLCANO else ""
+    group = Group(style.gangs, pods, queue)
+    for each in templates:
+        gangs.join(group, name, each)
+    return {GROUP: group.text}
+
+
+def _identity(order: CreatePods) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels, and annotations for what does not fit into one."""
+    tenant, workload, number = order.attempt
+    whole = {
+        labels.TENANT: tenant,
+        labels.WORKLOAD: workload,
+        labels.ATTEMPT: str(number),
+        labels.EXECUTOR: order.executor,
+    }
+    short = {key: labels.value(text) for key, text in whole.items()}
+    return short, {key: text for key, text in whole.items() if short[key] != text}
+
+
+def _said_by(kind: Resource, style: Style) -> Style:
+    """As the cluster wants it, less what such an object cannot say."""
+    unsaid = kind is RAY_JOBS and style.gangs in ray.NOT_SAID
+    return style._replace(gangs=Gangs.NONE) if unsaid else style
+
+
+def _peers_of(kind: Resource, request: JobRequest, name: str) -> rendezvous.Peers:
+    """Who tells its pods of each other: we, except where Ray does."""
+    if kind is RAY_JOBS:
+        return rendezvous.NOBODY
+    return rendezvous.peers_of(request, name, by_volcano=kind is VOLCANO_JOBS)
+
+
+def _spec(
+    kind: Resource,
+    order: CreatePods,
+    templates: Sequence[Document],
+    left_s: int | None,
+    style: Style,
+    *,
+    named: bool,
+) -> Document:
+    """What the object asks for. ``named``: its pods find each other by name."""
+    if kind is RAY_JOBS:
+        return ray.spec(order.request, templates, left_s)
+    sets = order.request.pod_sets
+    if kind is VOLCANO_JOBS:
+        counts = [pods.count for pods in sets]
+        scheduler = style.scheduler or style.volcano_scheduler
+        return volcano.spec(counts, templates, style.volcano_queue, scheduler, named=named)
+    specs = [_job_spec(pods, pod, left_s) for pods, pod in zip(sets, templates, strict=True)]
+    if kind is JOBS:
+        return specs[0]
+    return {
+        "failurePolicy": {"maxRestarts": 0},
+        "network": {"enableDNSHostnames": False},  # the Service of all gangs is ours
+        "replicatedJobs": [
+            {"name": f"s{number}", "replicas": 1, "template": {"spec": each}}
+            for number, each in enumerate(specs)
+        ],
+    }
+
+
+def _job_spec(pods: PodSet, template: Document, left_s: int | None) -> Document:
+    spec: Document = {
+        "parallelism": pods.count,
+        "completions": pods.count,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": template,
+    }
+    if left_s is not None:
+        spec["activeDeadlineSeconds"] = left_s
+    return spec
+
+
+class _Devices(NamedTuple):
+    """How the pods of a set ask for their devices."""
+
+    counted: Mapping[str, int] = {}  # extended resources
+    annotations: Mapping[str, str] = {}
+    env: Mapping[str, str] = {}
+    claim: Document | None = None  # what a claim of each pod asks for
+    by: str = ""  # kai or hami where one of them hands out the GPUs
+    isolation: str = ""  # of a part of a GPU: how hard its limit is
+
+
+def _devices(order: CreatePods, pods: PodSet, offers: Offers, style: Style) -> _Devices:
+    others = dict(pieces_of(pods))
+    if not pods.gpus:
+        return _Devices(others)
+    nodes = nodes_of(order, pods)
+    if pods.gpu_milli == 1000:
+        claim, whole = offers.whole(seats_of(order, pods), pods)
+        if not whole:
+            wanted = ", ".join(pods.gpu_models) or pods.gpu_resource or "enough"
+            raise Unmakeable(
+                f"the nodes chosen for pod set {pods.name} have no such GPUs: {wanted}"
+            )
+        if claim is not None:
+            return _claimed(others, claims.of_whole(nodes, pods, claim, offers))
+        by = "hami" if offers.are_hamis(nodes) else ""
+        return _Devices(others | {whole: pods.gpus * pieces_of_whole(whole)}, by=by)
+    share = offers.share(nodes, pods)
+    if share is None:
+        raise Unmakeable(f"no node of pod set {pods.name} offers such a part of a GPU")
+    isolation = isolation_of(share)
+    if share.claim is not None:
+        made = _claimed(others, claims.of_part(nodes, pods, share, offers))
+        return made._replace(isolation=isolation)
+    memories_mib = offers.memories_mib(nodes)
+    if share.kind == "kai":
+        made = _by_kai(others, pods, share, memories_mib)
+        return made._replace(isolation=isolation)
+    counted = asked_as(share, pods, memories_mib)
+    return _Devices(
+        others | counted,
+        env=_held_to_less(share, pods, memories_mib),
+        by="hami" if share.kind == "hami" else "",
+        isolation=isolation,
+    )
+
+
+def _claimed(others: Mapping[str, int], asked: Document) -> _Devices:
+    """The driver hands in what the claim got. An image that says ``all``, as CUDA's do, would have
+    an old container runtime hand in the rest."""
+    return _Devices(others, env={OPENS_GPUS: "void"}, claim=asked)
+
+
+def _by_kai(
+    others: Mapping[str, int], pods: PodSet, share: Share, memories_mib: Sequence[int]
+) -> _Devices:
+    milli = takes_milli(share, part_of(pods), min(memories_mib, default=0))
+    if milli >= 1000:  # all of it is no fraction, and has more memory than KAI would hand out
+        return _Devices({**others, NVIDIA: 1}, by="kai")
+    if is_by_kais_memory(share, pods):
+        return _Devices(others, {KAI_MEMORY: str(pods.gpu_memory_mib)}, by="kai")
+    return _Devices(others, {KAI_FRACTION: f"{milli / 1000:g}"}, by="kai")
+
+
+def _held_to_less(share: Share, pods: PodSet, memories_mib: Sequence[int]) -> dict[str, str]:
+    """Under MPS a pod is held to its replica. Where it asked for less it is held to that."""
+    if share.kind != "shared" or isolation_of(share) != "memory":
+        return {}
+    least_mib = min(memories_mib, default=0)
+    if pods.gpu_memory_mib and not least_mib:
+        return {}  # what so much memory is of the GPU nobody tells
+    milli = sized_milli(part_of(pods), least_mib)
+    env = {}
+    if (percent := -(-milli // 10)) < share.milli // 10:
+        env[MPS_THREADS] = str(percent)
+    part_mib = -(-milli * least_mib // 1000)
+    if 0 < part_mib < share.memory_mib:
+        env[MPS_MEMORY] = f"0={part_mib}M"
+    return env
+
+
+def _checkpoint_env(order: CreatePods) -> dict[str, str]:
+    told = order.checkpoint
+    if told is None:
+        return {}
+    return {"BERTH_CHECKPOINT_URI": told.uri, "BERTH_CHECKPOINT_STEP": str(told.step)}
+
+
+def nodes_of(order: CreatePods, pods: PodSet) -> list[str]:
+    """The nodes that were chosen for the pods of a set."""
+    return [binding.node for binding in seats_of(order, pods)]
+
+
+def seats_of(order: CreatePods, pods: PodSet) -> list[PodBinding]:
+    """Return the places of the pods of a set."""
+    return [binding for binding in order.pods if binding.pod.rpartition("-")[0] == pods.name]
+
+
+def _template(
+    order: CreatePods, pods: PodSet, devices: _Devices, offers: Offers, style: Style
+) -> Document:
+    known, told = _identity(order)
+    known[labels.POD_SET] = pods.name
+    told |= devices.annotations
+    if devices.isolation:
+        told[labels.ISOLATION] = devices.isolation
+    scheduler = style.scheduler
+    by_volcano = style.gangs is Gangs.VOLCANO or style.volcano_jobs
+    if by_volcano:
+        scheduler = style.scheduler or style.volcano_scheduler
+    if devices.by == "kai":
+        scheduler = style.kai_scheduler
+    elif devices.by == "hami":
+        scheduler = ""  # HAMi brings its own
+        told[HAMI_POLICY] = "binpack"  # over the GPUs of a node, as they were chosen
+    elif by_volcano and not order.request.preemptible:
+        told[volcano.PREEMPTABLE] = "false"  # pods may be taken away unless they say so
+    if scheduler == style.kai_scheduler:
+        known[KAI_QUEUE] = style.kai_queue
+        if not order.request.preemptible:
+            known[KAI_PREEMPTIBILITY] = "non-preemptible"
+    spec = pod_spec(
+        order.request.run,
+        pods,
+        tenant=order.attempt.tenant,
+        account=order.target.service_account,
+        devices={name: str(amount) for name, amount in devices.counted.items()},
+        env={
+            **_array_env(order),
+            **_part_env(order.request.part),
+            **_sizes_env(pods),
+            **_checkpoint_env(order),
+            **devices.env,
+        },
+    )
+    avoided: list[str] = []
+    if NVIDIA in devices.counted and devices.by != "hami":
+        # HAMi's nodes count each GPU several times, and only who comes by its scheduler can start
+        # there; to its scheduler there are no other nodes.
+        avoided = offers.hosts_of_hami()[:MAX_AVOIDED]
+    if avoided:
+        known[HAMI_WEBHOOK] = "ignore"
+    spec |= placing(nodes_of(order, pods), pods, order.request.pod_sets, known, offers, avoided)
+    if style.run_as_non_root:
+        spec["securityContext"]["runAsNonRoot"] = True
+    if scheduler:
+        spec["schedulerName"] = scheduler
+    if order.request.grace_s is not None:
+        spec["terminationGracePeriodSeconds"] = math.ceil(order.request.grace_s)
+    metadata: Document = {"labels": known}
+    if told:
+        metadata["annotations"] = told
+    return {"metadata": metadata, "spec": spec}

@@ -1,0 +1,436 @@
+"""Answers the gateway's asks for logs of this cluster's pods, and keeps the end of each.
+
+Rules of this file:
+
+- Nothing is sent that was not asked for: one ask, one answer of bounded size. Whoever reads slowly
+  asks seldom; whoever is gone asks no more, and what was open for it is closed.
+- A pod is read once, however many follow it: the gateway asks for all of them, and what is open
+  stays open between two asks. Where a cursor fits what is open it is gone on with, else it is
+  read anew from that cursor. The last answer is kept until the next, as an answer may be lost.
+- All that is read in a cluster is bounded in bytes a second, in pods at once, and in asks in hand.
+- The end of a log is read before its pod is deleted, and told to the door, which keeps it a day.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.jobs.lines import START, CursorError, Lines, advanced, parse_cursor
+from berthmaster.lib.jobs.pace import Pace
+from berthmaster.lib.messages.door import (
+    MAX_LOG_BYTES,
+    MAX_LOG_ENDS,
+    MAX_LOG_ENDS_TOLD,
+    MAX_LOG_WAIT_S,
+    LogAsk,
+    LogChunk,
+    LogEndRequest,
+    PodLogEnd,
+)
+from berthmaster.lib.messages.families import LOG_ASKS, UNREADABLE, encode
+from berthmaster.lib.nats import subjects
+from berthmaster.lib.nats.errors import BusError
+from berthmaster.lib.runtime.periodic import beats
+from berthmaster.worker.executor.core.cluster_protocol import (
+    Attempt,
+    ClusterInstruction,
+    DeletePods,
+    PodEvent,
+    StopPods,
+)
+from berthmaster.worker.executor.shell import Runtime
+
+MAX_OPEN: Final = 64  # pods that are read at once
+MAX_ASKS: Final = 64  # in hand
+IDLE_S: Final = 30.0  # nobody asked: whoever read it is gone
+SWEEP_S: Final = 5.0
+QUIET_S: Final = 0.05  # without another byte what there is goes off
+END_BYTES: Final = 64 * 1024
+GATHER_S: Final = 0.1  # in which ends of logs come together to be sent
+TOLD_BYTES: Final = 192 * 1024  # of logs in one request; JSON makes a third more of them
+END_LIMIT_S: Final = 3.0  # to read and tell them; then the pods are deleted all the same
+
+
+class NoLog(Exception):
+    """There is nothing to be read, and why."""
+
+
+class LogStream(Protocol):
+    async def read(self) -> bytes:
+        """The next bytes; none = it is over. Raises NoLog."""
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+
+
+class LogSource(Protocol):
+    """Where logs of a cluster's pods come from."""
+
+    async def pods(self, attempt: Attempt) -> Sequence[str]:
+        """Its pods, in the order of their names. Raises NoLog."""
+
+    async def open(
+        self,
+        attempt: Attempt,
+        pod: str,
+        *,
+        since_s: float | None,
+        tail: int | None,
+        follow: bool,
+    ) -> LogStream:
+        """The log, with times; ``since_s``: from that time on. Raises NoLog."""
+
+
+class _Reading:
+    """One pod that is read, between asks."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.stream: LogStream | None = None
+        self.lines = Lines()
+        self.waiting: list[bytes] = []  # lines beyond what an answer had room for
+        self.behind = START  # the cursor of all that was sent
+        self.pending: asyncio.Future[bytes] | None = None
+        self.last: tuple[str, LogChunk] | None = None  # what was asked from there
+        self.asked_at_s = 0.0
+
+    def close(self) -> None:
+        if self.pending is not None:
+            self.pending.cancel()
+            self.pending = None
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+        self.waiting = []
+
+
+class _Key(NamedTuple):
+    attempt: Attempt
+    pod: int
+
+
+class LogEnds:
+    """Sends the ends of logs to the door, several in one request: where many short jobs end, a
+    request for each would cost as much as all their events."""
+
+    def __init__(self, door: DoorClient) -> None:
+        self._door = door
+        self._waiting: list[tuple[PodLogEnd, asyncio.Future[None]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def tell(self, end: PodLogEnd) -> None:
+        """Until the door keeps it. Raises BusError."""
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((end, kept))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="ends of logs")
+        await kept
+
+    async def _send(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(GATHER_S)
+            few, size = 0, 0
+            for end, _ in self._waiting[:MAX_LOG_ENDS_TOLD]:
+                size += len(end.data)
+                if few and size > TOLD_BYTES:
+                    break
+                few += 1
+            some, self._waiting = self._waiting[:few], self._waiting[few:]
+            error: BusError | None = None
+            try:
+                ends = tuple(end for end, _ in some)
+                request = LogEndRequest(ends=ends, after=self._door.seen)
+                await self._door.ask("log_end", request)
+            except BusError as why:
+                error = why
+            for _, kept in some:
+                if kept.done():
+                    continue  # its caller has stopped waiting
+                if error is None:
+                    kept.set_result(None)
+                else:
+                    kept.set_exception(error)
+
+
+class LogDesk:
+    def __init__(
+        self,
+        door: DoorClient,
+        source: LogSource,
+        *,
+        bytes_per_s: float,
+        pods_at_once: int = MAX_OPEN,
+    ) -> None:
+        self._door = door
+        self._source = source
+        self._pace = Pace(bytes_per_s)
+        self._ends = LogEnds(door)
+        self._most = pods_at_once
+        self._readings: dict[_Key, _Reading] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self.opened = 0  # streams, for figures and tests
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        conn = self._door.conn
+        subscription = await conn.subscribe(subjects.assign_logs(self._door.cluster), self._on_ask)
+        try:
+            async for _ in beats(SWEEP_S, stopping):
+                self._sweep()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            for reading in self._readings.values():
+                reading.close()
+            await subscription.unsubscribe()
+
+    def _on_ask(self, _: str, data: bytes) -> None:
+        try:
+            ask = LOG_ASKS.decode(data)
+        except UNREADABLE:
+            return  # who asks waits for no longer than its limit
+        if len(self._tasks) >= MAX_ASKS:
+            return
+        task = self._loop.create_task(self._answer(ask), name=f"log of {ask.id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, ask: LogAsk) -> None:
+        chunk = LogChunk(ask=ask.ask, reader=ask.reader, cursor=ask.after)
+        try:
+            chunk = await self._chunk(ask)
+        except (NoLog, CursorError) as error:
+            chunk = LogChunk(ask=ask.ask, reader=ask.reader, cursor=ask.after, why=str(error))
+        try:
+            await self._door.conn.publish(subjects.agent(self._door.cluster, "logs"), encode(chunk))
+        except BusError:
+            pass  # asked again, if anybody still wants it
+
+    async def _chunk(self, ask: LogAsk) -> LogChunk:
+        attempt = Attempt(ask.tenant, ask.id, ask.attempt)
+        pods = await self._source.pods(attempt)
+        if not pods:
+            raise NoLog("no pod of it is there yet, or any more")
+        if ask.pod >= len(pods):
+            raise NoLog(f"pod {ask.pod}: it has pods 0 to {len(pods) - 1}")
+        key = _Key(attempt, ask.pod)
+        if not ask.after:  # from the beginning, or the end: read by itself, and closed
+            reading = _Reading()
+            try:
+                await self._open(reading, key, pods, ask, follow=False)
+                return await self._read(reading, ask, len(pods), following=False)
+            finally:
+                reading.close()
+        reading = self._reading(key)
+        async with reading.turn:
+            if reading.last is not None and reading.last[0] == ask.after:
+                again = reading.last[1]
+                return LogChunk(
+                    ask=ask.ask,
+                    reader=ask.reader,
+                    data=again.data,
+                    cursor=again.cursor,
+                    pods=again.pods,
+                    ended=again.ended,
+                )
+            try:
+                if reading.stream is None or str(reading.behind) != ask.after:
+                    reading.close()
+                    await self._open(reading, key, pods, ask, follow=True)
+                chunk = await self._read(reading, ask, len(pods), following=True)
+            except NoLog:
+                reading.close()  # a stream that broke is opened anew by whoever asks next
+                raise
+            reading.last = (ask.after, chunk) if chunk.data else None
+            return chunk
+
+    def _reading(self, key: _Key) -> _Reading:
+        reading = self._readings.get(key)
+        if reading is None:
+            if len(self._readings) >= self._most:
+                raise NoLog(f"{self._most} pods of this cluster are read now; ask again later")
+            reading = self._readings[key] = _Reading()
+        reading.asked_at_s = self._loop.time()
+        return reading
+
+    async def _open(
+        self, reading: _Reading, key: _Key, pods: Sequence[str], ask: LogAsk, *, follow: bool
+    ) -> None:
+        after = parse_cursor(ask.after)
+        since_s: float | None = None
+        if after.lines:
+            since_s = after.since_s
+        elif ask.since_s is not None:
+            since_s = self._door.now() - ask.since_s
+        reading.lines, reading.behind = Lines(after), after
+        self.opened += 1
+        reading.stream = await self._source.open(
+            key.attempt, pods[key.pod], since_s=since_s, tail=ask.tail, follow=follow
+        )
+
+    async def _read(
+        self, reading: _Reading, ask: LogAsk, pods: int, *, following: bool
+    ) -> LogChunk:
+        """Until there is as much as may be, or nothing more comes for a moment."""
+        most = max(1, min(ask.max_bytes, MAX_LOG_BYTES))
+        deadline_s = self._loop.time() + min(ask.wait_s, MAX_LOG_WAIT_S)
+        found, ended = reading.waiting, False
+        reading.waiting = []
+        size = sum(map(len, found))
+        await asyncio.sleep(min(self._pace.wait_s(self._loop.time()), MAX_LOG_WAIT_S))
+        while not ended and size < most:
+            left_s = deadline_s - self._loop.time()
+            limit_s = QUIET_S if found else max(QUIET_S, left_s)
+            data = await self._next(reading, limit_s if following else MAX_LOG_WAIT_S)
+            if data is None:
+                break
+            ended = not data
+            more = reading.lines.end() if ended else reading.lines.feed(data)
+            found += more
+            size += sum(map(len, more))
+            self._pace.read(len(data), self._loop.time())
+        sent, room = found, most
+        for at, line in enumerate(found):
+            room -= len(line)
+            if room < 0 and at:
+                sent, reading.waiting = found[:at], found[at:]
+                break
+        reading.behind = advanced(reading.behind, sent)
+        over = ended and not reading.waiting
+        if over and following:
+            reading.close()
+        return LogChunk(
+            ask=ask.ask,
+            reader=ask.reader,
+            data=b"".join(sent),
+            cursor=str(reading.behind),
+            pods=pods,
+            ended=over and following,
+        )
+
+    async def _next(self, reading: _Reading, limit_s: float) -> bytes | None:
+        """The next bytes; None: none came in time. A read that is under way stays so."""
+        assert reading.stream is not None
+        if reading.pending is None:
+            reading.pending = asyncio.ensure_future(reading.stream.read())
+        await asyncio.wait({reading.pending}, timeout=limit_s)
+        if not reading.pending.done():
+            return None
+        over, reading.pending = reading.pending, None
+        return over.result()
+
+    def _sweep(self) -> None:
+        now_s = self._loop.time()
+        for key, reading in list(self._readings.items()):
+            if now_s - reading.asked_at_s > IDLE_S and not reading.turn.locked():
+                reading.close()
+                del self._readings[key]
+
+    # The end of a log
+
+    async def keep_ends(self, attempt: Attempt) -> None:
+        """Tell the door the end of each of its first pods' logs, within a time limit."""
+        try:
+            async with asyncio.timeout(END_LIMIT_S):
+                pods = await self._source.pods(attempt)
+                await asyncio.gather(
+                    *(
+                        self._keep_end(attempt, pod, at, len(pods))
+                        for at, pod in enumerate(pods[:MAX_LOG_ENDS])
+                    ),
+                    return_exceptions=True,
+                )
+        except (NoLog, TimeoutError):
+            pass
+
+    async def keep_end(self, attempt: Attempt, pod: str, at: int, pods: int) -> None:
+        """The same of one of its pods, which is number ``at`` of so many."""
+        try:
+            async with asyncio.timeout(END_LIMIT_S):
+                await self._keep_end(attempt, pod, at, pods)
+        except (NoLog, BusError, TimeoutError):
+            pass
+
+    async def _keep_end(self, attempt: Attempt, pod: str, at: int, pods: int) -> None:
+        stream = await self._source.open(
+            attempt, pod, since_s=None, tail=END_BYTES // 16, follow=False
+        )
+        lines, kept, size = Lines(), [], 0
+        try:
+            while data := await stream.read():
+                kept += lines.feed(data)
+                size += len(data)
+                if size > 64 * END_BYTES:
+                    break
+        finally:
+            stream.close()
+        kept += lines.end()
+        end: list[bytes] = []
+        room = END_BYTES
+        for line in reversed(kept):
+            room -= len(line)
+            if room < 0:
+                break
+            end.append(line)
+        if not end:
+            return
+        await self._ends.tell(
+            PodLogEnd(
+                tenant=attempt.tenant,
+                id=attempt.id,
+                attempt=attempt.number,
+                pod=at,
+                pods=pods,
+                data=b"".join(reversed(end)),
+                cut=len(end) < len(kept),
+            )
+        )
+
+
+class KeepsEnds:
+    """The runtime of an executor that has the ends of logs kept before pods are removed."""
+
+    def __init__(self, runtime: Runtime, desk: LogDesk) -> None:
+        self._runtime = runtime
+        self._desk = desk
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, tell: Callable[[PodEvent], None]) -> None:
+        self._runtime.start(tell)
+
+    async def found(self, executor: str) -> list[PodEvent]:
+        return await self._runtime.found(executor)
+
+    def flush(self) -> None:
+        self._runtime.flush()
+
+    def perform(self, order: ClusterInstruction) -> None:
+        """Pods that are deleted are read before; those that are stopped, while they stop."""
+        if isinstance(order, DeletePods):
+            self._spawn(order.attempt, order)
+            return
+        if isinstance(order, StopPods):
+            self._spawn(order.attempt, None)
+        self._runtime.perform(order)
+
+    def _spawn(self, attempt: Attempt, then: DeletePods | None) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._keep(attempt, then), name=f"end of the log of {attempt.id}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep(self, attempt: Attempt, then: DeletePods | None) -> None:
+        try:
+            await self._desk.keep_ends(attempt)
+        finally:
+            if then is not None:
+                self._runtime.perform(then)
+                self._runtime.flush()
+
+    async def close(self) -> None:
+        """Let go of what is under way: whoever comes next deletes again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

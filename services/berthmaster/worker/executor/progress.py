@@ -1,0 +1,247 @@
+"""Reads what jobs say of themselves in their logs: how far they are, where their checkpoints are.
+
+Rules of this file:
+
+- Pod 0 of the first pod set speaks for a job, as rank 0 does in all frameworks.
+- A log is looked at now and then and not followed: the last lines behind those that were had. Who
+  has said something is looked at more often, who says nothing ever more seldom.
+- All looks of a cluster together are so many a second, and read so many bytes; whoever is due waits
+  for its turn. Nothing is lost by that but time: what a line says is kept for the next look.
+- A job that is asked to go is followed to its end: it may write its checkpoint then. That its pods
+  are gone is told after that, within a limit.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from berthmaster.lib.jobs.lines import START, Cursor, Lines
+from berthmaster.lib.jobs.pace import Pace
+from berthmaster.lib.jobs.progress import heard_in
+from berthmaster.lib.requests.validation import uri_fault
+from berthmaster.lib.runtime.periodic import beats
+from berthmaster.worker.executor.core.cluster_protocol import (
+    Attempt,
+    ClusterInstruction,
+    PodEvent,
+    PodsCompleted,
+    PodsExpired,
+    PodsGone,
+    PodsRunning,
+    PodsSaid,
+    StopPods,
+)
+from berthmaster.worker.executor.logs import LogSource, NoLog
+from berthmaster.worker.executor.shell import Runtime
+
+TICK_S: Final = 1.0
+LOOK_S: Final = 10.0  # between two looks at one log, at the least
+LOOK_SHARE: Final = 0.01  # of what it has run: more seldom the longer that is
+MOST_SPEAKING_S: Final = 60.0  # and of one that says something at the most
+MOST_SILENT_S: Final = 300.0  # of one that never has
+TAIL_LINES: Final = 500  # of one look
+LOOK_BYTES: Final = 2 * 1024 * 1024
+LOOK_LIMIT_S: Final = 5.0
+MAX_LOOKS: Final = 4  # at once
+BYTES_PER_S: Final = 1024 * 1024.0  # of all looks together
+MAX_FOLLOWED: Final = 64  # that were asked to go, at once
+FOLLOW_LIMIT_S: Final = 3700.0  # the longest grace that a request may ask for, and a little
+LAST_WORDS_S: Final = 2.0  # after the last pod is gone
+
+
+class _Watched(msgspec.Struct):
+    attempt: Attempt
+    began_s: float
+    due_s: float
+    pause_s: float = LOOK_S  # of one that has never said anything
+    has_said: bool = False
+    behind: Cursor = START
+    looked_at_s: float = 0.0  # by the server's clock; 0 = never
+    looks: asyncio.Task[None] | None = None
+
+
+class ProgressReader:
+    """The runtime of an executor that hears what jobs say of themselves."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        source: LogSource,
+        *,
+        looks_per_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """``clock``: the server's time. No look a second: no log is read."""
+        self._runtime = runtime
+        self._source = source
+        self._rate = looks_per_s
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._pace = Pace(BYTES_PER_S)
+        self._tell: Callable[[PodEvent], None] = lambda event: None
+        self._watched: dict[Attempt, _Watched] = {}
+        self._following: dict[Attempt, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._may = 0.0
+        self.looks = 0
+        self.unreadable = 0  # lines that begin as they should and cannot be understood
+
+    # Runtime
+
+    def start(self, tell: Callable[[PodEvent], None]) -> None:
+        self._tell = tell
+        self._runtime.start(self._on_event)
+
+    async def found(self, executor: str) -> list[PodEvent]:
+        events = await self._runtime.found(executor)
+        for event in events:
+            self._see(event)
+        return events
+
+    def perform(self, order: ClusterInstruction) -> None:
+        """Who is asked to go is listened to until it has gone."""
+        if isinstance(order, StopPods):
+            self.follow(order.attempt)
+        self._runtime.perform(order)
+
+    def flush(self) -> None:
+        self._runtime.flush()
+
+    def _on_event(self, event: PodEvent) -> None:
+        following = self._following.get(event.attempt)
+        self._see(event)
+        if isinstance(event, PodsGone) and following is not None:
+            self._spawn(self._tell_after(following, event), "last words")
+        else:
+            self._tell(event)
+
+    async def _tell_after(self, following: asyncio.Task[None], gone: PodsGone) -> None:
+        await asyncio.wait({following}, timeout=LAST_WORDS_S)
+        following.cancel()
+        self._tell(gone)
+
+    # Who is looked at
+
+    def _see(self, event: PodEvent) -> None:
+        match event:
+            case PodsRunning(attempt):
+                self.watch(attempt)
+            case PodsGone(attempt) | PodsCompleted(attempt) | PodsExpired(attempt):
+                self.leave(attempt)
+            case _:
+                pass
+
+    def watch(self, attempt: Attempt) -> None:
+        """It runs: its log is looked at from now on."""
+        if attempt not in self._watched and self._rate:
+            now_s = self._loop.time()
+            self._watched[attempt] = _Watched(attempt, now_s, now_s + LOOK_S)
+
+    def leave(self, attempt: Attempt) -> None:
+        watched = self._watched.pop(attempt, None)
+        if watched is not None and watched.looks is not None:
+            watched.looks.cancel()
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        try:
+            async for _ in beats(TICK_S, stopping):
+                self._look_at_those_due()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _look_at_those_due(self) -> None:
+        now_s = self._loop.time()
+        self._may = min(self._may + self._rate * TICK_S, max(1.0, self._rate * TICK_S))
+        looking = sum(one.looks is not None for one in self._watched.values())
+        due = [one for one in self._watched.values() if one.due_s <= now_s and one.looks is None]
+        room = max(0, min(MAX_LOOKS - looking, int(self._may)))
+        for one in sorted(due, key=lambda each: each.due_s)[:room]:
+            self._may -= 1
+            self.looks += 1
+            one.looks = self._spawn(self._look(one), f"look at the log of {one.attempt.id}")
+
+    async def _look(self, one: _Watched) -> None:
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                await self._read(one, follow=False)
+        except (NoLog, TimeoutError):
+            pass  # looked at again
+        finally:
+            one.looks = None
+            now_s = self._loop.time()
+            if one.has_said:
+                every_s = LOOK_SHARE * (now_s - one.began_s)
+                one.due_s = now_s + min(max(LOOK_S, every_s), MOST_SPEAKING_S)
+            else:
+                one.due_s = now_s + one.pause_s
+                one.pause_s = min(2 * one.pause_s, MOST_SILENT_S)
+
+    def follow(self, attempt: Attempt) -> None:
+        """It is asked to go, and listened to until it has gone."""
+        one = self._watched.get(attempt)
+        if one is None or attempt in self._following or len(self._following) >= MAX_FOLLOWED:
+            return
+        if one.looks is not None:
+            one.looks.cancel()
+        task = self._spawn(self._to_its_end(one), f"last words of {attempt.id}")
+        self._following[attempt] = task
+        task.add_done_callback(lambda _: self._following.pop(attempt, None))
+
+    async def _to_its_end(self, one: _Watched) -> None:
+        try:
+            async with asyncio.timeout(FOLLOW_LIMIT_S):
+                await self._read(one, follow=True)
+        except (NoLog, TimeoutError):
+            pass
+
+    async def _read(self, one: _Watched, *, follow: bool) -> None:
+        """Lines that were not had before, as they come."""
+        pods = await self._source.pods(one.attempt)
+        if not pods:
+            raise NoLog("no pod of it is there")
+        before_s, one.looked_at_s = one.looked_at_s, self._clock()
+        lines = Lines(one.behind)
+        since_s = float(one.behind.since_s) if one.behind.lines else None
+        stream = await self._source.open(
+            one.attempt, pods[0], since_s=since_s, tail=TAIL_LINES, follow=follow
+        )
+        size = 0
+        try:
+            while size < LOOK_BYTES or follow:
+                await asyncio.sleep(self._pace.wait_s(self._loop.time()))
+                data = await stream.read()
+                self._pace.read(len(data), self._loop.time())
+                size += len(data)
+                self._hear(one, lines.feed(data) if data else lines.end(), before_s)
+                one.behind = lines.cursor
+                if not data:
+                    break
+        finally:
+            stream.close()
+
+    def _hear(self, one: _Watched, lines: list[bytes], before_s: float) -> None:
+        progress, checkpoint, said_ns, unreadable = heard_in(lines)
+        self.unreadable += unreadable
+        if checkpoint is not None and uri_fault(checkpoint.uri) is not None:
+            self.unreadable += 1
+            checkpoint = None
+        if progress is None and checkpoint is None:
+            return
+        one.has_said = True
+        if progress is not None and progress.eta_s is not None and said_ns:
+            age_s = max(0.0, self._clock() - said_ns / 1e9)
+            if before_s:  # a node's clock may be behind; the line is younger than the last look
+                age_s = min(age_s, self._clock() - before_s)
+            left_s = max(0.0, progress.eta_s - age_s)
+            progress = msgspec.structs.replace(progress, eta_s=left_s)
+        self._tell(PodsSaid(one.attempt, progress, checkpoint))
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]", name: str) -> asyncio.Task[None]:
+        task = self._loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,414 @@
+"""`berth serve executor`: carries placements out in one Kubernetes cluster.
+
+It talks to the bus and to its own cluster's API server and to nobody else. Either may be away for
+hours: jobs run on, orders wait, and what happened meanwhile is told afterwards. Several replicas do
+no harm (all writes are guarded, all objects have one name), but double the calls: run one.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from berthmaster.lib.door_client.client import DoorClient
+from berthmaster.lib.door_client.facts import DoorMirror
+from berthmaster.lib.door_client.joining import at_the_door
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.errors import Forbidden, KubernetesError
+from berthmaster.lib.kube.joining import reached
+from berthmaster.lib.kube.resources import (
+    JOB_SETS,
+    KAI_POD_GROUPS,
+    RAY_JOBS,
+    VOLCANO_JOBS,
+    VOLCANO_POD_GROUPS,
+    Resource,
+)
+from berthmaster.lib.messages.workload import Placed
+from berthmaster.lib.runtime.periodic import beats, stopped_within, unless_stopped
+from berthmaster.lib.runtime.service import Context, Service
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
+from berthmaster.worker.executor.core.events import ClusterReached
+from berthmaster.worker.executor.core.executor import Executor
+from berthmaster.worker.executor.core.gangs import SERVED_BY, Gangs
+from berthmaster.worker.executor.core.limits import Limits
+from berthmaster.worker.executor.core.manifest import Style
+from berthmaster.worker.executor.core.offers import Offers
+from berthmaster.worker.executor.hub_jobs import HubJobs
+from berthmaster.worker.executor.hub_words import HubWords
+from berthmaster.worker.executor.logs import KeepsEnds, LogDesk
+from berthmaster.worker.executor.pod_logs import PodLogs
+from berthmaster.worker.executor.progress import ProgressReader
+from berthmaster.worker.executor.runtime import ClusterRuntime
+from berthmaster.worker.executor.settings import ExecutorSettings
+from berthmaster.worker.executor.shell import Shell
+from berthmaster.worker.executor.writer import JobWriter
+
+NAME: Final = "executor"
+FIGURES_INTERVAL_S: Final = 1.0
+LAST_LIMIT_S: Final = 2.0  # for writes and calls under way when told to stop
+LOOK_AGAIN_S: Final = 2.0
+LOG_BYTES_PER_S: Final = 2 * 1024 * 1024  # of jobs' logs that are followed, of all pods together
+LOGS_AT_ONCE: Final = 64  # pods whose logs are read
+PROGRESS_LOOKS_PER_S: Final = 2.0  # at all jobs' logs together, for the progress that they report
+RIGHTS_TRIES: Final = 3
+GANGS_S: Final = 60.0  # between two looks at what starts gangs: it may be installed, or taken away
+NAMESPACE_S: Final = 2.0
+# Between two looks at whether a namespace is being deleted. Kubernetes waits 5 s before it begins,
+# and then takes our RoleBinding with the rest, and with it the right to remove a finalizer.
+REACH_S: Final = 0.1  # between two looks at whether the API server answers: what was claimed stays
+
+_OF_JOBS: Final = ("create", "watch", "patch", "delete")
+_TELLING: Final = (VOLCANO_POD_GROUPS, KAI_POD_GROUPS)  # why pods wait, or who took them away
+
+
+class ExecutorMetrics:
+    def __init__(self, ctx: Context[ExecutorSettings]) -> None:
+        metrics = ctx.metrics
+        self._attempts = metrics.gauge("attempts", "Attempts in hand")
+        self._aside = metrics.gauge("set_aside", "Objects that cannot be handled")
+        self._objects = metrics.gauge("objects", "Job objects in the cluster that are ours")
+        self._calls = metrics.counter("api_calls", "Calls to the API server", ("verb", "resource"))
+        self._away = metrics.gauge("claims_held_back", "1 while its API server does not answer")
+        self._lacking = metrics.gauge(
+            "namespace_closed", "1 where rights are missing for jobs to be made", ("namespace",)
+        )
+        self._counters = {
+            what: metrics.counter(what, text)
+            for what, text in (
+                ("jobs_made", "Job objects made"),
+                ("jobs_refused", "Job objects that the API server refused"),
+                ("jobs_stopped", "Job objects stopped before their end"),
+                ("jobs_deleted", "Job objects deleted"),
+                ("writes_stored", "Events stored"),
+                ("writes_refused", "Writes that came too late"),
+                ("writes_unknown", "Writes whose outcome stayed open"),
+                ("stories_read", "Workloads read back from the log"),
+                ("progress_looks", "Looks at logs for what jobs say of themselves"),
+                ("progress_unreadable", "Lines of that which cannot be understood"),
+                ("workloads_frozen", "Workloads with events that this version cannot read"),
+            )
+        }
+        self._shown: dict[object, int] = {}
+
+    def show(
+        self, client: Client, runtime: ClusterRuntime, shell: Shell, progress: ProgressReader
+    ) -> None:
+        """Take over the present values."""
+        self._attempts.set(shell.core.jobs)
+        self._away.set(bool(shell.core.away))
+        self._objects.set(runtime.attempts)
+        self._aside.set(runtime.set_aside)
+        writer, counts = runtime.writer, shell.counts
+        for what, value in (
+            ("jobs_made", writer.made),
+            ("jobs_refused", writer.refused),
+            ("jobs_stopped", writer.stopped),
+            ("jobs_deleted", writer.deleted),
+            ("writes_stored", counts.stored),
+            ("writes_refused", counts.refused),
+            ("writes_unknown", counts.unknown),
+            ("stories_read", counts.reloads),
+            ("progress_looks", progress.looks),
+            ("progress_unreadable", progress.unreadable),
+            ("workloads_frozen", counts.frozen),
+        ):
+            self._counters[what].inc(self._grown(what, value))
+        for (verb, resource), value in client.calls.items():
+            self._calls.labels(verb, resource).inc(self._grown((verb, resource), value))
+
+    def closed(self, namespaces: Iterable[str], lacking: Mapping[str, str]) -> None:
+        for namespace in namespaces:
+            self._lacking.labels(namespace).set(namespace in lacking)
+
+    def _grown(self, what: object, value: int) -> int:
+        before = self._shown.get(what, 0)
+        self._shown[what] = value
+        return value - before
+
+
+async def main(ctx: Context[ExecutorSettings]) -> None:
+    async with (
+        reached(ctx, NAME) as client,
+        at_the_door(ctx, ctx.settings.cluster) as door,
+    ):
+        if door is None:
+            return
+        served = await _served(ctx, client)
+        if served is not None:
+            await _Serving(ctx, door, client, served).run()
+
+
+class Served(NamedTuple):
+    """What the cluster has that some have not."""
+
+    job_sets: bool
+    gangs: Gangs
+    volcano_jobs: bool = False  # and we may make and watch them everywhere
+    groups: tuple[Resource, ...] = ()  # kinds of PodGroups that we may watch everywhere
+    ray_jobs: bool = False  # and we may make and watch them everywhere
+
+    @property
+    def kinds(self) -> tuple[Resource, ...]:
+        """Of job objects, beside Jobs."""
+        has = {JOB_SETS: self.job_sets, VOLCANO_JOBS: self.volcano_jobs}
+        has[RAY_JOBS] = self.ray_jobs
+        return tuple(kind for kind, yes in has.items() if yes)
+
+
+async def _served(ctx: Context[ExecutorSettings], client: Client) -> Served | None:
+    """Asked until the cluster answers; None if told to stop before."""
+    while not ctx.stopping.is_set():
+        try:
+            job_sets = JOB_SETS.plural in await client.served(JOB_SETS.group_version)
+            jobs = await _may(ctx, client, VOLCANO_JOBS, *_OF_JOBS)
+            ray = await _may(ctx, client, RAY_JOBS, *_OF_JOBS)
+            groups = [each for each in _TELLING if await _may(ctx, client, each, "watch")]
+            return Served(job_sets, await _gangs(ctx, client), jobs, tuple(groups), ray)
+        except KubernetesError as error:
+            ctx.health.ready("cluster", False, str(error))
+        await stopped_within(LOOK_AGAIN_S, ctx.stopping)
+    return None
+
+
+async def _gangs(ctx: Context[ExecutorSettings], client: Client) -> Gangs:
+    """What starts all pods of a gang or none. What we may not make would keep them waiting. Raises
+    KubernetesError."""
+    settings = ctx.settings
+    # Where Volcano runs the jobs, what is none of its Jobs waits for room in its queues as well.
+    given = settings.jobs if (settings.gangs, settings.jobs) == ("auto", "volcano") else ""
+    for gangs, resource in SERVED_BY.items():
+        wanted = Gangs.KUBERNETES if gangs is Gangs.WORKLOAD else gangs
+        if (given or settings.gangs) not in ("auto", wanted.value):
+            continue
+        if resource.plural not in await client.served(resource.group_version):
+            continue
+        lacking = await _lacking(ctx, client, resource)
+        if not lacking:
+            return gangs
+        ctx.log.warning(
+            "gang scheduling is served, and we may not use it",
+            kind=f"{resource.kind} of {resource.group}",
+            namespaces=",".join(lacking),
+        )
+    return Gangs.NONE
+
+
+async def _may(
+    ctx: Context[ExecutorSettings], client: Client, resource: Resource, *verbs: str
+) -> bool:
+    """Whether a kind that others brought is served, and we may do all this with it in each
+    namespace. Raises KubernetesError."""
+    if resource.plural not in await client.served(resource.group_version):
+        return False
+    for verb in verbs:
+        lacking = await _lacking(ctx, client, resource, verb)
+        if lacking:
+            ctx.log.warning(
+                f"{resource.kind} of {resource.group} is served, and we may not use all of it",
+                right=f"{verb} {resource.plural} of {resource.group}",
+                namespaces=",".join(lacking),
+            )
+            return False
+    return True
+
+
+async def _lacking(
+    ctx: Context[ExecutorSettings], client: Client, resource: Resource, verb: str = "create"
+) -> list[str]:
+    """Namespaces in which we may not do this with such objects. A server that has just been told
+    of our Role needs a moment to read it."""
+    lacking = list(ctx.settings.namespaces)
+    for _ in range(RIGHTS_TRIES):
+        allowed = [await client.can(verb, resource, namespace=each) for each in lacking]
+        lacking = [each for each, yes in zip(lacking, allowed, strict=True) if not yes]
+        if not lacking or await stopped_within(LOOK_AGAIN_S, ctx.stopping):
+            break
+    return lacking
+
+
+class _Parts(NamedTuple):
+    offers: Offers
+    runtime: ClusterRuntime
+    shell: Shell
+
+
+class _Serving:
+    def __init__(
+        self, ctx: Context[ExecutorSettings], door: DoorClient, client: Client, served: Served
+    ) -> None:
+        settings = ctx.settings
+        self._ctx = ctx
+        self._door = door
+        self._client = client
+        limits = Limits(
+            start_s=settings.start_limit_s,
+            queue_s=settings.queue_limit_s,
+            gang_s=settings.gang_limit_s,
+        )
+        core = Executor(settings.cluster, limits=limits)
+        offers = Offers()
+        style = Style(
+            kai_scheduler=settings.kai_scheduler,
+            kai_queue=settings.kai_queue,
+            run_as_non_root=settings.run_as_non_root,
+            scheduler=settings.scheduler,
+            gangs=served.gangs,
+            volcano_jobs=settings.jobs == "volcano" and served.volcano_jobs,
+            kai_gangs=settings.gangs == "auto",
+            volcano_scheduler=settings.volcano_scheduler,
+            kuberay=served.ray_jobs,
+            volcano_queue=settings.volcano_queue,
+        )
+        writer = JobWriter(
+            client,
+            core.name,
+            settings.namespaces,
+            offers,
+            style,
+            door.now,
+            job_sets=served.job_sets,
+        )
+        runtime = ClusterRuntime(
+            client,
+            writer,
+            executor=core.name,
+            namespaces=settings.namespaces,
+            kinds=served.kinds,
+            groups=served.groups,
+            offers=offers,
+            clock=door.now,
+            log=ctx.log,
+        )
+        self._hub_jobs = HubJobs(client, settings.namespaces, door, ctx.log)
+        source = PodLogs(client, runtime, self._hub_jobs)
+        self._desk = LogDesk(
+            door,
+            source,
+            bytes_per_s=LOG_BYTES_PER_S,
+            pods_at_once=LOGS_AT_ONCE,
+        )
+        self._keeping = KeepsEnds(runtime, self._desk)
+        self._progress = ProgressReader(
+            self._keeping,
+            source,
+            looks_per_s=PROGRESS_LOOKS_PER_S,
+            clock=door.now,
+        )
+        self._hub_words = HubWords(self._progress, self._desk, self._hub_jobs, door, core.name)
+        shell = Shell(door, core, self._hub_words, service=NAME, serves=self._serves)
+        self._parts = _Parts(offers, runtime, shell)
+        self._untold: set[Attempt] = set()  # claims of namespaces that are served no more
+        self._told: Mapping[str, str] = {}  # namespaces that lack rights
+
+    async def run(self) -> None:
+        ctx, (offers, runtime, shell) = self._ctx, self._parts
+        ctx.health.ready("cluster", False, "its objects have not been listed")
+        ctx.health.ready("fleet", False, "the nodes' facts have not been read")
+        listed = asyncio.Event()
+        mirror = DoorMirror(self._door, ["node"], on_fact=lambda seen: offers.take(seen.fact))
+        ctx.spawn(mirror.run(caught_up=listed.set), name="mirror of the nodes' facts")
+        watching = ctx.spawn(runtime.run(ctx.stopping), name="mirrors of the cluster")
+        if await unless_stopped(_set(listed), ctx.stopping) is None:
+            return
+        ctx.health.ready("fleet", True)
+        working = ctx.spawn(shell.run(ctx.stopping), name="executor")
+        ctx.spawn(self._watch_reach(), name="whether the API server answers")
+        ctx.spawn(self._watch_gangs(), name="what starts gangs")
+        ctx.spawn(self._watch_namespaces(), name="namespaces that are being deleted")
+        ctx.spawn(self._desk.run(ctx.stopping), name="logs of pods")
+        ctx.spawn(self._progress.run(ctx.stopping), name="what jobs say of themselves")
+        ctx.spawn(self._hub_jobs.run(ctx.stopping), name="pods of the hub's jobs")
+        ctx.spawn(self._hub_words.run(ctx.stopping), name="what the hub's jobs say")
+        figures = ExecutorMetrics(ctx)
+        async for _ in beats(FIGURES_INTERVAL_S, ctx.stopping):
+            ill = runtime.ill()
+            ctx.health.ready("cluster", not ill and runtime.ready, ill or "not listed yet")
+            ctx.health.ready("bus", self._door.conn.connected, "no connection to NATS")
+            ctx.health.ready("door", not self._door.silent, self._door.silent)
+            self._tell_lacking(figures)
+            figures.show(self._client, runtime, shell, self._progress)
+        await self._keeping.close()
+        await asyncio.wait({working, watching}, timeout=LAST_LIMIT_S)
+
+    async def _watch_namespaces(self) -> None:
+        """Let go of all objects in a namespace that is being deleted."""
+        runtime = self._parts.runtime
+        unknown: set[str] = set()  # namespaces that our Role does not let us look at
+        async for _ in beats(NAMESPACE_S, self._ctx.stopping):
+            for namespace in self._ctx.settings.namespaces:
+                try:
+                    if await runtime.writer.is_leaving(namespace):
+                        await runtime.release(namespace)
+                    unknown.discard(namespace)
+                except Forbidden as error:
+                    if namespace not in unknown:
+                        unknown.add(namespace)
+                        self._ctx.log.warning(
+                            "namespace not readable", namespace=namespace, why=str(error)
+                        )
+                except KubernetesError:
+                    pass  # the mirrors report that
+
+    async def _watch_reach(self) -> None:
+        """What nobody can make here should not be claimed here."""
+        runtime, shell = self._parts.runtime, self._parts.shell
+        async for _ in beats(REACH_S, self._ctx.stopping):
+            away = runtime.away()
+            if bool(away) != bool(shell.core.away):
+                if away:
+                    self._ctx.log.warning("nothing is claimed: no answer", why=away)
+                else:
+                    self._ctx.log.info("claiming again: the API server answers")
+                shell.feed(ClusterReached(away))
+
+    async def _watch_gangs(self) -> None:
+        """What is served now is what the next gangs start by."""
+        ctx, writer = self._ctx, self._parts.runtime.writer
+        ctx.log.info("gangs start together", by=writer.style.gangs.value)
+        if ctx.settings.jobs == "volcano":
+            what = "Volcano's" if writer.style.volcano_jobs else "Kubernetes', as it has no other"
+            ctx.log.info("jobs are made", of=what)
+        while not await stopped_within(GANGS_S, ctx.stopping):
+            try:
+                gangs = await _gangs(ctx, self._client)
+            except KubernetesError:
+                continue  # the mirrors tell what is wrong
+            if gangs is not writer.style.gangs:
+                writer.style = writer.style._replace(gangs=gangs)
+                ctx.log.info("gangs start together", by=gangs.value)
+
+    def _tell_lacking(self, figures: ExecutorMetrics) -> None:
+        """A namespace without its Role stops no other; people must hear of it all the same."""
+        ctx, lacking = self._ctx, self._parts.runtime.lacking()
+        names = ctx.settings.namespaces
+        words = "; ".join(f"namespace {name}: {why}" for name, why in sorted(lacking.items()))
+        ctx.health.ready("rights", len(lacking) < len(names), words, note=words)
+        figures.closed(names, lacking)
+        for name, why in lacking.items():
+            if name not in self._told:
+                ctx.log.warning("a namespace is not served", namespace=name, why=why)
+        for name in self._told:
+            if name not in lacking:
+                ctx.log.info("a namespace is served again", namespace=name)
+        self._told = lacking
+
+    def _serves(self, placed: Placed) -> bool:
+        """Whether what an earlier life claimed can be carried out, or told of, by this one."""
+        attempt = Attempt(placed.tenant, placed.id, placed.attempt)
+        if placed.target.namespace in self._ctx.settings.namespaces:
+            return True
+        if self._parts.runtime.holds(attempt):
+            return True
+        why = f"{attempt.id} was claimed for namespace {placed.target.namespace}"
+        self._ctx.health.ready("namespaces", False, f"{why}, which is not served any more")
+        if attempt not in self._untold:
+            self._untold.add(attempt)
+            self._ctx.log.error("cannot tell what became of a claim", why=why)
+        return False
+
+
+async def _set(event: asyncio.Event) -> bool:
+    return await event.wait()
+
+
+SERVICE = Service(NAME, ExecutorSettings, main)

@@ -1,0 +1,159 @@
+"""Mirrors of what is ours in a cluster: by namespace, Jobs, pods, and what is served of
+JobSets, RayJobs, Volcano's Jobs, and PodGroups of Volcano's and KAI's.
+
+A namespace in which we may not look is *closed*: nobody waits for its mirrors, nothing is made
+there, and what was made there before is taken to be as it was. The others are served meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from berthmaster.lib.kube import labels
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.controller.watch import metadata_of
+from berthmaster.lib.kube.denials import GRACE_S
+from berthmaster.lib.kube.objects import Object
+from berthmaster.lib.kube.reflector import Change, Reflector
+from berthmaster.lib.kube.resources import JOBS, KAI_POD_GROUPS, PODS, VOLCANO_POD_GROUPS, Resource
+from berthmaster.lib.runtime.log import LogLike
+from berthmaster.worker.executor.core.kinds import GroupObject, JobObject, KaiGroupObject, PodObject
+
+ABSENT_S: Final = 10.0  # between two looks at a namespace that is closed
+STALE_S: Final = 180.0  # without a sign of the API server, which gives one every minute
+T = TypeVar("T", bound=Object)
+OnJob = Callable[[Resource, str, Change[JobObject]], None]  # kind, namespace
+OnPod = Callable[[Change[PodObject]], None]
+OnGroup = Callable[[Change[GroupObject]], None]
+OnKaiGroup = Callable[[Change[KaiGroupObject]], None]
+GroupMirror = Reflector[GroupObject] | Reflector[KaiGroupObject]
+Mirror = Reflector[JobObject] | Reflector[PodObject] | GroupMirror
+
+
+class JobMirrors:
+    def __init__(
+        self,
+        client: Client,
+        namespaces: tuple[str, ...],
+        *,
+        executor: str,
+        kinds: Sequence[Resource],
+        groups: Sequence[Resource],
+        on_job: OnJob,
+        on_pod: OnPod,
+        on_group: OnGroup,
+        on_kai_group: OnKaiGroup,
+        log: LogLike,
+    ) -> None:
+        self._client = client
+        self._selector = f"{labels.EXECUTOR}={labels.value(executor)}"
+        self._on_job = on_job
+        self.aside = SetAside()
+        self._log = log
+        self._jobs: dict[tuple[Resource, str], Reflector[JobObject]] = {}
+        self._pods: dict[str, Reflector[PodObject]] = {}
+        self._groups: dict[tuple[Resource, str], GroupMirror] = {}
+        for namespace in namespaces:
+            for kind in (JOBS, *kinds):
+                self._jobs[kind, namespace] = self._of_jobs(kind, namespace)
+            self._pods[namespace] = self._mirror(PODS, PodObject, namespace, on_pod)
+            if (volcanos := VOLCANO_POD_GROUPS) in groups:
+                mirror = self._mirror(volcanos, GroupObject, namespace, on_group)
+                self._groups[volcanos, namespace] = mirror
+            if (kais := KAI_POD_GROUPS) in groups:
+                of_kai = self._mirror(kais, KaiGroupObject, namespace, on_kai_group)
+                self._groups[kais, namespace] = of_kai
+
+    def _of_jobs(self, kind: Resource, namespace: str) -> Reflector[JobObject]:
+        return self._mirror(
+            kind, JobObject, namespace, lambda change: self._on_job(kind, namespace, change)
+        )
+
+    def _mirror(
+        self, kind: Resource, type_: type[T], namespace: str, hear: Callable[[Change[T]], None]
+    ) -> Reflector[T]:
+        return Reflector(
+            self._client,
+            kind,
+            type_,
+            namespace=namespace,
+            label_selector=self._selector,
+            on_change=lambda change: self._hear(kind, change, lambda: hear(change)),
+            absent_s=ABSENT_S,
+            log=self._log,
+        )
+
+    def _hear(self, kind: Resource, change: Change[Any], hear: Callable[[], None]) -> None:
+        """An object that makes this raise is set aside until it changes; all others go on."""
+        with self.aside.trying(Phase.HEARING, kind, metadata_of(change)):
+            hear()
+        for odd in self.aside.take_untold():
+            self._log.error(
+                "an object is set aside",
+                error=odd.error,
+                object=f"{odd.metadata.namespace}/{odd.metadata.name}",
+                why=odd.why,
+            )
+
+    def _all(self) -> list[Mirror]:
+        return [*self._jobs.values(), *self._pods.values(), *self._groups.values()]
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        await asyncio.gather(*(mirror.run(stopping) for mirror in self._all()))
+
+    def _of(self, namespace: str) -> list[Mirror]:
+        """Those that tell what there is. Groups only say why and whether it waits."""
+        jobs = [jobs for (_, where), jobs in self._jobs.items() if where == namespace]
+        return [*jobs, self._pods[namespace]]
+
+    def closed(self, namespace: str, now_s: float) -> str:
+        """Why nobody can see what is in a namespace, "" = it is seen, or will be in a moment."""
+        for mirror in self._of(namespace) if namespace in self._pods else ():
+            if mirror.denied_for_s(now_s) >= GRACE_S:
+                return mirror.trouble
+        return ""
+
+    def all_closed(self, now_s: float) -> dict[str, str]:
+        found = {namespace: self.closed(namespace, now_s) for namespace in self._pods}
+        return {namespace: why for namespace, why in found.items() if why}
+
+    def complete(self, now_s: float) -> bool:
+        """Whether everything was listed once that can be, and that is something."""
+        closed = self.all_closed(now_s)
+        rest = [namespace for namespace in self._pods if namespace not in closed]
+        groups = [
+            mirror
+            for (_, where), mirror in self._groups.items()
+            if where in rest and not (mirror.absent or mirror.denied_for_s(now_s))
+        ]
+        needed = [*groups, *(mirror for where in rest for mirror in self._of(where))]
+        return bool(rest) and all(mirror.resource_version for mirror in needed)
+
+    def unanswered(self) -> str:
+        """Why the API server does not answer, in words; "" = it does."""
+        silent = [mirror for mirror in self._all() if mirror.unanswered]
+        return silent[0].trouble if silent else ""
+
+    @property
+    def heard_at_s(self) -> float:
+        """When the API server was heard last."""
+        return max(mirror.heard_at_s for mirror in self._all())
+
+    def jobs(self, kind: Resource, namespace: str) -> Mapping[tuple[str, str], JobObject]:
+        """What is there, by namespace and name."""
+        return self._jobs[kind, namespace].objects
+
+    def ill(self, now_s: float) -> str:
+        """Why what they hold of open namespaces may be old, in words; "" = it is not."""
+        closed = self.all_closed(now_s)
+        if len(closed) == len(self._pods):
+            return next(iter(closed.values()))
+        named = [(f"{kind.plural} in", where, m) for (kind, where), m in self._jobs.items()]
+        for what, where, jobs in named:
+            if where not in closed and (jobs.trouble or jobs.age_s(now_s) > STALE_S):
+                return f"{what} {where}: {jobs.trouble or f'nothing heard for {STALE_S:g} s'}"
+        for where, pods in self._pods.items():
+            if where not in closed and (pods.trouble or pods.age_s(now_s) > STALE_S):
+                return f"pods in {where}: {pods.trouble or f'nothing heard for {STALE_S:g} s'}"
+        return ""

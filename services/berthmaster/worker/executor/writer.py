@@ -1,0 +1,525 @@
+"""The calls to the API server for one attempt: make, resize, stop, delete. One step at a time, each
+of them repeatable.
+
+A Job whose pods have claims made from templates is made first and its templates after it, owned by
+it from their beginning: what goes with it goes in any case, and the pods wait for what comes. What
+the templates say stands in the Job, so any later life makes what this one did not (``complete``).
+
+Each step may have been done already, by this life or an earlier one, and each may fail on the way
+with its outcome unknown: so each begins with what is known and can be done again. A refusal ends
+it; everything else is raised and tried again by whoever calls.
+
+A plain Job is stopped by suspending it, and so is a RayJob: the object stays and says why. What a
+queue of the cluster, a JobSet's controller or Volcano's would start again is deleted in the
+foreground instead: the object stays until its last pod is gone, nobody unsuspends what is being
+deleted, and no right to touch Kueue's own objects is needed.
+
+Each object has a finalizer of ours (``labels.FINALIZER``) until ``delete``, which is asked for once
+the attempt's ending is stored or the attempt is no longer ours. Example: the executor is killed,
+its Job completes, and Kubernetes' TTL controller deletes the Job. The Job stays, marked as deleted,
+and the executor's next life reads from it that the attempt succeeded. Without the finalizer the
+attempt would seem evicted, and would run again. Objects in a namespace that is being deleted lose
+it at once (``release``), as the rights there go with the namespace.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final, cast
+
+from berthmaster.lib.jobs import rendezvous
+from berthmaster.lib.jobs.pods import Document
+from berthmaster.lib.kube import labels
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.denials import Denials, is_about_object
+from berthmaster.lib.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    KubernetesError,
+    NotFound,
+    TooManyRequests,
+    Unauthorized,
+)
+from berthmaster.lib.kube.objects import Object, holds
+from berthmaster.lib.kube.resources import (
+    JOB_SETS,
+    JOBS,
+    NAMESPACES,
+    RAY_JOBS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    SERVICES,
+    WORKLOADS,
+    Resource,
+)
+from berthmaster.lib.kube.resources import PODS as POD_OBJECTS
+from berthmaster.lib.kueue.names import JOB_UID_LABEL
+from berthmaster.lib.kueue.slices import Slices, slices_of
+from berthmaster.lib.kueue.workloads import Workload
+from berthmaster.lib.lifecycle.sizes import counts_of, is_set_elastic
+from berthmaster.worker.executor.attempts import Held, attempt_of
+from berthmaster.worker.executor.core import claims, gangs
+from berthmaster.worker.executor.core.attempt_status import FOREGROUND
+from berthmaster.worker.executor.core.claims import TEMPLATES, Existing
+from berthmaster.worker.executor.core.cluster_protocol import CreatePods, ResizePods
+from berthmaster.worker.executor.core.gangs import GROUP, SERVED_BY
+from berthmaster.worker.executor.core.kinds import JobObject
+from berthmaster.worker.executor.core.manifest import (
+    LEAVING,
+    PODS,
+    STOPPED,
+    Style,
+    Unmakeable,
+    counts_text,
+    document,
+    kind_of,
+    kueue_may_resize,
+    object_name,
+)
+from berthmaster.worker.executor.core.offers import Offers
+
+_IDENTITY: Final = (labels.TENANT, labels.WORKLOAD, labels.ATTEMPT, labels.EXECUTOR)
+FIELD_MANAGER: Final = "berthmaster-executor"
+_REQUEST_TIMEOUT: Final = 408
+WARN_LIMIT_S: Final = 2.0
+MAX_WARNED_AT_ONCE: Final = 16
+
+
+class Expired(Exception):
+    """The time for which it may run is over: it is not made."""
+
+
+class RefusedToMake(Exception):
+    """The cluster will not have it; repeating is pointless. The text says why. ``of_request``: for
+    the request's own sake, so that no other cluster is worth a try."""
+
+    def __init__(self, why: str, *, of_request: bool = False) -> None:
+        super().__init__(why)
+        self.of_request = of_request
+
+
+class JobWriter:
+    """What one executor asks of its API server."""
+
+    def __init__(
+        self,
+        client: Client,
+        executor: str,
+        namespaces: tuple[str, ...],
+        offers: Offers,
+        style: Style,
+        clock: Callable[[], float],
+        *,
+        job_sets: bool,
+    ) -> None:
+        """``job_sets``: whether the cluster serves them."""
+        self._client = client
+        self._executor = executor
+        self._namespaces = namespaces
+        self._offers = offers
+        self.style = style  # replaced when the cluster serves other things
+        self._clock = clock
+        self._job_sets = job_sets
+        self._denials = Denials()
+        self.closed: Callable[[str], str] = lambda namespace: ""  # why nobody sees what is in it
+        self.made = 0
+        self.refused = 0
+        self.resized = 0
+        self.stopped = 0
+        self.deleted = 0
+
+    async def make(self, held: Held, order: CreatePods) -> None:
+        """Its object is there afterwards, and what belongs to it. Raises Expired, RefusedToMake,
+        KubernetesError."""
+        if held.scene.job is None:
+            await self._make_job(held, order)
+        await self.complete(held)
+
+    async def _make_job(self, held: Held, order: CreatePods) -> None:
+        held.kind, held.namespace = kind_of(order, self.style), order.target.namespace
+        held.name = object_name(order.attempt, held.kind)
+        if order.ran:  # it must not run a second time: only look
+            held.unsure = True
+            await self.look(held)
+            return
+        if held.namespace not in self._namespaces:
+            raise RefusedToMake(self._not_served(held))
+        if why := self.closed(held.namespace):
+            if order.claimed_before:  # it may be there, and must not run twice
+                held.unsure = True
+                await self.look(held)
+                return
+            raise RefusedToMake(f"namespace {held.namespace} is closed to its executor: {why}")
+        if held.kind is JOB_SETS and not self._job_sets:
+            raise RefusedToMake(
+                "several pod sets need a JobSet, which this cluster did not serve when its "
+                "executor started"
+            )
+        existing = await self._existing(order)
+        try:
+            body = document(order, self._left_s(order), self._offers, self.style, existing)
+        except Unmakeable as error:
+            raise RefusedToMake(str(error), of_request=error.of_request) from error
+        path = held.kind.path(namespace=held.namespace)
+        if kueue_may_resize(order, held.kind) and not await self._lets_resize(path, body):
+            left_s = self._left_s(order)
+            body = document(order, left_s, self._offers, self.style, existing, resizable=False)
+        doubtful, held.unsure = held.unsure, True
+        try:
+            job = await self._client.create(path, body, JobObject, field_manager=FIELD_MANAGER)
+        except AlreadyExists:
+            await self._adopt(held)
+            return
+        except ApiError as error:
+            if not _final(error):
+                raise
+            held.unsure = doubtful  # by an earlier call that was never answered
+            if self._may_pass(error, path):
+                raise
+            self.refused += 1
+            of_request = is_about_object(error)
+            raise RefusedToMake(error.message or str(error), of_request=of_request) from error
+        self.made += 1
+        self._denials.allowed(path)
+        held.see(held.kind, job)
+
+    async def _lets_resize(self, path: str, body: Document) -> bool:
+        """Whether the Kueue of the cluster lets the number of this Job's pods change while they
+        run: it puts its gate before them then. A Kueue that is too old for that or has it switched
+        off would leave the Job as it is and, once it runs, end it at the first change. Nothing else
+        that we may read says which of them it is. Raises KubernetesError."""
+        manager = FIELD_MANAGER
+        try:
+            made = await self._client.create(
+                path, body, JobObject, field_manager=manager, dry_run=True
+            )
+        except ApiError as error:
+            if not _final(error) and not isinstance(error, AlreadyExists):
+                raise
+            return False  # making it in earnest tells what is wrong, or that it is there
+        return made.is_elastic_to_kueue
+
+    async def _existing(self, order: CreatePods) -> dict[str, Existing]:
+        """What the claims are that the request names. One that is not there would keep its pods
+        waiting for ever, and nobody would say why. Raises RefusedToMake, KubernetesError."""
+        found: dict[str, Existing] = {}
+        namespace = order.target.namespace
+        for pods in order.request.pod_sets:
+            for name in pods.claims:
+                if name in found:
+                    continue
+                kinds = (RESOURCE_CLAIM_TEMPLATES, "template"), (RESOURCE_CLAIMS, "claim")
+                for resource, kind in kinds:
+                    if await self._is_there(resource, namespace, name):
+                        found[name] = cast("Existing", kind)
+                        break
+                else:
+                    raise RefusedToMake(
+                        f"pod set {pods.name} names the claim {name}: there is no "
+                        f"ResourceClaimTemplate and no ResourceClaim of that name in {namespace}"
+                    )
+        return found
+
+    async def _is_there(self, resource: Resource, namespace: str, name: str) -> bool:
+        path = resource.path(namespace=namespace, name=name)
+        try:
+            await self._client.get(path, Object)
+        except NotFound:
+            return False
+        except ApiError as error:
+            if _final(error) and not self._may_pass(error, path):
+                raise RefusedToMake(error.message or str(error)) from error
+            raise
+        return True
+
+    async def complete(self, held: Held) -> None:
+        """What its object speaks of is there afterwards, unless it has ended: the Service and the
+        group of its pods, and templates of their claims. Raises RefusedToMake, KubernetesError."""
+        job = held.scene.job
+        if job is None or held.completed == job.metadata.uid:
+            return
+        told = job.metadata.annotations
+        leaving = job.metadata.deletion_timestamp is not None
+        if not (leaving or ended(job)):
+            owner = _owner(held, job)
+            whose = {key: text for key, text in job.metadata.labels.items() if key in _IDENTITY}
+            if name := told.get(rendezvous.SERVICE, ""):
+                body = rendezvous.service(name, whose, owner)
+                await self._make_owned(held, SERVICES, body)
+            if (group := gangs.read(told.get(GROUP, ""))) is not None:
+                wholly = {key: text for key, text in told.items() if key in _IDENTITY}
+                body = gangs.document(group, held.name, whose, owner, wholly)
+                await self._make_owned(held, SERVED_BY[group.gangs], body)
+            for name, asked in sorted(claims.decode(told.get(TEMPLATES, "")).items()):
+                body = claims.template(name, asked, whose, owner)
+                await self._make_owned(held, RESOURCE_CLAIM_TEMPLATES, body)
+        held.completed = job.metadata.uid
+
+    async def _make_owned(self, held: Held, resource: Resource, body: Document) -> None:
+        name, uid = body["metadata"]["name"], held.uid
+        path = resource.path(namespace=held.namespace)
+        try:
+            await self._client.create(path, body, Object, field_manager=FIELD_MANAGER)
+        except AlreadyExists:
+            there = await self._client.get(f"{path}/{name}", Object)
+            if uid not in [one.uid for one in there.metadata.owner_references]:
+                raise RefusedToMake(
+                    f"{resource.kind} {held.namespace}/{name} is there already and is not of "
+                    f"{held.kind.kind} {held.name}"
+                ) from None
+        except ApiError as error:
+            if not _final(error) or self._may_pass(error, path):
+                raise
+            self.refused += 1  # of the request nothing is in it but the cluster's own settings
+            raise RefusedToMake(error.message or str(error)) from error
+        else:
+            self._denials.allowed(path)
+
+    def _may_pass(self, error: ApiError, path: str) -> bool:
+        """Whether it is refused only because the server has not read our Role yet."""
+        now_s = asyncio.get_running_loop().time()
+        return (
+            isinstance(error, Forbidden) and self._denials.pause_s(path, error, now_s) is not None
+        )
+
+    def _left_s(self, order: CreatePods) -> int | None:
+        if order.stop_after_s is None:
+            return None
+        now_s = self._clock()
+        asked_at_s = now_s if order.asked_at_s is None else min(now_s, order.asked_at_s)
+        left_s = math.floor(asked_at_s + order.stop_after_s - now_s)
+        if left_s < 1:
+            raise Expired
+        return left_s
+
+    def _not_served(self, held: Held) -> str:
+        allowed = ", ".join(self._namespaces)
+        return f"namespace {held.namespace} is none of those that this executor serves: {allowed}"
+
+    async def _adopt(self, held: Held) -> None:
+        """Something of that name is there: ours, from a create whose answer was lost, or not."""
+        await self.look(held)
+        job = held.scene.job
+        if job is None:
+            raise Conflict(409, "", "an object of its name came and went", held.path)
+        if attempt_of(job) != (held.attempt, self._executor):
+            held.scene.job = None
+            held.known = False
+            raise RefusedToMake(
+                f"{held.kind.kind} {held.namespace}/{held.name} is there already and is not ours"
+            )
+
+    async def look(self, held: Held) -> None:
+        """What the server has of it now. Raises KubernetesError."""
+        if held.namespace not in self._namespaces:
+            # Nobody watches there, so nobody can say that it is gone.
+            raise KubernetesError(self._not_served(held))
+        try:
+            held.see(held.kind, await self._client.get(held.path, JobObject))
+        except NotFound:
+            held.lose()
+
+    async def slices(self, held: Held) -> Slices | None:
+        """How Kueue's Workloads of it stand. Raises KubernetesError."""
+        found: list[Workload] = []
+        selector = f"{JOB_UID_LABEL}={held.uid}"
+        async for page in self._client.list_pages(
+            WORKLOADS, Workload, namespace=held.namespace, label_selector=selector
+        ):
+            found = [*([] if page.first else found), *page.items]
+        return slices_of(found)
+
+    async def resize(self, held: Held, order: ResizePods) -> None:
+        """Its object asks for so many pods afterwards. A Job lets go of those of the highest
+        indices. The Jobs of a JobSet are its controller's to make and ours to resize; its own
+        annotation, which says how many there are to be, is written last. Raises KubernetesError."""
+        job, counts = held.scene.job, counts_of(order.pods)
+        if (
+            job is None
+            or ended(job)
+            or job.metadata.deletion_timestamp
+            or STOPPED in (job.metadata.annotations)
+        ):
+            return
+        change: Document = {"metadata": {"annotations": {PODS: counts_text(counts)}}}
+        if held.kind is JOBS:
+            change["spec"] = _size(next(iter(counts.values())))
+        else:
+            for number, pods in enumerate(order.request.pod_sets):
+                if (count := counts.get(pods.name)) is not None and is_set_elastic(pods):
+                    await self._resize_part(held, f"{held.name}-s{number}-0", count)
+        told = job.metadata.annotations.get(PODS)
+        if told == counts_text(counts) and (held.kind is not JOBS or _has(job, change["spec"])):
+            return
+        try:
+            job = await self._client.merge_patch(
+                held.path,
+                change,
+                JobObject,
+                resource_version=job.metadata.resource_version,
+                field_manager=FIELD_MANAGER,
+            )
+        except (Conflict, NotFound):
+            await self.look(held)  # it has moved on: decide again on what it is now
+            raise
+        held.see(held.kind, job)
+        self.resized += 1
+
+    async def _resize_part(self, held: Held, name: str, count: int) -> None:
+        path = JOBS.path(namespace=held.namespace, name=name)
+        part = await self._client.get(path, JobObject)
+        owners = [one.uid for one in part.metadata.owner_references]
+        if held.uid in owners and not _has(part, _size(count)):
+            version = part.metadata.resource_version
+            await self._client.merge_patch(
+                path,
+                {"spec": _size(count)},
+                JobObject,
+                resource_version=version,
+                field_manager=FIELD_MANAGER,
+            )
+
+    async def stop(self, held: Held) -> None:
+        """Its pods are on their way out afterwards, and none comes. Raises KubernetesError."""
+        if held.scene.job is None and held.unsure:
+            await self.look(held)
+        job = held.scene.job
+        if job is None:
+            held.scene.stopped = held.stop_reason
+            held.lose()
+            return
+        conditions = job.conditions
+        leaving = job.metadata.deletion_timestamp is not None
+        if ended(job) or holds(conditions, "FailureTarget") or leaving:
+            if leaving and FOREGROUND not in job.metadata.finalizers and not ended(job):
+                # Pods of an object that is deleted in the background go after the object, which our
+                # finalizer keeps.
+                await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
+            held.scene.stopped = held.stop_reason
+            return
+        here = held.kind in (JOBS, RAY_JOBS) and not held.scene.queued
+        change: dict[str, object] = {"metadata": {"annotations": {STOPPED: held.stop_reason}}}
+        if here:
+            change["spec"] = {"suspend": True}
+        version = job.metadata.resource_version
+        if STOPPED not in job.metadata.annotations:
+            await self._warn(held)
+        try:
+            if STOPPED not in job.metadata.annotations or (here and not job.spec.suspend):
+                job = await self._client.merge_patch(
+                    held.path,
+                    change,
+                    JobObject,
+                    resource_version=version,
+                    field_manager=FIELD_MANAGER,
+                )
+                held.see(held.kind, job)
+            if not here:
+                await self._client.delete(held.path, uid=held.uid, propagation="Foreground")
+        except (Conflict, NotFound):
+            await self.look(held)  # it has moved on: decide again on what it is now
+            raise
+        self.stopped += 1
+
+    async def _warn(self, held: Held) -> None:
+        """Its pods read why they are to go before the signal comes, where they mount their own
+        annotations or a sidecar watches them. A courtesy: nothing waits long for it, and where the
+        Role does not allow it nothing else is lost."""
+        body = {"metadata": {"annotations": {LEAVING: held.stop_reason}}}
+        some = asyncio.Semaphore(MAX_WARNED_AT_ONCE)
+
+        async def one(name: str) -> None:
+            path = POD_OBJECTS.path(namespace=held.namespace, name=name)
+            async with some:
+                try:
+                    await self._client.merge_patch(path, body, Object, field_manager=FIELD_MANAGER)
+                except KubernetesError:
+                    pass
+
+        pods = [pod for pod in held.scene.pods.values() if not (pod.over or pod.leaving)]
+        try:
+            async with asyncio.timeout(WARN_LIMIT_S):
+                await asyncio.gather(*(one(pod.metadata.name) for pod in pods))
+        except TimeoutError:
+            pass
+
+    async def delete(self, held: Held) -> None:
+        """Object and pods go. Raises KubernetesError."""
+        if held.scene.job is None and held.unsure:
+            await self.look(held)
+        uid = held.uid
+        if not uid or uid == held.deleted:
+            return
+        await self.release(held)
+        try:
+            await self._client.delete(held.path, uid=uid, propagation="Background")
+        except Conflict:
+            pass  # another object of that name by now: not the one that we were told to delete
+        held.deleted = uid
+        self.deleted += 1
+
+    async def release(self, held: Held) -> None:
+        """Nothing of ours keeps its object from being deleted. Raises KubernetesError."""
+        job = held.scene.job
+        if job is None or labels.FINALIZER not in job.metadata.finalizers:
+            return
+        others = [each for each in job.metadata.finalizers if each != labels.FINALIZER]
+        try:
+            job = await self._client.merge_patch(
+                held.path,
+                {"metadata": {"uid": held.uid, "finalizers": others}},
+                JobObject,
+                resource_version=job.metadata.resource_version,
+                field_manager=FIELD_MANAGER,
+            )
+        except NotFound:
+            held.lose()
+            return
+        except Conflict:
+            await self.look(held)  # it has moved on: decide again on what it is now
+            raise
+        held.see(held.kind, job)
+
+    async def is_leaving(self, namespace: str) -> bool:
+        """Whether a namespace is being deleted. Raises KubernetesError."""
+        found = await self._client.get(NAMESPACES.path(name=namespace), Object)
+        return found.metadata.deletion_timestamp is not None
+
+
+def _owner(held: Held, job: JobObject) -> Document:
+    return {
+        "apiVersion": held.kind.group_version,
+        "kind": held.kind.kind,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+    }
+
+
+def _size(count: int) -> Document:
+    """Of an Indexed Job: both change together, or neither may."""
+    return {"parallelism": count, "completions": count}
+
+
+def _has(job: JobObject, size: Document) -> bool:
+    return (job.spec.parallelism, job.spec.completions) == (
+        size["parallelism"],
+        size["completions"],
+    )
+
+
+def ended(job: JobObject) -> bool:
+    """Whether nothing of it will run any more."""
+    conditions = job.conditions
+    return any(holds(conditions, one) for one in ("Complete", "Completed", "Failed"))
+
+
+def _final(error: ApiError) -> bool:
+    """Whether the server's no is its last word, as far as a machine can tell."""
+    if is_about_object(error):
+        return True
+    if isinstance(error, Unauthorized | TooManyRequests | Conflict):
+        return False
+    return 400 <= error.status < 500 and error.status != _REQUEST_TIMEOUT

@@ -1,0 +1,52 @@
+"""What a GPU model is called in facts: what GPU feature discovery calls it, and nothing beside.
+
+Facts name models as `kubectl get nodes -L nvidia.com/gpu.product` shows them ("Tesla-T4",
+"NVIDIA-A100-SXM4-80GB"); how else people may spell them is lib/engine/fleet/models.py's matter. Two
+things are taken off, as they say how a GPU is handed out and not what it is: "-SHARED" (time
+slicing, MPS) and "-MIG-1g.5gb". Where nothing was discovered, a cloud's labels are translated
+(lib/accelerators/labels.py). The raw labels are in the report as well. Pure.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from berthmaster.lib.accelerators.labels import (
+    PRODUCT,
+    Board,
+    board_of_amd,
+    board_of_cloud,
+    without_handing_out,
+)
+
+_MEMORY: Final = re.compile(r"(?<![0-9])([0-9]{1,3})GB")
+
+_NO_LABEL: Final = re.compile(r"[^-A-Za-z0-9_.+/:()@=,#]")
+
+UNKNOWN: Final = "unknown"
+
+
+def model_of(labels: Mapping[str, str], *, amd: bool = False) -> str:
+    product = "" if amd else without_handing_out(labels.get(PRODUCT, ""))
+    return product or (_board(labels, amd=amd) or Board(UNKNOWN)).product or UNKNOWN
+
+
+def memory_of(labels: Mapping[str, str], *, amd: bool = False) -> int:
+    """Memory of one whole GPU in MiB, by the model's name; 0 = it does not say."""
+    product = "" if amd else labels.get(PRODUCT, "")
+    if product:
+        found = _MEMORY.search(product)
+        return int(found[1]) * 1024 if found else 0
+    board = _board(labels, amd=amd)
+    return board.memory_mib if board is not None else 0
+
+
+def _board(labels: Mapping[str, str], *, amd: bool) -> Board | None:
+    return board_of_amd(labels) if amd else board_of_cloud(labels, "nvidia")
+
+
+def named(product: str) -> str:
+    """A device's own name for its model ("NVIDIA A100-SXM4-40GB") as discovery would label it, of
+    at most 63 characters."""
+    plain = _NO_LABEL.sub("", "-".join(product.split()))[:63]
+    return without_handing_out(plain) or UNKNOWN

@@ -1,0 +1,316 @@
+"""A node as the fleet is told of it: the part that only the node changes, and the report. Pure.
+
+**Labels.** A report holds what jobs may be matched by: every label but the noise of feature
+discovery and of deployments (feature.node.kubernetes.io, nvidia.com/gpu.deploy., nvidia.com/cuda.,
+beta.kubernetes.io and other dated spellings), at most 64 of them and 8 KiB; where that is not
+enough, those of Kubernetes, of GPUs and of clouds stay, then others by name. Labels by which
+Kueue's flavors mean nodes are told in any case, before all others.
+
+**What cannot be right** is not usable, and says why. A GPU resource that is nonsense leaves the
+node without those GPUs; CPU or memory that is, or an object that cannot be read, closes the node.
+The reason is the value of a taint: PreferNoSchedule in the first case, which keeps nobody away.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, Literal, NamedTuple, cast
+
+from msgspec import structs
+
+from berthmaster.lib.kube.objects import holds
+from berthmaster.lib.messages.fleet import Amounts, GpuDevice, NodeReport, Share, Stamp, Taint
+from berthmaster.worker.inventory.core.devices.amounts import (
+    CPU,
+    MAX_CPU_MILLI,
+    MAX_MEMORY_MIB,
+    MAX_TPUS,
+    MEMORY,
+    Nonsense,
+    offered,
+)
+from berthmaster.worker.inventory.core.devices.charging import Charged
+from berthmaster.worker.inventory.core.devices.dra import DeviceName, DevicePlace, Offered
+from berthmaster.worker.inventory.core.devices.layout import (
+    WHOLE,
+    Gpu,
+    Layout,
+    Way,
+    indices_of,
+    layout_of,
+    maker_of_gpu,
+)
+from berthmaster.worker.inventory.core.devices.links import linked
+from berthmaster.worker.inventory.core.objects import Node, NodeTaint
+
+UNUSABLE: Final = "berthmaster.io/unusable"  # the taint that says what is wrong with a node
+MAX_LABELS: Final = 64
+MAX_LABEL_CHARS: Final = 8192
+MAX_TAINTS: Final = 64
+MAX_REASON_CHARS: Final = 250
+MAX_PROBLEMS: Final = 8  # of one node, that its report tells
+_NOISE: Final = (
+    "beta.kubernetes.io/",
+    "failure-domain.beta.kubernetes.io/",
+    "feature.node.kubernetes.io/",
+    "nvidia.com/cuda.",
+    "nvidia.com/gfd.",
+    "nvidia.com/gpu.deploy.",
+    "nvidia.com/gpu-driver-upgrade",
+    "nvidia.com/mig.config",
+    "nvidia.com/vgpu.",
+)
+_FIRST: Final = (
+    "kubernetes.io/",
+    "topology.kubernetes.io/",
+    "node.kubernetes.io/",
+    "nvidia.com/",
+    "amd.com/",
+    "cloud.google.com/",
+    "berthmaster.io/",
+)
+_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class NodeShape(NamedTuple):
+    ready: bool = False
+    schedulable: bool = False
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpus: tuple[Gpu, ...] = ()
+    ways: tuple[Way, ...] = ()
+    shares: tuple[Share, ...] = ()
+    places: Mapping[DeviceName, DevicePlace] = {}  # of devices that claims name
+    tpu_devices: tuple[DeviceName, ...] = ()
+    tpus: int = 0
+    pieces: tuple[tuple[str, int], ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def shape_of(
+    node: Node,
+    devices: Offered,
+    *,
+    kai: bool = False,
+    kept_labels: Collection[str] = (),
+) -> NodeShape:
+    """The node's part, by its own resources and labels and by what drivers' slices tell.
+    ``kept_labels``: told although they are noise."""
+    problems: list[str] = []
+    closed = ""
+    amounts = [0, 0]
+    for at, name in enumerate((CPU, MEMORY)):
+        try:
+            amounts[at] = offered(node.status.allocatable, name)
+        except Nonsense as nonsense:
+            closed = closed or str(nonsense)
+    layout, devices = _one(layout_of(node, kai=kai), devices)
+    gpus, doubts = linked(layout.gpus, node.metadata.annotations)
+    layout = layout._replace(gpus=gpus)
+    problems += [*([closed] if closed else []), *layout.problems, *devices.problems]
+    labels, left_out = bounded_labels(node.metadata.labels, kept_labels)
+    taints, unknown = _taints(node.spec.taints)
+    if problems:
+        effect: Effect = "NoSchedule" if closed else "PreferNoSchedule"
+        taints = (*taints, _unusable(problems[0], effect))
+    if left_out:
+        problems.append(f"{left_out} labels left out: more than {MAX_LABELS} or too long")
+    problems += [*unknown, *doubts, *layout.doubts]
+    gone = node.metadata.deletion_timestamp is not None
+    return NodeShape(
+        ready=holds(node.status.conditions, "Ready"),
+        schedulable=not (node.spec.unschedulable or gone or closed),
+        labels=labels,
+        taints=taints,
+        cpu_milli=amounts[0],
+        memory_mib=amounts[1],
+        gpus=layout.gpus,
+        ways=layout.ways,
+        shares=layout.shares,
+        places=devices.places,
+        tpu_devices=devices.tpus,
+        tpus=layout.tpus or len(devices.tpus),
+        pieces=layout.pieces,
+        problems=tuple(problems),
+    )
+
+
+def _one(layout: Layout, devices: Offered) -> tuple[Layout, Offered]:
+    """A device plugin's count and a driver's slices tell of the same GPUs of a maker, never of
+    more."""
+    if not devices.gpus:
+        return layout, devices
+    gpus, problems = list(layout.gpus), list(devices.problems)
+    moved: dict[int, int] = {}  # position among the devices -> among all GPUs
+    by_claim: set[int] = set()  # positions among the devices that no plugin counts
+    for maker in dict.fromkeys(map(maker_of_gpu, devices.gpus)):
+        listed = [at for at, gpu in enumerate(devices.gpus) if maker_of_gpu(gpu) == maker]
+        counted = [at for at, gpu in enumerate(layout.gpus) if maker_of_gpu(gpu) == maker]
+        if not counted:
+            moved |= zip(listed, range(len(gpus), len(gpus) + len(listed)), strict=True)
+            gpus += [devices.gpus[at] for at in listed]
+            by_claim |= set(listed)
+        elif len(listed) == len(counted):
+            moved |= zip(listed, counted, strict=True)
+            for here, there in zip(counted, listed, strict=True):
+                gpus[here] = _both(gpus[here], devices.gpus[there])
+        else:
+            told = f"{len(listed)} GPUs in slices, {len(counted)} by resources"
+            problems.append(f"{told}: the latter count")
+    claimed = {maker_of_gpu(devices.gpus[at]) for at in by_claim}
+    # That no plugin runs is as it should be.
+    no_plugin = {text for maker, text in layout.unplugged if maker in claimed}
+    if by_claim:
+        problems += [
+            f"no DeviceClass means the devices of {driver}: nobody can claim them"
+            for driver in devices.unclaimable
+        ]
+    all_before = tuple(range(len(layout.gpus)))
+    shares = [
+        share if share.gpus or not by_claim else structs.replace(share, gpus=all_before)
+        for share in layout.shares
+    ]
+    for share in devices.shares:
+        of = share.gpus or tuple(range(len(devices.gpus)))
+        if by_claim.issuperset(of):
+            at = tuple(sorted(moved[one] for one in of))
+            everywhere = len(at) == len(gpus)
+            shares.append(structs.replace(share, gpus=() if everywhere else at))
+    places = {
+        name: place._replace(position=moved[place.position])
+        for name, place in devices.places.items()
+        if place.position in moved
+    }
+    layout = layout._replace(
+        gpus=tuple(gpus),
+        shares=tuple(shares),
+        problems=tuple(p for p in layout.problems if layout.gpus and p not in no_plugin),
+    )
+    return layout, devices._replace(places=places, problems=tuple(problems))
+
+
+def _both(counted: Gpu, listed: Gpu) -> Gpu:
+    """One GPU, as a plugin counts it and a driver lists it."""
+    return counted._replace(
+        uuid=listed.uuid,
+        memory_mib=counted.memory_mib or listed.memory_mib,
+        nvlink_domain=_first(counted.nvlink_domain, listed.nvlink_domain),
+        numa_node=_first(counted.numa_node, listed.numa_node),
+    )
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
+
+
+def unreadable(why: str) -> NodeShape:
+    return NodeShape(taints=(_unusable(why, "NoSchedule"),), problems=(why,))
+
+
+def _unusable(why: str, effect: Effect) -> Taint:
+    return Taint(key=UNUSABLE, value=why[:MAX_REASON_CHARS], effect=effect)
+
+
+def bounded_labels(
+    labels: Mapping[str, str], first: Collection[str] = ()
+) -> tuple[dict[str, str], int]:
+    """(those that are kept, how many useful ones are not). ``first``: kept before all others."""
+    useful = [key for key in labels if key in first or not key.startswith(_NOISE)]
+    size = sum(len(key) + len(labels[key]) for key in useful)
+    if len(useful) <= MAX_LABELS and size <= MAX_LABEL_CHARS:
+        return {key: labels[key] for key in sorted(useful)}, 0
+    kept: list[str] = []
+    size = 0
+    for key in sorted(useful, key=lambda key: (key not in first, not key.startswith(_FIRST), key)):
+        size += len(key) + len(labels[key])
+        if len(kept) == MAX_LABELS or size > MAX_LABEL_CHARS:
+            break
+        kept.append(key)
+    return {key: labels[key] for key in sorted(kept)}, len(useful) - len(kept)
+
+
+def _taints(taints: Iterable[NodeTaint]) -> tuple[tuple[Taint, ...], list[str]]:
+    known: list[Taint] = []
+    problems: list[str] = []
+    for taint in taints:
+        if taint.effect not in _EFFECTS:
+            problems.append(f"taint {taint.key[:80]}: unknown effect {taint.effect[:32]!r}")
+        elif len(known) == MAX_TAINTS:
+            problems.append(f"more than {MAX_TAINTS} taints")
+            break
+        else:
+            effect = cast("Effect", taint.effect)
+            known.append(Taint(key=taint.key, value=taint.value, effect=effect))
+    return tuple(known), problems
+
+
+def report(
+    cluster: str,
+    name: str,
+    shape: NodeShape,
+    charged: Charged,
+    stamp: Stamp,
+    now_s: float,
+    *,
+    doubt: str = "",
+) -> NodeReport:
+    """The node as it stands. ``doubt``: what of its pods cannot be read, which keeps nobody
+    away."""
+    taints = shape.taints
+    if doubt and not any(taint.key == UNUSABLE for taint in taints):
+        taints = (*taints, _unusable(doubt, "PreferNoSchedule"))
+    indices = indices_of(shape.gpus)
+    gpus = tuple(
+        GpuDevice(
+            index=indices[at],
+            uuid=gpu.uuid,  # a device plugin only counts; readers then go by the index
+            model=gpu.model,
+            memory_mib=gpu.memory_mib,
+            healthy=gpu.healthy,
+            foreign_milli=charged.foreign_milli[at],
+            withheld_milli=gpu.reserved_milli,
+            nvlink_domain=gpu.nvlink_domain,
+            numa_node=gpu.numa_node,
+            resource=gpu.resource,
+            claim=gpu.claim,
+            parts_only=gpu.reserved_milli > 0,
+        )
+        for at, gpu in enumerate(shape.gpus)
+    )
+    return NodeReport(
+        cluster=cluster,
+        node=name,
+        stamp=stamp,
+        observed_at_s=now_s,
+        ready=shape.ready,
+        schedulable=shape.schedulable,
+        labels=dict(shape.labels),
+        taints=taints,
+        allocatable=Amounts(
+            cpu_milli=shape.cpu_milli,
+            memory_mib=shape.memory_mib,
+            gpu_milli=WHOLE * len(gpus),
+            tpus=shape.tpus,
+            pieces=dict(shape.pieces),
+        ),
+        foreign=Amounts(
+            cpu_milli=min(charged.foreign_cpu_milli, MAX_CPU_MILLI),
+            memory_mib=min(charged.foreign_memory_mib, MAX_MEMORY_MIB),
+            gpu_milli=sum(charged.foreign_milli),
+            tpus=min(charged.foreign_tpus, max(shape.tpus, MAX_TPUS)),
+            pieces={
+                name: charged.foreign_pieces[name]
+                for name, _ in shape.pieces
+                if name in charged.foreign_pieces
+            },
+        ),
+        gpus=gpus,
+        pods=charged.pods,
+        fractions=bool(shape.shares),
+        shares=tuple(
+            structs.replace(share, gpus=tuple(indices[at] for at in share.gpus))
+            for share in shape.shares
+        ),
+        problems=tuple(text[:MAX_REASON_CHARS] for text in shape.problems[:MAX_PROBLEMS]),
+    )

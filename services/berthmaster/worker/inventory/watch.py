@@ -1,0 +1,157 @@
+"""What an inventory watches of an API server, and what people are told of objects that are odd."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from berthmaster.lib.kube.client import Client
+from berthmaster.lib.kube.controller.aside import Phase, SetAside
+from berthmaster.lib.kube.controller.watch import Watch, Watched, metadata_of
+from berthmaster.lib.kube.errors import Forbidden, TimedOut, Unreachable
+from berthmaster.lib.kube.mirror import Change, Key
+from berthmaster.lib.kube.reflector import SURE_S, Reflector
+from berthmaster.lib.runtime.service import Context
+from berthmaster.worker.inventory.core.kinds import Problems, Unlisted, WatchedKind
+from berthmaster.worker.inventory.settings import InventorySettings
+
+_KINDS: Final = frozenset(kind.value for kind in WatchedKind)
+ABSENT_S: Final = 30.0  # between two looks for a kind that is not served (Kueue's, DRA)
+# Without a word of the watches the cluster then counts as silent. Servers send a bookmark a minute,
+# so one may be missed.
+SILENT_LIMIT_S: Final = 130.0
+UNLISTED_S: Final = 5.0  # a shorter failure is a restart of something and no problem yet
+LOGGED_A_BEAT: Final = 20  # problems; the rest is in the metric, and told when it changes
+
+
+class FactWatch(Watch):
+    """Tells each change as it is: facts say of an unreadable object that it is one. Kinds that are
+    optional may be lacking, or be none of our business."""
+
+    def __init__(
+        self,
+        ctx: Context[InventorySettings],
+        client: Client,
+        watched: tuple[Watched, ...],
+        take: Callable[[str, Change[Any]], None],
+    ) -> None:
+        """``take``: gets the kind of what changed, which is its plural unless the part of it that
+        is watched is a kind of its own, and the change."""
+        self._take = take
+        self._settings = ctx.settings
+        super().__init__(ctx, client, watched, SetAside(), absent_s=ABSENT_S)
+        metrics = ctx.metrics
+        self._problems = metrics.gauge("problems", "Objects that cannot be right", ["kind"])
+        self._odd = metrics.gauge("set_aside", "Objects that cannot be handled")
+        self._problem_kinds: set[str] = set()
+
+    def hear(self, one: Watched, change: Change[Any]) -> None:
+        with self.aside.trying(Phase.HEARING, one.resource, metadata_of(change)):
+            self._take(_kind_of(one), change)
+
+    def lacks(self, name: str) -> bool:
+        """Whether the server says that it has no such kind, or does not let us look, and need
+        not."""
+        one, reflector = self.watched[name], self.reflectors[name]
+        denied = one.deniable and reflector.denied_for_s(self.now()) > 0
+        return one.optional and (reflector.absent or denied)
+
+    def excused(self, name: str) -> bool:
+        """Whether the service is ready without a mirror of this kind: the cluster's profile names
+        each optional kind that cannot be listed."""
+        return self.lacks(name) or (self.watched[name].optional and self._is_unlisted(name))
+
+    def _is_unlisted(self, name: str) -> bool:
+        return any(one.name == shown(self.watched[name]) for one in self.unlisted())
+
+    def unreadable_keys(self) -> dict[str, list[Key]]:
+        """Of each kind, what cannot be read at present."""
+        found: dict[str, list[Key]] = {}
+        for name, one in self.watched.items():
+            keys = found.setdefault(_kind_of(one), [])
+            keys.extend(self.reflectors[name].unreadable)
+        return found
+
+    @property
+    def absent(self) -> list[str]:
+        """Kinds of what the server surely does not serve."""
+        return [
+            _kind_of(one)
+            for name, one in self.watched.items()
+            if self.reflectors[name].absent_for_s(self.now()) >= SURE_S
+        ]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is known of every kind what there is, or why that cannot be known."""
+        return all(
+            self.has(name) or self.lacks(name) or self._is_denied(name) or self._is_unlisted(name)
+            for name in self.watched
+        )
+
+    def _is_denied(self, name: str) -> bool:
+        """Whether the Role leaves out a kind that is optional, and always has."""
+        reflector = self.reflectors[name]
+        denied = isinstance(reflector.failure, Forbidden) and not reflector.resource_version
+        return denied and self.watched[name].optional
+
+    def unlisted(self) -> list[Unlisted]:
+        """Return the kinds that cannot be listed at present, although the API server answers. While
+        it answers nothing at all the list is empty, and the missing sign of life says so."""
+        now_s = self.now()
+        well = [one.heard_at_s for one in self.reflectors.values() if not one.trouble]
+        return [
+            Unlisted(_kind_of(one), shown(one), reflector.trouble, now_s - since_s)
+            for name, one in self.watched.items()
+            if (since_s := (reflector := self.reflectors[name]).troubled_since_s)
+            and now_s - since_s >= UNLISTED_S
+            and not (self.lacks(name) or self._is_denied(name))
+            and well
+            and (_is_an_answer(reflector) or max(well) > since_s)
+        ]
+
+    def live(self) -> str:
+        """ "" = a change of what is needed would have been heard; else why not."""
+        for name, one in self.watched.items():
+            reflector = self.reflectors[name]
+            if one.optional:
+                continue
+            if reflector.trouble or not reflector.caught_up:
+                return f"{name}: {reflector.trouble or 'not listed yet'}"
+            if (age_s := reflector.age_s(self.now())) > SILENT_LIMIT_S:
+                return f"{name}: nothing heard for {age_s:.0f} s"
+        return ""
+
+    def show_problems(self, problems: Problems) -> None:
+        """As of now; each is logged once."""
+        self.show()
+        counts = problems.count()
+        for kind in self._problem_kinds | counts.keys():
+            self._problems.labels(kind).set(counts.get(kind, 0))
+        self._problem_kinds |= counts.keys()
+        new = problems.take_new()
+        for problem in new[:LOGGED_A_BEAT]:
+            self.log.warning(
+                "object_not_usable", kind=problem.kind, name=problem.name, why=problem.text
+            )
+        if len(new) > LOGGED_A_BEAT:
+            self.log.warning("objects_not_usable", more=len(new) - LOGGED_A_BEAT)
+        self._odd.set(len(self.aside))
+        for odd in self.aside.take_untold():
+            about = f"{odd.metadata.namespace}/{odd.metadata.name}"
+            self.log.error(
+                "an object is set aside", error=odd.error, kind=odd.resource.kind, about=about
+            )
+
+
+def shown(one: Watched) -> str:
+    """Return the kind as people name it, such as workloads.kueue.x-k8s.io."""
+    group = one.resource.group
+    return one.part or (f"{one.resource.plural}.{group}" if group else one.resource.plural)
+
+
+def _is_an_answer(reflector: Reflector[Any]) -> bool:
+    """Whether the API server itself refused, so that it is there."""
+    return not isinstance(reflector.failure, Unreachable | TimedOut)
+
+
+def _kind_of(one: Watched) -> str:
+    return one.part if one.part in _KINDS else one.resource.plural

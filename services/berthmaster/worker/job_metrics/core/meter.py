@@ -1,0 +1,362 @@
+"""Adds up what the GPUs of each job do, and tells it twice a minute a job. Pure.
+
+A reading counts when it comes: by its parts (attribution.py) it goes to the pods' jobs, per device.
+After `FIGURES_S` a job's sums become one message and begin anew, so that a reading is in exactly
+one message. A job of which nothing was measured meanwhile has none: unknown is not zero.
+
+Contradictions between sources are told when they last: while pods start and end, who knows of them
+first differs by seconds.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from berthmaster.lib.messages.telemetry import (
+    FIGURES_S,
+    GpuUse,
+    JobFigures,
+    JobOwner,
+    NodeTelemetry,
+)
+from berthmaster.worker.job_metrics.core.attribution import Disagreement, Part, Wrong, attribute
+from berthmaster.worker.job_metrics.core.pods import Book, JobName, Owner
+
+LASTS_S: Final = 20.0  # a contradiction that is told
+FORGET_S: Final = 60.0  # one that was not seen any more; a node that says nothing
+ENDED_S: Final = 10.0  # without any pod: pods are made anew within seconds
+MAX_JOBS: Final = 20_000
+MAX_NODES_TOLD: Final = 64
+MAX_WRONG_TOLD: Final = 8  # of one job, in a message
+HOLDERS_LACK: Final = "who has which GPU"
+
+
+@dataclass
+class _Device:
+    readings: int = 0
+    busy_sum: float = 0.0
+    busy_readings: int = 0
+    busy_max: float = 0.0
+    sm_sum: float = 0.0
+    sm_readings: int = 0
+    power_sum_w: float = 0.0
+    power_readings: int = 0
+    used_mib: int | None = None
+    total_mib: int | None = None
+
+    def add(self, part: Part) -> None:
+        self.readings += 1
+        if (busy := part.utilization_percent) is not None:
+            self.busy_sum += busy
+            self.busy_readings += 1
+            self.busy_max = max(self.busy_max, busy)
+        if part.sm_active_percent is not None:
+            self.sm_sum += part.sm_active_percent
+            self.sm_readings += 1
+        if part.power_w is not None:
+            self.power_sum_w += part.power_w
+            self.power_readings += 1
+        self.used_mib, self.total_mib = part.memory_used_mib, part.memory_total_mib
+
+
+@dataclass
+class _Job:
+    """One job over a while, and what is remembered of it longer."""
+
+    name: JobName
+    began_s: float
+    devices: dict[tuple[str, str, str], _Device] = field(default_factory=dict)  # node, pod, device
+    last: GpuUse = field(default_factory=GpuUse)
+    counter: int = 0
+    idle_since_s: float | None = None
+    without_pods_since_s: float | None = None
+
+
+@dataclass
+class _Seen:
+    """A contradiction, from when it was first seen to when it was seen last."""
+
+    wrong: Wrong
+    first_s: float
+    last_s: float
+    told: bool = False
+
+
+@dataclass
+class _Node:
+    """What orders a node's messages."""
+
+    epoch: int
+    counter: int
+    changed_s: float  # when this life of its agent was first heard
+    heard_s: float
+
+
+class Meter:
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        epoch: int,
+        idle_percent: float,
+        idle_limit_s: float,
+        every_s: float = FIGURES_S,
+    ) -> None:
+        """``idle_percent``: a device below it does nothing. ``idle_limit_s``: a job all of whose
+        devices do nothing for so long is told; 0 = never."""
+        self.book = Book()
+        self.dropped: Counter[str] = Counter()  # messages that did not count, by why
+        self._cluster = cluster
+        self._epoch = epoch
+        self._idle_percent = idle_percent
+        self._idle_limit_s = idle_limit_s
+        self._every_s = every_s
+        self._jobs: dict[tuple[str, ...], _Job] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._gpus: dict[str, tuple[str, float]] = {}  # UUID -> node, when
+        self._owned: dict[Owner, list[_Job]] = {}  # as of the last round
+        self._wrong: dict[tuple[Disagreement, str, str], _Seen] = {}
+
+    # What comes in
+
+    def on_node(self, told: NodeTelemetry, now_s: float) -> set[str]:
+        if told.cluster != self._cluster:
+            self.dropped["other_cluster"] += 1
+            return set()
+        if not self._is_next(told, now_s):
+            return set()
+        known = not any(lack.startswith(HOLDERS_LACK) for lack in told.lacks)
+        given = known and told.source != "emulated"
+        seen: set[str] = set()
+        for gpu in told.gpus:
+            if not self._is_of(gpu.uuid, told.node, now_s):
+                continue
+            parts, wrong = attribute(gpu, told.node, self.book, told_of_holders=given)
+            for one in wrong:
+                self._disagree(one, told.node, now_s)
+            for part in parts:
+                seen.add(part.pod.uid)
+                self._add(part, told.node, now_s)
+        return seen
+
+    def _is_next(self, told: NodeTelemetry, now_s: float) -> bool:
+        known = self._nodes.get(told.node)
+        if known is None or now_s - known.heard_s > FORGET_S or told.epoch > known.epoch:
+            self._nodes[told.node] = _Node(told.epoch, told.counter, now_s, now_s)
+            return True
+        if told.epoch < known.epoch:
+            self.dropped["older_life"] += 1
+            if now_s - known.changed_s > LASTS_S:  # not the last words of the life before
+                text = f"two agents tell of node {told.node}: one has another's --node"
+                self._disagree(Wrong(Disagreement.TWO_AGENTS, told.node, text), told.node, now_s)
+            return False
+        if told.counter <= known.counter:
+            self.dropped["repeated"] += 1
+            return False
+        known.counter, known.heard_s = told.counter, now_s
+        return True
+
+    def _is_of(self, uuid: str, node: str, now_s: float) -> bool:
+        """Whether the GPU is this node's: the first to tell of it has it until it falls silent."""
+        if not uuid:
+            return True
+        other, at_s = self._gpus.get(uuid, (node, now_s))
+        if other != node and now_s - at_s < FORGET_S:
+            text = f"{uuid} is told of by {other} and by {node}: one has another's --node"
+            self._disagree(Wrong(Disagreement.GPU_TWICE, uuid, text), node, now_s)
+            return False
+        self._gpus[uuid] = (node, now_s)
+        return True
+
+    def _add(self, part: Part, node: str, now_s: float) -> None:
+        name = part.pod.job
+        job = self._jobs.get(name.key)
+        if job is None:
+            if len(self._jobs) >= MAX_JOBS:
+                self.dropped["too_many_jobs"] += 1
+                return
+            job = self._jobs[name.key] = _Job(name, now_s)
+        job.name = name
+        key = (node, part.pod.uid, part.device)
+        job.devices.setdefault(key, _Device()).add(part)
+
+    def _disagree(self, wrong: Wrong, node: str, now_s: float) -> None:
+        key = (wrong.kind, wrong.about, node)
+        seen = self._wrong.get(key)
+        if seen is None:
+            if len(self._wrong) < MAX_JOBS:
+                self._wrong[key] = _Seen(wrong, now_s, now_s)
+        else:
+            seen.wrong, seen.last_s = wrong, now_s
+
+    # What goes out
+
+    @property
+    def jobs(self) -> int:
+        """That have figures."""
+        return len(self._jobs)
+
+    def due_s(self) -> float:
+        """When a job is due, or may have ended."""
+        return min((job.began_s + self._every_s for job in self._jobs.values()), default=1e18)
+
+    def take(self, now_s: float) -> list[JobFigures]:
+        """The figures of all jobs that are due, and the last ones of those that have ended."""
+        self._forget(now_s)
+        self._owned = {}
+        for job in self._jobs.values():
+            if job.name.owner is not None:
+                self._owned.setdefault(job.name.owner, []).append(job)
+        due: list[_Job] = []
+        told: list[JobFigures] = []
+        for key, job in list(self._jobs.items()):
+            if self.book.of_job(key):
+                job.without_pods_since_s = None
+            elif job.without_pods_since_s is None:
+                job.without_pods_since_s = now_s
+            elif now_s - job.without_pods_since_s >= ENDED_S:
+                del self._jobs[key]
+                told.append(self._figures(job, now_s, ended=True))
+                continue
+            if now_s - job.began_s >= self._every_s:
+                if job.devices:
+                    job.last = _use(job.devices.values())
+                    due.append(job)
+                else:
+                    job.began_s = now_s  # nothing was measured: nothing is told
+        told += [self._figures(job, now_s) for job in due]
+        for job in due:
+            job.devices, job.began_s = {}, now_s
+        return told
+
+    def _figures(self, job: _Job, now_s: float, *, ended: bool = False) -> JobFigures:
+        name, use = job.name, job.last
+        window_s = now_s - job.began_s
+        job.counter += 1
+        most = use.utilization_max_percent
+        if most is not None:
+            if most >= self._idle_percent:
+                job.idle_since_s = None
+            elif job.idle_since_s is None:
+                job.idle_since_s = job.began_s
+        since_s, limit_s = job.idle_since_s, self._idle_limit_s
+        long = since_s is not None and 0 < limit_s <= now_s - since_s and most is not None
+        pods = {pod for _, pod, _ in job.devices}
+        nodes = sorted({node for node, _, _ in job.devices})
+        return JobFigures(
+            cluster=self._cluster,
+            namespace=name.namespace,
+            kind=name.job.kind,
+            name=name.job.name,
+            uid=name.job.uid,
+            tenant=name.tenant,
+            id=name.id,
+            attempt=name.attempt,
+            epoch=self._epoch,
+            counter=job.counter,
+            observed_at_s=now_s,
+            window_s=round(window_s, 1),
+            pods=len(pods),
+            nodes=tuple(nodes[:MAX_NODES_TOLD]),
+            use=use,
+            idle_since_s=since_s,
+            idle_for_long=long and not ended,
+            idle_limit_s=limit_s,
+            disagreements=self._about(pods),
+            ended=ended,
+            owner=self._owner(name.owner),
+        )
+
+    def _owner(self, owner: Owner | None) -> JobOwner | None:
+        if owner is None:
+            return None
+        own = [job.last for job in self._owned.get(owner, ())]
+        return JobOwner(
+            kind=owner.kind, name=owner.name, uid=owner.uid, jobs=len(own), use=_together(own)
+        )
+
+    def _about(self, pods: set[str]) -> tuple[str, ...]:
+        found = [seen.wrong.text for seen in self._lasting() if seen.wrong.about in pods]
+        return tuple(sorted(found)[:MAX_WRONG_TOLD])
+
+    # Contradictions
+
+    def _lasting(self) -> Iterable[_Seen]:
+        return (seen for seen in self._wrong.values() if seen.last_s - seen.first_s >= LASTS_S)
+
+    def disagreements(self) -> Counter[Disagreement]:
+        """How many of each kind there are at present."""
+        return Counter(seen.wrong.kind for seen in self._lasting())
+
+    def take_new_disagreements(self) -> list[Wrong]:
+        """Those that nobody was told of: each once, until it was gone for a while."""
+        new = [seen for seen in self._lasting() if not seen.told]
+        for seen in new:
+            seen.told = True
+        return [seen.wrong for seen in new]
+
+    def _forget(self, now_s: float) -> None:
+        for key, seen in list(self._wrong.items()):
+            if now_s - seen.last_s > FORGET_S:
+                del self._wrong[key]
+        for node, known in list(self._nodes.items()):
+            if now_s - known.heard_s > FORGET_S:
+                del self._nodes[node]
+        for uuid, (_, at_s) in list(self._gpus.items()):
+            if now_s - at_s > FORGET_S:
+                del self._gpus[uuid]
+
+
+def _use(devices: Iterable[_Device]) -> GpuUse:
+    every = list(devices)
+    busy = [one for one in every if one.busy_readings]
+    power = [one for one in every if one.power_readings]
+    used = [one.used_mib for one in every if one.used_mib is not None]
+    total = [one.total_mib for one in every if one.total_mib is not None]
+    mean = sum(one.busy_sum / one.busy_readings for one in busy) / len(busy) if busy else None
+    sms = [one.sm_sum / one.sm_readings for one in every if one.sm_readings]
+    watts = sum(one.power_sum_w / one.power_readings for one in power)
+    return GpuUse(
+        gpus=len(every),
+        measured=len(busy),
+        utilization_percent=None if mean is None else _percent(mean),
+        utilization_max_percent=_percent(max(one.busy_max for one in busy)) if busy else None,
+        sm_active_percent=_percent(sum(sms) / len(sms)) if sms else None,
+        memory_used_mib=sum(used) if used else None,
+        memory_total_mib=sum(total) if total else None,
+        power_w=round(watts, 1) if power else None,
+    )
+
+
+def _together(uses: Iterable[GpuUse]) -> GpuUse:
+    every = list(uses)
+    busy = [one for one in every if one.utilization_percent is not None]
+    measured = sum(one.measured for one in busy)
+    used = [one.memory_used_mib for one in every if one.memory_used_mib is not None]
+    total = [one.memory_total_mib for one in every if one.memory_total_mib is not None]
+    power = [one.power_w for one in every if one.power_w is not None]
+    most = [one.utilization_max_percent for one in busy if one.utilization_max_percent is not None]
+    sms = [
+        (one.sm_active_percent, one.measured) for one in busy if one.sm_active_percent is not None
+    ]
+    shares = [(one.utilization_percent or 0.0, one.measured) for one in busy]
+    return GpuUse(
+        gpus=sum(one.gpus for one in every),
+        measured=measured,
+        utilization_percent=_mean(shares),
+        utilization_max_percent=max(most, default=None),
+        sm_active_percent=_mean(sms),
+        memory_used_mib=sum(used) if used else None,
+        memory_total_mib=sum(total) if total else None,
+        power_w=round(sum(power), 1) if power else None,
+    )
+
+
+def _mean(weighted: Sequence[tuple[float, int]]) -> float | None:
+    weight = sum(each for _, each in weighted)
+    return _percent(sum(value * each for value, each in weighted) / weight) if weight else None
+
+
+def _percent(value: float) -> float:
+    return min(100.0, round(value, 1))

@@ -1,0 +1,119 @@
+"""Figures as annotations on Jobs: what is written, when it is worth a write, when it is taken away.
+
+A write of a Job costs its API server, and everybody who watches Jobs, far more than a message costs
+us. So a Job is written again only after `every_s`, and only if a figure has moved by a step that
+people care for; that it leaves its GPUs idle, or does not any more, is written at once. What is
+written goes when the job ends; a label marks it, by which leftovers of an earlier life are found.
+Pure.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from berthmaster.lib.kube.objects import timestamp
+from berthmaster.lib.kube.resources import JOB_SETS, JOBS
+from berthmaster.lib.messages.telemetry import JobFigures
+from berthmaster.worker.job_metrics.core.instructions import Annotate
+
+PREFIX: Final = "berthmaster.io/"
+UTILIZATION: Final = f"{PREFIX}gpu-utilization-percent"
+MEMORY: Final = f"{PREFIX}gpu-memory-used-mib"
+POWER: Final = f"{PREFIX}gpu-power-w"
+IDLE: Final = f"{PREFIX}gpus-idle-since"
+MARK: Final = f"{PREFIX}figures"  # label
+ALL: Final = (UTILIZATION, MEMORY, POWER, IDLE)
+STEP_PERCENT: Final = 10.0  # of utilization
+STEP_SHARE: Final = 0.2  # of memory and power
+RESOURCES: Final = {one.kind: one for one in (JOBS, JOB_SETS)}
+AGAIN_S: Final = 30.0  # after a write that failed
+
+
+class _Written(NamedTuple):
+    at_s: float
+    figures: JobFigures | None  # None: by an earlier life, or nobody knows whether it is there
+
+
+class Notes:
+    """What is written on the Jobs of one cluster."""
+
+    def __init__(self, namespaces: tuple[str, ...], every_s: float) -> None:
+        self._namespaces = frozenset(namespaces)
+        self._every_s = every_s
+        self._written: dict[str, _Written] = {}  # by uid
+
+    def serves(self, figures: JobFigures) -> bool:
+        """Whether anything may be written on its object."""
+        return figures.namespace in self._namespaces and figures.kind in RESOURCES
+
+    def write(self, figures: JobFigures, now_s: float) -> list[Annotate]:
+        """What this message is worth."""
+        if not self.serves(figures):
+            return []
+        known = self._written.get(figures.uid)
+        if figures.ended:
+            return self._clear(figures) if known is not None else []
+        if known is not None and not self._worth(known, figures, now_s):
+            return []
+        self._written[figures.uid] = _Written(now_s, figures)
+        use = figures.use
+        idle = figures.idle_since_s if figures.idle_for_long else None
+        told: dict[str, str | None] = {
+            UTILIZATION: _text(use.utilization_percent),
+            MEMORY: _text(use.memory_used_mib),
+            POWER: _text(use.power_w),
+            IDLE: None if idle is None else timestamp(idle),
+        }
+        return [_annotate(figures.kind, figures.namespace, figures.name, figures.uid, told, "true")]
+
+    def _worth(self, known: _Written, figures: JobFigures, now_s: float) -> bool:
+        if known.figures is None:
+            return now_s - known.at_s >= AGAIN_S
+        if known.figures.idle_for_long != figures.idle_for_long:
+            return True
+        if now_s - known.at_s < self._every_s:
+            return False
+        was, now = known.figures.use, figures.use
+        return (
+            _moved(was.utilization_percent, now.utilization_percent, STEP_PERCENT, 0.0)
+            or _moved(was.memory_used_mib, now.memory_used_mib, 0.0, STEP_SHARE)
+            or _moved(was.power_w, now.power_w, 0.0, STEP_SHARE)
+        )
+
+    def failed(self, write: Annotate, now_s: float) -> None:
+        if write.uid in self._written:
+            self._written[write.uid] = _Written(now_s, None)
+
+    def left_over(self, kind: str, namespace: str, name: str, uid: str) -> list[Annotate]:
+        """A marked Job that has ended: what is written goes."""
+        self._written.pop(uid, None)
+        if namespace not in self._namespaces:
+            return []
+        gone: Mapping[str, str | None] = dict.fromkeys(ALL)
+        return [_annotate(kind, namespace, name, uid, gone, None)]
+
+    def gone(self, uid: str) -> None:
+        self._written.pop(uid, None)
+
+    def _clear(self, figures: JobFigures) -> list[Annotate]:
+        return self.left_over(figures.kind, figures.namespace, figures.name, figures.uid)
+
+
+def _annotate(
+    kind: str,
+    namespace: str,
+    name: str,
+    uid: str,
+    told: Mapping[str, str | None],
+    mark: str | None,
+) -> Annotate:
+    return Annotate(RESOURCES[kind], namespace, name, uid, told, {MARK: mark})
+
+
+def _text(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0f}"
+
+
+def _moved(was: float | None, now: float | None, step: float, share: float) -> bool:
+    if was is None or now is None:
+        return was is not now
+    return abs(now - was) >= max(step, share * abs(was), 1.0)

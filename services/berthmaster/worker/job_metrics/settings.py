@@ -1,0 +1,24 @@
+"""What the service of jobs' figures can be told; `berth serve figures --help` shows it."""
+
+from dataclasses import dataclass
+
+from berthmaster.lib.door_client.settings import WorkerSettings
+from berthmaster.lib.kube.joining import ClusterSettings
+from berthmaster.lib.runtime.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiguresSettings(WorkerSettings, ClusterSettings):
+    """One worker cluster."""
+
+    namespaces: tuple[str, ...] = setting(
+        (),
+        help="where figures are written on Jobs and told as Events, with commas between them; the "
+        "Role berthmaster-figures must be bound in each. Others are read and told on the bus",
+    )
+    idle_limit_s: float = setting(
+        1800.0,
+        least=0,
+        most=30 * 86_400,
+        help="seconds after which a job is told that leaves all its GPUs idle; 0 = never",
+    )

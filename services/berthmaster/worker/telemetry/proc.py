@@ -1,0 +1,44 @@
+"""Reads what pods.py must know of processes, below this machine's /proc or a host's, mounted."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from berthmaster.worker.telemetry.core.cgroup import MAX_CHARS
+
+_STARTED: Final = 19  # fields behind the name, which stands in brackets and may hold any character
+_STAT_BYTES: Final = 1024
+
+
+class ProcFolder:
+    """The processes of whatever machine this folder is of."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def cgroup(self, pid: int) -> str:
+        """The text of PID/cgroup. Raises OSError."""
+        return self._read(f"{self._path}/{pid}/cgroup", MAX_CHARS).decode(errors="replace")
+
+    def name(self, pid: int) -> str:
+        """What it calls itself, in 15 characters at most. Raises OSError."""
+        return self._read(f"{self._path}/{pid}/comm", 64).decode(errors="replace").rstrip("\n")
+
+    def started(self, pid: int) -> int:
+        """When it was started. Raises OSError."""
+        stat = self._read(f"{self._path}/{pid}/stat", _STAT_BYTES)
+        try:
+            return int(stat.rpartition(b")")[2].split()[_STARTED])
+        except (IndexError, ValueError) as error:  # it ended while it was read
+            raise ProcessLookupError(f"{self._path}/{pid}/stat says no start time") from error
+
+    @staticmethod
+    def _read(path: str, most: int) -> bytes:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = b""
+            while len(found) < most and (part := os.read(file, most - len(found))):
+                found += part  # the kernel hands out a page at a time
+            return found
+        finally:
+            os.close(file)
