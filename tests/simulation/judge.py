@@ -51,6 +51,7 @@ PROMISED: Final = "no GPU is promised twice"
 MOST_MOVES: Final = 12  # of one workload in a world: as many as there are jobs of better right
 MAKES_ROOM: Final = (*WORDS.values(), REBALANCED)
 # Why a cluster or its executor may end an attempt by itself.
+_VANISHED: Final = "its pods vanished from the cluster"
 _OF_THE_CLUSTER: Final = ("OutOf", "GpuUnhealthy", "GpuLost", "NodeNotReady", "InvalidPod")
 
 
@@ -332,6 +333,11 @@ class Judge:
             return
         reason = event.reason.rpartition("at last: ")[2]
         if self._was_ordered(work.key, reason):
+            return
+        # The log has lost the order; its pods ended by it, and that is all the executor can report.
+        ended = group is not None and not self.alive(group)
+        to_end = work.key in self.ordered or work.key in self.cancels
+        if self.is_recovered and ended and to_end and reason == _VANISHED:
             return
         if reason.startswith(_OF_THE_CLUSTER):
             return
