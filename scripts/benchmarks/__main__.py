@@ -33,8 +33,10 @@ MODULES = {
     "placement": ("placement", "placement_hub"),
     "simulation": ("simulation",),
     "dashboard": ("dashboard",),
+    "chaos": ("chaos",),
 }
 ONLY_BY_NAME = {
+    "chaos",
     "dashboard",
     "kubernetes",
     "lookback",
