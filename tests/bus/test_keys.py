@@ -1,11 +1,14 @@
 """Seeds, JWTs and credentials, as files."""
 
+import json
 import os
 import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import nkeys
 import pytest
@@ -29,7 +32,8 @@ from berthmaster.lib.access.keys import (
 )
 from berthmaster.lib.access.permissions import UnknownUser
 from berthmaster.lib.nats import jwts
-from tests.support.patience import hang_s
+from berthmaster.lib.supervisor.embedded import Server, ServerConfig
+from tests.support.patience import ANSWER_S, hang_s
 
 
 def modes(folder: Path) -> dict[str, str]:
@@ -42,6 +46,11 @@ def modes(folder: Path) -> dict[str, str]:
 
 def creds(folder: Path, user: str) -> jwts.Creds:
     return jwts.parse_creds(creds_file(folder, user).read_text())
+
+
+def figures(server: Server, what: str) -> Any:
+    with urllib.request.urlopen(f"{server.monitor_url}/{what}", timeout=ANSWER_S) as answer:
+        return json.load(answer)
 
 
 def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -180,6 +189,24 @@ def test_a_server_is_told_of_accounts_that_are_and_of_none_that_were(tmp_path: P
     server_config(keys, resolver)
     there = {path.stem for path in resolver.glob("*.jwt")}
     assert (len(there), gone in there) == (4, False)
+
+
+def test_a_server_has_built_what_all_import_from_before_a_client_comes(tmp_path: Path) -> None:
+    """When the first clients do it, all at once, imports are lost: a tenant's requests, or a
+    service's to JetStream, find nobody until the server is started anew."""
+    keys = tmp_path / "keys"
+    make_keys(keys, ["gateway", "tenant.acme"])
+    config = ServerConfig(sync="default", extra=server_config(keys, tmp_path / "jwt"))
+    with Server(tmp_path / "nats", config) as server:
+        built = figures(server, "accountz")["accounts"]
+        assert {account_key(keys, name) for name in ("STREAMS", "CORE", "SYS")} <= set(built)
+        for name in ("STREAMS", "CORE", "SYS"):
+            key = account_key(keys, name)
+            account = figures(server, f"accountz?acc={key}")["account_detail"]
+            said = jwts.decoded(account_jwts(keys)[name])["nats"]
+            asked = {each["subject"] for each in said.get("imports", ())}
+            assert account["complete"], name
+            assert asked <= {each["subject"] for each in account.get("imports", ())}, name
 
 
 def test_an_unknown_user_leaves_the_folder_unmade(tmp_path: Path) -> None:

@@ -207,9 +207,15 @@ def apart(
     )
 
 
-def system(key: str) -> Body:
-    """The server's own: accounts are pushed from there."""
-    return _account(key, SYSTEM, Limits())
+def system(key: str, *, core: str) -> Body:
+    """The server's own: accounts are pushed from there.
+
+    It imports something of CORE only because a server builds this account, and with it what it
+    imports from, before it takes clients. Otherwise the first of them build CORE, and nats-server
+    (2.15.1) hands one that is half built to whoever connects meanwhile: imports of CORE, or of the
+    accounts that import from it, are lost then until the server is started anew.
+    """
+    return _account(key, SYSTEM, Limits(), imports=[_import("stream", "berth.quality.>", core)])
 
 
 def tenant(

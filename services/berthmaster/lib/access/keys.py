@@ -307,7 +307,7 @@ class _Keys:
                 revocations=revocations,
             )
         elif name == SYSTEM:
-            body = claims.system(key)
+            body = claims.system(key, core=core)
         elif name == LOGIN:
             body = claims.login(key, core=core, revocations=revocations)
         elif kind == claims.TENANT:

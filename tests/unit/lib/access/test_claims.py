@@ -191,13 +191,21 @@ def test_a_cluster_imports_its_own_door_and_assignments() -> None:
 def test_streams_alone_has_jetstream_and_imports_nothing() -> None:
     others = [
         CORE,
-        claims.system(KEYS["acme"]),
+        claims.system(KEYS["acme"], core=KEYS["core"]),
         claims.cluster(KEYS["acme"], "red", core=KEYS["core"]),
     ]
     assert STREAMS_ACCOUNT["nats"]["limits"]["disk_storage"] == -1
     assert STREAMS_ACCOUNT["nats"]["imports"] == []
     assert [each["nats"]["limits"]["disk_storage"] for each in others] == [0, 0, 0]
     assert [each["nats"]["exports"] for each in others[1:]] == [[], []]
+
+
+def test_the_servers_own_account_imports_one_stream_of_the_core_and_asks_nothing() -> None:
+    said = claims.system(KEYS["acme"], core=KEYS["core"])["nats"]
+    assert [(each["type"], each["subject"], each["account"]) for each in said["imports"]] == [
+        ("stream", "berth.quality.>", KEYS["core"])
+    ]
+    assert said["imports"][0]["subject"] in {each["subject"] for each in CORE["nats"]["exports"]}
 
 
 def test_no_account_imports_a_service_under_a_literal_subject() -> None:
