@@ -349,7 +349,7 @@ async def test_what_no_machine_has_is_neither_stored_nor_passed_on(bus: Bus) -> 
 FLOOD: Final = """
 import asyncio, sys
 import nats
-from berthmaster.lib.nats import claims, jwts
+from berthmaster.lib.nats import jwts
 url, file, subject, size, lasts_s = sys.argv[1:]
 head = sys.stdin.buffer.read()
 
