@@ -12,6 +12,7 @@ from typing import Final
 from berthmaster.cli.recover.core import Copy, Held, plan
 from berthmaster.lib.lifecycle.workload import key
 from berthmaster.lib.messages.placement import Decision
+from berthmaster.worker.executor.core.cluster_protocol import Attempt
 from tests.simulation.bus import Message, recorded
 from tests.simulation.clockwork import Process
 from tests.simulation.deciders import Decider
@@ -153,7 +154,11 @@ class Damaged(Peopled):
             if site.spec.name in without:
                 site.lose_all()
         left = [*bus.log.messages, *self._backup]
-        self.judge.on_recovery(Recovery(made, frozenset(answered), left))
+        reported = {
+            (one.cluster, Attempt(one.attempt.tenant, one.attempt.id, one.attempt.attempt))
+            for one in held
+        }
+        self.judge.on_recovery(Recovery(made, frozenset(answered), left, reported))
         bus.archive = {}
         for kept in made.histories:
             name = key(kept.tenant, kept.id)

@@ -16,6 +16,7 @@ class Recovery(NamedTuple):
     plan: Plan
     answered: Set[str]
     copies: Sequence[Message]  # all that the plan was made of
+    reported: Set[tuple[str, Attempt]]  # what clusters say that they hold, or are about to claim
 
 
 class Truth(NamedTuple):
@@ -55,7 +56,8 @@ def faults(recovery: Recovery, truth: Truth) -> Iterator[tuple[str, str]]:
         tenant, _, workload_id = name.partition("/")
         attempt = Attempt(tenant, workload_id, new.attempt)
         is_asked = new.state in LIVE and new.cluster in recovery.answered
-        if is_asked and attempt not in truth.groups[new.cluster]:
+        is_denied = (new.cluster, attempt) not in recovery.reported
+        if is_asked and is_denied and attempt not in truth.groups[new.cluster]:
             yield "what its cluster denies is queued again", f"{attempt} on {new.cluster}"
     for name in sorted(lost(recovery, truth)):
         if any(isinstance(m.body, Submitted) and m.subject == name for m in recovery.copies):

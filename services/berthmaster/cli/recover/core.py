@@ -32,8 +32,10 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from berthmaster.lib.lifecycle.attempt_events import ended
+from berthmaster.lib.lifecycle.bindings import set_pods
 from berthmaster.lib.lifecycle.digest import request_digest
 from berthmaster.lib.lifecycle.fold import Verdict, offer
+from berthmaster.lib.lifecycle.sizes import together
 from berthmaster.lib.lifecycle.states import LIVE, Ending, State
 from berthmaster.lib.lifecycle.workload import Key, Workload, key
 from berthmaster.lib.messages.api import RecordedEvent
@@ -306,6 +308,7 @@ def _join(
     if len(holders) > 1:
         return _contradicts(workload, newest, holders)
     if holders and holders[0].cluster == workload.cluster:
+        _hold_pods(workload, holders[0])
         if workload.state is not State.PLACED:
             return _Joined(workload)
         workload.state = State.CLAIMED
@@ -386,9 +389,16 @@ def _claim_by_receipt(workload: Workload, holder: Held, receipt: PlacementReceip
     known.running_at_s = known.resized_at_s = 0.0
     known.committed = receipt.request.part is not None  # its cluster has its pods
     known.cluster = holder.cluster
+    _hold_pods(known, holder)
     return _tell(
         known, "claimed", f"{holder.cluster} holds attempt {receipt.attempt}, as its receipt says"
     )
+
+
+def _hold_pods(workload: Workload, holder: Held) -> None:
+    """A job that grew has more pods than its placement: nobody else may get their GPUs."""
+    if holder.attempt.pods:
+        set_pods(workload, together(workload.pods, holder.attempt.pods))
 
 
 def _queue_again(workload: Workload, why: str) -> _Joined:

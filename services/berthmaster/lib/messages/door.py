@@ -329,13 +329,15 @@ class PlacementReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class HeldAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An attempt whose object an executor holds, and the receipt that it keeps with it."""
+    """An attempt whose object an executor holds, or whose claim is under way, and its receipt."""
 
     tenant: Token
     id: Token
     attempt: Annotated[int, Meta(ge=1)]
     receipt: Receipt = ""
     executor: Annotated[str, Meta(max_length=300)] = ""  # who holds it
+    # Of a job that grows and shrinks: the pods that it has by now, and those that are being made.
+    pods: Annotated[tuple[PodBinding, ...], Meta(max_length=MAX_PODS)] = ()
 
 
 class HoldingsRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -377,6 +379,7 @@ class ProvenAttempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     attempt: int
     receipt: PlacementReceipt | None = None  # None: there is none that the door signed for it
     executor: str = ""  # who holds it
+    pods: tuple[PodBinding, ...] = ()  # as HeldAttempt has them
 
 
 class Nudge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="door.nudge.v1"):

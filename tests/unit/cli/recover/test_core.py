@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given, settings
+from msgspec.structs import replace
 from hypothesis import strategies as st
 
 from berthmaster.cli.recover.core import UNUSED, UNUSED_NUMBERS, Copy, Held, Plan, plan
@@ -18,6 +19,7 @@ from berthmaster.lib.messages.workload import (
     Claimed,
     Evicted,
     Placed,
+    PodSet,
     Running,
     Submitted,
     Succeeded,
@@ -203,6 +205,23 @@ def test_plan_claims_what_was_placed_and_is_held() -> None:
     made = planned(log, log.copy(placed))
     assert only(made).state is State.CLAIMED
     assert [one.outcome for one in made.lines] == ["claimed"]
+
+
+def test_plan_holds_the_pods_by_which_an_elastic_job_has_grown() -> None:
+    log = Log()
+    request = job("one", pod_sets=(PodSet(gpus=1, max_count=4),))
+    log.add(Submitted, "one", request=request, digest=request_digest(request))
+    log.place("one", "a")
+    log.claim("one")
+    log.run("one")
+    grown = (*PODS, PodBinding(pod="main-1", node="n2", gpus=(3,)))
+    one = log.held["one"]
+    log.held["one"] = one._replace(attempt=replace(one.attempt, pods=grown))
+    for copy in (log.copy(), Copy()):  # by the history, and by the receipt alone
+        work = only(planned(log, copy))
+        assert work.pods == grown
+        assert work.request is not None
+        assert work.request.pod_sets[0].count == 2
 
 
 def test_plan_takes_what_no_copy_has_from_its_receipt() -> None:

@@ -28,6 +28,7 @@ from berthmaster.lib.messages.workload import (
     Failed,
     JobRequest,
     Placed,
+    Part,
     PodSet,
     Running,
     Succeeded,
@@ -793,12 +794,12 @@ def test_pods_that_wait_without_a_word_may_wait_for_what_their_runtime_mounts() 
     assert Limits().too_late(Job(attempt=TRAIN, request=REQUEST)) == why
 
 
-def test_held_is_what_the_cluster_has_an_object_of() -> None:
+def test_held_is_what_the_cluster_has_an_object_of_or_is_about_to() -> None:
     executor = Executor("berlin")
     executor.handle(HintSeen(1, placed(), 5, "receipt"), 100)
-    assert executor.held == []  # nothing is made before the claim is stored
-    executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
     held = [HeldAttempt(tenant="acme", id="train", attempt=1, receipt="receipt", executor=NAME)]
+    assert executor.held == held  # the answer to its claim may come at any moment
+    executor.handle(Answered(ref="1", outcome=Stored(6)), 101)
     assert executor.held == held
     executor.handle(PodsRunning(TRAIN, PODS), 102)
     executor.handle(Answered(ref="2", outcome=Unknown("damaged")), 103)
@@ -807,6 +808,27 @@ def test_held_is_what_the_cluster_has_an_object_of() -> None:
     executor.handle(Reloaded(ref="3", workload=work(State.RUNNING)), 105)
     executor.handle(Answered(ref="4", outcome=Stored(10)), 106)
     assert executor.held == []
+
+
+def test_held_without_an_object_leaves_out_parts_of_a_gang_and_refused_claims() -> None:
+    executor = Executor("berlin")
+    executor.handle(HintSeen(1, placed(), 5, "receipt"), 100)
+    executor.handle(Answered(ref="1", outcome=Refused(7)), 101)
+    executor.handle(Reloaded(ref="2", workload=work(State.QUEUED)), 102)
+    assert executor.held == []
+    part = Part(job="all", attempt=1, number=0, clusters=("berlin", "paris"), pods=(1, 1))
+    request = msgspec.structs.replace(REQUEST, part=part)
+    other = Executor("berlin")
+    other.handle(HintSeen(1, msgspec.structs.replace(placed(), request=request), 5, "r"), 100)
+    assert other.held == []  # claimed, it would still have to wait for the other parts
+
+
+def test_held_of_an_elastic_job_names_the_pods_that_it_has_by_now() -> None:
+    elastic = msgspec.structs.replace(REQUEST, pod_sets=(PodSet(count=2, max_count=4),))
+    more = (*PODS, PodBinding(pod="main-3", node="n3", gpus=(1,)))
+    job = Job(attempt=TRAIN, request=elastic, observed=PODS, resize_ordered=more)
+    assert job.resizable_pods == more
+    assert Job(attempt=TRAIN, request=REQUEST, observed=PODS).resizable_pods == ()
 
 
 def test_found_and_frozen_attempts_are_held() -> None:

@@ -91,6 +91,7 @@ class Receipts:
             attempt=held.attempt,
             receipt=receipt,
             executor=held.executor,
+            pods=held.pods,
         )
 
     def _mac(self, content: str) -> str:

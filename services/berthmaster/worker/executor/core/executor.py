@@ -118,7 +118,7 @@ class Executor:
     @property
     def held(self) -> list[HeldAttempt]:
         """The attempts of which the cluster has an object, also those that have ended and wait to
-        say so."""
+        report it, and those whose claim is under way: its answer may still let them begin."""
         return [
             HeldAttempt(
                 tenant=tenant,
@@ -126,9 +126,10 @@ class Executor:
                 attempt=attempt,
                 receipt=job.receipt,
                 executor=self.name,
+                pods=job.resizable_pods,
             )
             for job in self._jobs.values()
-            if job.pods is not Pods.NONE
+            if job.pods is not Pods.NONE or job.may_begin
             for tenant, workload, attempt in [job.attempt]
         ]
 

@@ -11,7 +11,14 @@ from typing import NamedTuple, assert_never
 import msgspec
 
 from berthmaster.lib.lifecycle.digest import request_digest
-from berthmaster.lib.lifecycle.sizes import index_of, least, set_of, with_bound
+from berthmaster.lib.lifecycle.sizes import (
+    index_of,
+    is_elastic,
+    least,
+    set_of,
+    together,
+    with_bound,
+)
 from berthmaster.lib.lifecycle.states import State
 from berthmaster.lib.lifecycle.workload import Workload
 from berthmaster.lib.messages.placement import PodBinding, Target
@@ -148,6 +155,19 @@ class Job(msgspec.Struct, kw_only=True):
         """Whether its pods must not start yet: as the fold has it."""
         part = self.request.part if self.request is not None else None
         return part is not None and part.gang and not self.committed
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the answer to a write or read in flight may be that it is claimed: then its pods
+        start at once."""
+        return self.logged is State.PLACED and bool(self.ref) and not self.held_back
+
+    @property
+    def resizable_pods(self) -> tuple[PodBinding, ...]:
+        """Where their number varies, the pods that it has and those that are ordered."""
+        if self.request is None or not is_elastic(self.request):
+            return ()
+        return together(self.observed, self.resize_ordered)
 
     @property
     def half_started(self) -> bool:
