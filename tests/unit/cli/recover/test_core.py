@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given, settings
-from msgspec.structs import replace
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from berthmaster.cli.recover.core import UNUSED, UNUSED_NUMBERS, Copy, Held, Plan, plan
 from berthmaster.lib.lifecycle.digest import request_digest
