@@ -199,9 +199,11 @@ def _path(module: str) -> str:
 
 def walked() -> dict[str, list[str]]:
     """Return the modules of each walk, by its name."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # one import for all walks
     found = {}
     for name in WALKS:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
             found[name] = pool.submit(modules_of, name).result()
     return found
 
@@ -220,11 +222,11 @@ def floors() -> dict[str, int]:
     for package in packages:
         own = {package} | graph.find_descendants(package)
         imports = {one: graph.find_modules_directly_imported_by(one) & own for one in own}
-        found[package.removeprefix(f"{PACKAGE}.").replace(".", "/")] = _longest(imports)
+        found[package.removeprefix(f"{PACKAGE}.").replace(".", "/")] = longest_chain(imports)
     return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
 
 
-def _longest(imports: Mapping[str, set[str]]) -> int:
+def longest_chain(imports: Mapping[str, set[str]]) -> int:
     """Return the number of modules on the longest chain; circles count as one module."""
     reached = {one: _reach(one, imports) for one in imports}
     floor: dict[str, int] = {}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from scripts.walks import WALKS, walked
+from scripts.walks import WALKS, longest_chain, walked
 from tests.unit.docs.test_documents import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -36,3 +36,8 @@ def test_walk_of_the_page_names_only_modules_that_are_entered(
 @pytest.mark.parametrize("walk", WALKS)
 def test_walk_of_the_page_has_at_most_15_lines(walk: str) -> None:
     assert len(section(walk).splitlines()) <= MAX_LINES
+
+
+def test_longest_chain_counts_a_circle_as_one_module() -> None:
+    assert longest_chain({"a": {"b"}, "b": {"c"}, "c": set()}) == 3
+    assert longest_chain({"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": set()}) == 3
