@@ -1,5 +1,5 @@
-"""Berthmaster places GPU jobs on clusters by what their GPUs do right now.
+"""Berthmaster places GPU jobs on Kubernetes clusters by what their GPUs do right now.
 
-Services (telemetry, scorer, gateway, resolver, archivist, emulator) share the messages and the bus
-and nothing else; the contracts in pyproject.toml hold them to it.
+``control``, ``hub`` and ``worker`` hold the services by where they run, ``lib`` the packages that
+they share. Services share messages and the bus, and import no other service.
 """

@@ -1,5 +1,4 @@
-"""The command `berth`: what people type, and how answers look in a terminal.
+"""The command `berth`: one folder a noun, each with its commands and their screens.
 
-May live here: commands, tables, progress.
-Must not: rules that a program without a terminal would need too.
+Must not: rules that a program without a terminal needs too.
 """

@@ -1,4 +1,4 @@
-"""Berthmaster for programs: submit jobs, ask about them, follow what happens. `berth` uses it too.
+"""The public Python API: submit jobs, ask about them, follow their events. `berth` uses it too.
 
 ::
 

@@ -1,1 +1,1 @@
-"""Services beside NATS, each a process of its own. They share lib/, and never each other."""
+"""Services that run beside NATS. They share ``lib`` and import no other service."""

@@ -1,1 +1,1 @@
-"""Services beside a hub's API server, where Kueue, OCM and Karmada see us."""
+"""Services beside the API server of a hub, where Kueue, OCM and Karmada run."""

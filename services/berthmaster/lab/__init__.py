@@ -1,1 +1,1 @@
-"""Emulated clusters and virtual time: to try Berthmaster and to compare policies without a GPU."""
+"""Emulated clusters and virtual time, to try Berthmaster and compare policies without a GPU."""

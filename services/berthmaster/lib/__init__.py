@@ -1,1 +1,1 @@
-"""What several services or commands need. No package here knows which service uses it."""
+"""Packages that several services or commands share. No package knows which service uses it."""

@@ -1,1 +1,1 @@
-"""Services in a worker cluster. They speak to the door only (lib/door_client), to no stream."""
+"""Services in a worker cluster. They speak to the door by lib/door_client and read no stream."""

@@ -1,5 +1,5 @@
-"""The independent auditor: reads only the bus and says whether every promise was kept.
+"""`berth audit`: the independent auditor. It reads only the bus and checks every promise.
 
-May live here: the accounting of workloads and GPUs from the log and the facts.
-Must not: code of the services whose work it checks, or any write to the bus.
+May live here: the accounting of workloads and GPUs from log and facts. Must not: use code of the
+services that it checks, or write to the bus.
 """

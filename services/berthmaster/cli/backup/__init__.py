@@ -1,5 +1,5 @@
-"""Copies of what cannot be made again, and a bus made from one.
+"""`berth backup`: copies of the streams that cannot be built again, and a bus made from a copy.
 
-May live here: the files of a backup, reading streams into them, restoring streams from them.
-Must not: anything of one service, and any judgement of what the messages say.
+May live here: the files of a backup, reading streams into them and restoring streams from them.
+Must not: judge what the messages mean.
 """

@@ -1,1 +1,1 @@
-"""`berth context` and `berth login`: which bus commands talk to, and as whom."""
+"""`berth context` and `berth login`: which bus the commands use, and with which identity."""

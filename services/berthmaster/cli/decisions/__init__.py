@@ -1,1 +1,1 @@
-"""`berth replay-decisions`: decisions repeated from the log, and how well they were made."""
+"""`berth replay-decisions`: repeats decisions from the log and measures their quality."""

@@ -1,6 +1,5 @@
-"""`berth doctor`: what stands between a hub, its workers and us, before anything is installed.
+"""`berth doctor`: checks a hub, its workers and the bus before anything is installed.
 
-May live here: reading clusters, and what follows from what was read: each finding says what it
-means, the exact change, and how to undo it.
-Must not: a write of any kind to any cluster, and the bus.
+May live here: readers of clusters, and findings. Each finding has its meaning, the exact change and
+the way back. Must not: write to any cluster, or use the bus.
 """

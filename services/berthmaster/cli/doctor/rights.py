@@ -23,7 +23,7 @@ _KUEUE: Final = "kueue.x-k8s.io"
 _READ: Final = ("get", "list", "watch")
 
 
-# Those that a team may leave out (see multikueue-rbac.yaml) are not asked for.
+# Those that a team may leave out (deploy/chart/templates/hub-rights.yaml) are not asked for.
 _SAY: Final = ("create", "", "events", "to say on an object what is in its way")
 _DISPATCH: Final = (("patch", _KUEUE, "workloads/status", "to nominate"), _SAY)
 

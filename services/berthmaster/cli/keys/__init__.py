@@ -1,1 +1,1 @@
-"""`berth keys`: sign and revoke users, in the data folder of a bus of ours."""
+"""`berth keys`: signs and revokes users, in the data folder of an own bus."""

@@ -1,5 +1,5 @@
-"""How answers look in a terminal: values in, something that rich can print out.
+"""How values look in a terminal: values in, objects that rich can print out.
 
-May live here: words, tables, colours. Every screen must be readable without colour, in 80 columns.
-Must not: I/O of any kind, clocks (the time is handed in), questions to the bus.
+May live here: tables, units, colours. Every screen is readable without colour in 80 columns. Must
+not: I/O, clocks (the caller passes the time), requests to the bus.
 """

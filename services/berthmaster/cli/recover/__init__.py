@@ -1,5 +1,5 @@
-"""Builds a new log from what is left of a damaged one: `berth recover`.
+"""`berth recover`: builds a new event log from what is left of a damaged one.
 
-May live here: which events count, what clusters hold, and how the new stream takes its place.
-Must not: repair of a stream in place.
+May live here: which events are applied, what clusters hold, and how the new stream replaces the old
+one. Must not: repair a stream in place.
 """

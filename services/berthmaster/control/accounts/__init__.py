@@ -1,6 +1,5 @@
-"""Holds the servers to the accounts that the folder of keys says there are.
+"""Keeps the accounts of the NATS servers equal to those in the folder of keys.
 
-Whoever adds or removes a tenant or a cluster tells the servers at once (`berth tenant`, `berth
-cluster`). This service sees to what that missed: a server that lost its folder of accounts, or a
-change that was made while no server ran.
+`berth tenant` and `berth cluster` push each change at once. This service repeats a change that a
+server missed: because no server ran, or because a server lost its folder of accounts.
 """

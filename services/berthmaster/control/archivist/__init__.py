@@ -1,5 +1,5 @@
-"""Moves stories that have ended to the archive and leaves the tombstone that keeps their id used.
+"""Moves the events of ended workloads to the archive and leaves a tombstone that keeps the id used.
 
-May live here: when a story is old enough, and the order of copying and purging.
-Must not: appending to a workload's life, or another service.
+May live here: when an event history is old enough, and the order of copying and purging. Must not:
+append to the event history of a workload.
 """

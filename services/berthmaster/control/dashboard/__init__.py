@@ -1,6 +1,6 @@
-"""The page on which people see the fleet, the jobs and the queues: it subscribes like anyone else.
+"""Serves the web page with the fleet, the jobs and the queues. The page decides nothing.
 
-It decides nothing and orders nothing. What is known is folded from facts, events and readings
-(core.py) onto a board of small documents (board.py); each browser that looks is sent what changed
-since it last read (routes.py), so a slow one gets fewer updates and never an ever longer queue.
+The core folds facts, events and samples into small documents on a board. Each browser gets the
+documents that changed since its last read, so a slow browser gets fewer updates, not a longer
+queue.
 """

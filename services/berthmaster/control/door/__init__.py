@@ -1,6 +1,6 @@
-"""What agents of worker clusters speak to: they have no right on any stream, the door has.
+"""The agent API: the only service that agents of worker clusters speak to.
 
-It folds the log and mirrors the facts, answers a cluster with what is that cluster's, and stores
-what an agent says once that is checked against the log. Replicas need no agreement: what was
-checked is what the server compares.
+The door folds the log and mirrors the facts. It answers a cluster about that cluster alone, and
+checks what an agent reports against the log before it stores that. Replicas need no agreement,
+because the server compares the sequence that the check was made on.
 """

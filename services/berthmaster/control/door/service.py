@@ -2,6 +2,14 @@
 
 Several replicas share the requests; each folds the log and mirrors the facts by itself, so any can
 be killed at any moment: what an agent asked is asked again, and what it told is told again.
+
+Telemetry, figures and chunks of logs come by a connection of their own. Their bytes are limited
+before they are decoded, so none of them delays an answer.
+
+`berth recover` publishes under ``berth.inquiry.<cluster>``, and a door passes that on by
+``berth.assign.<cluster>``. The executor answers with ``holdings``, page by page. The door publishes
+each page under ``berth.held.<cluster>`` with what the receipts prove. A door without a readable log
+answers ``hello``, ``facts`` and ``holdings`` all the same.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""The door for people and programs: submit, cancel, reprioritize, get, list, operators' orders.
+"""The API of tenants and operators: submit, cancel, reprioritize, get, list and operator actions.
 
-May live here: checking what strangers send and answering them when it is durable.
-Must not: choosing where a job runs, or another service.
+May live here: validation of requests, and answers once an event is stored. Must not: choose where a
+job runs.
 """

@@ -1,5 +1,5 @@
-"""Lets in who has no credentials of the bus, but a token of somebody whom the mapping trusts.
+"""Exchanges an identity token of a trusted issuer for a NATS credential that lasts an hour.
 
-It signs with keys that are scoped: whatever it signs, the server grants what the key's template
-says, which is what a tenant or a cluster's agent may do, in that account and no other.
+The service signs with scoped keys: the server grants what the template of the key allows to a
+tenant or to the agent of a cluster, in that account alone.
 """

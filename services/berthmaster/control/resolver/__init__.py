@@ -1,5 +1,5 @@
-"""The decider: open workloads and facts in, one chain of decisions out, each with its record.
+"""Decides where jobs run: open workloads and facts in, one chain of recorded decisions out.
 
-May live here: queues, gangs, group commit, waiting, withdrawing, takeover.
-Must not: starting anything on a cluster, or another service.
+May live here: queue order, gangs, group commits, reservations, withdrawals, takeover by a replica.
+Must not: start anything in a cluster.
 """

@@ -1,4 +1,4 @@
-"""From facts and telemetry to scores per node and cluster, never for ever stale.
+"""Computes scores of nodes and clusters from facts and telemetry, with the age of their inputs.
 
-May live here: score formulas, dead band, ageing. Must not: placements, or another service.
+May live here: score formulas, the dead band, ageing. Must not: choose a cluster for a job.
 """

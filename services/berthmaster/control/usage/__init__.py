@@ -1,6 +1,6 @@
-"""What ended jobs used, kept for reports, and how the fleet's figures went.
+"""Keeps the usage of ended jobs and the trends of the fleet, for reports and webhooks.
 
-May live here: the store (SQLite or PostgreSQL), what fills it, and the answers made of it.
-Must not: anything that other services decide by. The log and the archive are the truth; this is a
-copy of theirs that can be made again, and it is never asked before a job is placed.
+May live here: the store (SQLite or PostgreSQL), its input, and the reports. Must not: anything that
+a decision depends on. The log and the archive are the truth, and this copy can be built again from
+them.
 """

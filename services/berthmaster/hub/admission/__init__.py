@@ -1,5 +1,5 @@
-"""The admission check controller: Placement to MultiKueueConfig, and Workloads let through.
+"""The admission check controller: OCM Placements become MultiKueueConfigs and MultiKueueClusters.
 
-The successor of Open Cluster Management's kueue-addon. It says which clusters are members; where
-among them each Workload goes is the dispatcher's to say.
+It succeeds the kueue-addon of Open Cluster Management. It says which clusters are members. The
+dispatcher chooses one of them for each Workload.
 """

@@ -1,5 +1,5 @@
-"""Access of a hub's MultiKueue to its workers: minted, verified, renewed, revoked.
+"""Creates, verifies, renews and revokes the access of a hub's MultiKueue to its workers.
 
-What stands on both sides is the only memory: every step is derived from it and may be repeated.
-Tokens are in Secrets and in this process, and nowhere else: no bus, no log, no event.
+The objects on both sides are the only memory: each step follows from them and may be repeated.
+Tokens exist in Secrets and in this process, never on the bus, in a log or in an Event.
 """

@@ -1,3 +1,5 @@
-"""Beside a Karmada control plane: bindings of ours wait their turn among all jobs, and go where the
-resolver says. Ours are those whose policy names us as its scheduler; Karmada's own leaves them be.
+"""Beside a Karmada control plane: holds ResourceBindings until the resolver places their jobs.
+
+The service takes the bindings whose policy names Berthmaster as scheduler. Karmada's own scheduler
+ignores those.
 """

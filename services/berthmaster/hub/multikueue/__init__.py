@@ -1,6 +1,5 @@
-"""The reconciler on a hub: shows what MultiKueue sends on the bus, and chooses where it goes.
+"""The dispatcher on a hub: publishes the Workloads of MultiKueue and nominates their clusters.
 
-May live here: what follows from a hub's Kueue objects, the log and the facts, and what is to be
-done about it.
-Must not: Kueue's own work (order, quota, preemption), and anything that another service does.
+May live here: what follows from the hub's Kueue objects, the log and the facts. Must not: repeat
+the work of Kueue (order, quota, preemption).
 """

@@ -277,7 +277,7 @@ class HubController(Controller[Write]):
 
     @property
     def _is_blind(self) -> bool:
-        """Each replica writes: see deciding/blind.py."""
+        """Each replica writes: see core/deciding/blind.py."""
         return not (self._bus_is_there and self.core.hub.id)
 
     async def _keep_blind_watch(self) -> None:

@@ -1,7 +1,6 @@
-"""What the fleet's clusters can do now, written where Open Cluster Management and others look.
+"""Writes scores where Open Cluster Management reads them.
 
-May live here: AddOnPlacementScores, properties of ClusterProfiles that we manage, ClusterClaims of
-a managed cluster, and when each is worth a write.
-Must not: how a score comes about (the scorer's), what a hub says of its clusters (inventory's), or
-a choice of clusters (Open Cluster Management's own, or placement's).
+May live here: AddOnPlacementScores, properties of managed ClusterProfiles, ClusterClaims in a
+managed cluster, and when a change is worth a write. Must not: compute scores (scorer), read cluster
+inventories (inventory), or choose clusters (placement, or OCM itself).
 """

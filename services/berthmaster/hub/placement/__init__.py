@@ -1,8 +1,7 @@
-"""Placements of Open Cluster Management, decided by us.
+"""Decides OCM Placements that OCM's own scheduler ignores, with the semantics of OCM.
 
-OCM's scheduler takes every Placement but those that are annotated
-``cluster.open-cluster-management.io/experimental-scheduling-disable: "true"``. Those are ours: the
-same words, the same formulas, the same PlacementDecisions, decided within milliseconds of a change.
-Where we do better on purpose: an edit that is wrong leaves the decisions as they were, and every
-ranking can be read.
+OCM ignores a Placement with the annotation
+``cluster.open-cluster-management.io/experimental-scheduling-disable: "true"``. This service gives
+it PlacementDecisions by the same formulas, milliseconds after a change. Two differences are on
+purpose: a wrong edit leaves the decisions as they were, and every ranking can be read.
 """

@@ -1,5 +1,5 @@
-"""Worker clusters that need no hardware and speak exactly the messages of real ones.
+"""Worker clusters without hardware that send exactly the messages of real ones.
 
-May live here: emulated nodes, GPUs, kubelets, executors, traces and generated load.
-Must not: shortcuts that a real cluster would not have, or another service.
+May live here: emulated nodes, GPUs, kubelets and executors, traces and generated load. Must not:
+shortcuts that a real cluster does not have.
 """

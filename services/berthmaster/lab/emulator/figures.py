@@ -1,5 +1,6 @@
-"""What the GPUs of emulated jobs do: summed up as in a real cluster (jobfigures). Pods are known by
-who holds what on each node. Pure.
+"""What the GPUs of emulated jobs do, summed as in a real cluster (worker/job_metrics). Pure.
+
+What each pod holds on a node says which GPUs are its own.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""What pods ask accelerators for by, and how each is had: the one list of such names.
+"""The one list of names by which pods request accelerators, and how each is allocated.
 
-A layer below the engine: it knows names, and nothing of nodes, queues or messages.
+The package knows names and labels. It knows nothing of nodes, queues or messages.
 """

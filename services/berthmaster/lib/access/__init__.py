@@ -1,5 +1,5 @@
-"""Who may do what on the bus: keys, accounts and users, certificates, the table of permissions.
+"""Access to the bus: keys, accounts, users, certificates and the table of permissions.
 
-May live here: what decides whether somebody may connect, publish or subscribe, and how they get a
-key. Must not: streams, or what a message means.
+May live here: what decides whether a client may connect, publish or subscribe, and how a client
+gets a credential. Must not: streams, or what a message means.
 """

@@ -1,4 +1,6 @@
-"""What the JWTs say by which nats-server knows accounts and users (jwts.py signs them). Pure.
+"""The claims of the JWTs by which nats-server knows accounts and users. Pure.
+
+lib/nats/jwts.py signs them.
 
 Rules of this file:
 
@@ -13,7 +15,8 @@ Rules of this file:
   are CORE's: the server hands on to a client no message that came to an account as a request.
 - Exports are public, which is safe: imports stand in account JWTs, and those only the operator's
   key signs.
-- What tenants ask of the gateway and clusters of the door comes by lanes (see subjects.py).
+- Requests of tenants to the gateway and of clusters to the door come by lanes
+  (lib/nats/subjects.py).
 - An account's default permissions are a second fence, for JWTs that have none of their own.
 - Times are handed in.
 """

@@ -3,7 +3,7 @@
 Rules of this file:
 
 - A user has exactly the subjects that its service uses; what is not listed is denied. Patterns over
-  the subjects of subjects.py are spelled here, with the reason where it is not plain.
+  the subjects of lib/nats/subjects.py are spelled here, with the reason where it is not plain.
 - Names of users: a service ("gateway"), "setup" (makes the streams), "operator" (a person who runs
   the system), "restorer" (the same, to build the log anew), "watcher" (who looks at all and asks
   for nothing, such as a page or a program of another team), "steward" (who ends, moves, holds and
@@ -24,8 +24,9 @@ What the server cannot narrow, and which users therefore get it:
 - Reading one message by sequence (STREAM.MSG.GET) reads all of the stream. Services, operators,
   restorers and dashboards may, each of some streams. What runs in a worker cluster asks the door.
 - A consumer delivers to any subject of STREAMS that its maker names, and no import changes that.
-  Only "setup" and "restorer" make any (durables.py). All others hear what streams publish again,
-  and read all of a stream by DIRECT.GET (follow.py). Tenants read the past through the gateway.
+  Only "setup" and "restorer" make any (lib/nats/durables.py). All others hear what streams publish
+  again, and read all of a stream by DIRECT.GET (lib/nats/follow.py). Tenants read the past through
+  the gateway.
 - A service that answers may write to inboxes of operators, and to `_R_.<random>`, which the server
   puts in the place of reply subjects from other accounts. Nothing else is written as an answer.
 """
@@ -120,11 +121,11 @@ _ANSWERS: Final = (
     "_R_.>",
     *(f"_INBOX.{user}.>" for user in ("operator", "emulator", "telemetry", "figures")),
 )
-_CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # connection.py: services read the server's time
+_CLOCK: Final = _api(f"STREAM.INFO.{FLEET}")  # lib/nats/connection.py: the server's time
 
 
 def _follow(*streams: str) -> tuple[str, ...]:
-    """batches.py: what streams hold, by batches, without a consumer."""
+    """lib/nats/batches.py: what streams hold, by batches, without a consumer."""
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"DIRECT.GET.{stream}" for stream in streams),
@@ -137,12 +138,12 @@ def _look(*streams: str) -> tuple[str, ...]:
 
 
 def _stored(*filters: str) -> tuple[str, ...]:
-    """follow.py: where streams publish again what they have stored under these."""
+    """lib/nats/follow.py: where streams publish again what they have stored under these."""
     return tuple(map(subjects.stored, filters))
 
 
 def _work(*durables: Durable) -> tuple[str, ...]:
-    """worker.py: pull from durables, by name."""
+    """lib/nats/worker.py: pull from durables, by name."""
     requests = [
         f"CONSUMER.{verb}.{each.stream}.{each.name}"
         for each in durables
@@ -155,7 +156,7 @@ _MADE: Final = (f"CONSUMER.CREATE.{WORKLOADS}.>", f"CONSUMER.INFO.{WORKLOADS}.*"
 
 
 def _read(*streams: str) -> tuple[str, ...]:
-    """log.py: single messages, from the leader."""
+    """lib/event_log/log.py: single messages, from the leader."""
     return _api(
         *(f"STREAM.INFO.{stream}" for stream in streams),
         *(f"STREAM.MSG.GET.{stream}" for stream in streams),
@@ -168,12 +169,12 @@ def _events(cluster: str, *kinds: str) -> tuple[str, ...]:
 
 
 def _asked(service: str) -> tuple[str, ...]:
-    """endpoints.py: what a micro service listens to so that it can be found."""
+    """lib/nats/endpoints.py: what a micro service listens to so that it can be found."""
     return ("$SRV.*", f"$SRV.*.{service}", f"$SRV.*.{service}.*")
 
 
 def _snapshots() -> tuple[str, ...]:
-    """snapshots.py: an object store is a stream; its chunks and its names are subjects."""
+    """lib/event_log/snapshots.py: an object store is a stream; chunks and names are subjects."""
     purge = _api(f"STREAM.PURGE.{SNAPSHOTS}")
     return (*subjects.SNAPSHOT_PARTS, *_read(SNAPSHOTS), *purge)
 

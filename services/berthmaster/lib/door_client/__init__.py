@@ -1,5 +1,5 @@
-"""How a service of a worker cluster speaks to the door: join, facts, lease, polls, answers.
+"""The client of the door for services of a worker cluster: join, facts, lease, polls, reports.
 
-May live here: the requests of a cluster's agent and their time limits. Must not: streams; an agent
-has no right to one.
+May live here: the requests of a cluster's agent and their time limits. Must not: streams, because
+an agent has no right to one.
 """

@@ -1,9 +1,10 @@
-"""The pure placement engine, in four rooms: fleet, scoring, fitting, queueing.
+"""The pure placement engine, in five packages: fleet, scoring, fitting, queueing, fleetview.
 
-``fleet`` is what there is and what of it is free; ``scoring`` is what a place is worth to a job and
-how clusters rank; ``fitting`` chooses nodes and GPUs inside a cluster; ``queueing`` says whose turn
-it is and for whom room is kept. Scoring stands on fleet, fitting on both, queueing on fleet alone.
+``fleet`` is the capacity and what of it is free. ``scoring`` says what a node is worth to a job and
+ranks clusters. ``fitting`` chooses nodes and GPUs in a cluster. ``queueing`` orders jobs and says
+who is preempted. ``fleetview`` folds facts into a fleet, filters the clusters for a request and
+ranks the rest.
 
-May live here: functions from a frozen snapshot and a request to a ranking with its reasons.
-Must not: I/O of any sort, clocks, randomness of its own, knowledge of who asks.
+May live here: functions from a snapshot and a request to a ranking with its reasons. Must not: I/O,
+clocks, randomness of its own, or the identity of the service that calls.
 """

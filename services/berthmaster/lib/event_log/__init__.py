@@ -1,5 +1,5 @@
-"""The log of workloads: guarded appends, commits, reading stories, and noticing that it is damaged.
+"""The event log of workloads: guarded appends, commits, event histories, detection of damage.
 
-May live here: how events are stored and read, what is remembered of a log and how it is compared.
-Must not: any repair (cli/recover), or what an event means for one service.
+May live here: how events are stored and read, the marks of a log, and their comparison. Must not:
+repair (cli/recover does), or what an event means for one service.
 """

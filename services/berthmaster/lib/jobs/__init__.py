@@ -1,6 +1,5 @@
-"""The Kubernetes objects that a job becomes, and its logs, for every service that makes or reads
-them.
+"""The Kubernetes objects that a job becomes, and its logs, for services that make or read them.
 
-May live here: the schema of pods that we make, how pods of a gang find each other, runtimes'
-templates, lines of logs with their times. Must not: I/O, or calls of an API server.
+May live here: the pod spec, how the pods of a gang find each other, templates of runtimes, log
+lines with their times. Must not: I/O, or calls of an API server.
 """

@@ -1,5 +1,5 @@
-"""All that knows the Kubernetes API: access, requests, watching, patches, events on objects.
+"""The Kubernetes API: access, requests, typed objects, mirrors, patches, Events, controller loop.
 
-May live here: whatever is the same for every resource and every service.
-Must not: the bus, what an object means for a service, or a decision of any kind.
+May live here: what is the same for every resource and every service. Must not: the bus, what an
+object means for one service, or a decision.
 """

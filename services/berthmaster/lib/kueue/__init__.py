@@ -1,7 +1,5 @@
-"""What we know of Kueue: its kinds, a dispatcher's contract, its quota. Pure.
+"""Kueue: its kinds, the contract of a dispatcher, its quota. Pure.
 
-Five services read the same objects and must agree on what stands in them. What may live here is
-true of Kueue itself, whoever asks; what one service makes of it (which cluster is best, what to
-write, what to tell) stays with that service. Imports messages, the engine's words for GPU models
-and the structs of kubernetes/, and never a service.
+May live here: what is true of Kueue itself, so that several services read its objects alike. Must
+not: what one service makes of an object, such as the best cluster or the next write.
 """

@@ -1,5 +1,5 @@
-"""The lives of workloads and placements as tables, and the pure folds over them.
+"""The lifecycle of workloads and attempts as a table, and the pure fold from events to state.
 
-May live here: which event may follow which, and what a workload's story adds up to.
-Must not: I/O, clocks, randomness; whoever writes or reads an event asks here whether it may be.
+May live here: which event may follow which, and the state that an event history adds up to. Must
+not: I/O, clocks, randomness. Writers and readers of an event ask here whether it is valid.
 """

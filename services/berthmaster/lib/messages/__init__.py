@@ -1,10 +1,10 @@
-"""The vocabulary: every struct that travels on the bus, by family, and nothing that acts on it.
+"""Every struct that travels on the bus, by family, and nothing that acts on one.
 
-May live here: msgspec structs, their unions, decoders, bounds on what people may send, and what is
-said of a request that is wrong.
-Must not: anything of ours from elsewhere, I/O, clocks. Other languages read what is generated
-from here, so a field once published is never re-typed, and a new one has a default.
+May live here: msgspec structs, their unions, decoders, limits of what clients may send, and the
+errors of a malformed request. Must not: imports of other packages, I/O, clocks. Schemas for other
+languages are generated from here, so a published field never changes its type and a new one has a
+default.
 
-What services keep by the hundred thousand (fleet, workload, placement) is made with ``gc=False``: a
-message has no cycle, so the collector that looks for them need not walk through it again and again.
+Structs that services keep by the hundred thousand (fleet, workload, placement) have ``gc=False``:
+they have no cycles, so the garbage collector need not visit them.
 """

@@ -1,5 +1,5 @@
-"""All that knows NATS: subjects, connection, event log, mirror of facts, consumers, endpoints.
+"""NATS: subjects, connection, streams, mirrors of facts, durable consumers, endpoints, leases.
 
-May live here: whatever would have to change if the bus were another one.
-Must not: what a message means for a service, or a decision of any kind.
+May live here: what would change if the bus were another one. Must not: the event log
+(lib/event_log), rights (lib/access), what a message means for one service, or a decision.
 """

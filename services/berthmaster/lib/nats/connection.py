@@ -330,7 +330,7 @@ class Connection:
         queue: str = "",
         pending_messages: int = 65_536,
     ) -> Subscription:
-        """Core subscription to whole messages, for the rest of the bus package."""
+        """Core subscription to whole messages, for other modules of lib/nats."""
         try:
             return await self.nc.subscribe(
                 subject,

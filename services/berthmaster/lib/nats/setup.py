@@ -1,9 +1,9 @@
-"""Makes the streams and ends: `python -m berthmaster.lib.nats.setup`, with the settings of a
+"""Creates the streams and ends: `python -m berthmaster.lib.nats.setup`, with the settings of a
 service.
 
-For deployments where nobody's process is the parent of all: no service may make streams (see
-permissions.py), so this runs once at each start or upgrade, as the user "setup". Running it again
-changes nothing.
+No service may create streams (lib/access/permissions.py). Where no process is the parent of all
+services, this runs once at each start or upgrade, as the user "setup". A second run changes
+nothing.
 """
 
 import sys

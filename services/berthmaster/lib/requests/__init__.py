@@ -1,2 +1,1 @@
-"""What is wrong with a request: said alike by the gateway, which takes it, and by the resolver,
-which only tries it."""
+"""Validation of requests, by field: the gateway and the resolver's dry run use the same rules."""

@@ -1,5 +1,4 @@
-"""What makes a process a good service: settings, logs, health, metrics, drain, owned tasks.
+"""What every service process needs: settings, logs, health, metrics, owned tasks, a drained end.
 
-May live here: what every service needs in the same way.
-Must not: NATS (that is bus), messages, or anything only one service needs.
+Must not: NATS (lib/nats), messages, or anything that one service alone needs.
 """

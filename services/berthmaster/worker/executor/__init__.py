@@ -1,5 +1,5 @@
-"""Carries placements out in one cluster: claims them, has their pods made, says how they end.
+"""Runs placements in one cluster: claims them, creates their Jobs, reports how they end.
 
-May live here: the executor's core, the words between it and a cluster, and the shell that drives it
-on the bus. Must not: any particular kind of cluster; whoever has one hands in a Runtime.
+May live here: the executor's core, the protocol between the core and a cluster, and the shell. The
+protocol names no kind of cluster: a Runtime implements it.
 """

@@ -6,8 +6,8 @@ Nothing is kept here that the cluster and the log do not know: whoever is killed
 
 Rules of this file:
 
-- An attempt is judged (standing.py) whenever something of it changes; what was told is not told
-  again unless an order asks for it.
+- An attempt is judged (core/attempt_status.py) whenever something of it changes; what was told is
+  not told again unless an order asks for it.
 - An object with our label that nobody here ordered is told as found: the log says what it is.
 - Until every mirror is complete nothing is judged, so that absence is absence.
 """

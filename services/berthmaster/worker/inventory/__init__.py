@@ -1,5 +1,5 @@
-"""What a worker cluster has and does, and what a hub knows of its clusters, as facts of the fleet.
+"""Reports what a worker cluster has, and on a hub what the hub knows of its clusters, as facts.
 
-May live here: what objects of Kubernetes, Kueue and cluster inventories mean for the fleet.
-Must not: decide anything, change any object, or know of workloads on the bus.
+May live here: the meaning of objects of Kubernetes, Kueue and cluster inventories for the fleet.
+Must not: decide anything, change an object, or know workloads on the bus.
 """

@@ -44,8 +44,8 @@ class InventorySettings(SideSettings, JobSettings):
         f"{NAMESPACE}/{CONFIG_MAP}",
         check=_config,
         help="ConfigMap with the configuration of the cluster's Kueue, NAMESPACE/NAME: its "
-        "deviceClassMappings are read; none = it is not looked at. Rights of the name are in "
-        "inventory-rbac.yaml",
+        "deviceClassMappings are read; none = it is not looked at. Another name needs a rule in "
+        "the ClusterRole berthmaster-inventory",
     )
     device_class_mapping: tuple[str, ...] = setting(
         (),

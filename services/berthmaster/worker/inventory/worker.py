@@ -60,7 +60,7 @@ BEAT_S: Final = 0.5
 RETRY_S: Final = 5.0
 DENIED_S: Final = 60.0  # between two questions for an identity that the Role does not let us read
 IDENTITY_PART: Final = "identity of the API server"
-IDENTITY_RULE: Final = "bind the ClusterRole of inventory-rbac.yaml, which lets it be read"
+IDENTITY_RULE: Final = "bind the ClusterRole berthmaster-inventory, which lets it be read"
 POD_PAGE: Final = 250  # a page of pods as JSON is several MB; half as much costs two calls more
 
 WATCHED: Final = (

@@ -1,6 +1,5 @@
-"""What the GPUs of each job in a worker cluster do: telemetry and pods in, figures of jobs out, to
-the bus and onto the Jobs.
+"""Measures what the GPUs of each job do: telemetry and pods in, usage metrics of jobs out.
 
-May live here: whose pods are whose, owners up to the top, what is written on a Job. Must not: the
-reading of GPUs (telemetry), what a reading means for whom (jobfigures).
+May live here: which pod has which GPU, the owners of a pod, the sums for a job, the annotation of a
+Job. Must not: read GPUs (telemetry does).
 """

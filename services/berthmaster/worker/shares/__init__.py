@@ -1,4 +1,4 @@
-"""Hands out shares of GPUs on one node: a device plugin of the kubelet's, with MPS behind it."""
+"""A device plugin of the kubelet that hands out shares of one node's GPUs, with MPS behind it."""
 
 import os
 

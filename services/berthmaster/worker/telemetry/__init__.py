@@ -1,5 +1,5 @@
-"""The node agent: what each GPU of one machine does now, once per interval, as one message.
+"""The node agent: one message an interval with what each GPU of the machine does now.
 
-May live here: the sources (NVML, dcgm-exporter, emulated) and the judgement of a GPU's health.
-Must not: scores or placements; telemetry is an observation and never truth.
+May live here: sources (NVML, dcgm-exporter, emulated) and the health of a GPU. Must not: scores or
+placements. Telemetry is an observation and never truth.
 """

@@ -3,8 +3,8 @@
 The API is gRPC on a Unix socket of the node (``pod-resources/kubelet.sock``), one call without
 arguments. A gRPC library would cost this agent more memory than all else that it does, and it has
 60 MiB: so the call is spoken over `h2`, which is HTTP/2 and nothing more, and its answer is read by
-protobuf.py. Each call has a connection of its own and one deadline for all of it; a kubelet that
-hangs, or is restarted, makes the answer old and nothing else late.
+lib/runtime/protobuf.py. Each call has a connection of its own and one deadline for all of it; a
+kubelet that hangs, or is restarted, makes the answer old and nothing else late.
 
 The socket belongs to root, in a folder that only root may enter: the agent runs as root, without
 any capability.

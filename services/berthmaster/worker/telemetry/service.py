@@ -10,7 +10,7 @@ are dropped and counted: an observation that comes late is worse than none.
     berth serve telemetry --cluster lab --node n1 --source emulated --emulated-gpus 4
 
 A machine that has no such source gets one line saying so, and exit code 3. Beside the thread that
-reads the source (worker.py) there are two tasks: one ticks, one sends.
+reads the source (source_thread.py) there are two tasks: one ticks, one sends.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What the service decides: events in, instructions out; no I/O, no clock of its own."""
+"""The decisions of the service, pure: the time is passed in, instructions come out."""

@@ -1,1 +1,1 @@
-"""What there is, as arrays, what of it is free, and which of it suits a request."""
+"""The capacity of the fleet as arrays: what there is, what is free, what suits a request."""

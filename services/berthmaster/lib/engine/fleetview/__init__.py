@@ -1,6 +1,6 @@
-"""The fleet as facts tell it, and which clusters could take a request, best first.
+"""The fleet as facts report it, and which clusters can take a request, best first.
 
-The same code, filters and words for a request on NATS (resolver) and for a Workload on a hub
-(multikueue). May live here: the fold of facts and of what operators set, filters, rankings.
-Must not: the log of workloads, queues' turns, anything that writes; whoever decides keeps those.
+The resolver uses the same code for requests on NATS as multikueue for Workloads on a hub. May live
+here: the fold of facts and of operators' settings, filters, rankings. Must not: the log of
+workloads, the order of jobs, or anything that writes.
 """

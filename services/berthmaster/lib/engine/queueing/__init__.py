@@ -1,1 +1,1 @@
-"""Whose turn it is: shares and accounts of queues, order of jobs, room kept for some."""
+"""The order of jobs: shares and accounts of queues, reservations, preemption, durations."""

@@ -1,5 +1,5 @@
-"""Pods as other systems' objects describe them, read as pod sets of requests.
+"""Pods as objects of Kueue and Karmada describe them, read as pod sets of requests.
 
-Kueue's Workloads have pod templates, Karmada's ResourceBindings what a replica asks for: both come
-to the same structs, and those to a pod set, here and nowhere else.
+A Workload of Kueue has pod templates, a ResourceBinding of Karmada the requests of a replica. Both
+become the same structs here, and those become a pod set.
 """

@@ -8,7 +8,8 @@ Rules of this file:
 - KAI's scheduler groups the pods of a Job by itself, and is told how many there must be.
 - Volcano's groups are of a queue of Volcano's; where it starts the gangs it schedules all pods,
   those that are alone too, as two schedulers of one node would each count on the same room.
-- Where nothing is served pods start one by one: core.py has one of two half-started gangs give way.
+- Where nothing is served pods start one by one: executor.py has one of two half-started gangs give
+  way.
 
 Pure.
 """

@@ -1,7 +1,7 @@
 """One Workload against the clusters of its MultiKueueConfig: who could take it, the best first, and
 why not the rest.
 
-Filters, parts of the score and profiles are fleetview's and the engine's, the same as for requests
+Filters, parts of the score and profiles are the engine's, the same as for requests
 on NATS; what a hub asks of a cluster beside that is gate.py's. Clusters with the same score go in
 the configuration's order. *Unknown* clusters are those that say nothing, or nothing of their
 queues: they are no candidates, and yet Kueue may reach them, so they are the last resort when

@@ -4,7 +4,7 @@ Rules of this file:
 
 - A Workload is never left standing because something in it is odd: what cannot be read is counted
   as nothing asked for, and each such thing is named, so that people hear of it. Accelerators that
-  are read and cannot be ranked are required of clusters all the same (devices.py).
+  are read and cannot be ranked are required of clusters all the same (lib/kueue/podsets).
 """
 
 from collections.abc import Collection, Mapping, Sequence
